@@ -71,7 +71,7 @@ def test_what_came_out_well_and_comes_back_is_given_back_whatever_else_there_is(
     flags = [False, True]
     for live, changed, writes, frontier in itertools.product(flags, flags, flags, flags):
         case = MatchCase("ok", live=live, has_effect=changed, writes=writes, frontier=frontier)
-        for effect, miss in itertools.product(get_args(Effect), [*get_args(OnMiss), "not said"]):
+        for effect, miss in itertools.product(get_args(Effect), [*get_args(OnMiss), "undeclared"]):
             for asks in flags:
                 each = case._replace(effect=effect, on_miss=miss, asks=asks, idempotent=asks)
                 assert matched(each).way == "give back"

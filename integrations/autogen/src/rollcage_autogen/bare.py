@@ -152,7 +152,7 @@ def check_guarded(session: Session) -> None:
 
 
 def _bare_tools(bench: Any) -> list[Any] | None:
-    """The tools of a workbench that nobody guards; None where nobody can tell: all of them."""
+    """The tools of a workbench that nobody guards; None if that is unknown: all of them."""
     if isinstance(getattr(bench, "session", None), Session):
         return []  # it guards what it has
     tools: Any = getattr(bench, "_tools", None)

@@ -46,7 +46,7 @@ class ToolFailed(Exception):
 class _Call(GuardedCall):
     """A call of a listed tool. What is recorded is the `ToolResult`; an error result, as an error.
 
-    So is any other tool's failure; of its texts alone nobody can tell which.
+    So is any other tool's failure; its texts alone do not show which.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ _heard: Final[ContextVar[list[BaseException] | None]] = ContextVar(
 def _hearing(workbench: Any, errors: list[BaseException]) -> Generator[None]:
     """Take down the errors of a workbench's call: it answers with their texts alone.
 
-    From a text nobody can tell a lost connection from a server's own refusal.
+    A text does not tell a lost connection from a server's own refusal.
     """
     formatted: Any = getattr(workbench, "_format_errors", None)
     if callable(formatted) and not isinstance(formatted, _Telling):

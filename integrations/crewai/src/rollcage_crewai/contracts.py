@@ -82,7 +82,7 @@ def instead_of(schema: Any, call: Callable[..., Any], args: tuple[Any, ...]) -> 
             values = held_by(schema, values).model_dump()
         return call(**values)
 
-    named = not args or _has_fields(schema)  # else nobody can tell which one is which
+    named = not args or _has_fields(schema)  # else it is unknown which one is which
     return Instead(edited if named else None, lambda value: value)
 
 

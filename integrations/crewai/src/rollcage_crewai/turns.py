@@ -24,7 +24,7 @@ def asked_for(args: tuple[Any, ...]) -> tuple[str, str, Any] | None:
 
 
 def slot_in(messages: list[Any], call_id: str) -> int | None:
-    """The place of a call in the message that issued it; None where nobody can tell."""
+    """The place of a call in the message that issued it; None if that is unknown."""
     issued = (message["tool_calls"] for message in reversed(messages) if message.get("tool_calls"))
     return slot_of(call_id, (call.get("id") for call in next(issued, ())))
 

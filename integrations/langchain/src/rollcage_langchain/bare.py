@@ -86,7 +86,7 @@ class _Refusal(BaseCallbackHandler):
 
 
 def _starting() -> BaseTool | None:
-    """The tool that tells its callbacks of its start; None where nobody can tell which it is."""
+    """The tool that tells its callbacks of its start; None if it is unknown which."""
     frame = inspect.currentframe()
     for _ in range(_FRAMES):
         if frame is None:

@@ -197,7 +197,7 @@ class _Thread(NamedTuple):
     saver: BaseCheckpointSaver[Any]
 
     def waits(self) -> bool | None:
-        """Whether a task of it was interrupted and has not ended since; None: nobody can tell."""
+        """Whether a task of it was interrupted and has not ended since; None: that is unknown."""
         loop: Any = getattr(self.saver, "loop", None)
         try:
             if isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running():

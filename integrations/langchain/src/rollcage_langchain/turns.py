@@ -39,7 +39,7 @@ class _ThisMessage:
 
 
 def turn_and_slot(request: ToolCallRequest, messages_key: str) -> tuple[object, int | None]:
-    """The message that issued a call, and the call's index in it; none where nobody can tell."""
+    """The message that issued a call, and the call's index in it; none if that is unknown."""
     call = request.tool_call
     for message in reversed(messages_in(request.state, messages_key)):
         if isinstance(message, AIMessage):

@@ -93,7 +93,7 @@ class RecordedAnswers:
         plain: dict[str, str | None] = {}
         for name in offered:
             form = _form(name)
-            plain[form] = None if form in plain else name  # two of a form: nobody can tell which
+            plain[form] = None if form in plain else name  # two of a form: it is unknown which
         calls: list[ToolRequest] = []
         for call in answer.tool_calls:
             same = call.name if call.name in offered else None

@@ -357,7 +357,7 @@ async def _apieces(call: GuardedCall, pieces: Any) -> AsyncIterator[Any]:
             yield call.given_piece(piece)
 
 
-# --- the forms that frameworks tell from each other ----------------------------------------------
+# --- the forms that frameworks distinguish ----------------------------------------------
 
 
 def _as_function(guarded: Callable[..., Any]) -> Callable[..., Any]:

@@ -78,7 +78,7 @@ class McpListing:
         Args:
             session: the session.
             server: the server's name in it.
-            asked: what reaches the server (its parameters, say); it tells servers from each other.
+            asked: what reaches the server (its parameters, say); it distinguishes servers.
 
         Raises:
             ContractError: another server of the session has this name.
@@ -127,7 +127,7 @@ class McpListing:
             return list(self._found[place])
 
     def claim(self, names: Iterable[str], otherwise: str) -> None:
-        """Note which tools are the server's: a call has to tell which server it is for.
+        """Note which tools are the server's: a call has to name its server.
 
         Args:
             names: of the tools, as their contracts have them.
@@ -214,7 +214,7 @@ def mcp_content(value: Any, failed: Callable[[str], Exception]) -> list[Mapping[
 
     Args:
         value: what a step gave, whichever framework recorded it.
-        failed: makes the error of this framework, of what the tool said.
+        failed: makes the error of this framework, from the text of the tool's failure.
 
     Raises:
         Exception: that error, where the tool failed.
@@ -245,7 +245,7 @@ def mcp_blocks(value: Any) -> list[Mapping[str, Any]] | None:
 
 
 def mcp_failure(given: Any) -> str | None:
-    """What a tool said that failed, by its server's word (`isError`); None: it did not.
+    """The text of a tool's failure, if its server says that it failed (`isError`); else None.
 
     Args:
         given: what a step gave, or raised, whichever framework recorded it.

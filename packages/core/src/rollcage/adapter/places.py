@@ -15,7 +15,7 @@ def slot_of(call_id: str | None, issued: Iterable[str | None]) -> int | None:
         issued: the ids of all the calls of the message, in its order.
 
     Returns:
-        The place, from 0; None where nobody can tell: the message has no call of this id, or two.
+        The place, from 0; None if unknown: the message has no call of this id, or two.
     """
     places = [place for place, each in enumerate(issued) if each == call_id]
     return places[0] if len(places) == 1 else None

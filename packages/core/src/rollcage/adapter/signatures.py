@@ -36,7 +36,7 @@ class Signature:
     ) -> Callable[..., Any] | None:
         """The body with other arguments, by name, in the places of these; what is injected stays.
 
-        None where nobody can tell which of these is which.
+        None if it is unknown which of these is which.
         """
         if len(args) > len(self.positional):
             return None

@@ -65,7 +65,7 @@ class ConsoleApprover:
                 case "r" | "reject":
                     return Approval.reject(self._ask("Why? "), by=self._by)
                 case _:
-                    return Approval.reject("nobody said yes", by=self._by)
+                    return Approval.reject("not approved", by=self._by)
 
     def _edited(self) -> Approval:
         args = self._json("All its arguments, as JSON: ")

@@ -45,7 +45,7 @@ class WorkAttempt(NamedTuple):
             same where those are started over, and make other works of the same names.
         by: what has begun the attempt: the same object for all that are retries of one another;
             another one where the framework went on from its memory.
-        number: tells retries apart.
+        number: distinguishes retries.
     """
 
     work: str
@@ -61,7 +61,7 @@ class Standing(Protocol):
         conversation: the thread that it goes on with.
         checkpoint: the place in it; opaque, but the same wherever the same work is done again.
         at_once: what names the work that is done together with that of this place, by others; empty
-            where nobody can tell.
+            if that is unknown.
     """
 
     @property
@@ -100,7 +100,7 @@ class Memory(Protocol):
         ...
 
     def attempts(self) -> Sequence[WorkAttempt]:
-        """The pieces of work around this context, from the outermost; none where nobody can tell.
+        """The pieces of work around this context, from the outermost; none if that is unknown.
 
         What a call came to in an earlier attempt of this session is what it comes to again.
         """
@@ -133,7 +133,7 @@ class Ahead:
         self._recording = recording  # until it was looked through
         self._used: set[Entry] = set() if recording is None else recording.taken.used
         self._left: list[Entry] = []
-        self._unknown: list[Entry] = []  # no memory tells of these, but where they stand counts
+        self._unknown: list[Entry] = []  # no memory knows of these, but their place counts
         self._first = 0
         self._given: Counter[tuple[str, str]] = Counter()
         self._answers: Counter[tuple[str, str]] = Counter()  # recorded ones, and what has none

@@ -23,7 +23,7 @@ class NewBranch(NamedTuple):
         name: its full name.
         parent: that of the other.
         turn: in which.
-        at: where a framework with a memory stood by then: conversation and checkpoint.
+        at: the position of a framework with a memory by then: conversation and checkpoint.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Branches:
         fork.forked_at, fork.forked_in, fork.behind = branch.position, turn, ended
         behind_turn = None if self._recording is None else self._recording.stood_behind(full)
         if branch.path is not None and behind_turn is not None:
-            # It stood beside what came to the other branch after it had been opened there.
+            # It ran beside what came to the other branch after it had been opened there.
             fork.forked_at = min(fork.forked_at, branch.path.position_at(behind_turn))
         return NewBranch(full, parent, turn, at)
 
@@ -226,7 +226,7 @@ class Branches:
     def turn_at(self, standing: Standing | None, branch: str) -> Turn | None:
         """The turn of what a framework does at once: the first of each of those works, the second.
 
-        None where nobody can tell what is done at once.
+        None if it is unknown what is done at once.
         """
         if standing is None or not standing.at_once:
             return None

@@ -25,10 +25,10 @@ class ProbeResult(NamedTuple):
     """What was found out about a recorded step of unknown outcome.
 
     Attributes:
-        happened: None where nobody can tell.
+        happened: None if that is unknown.
         outcome: where it happened, as the trace holds it, and its digest (hex).
         undo: what that adds to what stands of its undo.
-        why: nobody can tell, in words.
+        why: why that is unknown.
     """
 
     happened: bool | None
@@ -103,12 +103,12 @@ class Sought(Protocol):
 
     @property
     def asks(self) -> bool:
-        """Whether somebody is asked about it today, and has not said yes."""
+        """Whether somebody is asked about it today, and has not approved."""
         ...
 
     @property
     def probe_result(self) -> ProbeResult | None:
-        """What its probe has said of the recorded step."""
+        """The result of its probe for the recorded step."""
         ...
 
     def is_beside(self, entry: Entry) -> bool:
@@ -230,7 +230,7 @@ class Finder:
                 entry.status,
                 self._live,
                 contract.effect,
-                contract.on_miss or "not said",
+                contract.on_miss or "undeclared",
                 entry.has_effect,
                 entry.effect in ("write", "scope"),
                 entry.frontier,
@@ -249,7 +249,7 @@ class Finder:
         if recording is None:
             return NEW
         if contract.source != "live":
-            on_miss = contract.on_miss or "not said"
+            on_miss = contract.on_miss or "undeclared"
             row = matched(MatchCase("nothing", self._live, contract.effect, on_miss))
             if row.way == "refuse":
                 return Match(row.way, row.name, past=past)
@@ -267,7 +267,7 @@ class Finder:
             if other is not None:
                 return Match("refuse", "another version", other, other, past)
         if path.taken_back:
-            return Match("refuse", "taken back", past=past)
+            return Match("refuse", "undone", past=past)
         return Match("run new", "new", past=past, behind=tuple(self._behind(sought, path)))
 
     def _other_effect(self, sought: Sought, recording: Recording, path: Path) -> Entry | None:
@@ -310,7 +310,7 @@ def _behind_failure(sought: Sought, entry: Entry) -> Iterable[Entry]:
 
 
 def _probed(sought: Sought, entry: Entry) -> Probed:
-    """What a probe has said of a step of unknown outcome, or whether it can be asked."""
+    """The probe result of a step of unknown outcome, or whether it can be asked."""
     result = sought.probe_result
     if result is not None:
         return "nobody knows" if result.happened is None else "did not happen"

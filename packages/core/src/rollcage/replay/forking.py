@@ -1,8 +1,8 @@
 """Finds what stands for the calls of a fork: the record, the change, or what it was given.
 
-Up to the step that is changed, the program has to make the recorded calls. Behind it, a call is
-given what is recorded of it, in another world too: then that is assumed, and said to be. What is
-not recorded runs where it changes nothing. Nothing is changed by finding it.
+Up to the step that is changed, the program has to make the recorded calls. After it, a call is
+given what is recorded of it, in another world too: then that is an assumption, and marked so. What
+is not recorded runs where it changes nothing. Nothing is changed by finding it.
 """
 
 from __future__ import annotations

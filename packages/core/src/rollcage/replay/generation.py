@@ -261,7 +261,7 @@ class Generation:
         return self._steps.older.pop(older)
 
     def _entry(self, event: dict[str, Any]) -> Entry:
-        """The step that an event tells of, as one of this trace."""
+        """The step that an event is about, as one of this trace."""
         steps = self._steps
         entry = began(event, run=steps.run, generation=steps.number)
         known = len(steps.by_number) + len(steps.own) + len(steps.older)

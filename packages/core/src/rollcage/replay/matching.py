@@ -28,7 +28,7 @@ for it, nothing runs; `edit`: its arguments are changed first.
 """
 
 Probed = Literal["never", "can be", "happened", "did not happen", "nobody knows"]
-"""What a probe has said of a recorded step of unknown outcome; or whether it can be asked."""
+"""The probe result of a recorded step of unknown outcome; or whether it can be asked."""
 
 
 class MatchCase(NamedTuple):
@@ -44,14 +44,14 @@ class MatchCase(NamedTuple):
         frontier: whether nothing came after it.
         flawed: whether its value can't be given back.
         idempotent: whether the tool may run twice.
-        probed: what a probe has said of it.
-        asks: whether the gate asks somebody today, and nobody has said yes.
+        probed: the probe result of it.
+        asks: whether the gate asks somebody today, and nobody has approved.
     """
 
     status: Status | Literal["nothing"]
     live: bool = True
     effect: Effect = "write"
-    on_miss: OnMiss | Literal["not said"] = "not said"
+    on_miss: OnMiss | Literal["undeclared"] = "undeclared"
     has_effect: bool = False
     writes: bool = False
     frontier: bool = False
@@ -75,7 +75,7 @@ class MatchRule:
     status: Status | Literal["nothing"] | None = None
     live: bool | None = None
     effect: Effect | None = None
-    on_miss: OnMiss | Literal["not said"] | None = None
+    on_miss: OnMiss | Literal["undeclared"] | None = None
     has_effect: bool | None = None
     writes: bool | None = None
     frontier: bool | None = None
@@ -96,17 +96,17 @@ TABLE: Final = (
     # Nothing is recorded at its place.
     MatchRule(name="new", way="run new", status="nothing", on_miss="live"),
     MatchRule(
-        name="new in a live run", way="run new", status="nothing", live=True, on_miss="not said"
+        name="new in a live run", way="run new", status="nothing", live=True, on_miss="undeclared"
     ),
     MatchRule(name="missing, as an error", way="refuse", status="nothing", on_miss="error_result"),
     MatchRule(name="missing", way="refuse", status="nothing"),
-    # Somebody said no: that is not asked twice. Where nobody is asked any more, it is void.
+    # Somebody refused: that is not asked twice. Where nobody is asked any more, it is void.
     MatchRule(name="a no that is void", way="pass over", status="blocked", live=True, asks=False),
     MatchRule(name="blocked", way="refuse", status="blocked"),
     # It never ran, or what runs in it says by itself what became of it.
     MatchRule(name="not started", way="run again", status="not_started", live=True),
     MatchRule(name="a scope", way="run again", status="unknown", live=True, effect="scope"),
-    # Nobody can tell whether a write happened: its tool is asked, and only that clears it.
+    # Whether a write happened is unknown: its tool is asked, and only that clears it.
     MatchRule(name="to be probed", way="probe", status="unknown", live=True, probed="can be"),
     MatchRule(
         name="did not happen",
@@ -136,7 +136,7 @@ TABLE: Final = (
         live=True,
         flawed=True,
         has_effect=False,
-        on_miss="not said",
+        on_miss="undeclared",
     ),
     MatchRule(name="lossy", way="refuse", status="ok", flawed=True),
     # All else is given back as it was: a replay offline of an unknown outcome, too.

@@ -115,7 +115,7 @@ class Orphans:
     def inside_of(self, orphans: Collection[Entry]) -> list[Entry]:
         """The recorded effects in branches that came back in these, in bodies of scopes, and below.
 
-        The body of any other step is in what that step is said to have done.
+        The body of any other step is part of that step's recorded effect.
         """
         if self._recording is None:
             return []
@@ -132,7 +132,7 @@ class Orphans:
         ]
 
     def _may_be_opened(self, other: str, name: str) -> bool:
-        """Whether a branch beside this one is said to be opened in the turn that opened this.
+        """Whether a branch beside this one was opened in the turn that opened this.
 
         It has to be the next one of its name there.
         """

@@ -27,7 +27,7 @@ UNKNOWN_DIGEST: Final = sha256(b'{"status":"unknown"}').hexdigest()
 
 
 DECIDED: Final = ("approval", "approved_by", "rejected_by", "asked", "responded", "simulated")
-"""What an event of a step says of its approval; or, in a fork, of what stood in for its tool."""
+"""What an event of a step says of its approval; or, in a fork, of what replaced its tool."""
 
 
 LAZY: Final = (
@@ -88,23 +88,23 @@ class Entry:
     status: Status
     outcome: dict[str, Any]  # for a blocked step its verdict
     digest: str
-    resolved: (
-        str | None
-    )  # the digest of what was said later that it gave; `digest` stays its link's
+    resolved: str | None  # of the outcome that was resolved later; `digest` stays its link's
     duration: int  # µs
     flaw: str | None  # why its value can't be given back
     frontier: bool  # no later tool call in its branch, but for other slots of its turn
     abandoned: bool  # a later run of the lineage left the path before it: an orphan, no candidate
-    accepted: tuple[str, int] | None  # the write (run, step) that was let leave it behind, for good
+    accepted: (
+        tuple[str, int] | None
+    )  # the write (run, step) that was allowed to leave it behind, for good
     number: int  # its own in the trace where it was read last
     generation: int  # which trace of the lineage that is, from 0 for the oldest
     undo: dict[str, Any] | None  # what stands of its undo: before, plan, after, reversible
     undoes: tuple[str, int] | None  # the step (run, step) that it was made to undo
     undone: bool  # it was undone: no candidate, no effect
-    decided: dict[str, Any] | None  # what an approver said of it: see `DECIDED`
+    decided: dict[str, Any] | None  # an approver's decision on it: see `DECIDED`
     labels: tuple[str, ...]  # of its result
     past: bool  # its branch was undone whole, and begun anew since
-    probed: bool  # its outcome is what a probe said
+    probed: bool  # its outcome is a probe result
     rows: LazyFields  # only where its `LAZY` fields are not set; and which they are there
     row: int
 
@@ -134,7 +134,7 @@ class Entry:
 
     @property
     def half_done(self) -> bool:
-        """Whether it failed, and may have changed something that it can tell of."""
+        """Whether it failed, and may have changed something that is on record."""
         return self.status == "error" and self.undo is not None and not self.undone
 
 
@@ -142,7 +142,7 @@ class Taken:
     """What a session has made of the recorded steps.
 
     Attributes:
-        used: those that stood for a call, or were left behind: they stand for no other one.
+        used: those that answered a call, or were left behind: they answer no other one.
         undone: those whose effects it has undone.
     """
 

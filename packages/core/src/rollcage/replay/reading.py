@@ -1,4 +1,4 @@
-"""A step as the events of one trace tell of it. Nothing here does I/O."""
+"""A step as the events of one trace describe it. Nothing here does I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_UNDO: Final = ("before", "plan", "after", "reversible")
 
 
 def began(event: dict[str, Any], *, run: str, generation: int) -> Entry:
-    """The step that an event tells of, with an outcome that nobody knows yet.
+    """The step that an event is about, with an outcome that nobody knows yet.
 
     Raises LookupError, TypeError or ValueError where the event is none of a step.
     """
@@ -70,7 +70,7 @@ def began(event: dict[str, Any], *, run: str, generation: int) -> Entry:
 
 
 def ended(entry: Entry, event: dict[str, Any]) -> None:
-    """Take in the outcome that an event tells of a step. Raises ValueError where it is none."""
+    """Take in the outcome of a step, from an event. Raises ValueError where it is none."""
     outcome = event["outcome"]
     usage = outcome.get("usage")
     if type(event["duration"]) is not int or outcome["status"] not in _STATUSES:
@@ -92,7 +92,7 @@ def ended(entry: Entry, event: dict[str, Any]) -> None:
 
 
 def link(entry: Entry, digest: str) -> None:
-    """Let what came after a step stand on `digest`, not on that of what it is said to have given.
+    """Let what came after a step build on `digest`, not on that of its resolved outcome.
 
     It was recorded on the first word of the step's outcome.
     """

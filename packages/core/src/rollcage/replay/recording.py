@@ -36,7 +36,7 @@ class Recording:
         entries: all of them, in their order.
         forks: by branch, the branches that were forked off it.
         opened: the branches of which a trace says that they were, whatever was done in them; each
-            with where a framework with a memory stood by then: conversation and checkpoint.
+            with the position of a framework with a memory by then: conversation and checkpoint.
         after: by branch, those that it comes after, of those that come after any.
         forked: by branch, the turn in which it was opened, of the trace that has opened it first.
         pure: by key; holds in any world, any number of times.
@@ -79,7 +79,7 @@ class Recording:
         """The last turn that a branch was opened after; None: nothing is recorded of that.
 
         It may have been opened in a trace that was cut before its first step: by now, more is
-        there of what stood beside it. Where a turn in front of it was undone, it is opened anew.
+        there of what was recorded beside it. If a turn before it was undone, it is opened anew.
         """
         began, forked = self.began(branch), self.forked.get(branch)
         if forked is None or self._first_undone(branch.rpartition("/")[0]) < forked:
@@ -117,7 +117,7 @@ class Recording:
 
 
 class Lineage(NamedTuple):
-    """All that the traces of a lineage tell: the steps that stand, and what was undone."""
+    """All that the traces of a lineage hold: the steps in effect, and what was undone."""
 
     entries: list[Entry]
     undone: Undone

@@ -60,7 +60,7 @@ class Saved(NamedTuple):
     """What was kept of a lineage.
 
     Attributes:
-        lineage: all that its traces tell.
+        lineage: all that its traces hold.
         traces: these, oldest first.
         last_time: when the newest was last written to (Unix, µs).
     """

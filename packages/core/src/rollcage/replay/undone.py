@@ -50,7 +50,7 @@ class Undone:
 
 
 class UndoneSteps:
-    """What undos, as one trace tells of them, have left of its steps and of the older ones."""
+    """What the undos in one trace have left of its steps and of the older ones."""
 
     def __init__(self, steps: TraceSteps, undone: Undone) -> None:
         self._steps = steps
@@ -142,7 +142,7 @@ class UndoneSteps:
         own = [entry for entry in steps.own if entry.number > to and behind(entry)]
         rest = [entry for entry in steps.older.values() if behind(entry)]
         self._let_go(lambda _: True, own, rest)
-        if names is None or again:  # the run stops there: of what was undone nothing is told
+        if names is None or again:  # the run stops there: what was undone is not replayed
             for entry in (*own, *rest):
                 entry.past = entry.past or (entry.undone and entry.undoes is None)
 

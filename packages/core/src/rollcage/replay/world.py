@@ -34,7 +34,7 @@ class Turn:
         self.asking: dict[int, Future[None]] = {}
 
     def may_open(self, name: str, beside: str) -> bool:
-        """Whether a branch is said to be opened in it, and not to come after another one."""
+        """Whether a branch is recorded as opened in it, and not after another one."""
         waiting, seen = [name], {name}
         while waiting:
             before = set(self.opens.get(waiting.pop(), ())) - seen
@@ -185,7 +185,7 @@ class Branch:
     def set_apart(self, place: Place, key: bytes) -> None:
         """Give a new step a fingerprint of its own where a recorded one has that of its place.
 
-        That one stood for an identical call of another slot, and may have changed the world under
+        That one answered an identical call of another slot, and may have changed the world under
         the idempotency key which follows from it.
         """
         assert self.path is not None
@@ -239,7 +239,7 @@ class Branch:
         self._follow()
 
     def replayed_write(self, turn: Turn, position: int, link: bytes) -> None:
-        """A recorded write stood for a call."""
+        """A recorded write answered a call."""
         self._batch_turn = max(self._batch_turn, turn.number)
         self._add(position, link)
         self._follow()

@@ -394,7 +394,7 @@ class Calls:
         with driver.lock:
             driver.ledger.stats.refused += 1
 
-    # --- what is said of them --------------------------------------------------------------------
+    # --- what is known of them --------------------------------------------------------------------
 
     def decide(self, progress: Progress) -> Verdict:
         """What the gate says of a call, without the secrets that it may quote."""

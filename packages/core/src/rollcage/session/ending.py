@@ -55,7 +55,7 @@ def cut_off(run: str, steps: Sequence[OpenStep]) -> UnknownOutcome:
 
 
 def partial(run: str, job: str, ledger: Ledger, left: Sequence[Entry], at: str) -> str:
-    """What is said of a run that ends while recorded steps that count were never asked for.
+    """The message about a run that ends while recorded steps that count were never asked for.
 
     Args:
         run: its id.

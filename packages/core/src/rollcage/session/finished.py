@@ -52,7 +52,7 @@ Where = str | os.PathLike[str] | Store
 
 
 class PlanOptions(TypedDict, total=False):
-    """What can be said of the undo of a finished run, or of the plan of one: see `undo_run`."""
+    """The options of the undo of a finished run, or of the plan of one: see `undo_run`."""
 
     to: int | None
     tools: Mapping[str, ToolSource] | Iterable[ToolSource | EllipsisType] | None
@@ -60,7 +60,7 @@ class PlanOptions(TypedDict, total=False):
 
 
 class UndoOptions(PlanOptions, total=False):
-    """What else can be said where it is carried out: see `undo_run`."""
+    """Further options for carrying it out: see `undo_run`."""
 
     expected: UndoPlan | str | None
     gate: Iterable[Given]

@@ -44,7 +44,7 @@ def import_session(
     Raises:
         DetectorMissing: what finds credentials is not installed.
     """
-    # Made as one that runs nothing: that is no fork, whatever its process was told to be.
+    # Made as one that runs nothing: that is no fork, whatever fork its process was started as.
     session = Session(name, store=store, replay="offline", secrets="detected", clock=clock)
     digest = session._key.sign(source.decode("utf-8", "surrogateescape"))  # noqa: SLF001 - of its room
     imported: dict[str, Any] = {"format": format, "trace": trace, "digest": digest}

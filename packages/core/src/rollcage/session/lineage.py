@@ -176,12 +176,12 @@ def read_lineage(
 
     Where it is resumed, each that it builds on is locked, into `locks`, so that nobody else resumes
     them too; the source itself is locked already. `settings` are what the runs must have been
-    recorded with. Where one of them was told to pause, that order comes to the `pauses`, those of
+    recorded with. If one of them has an order to pause, that order comes to the `pauses`, those of
     newer runs first: it holds for what resumes it, too.
 
     Raises:
         StoreError: one of them is gone, in use or corrupt.
-        RunStopped: one of them was told to stop.
+        RunStopped: one of them has an order to stop.
         RunTooOld: the source is older than the job allows.
         SessionError: one of them was recorded with other settings.
     """
@@ -368,7 +368,7 @@ def _is_asked_by(agent: str | None, step: Step) -> bool:
 
 
 def _check_stopped(reader: Reader, run: str, pauses: list[StopOrder] | None) -> None:
-    """Raise RunStopped where a run was told to stop; note that it was told to pause."""
+    """Raise RunStopped if a run has an order to stop; note one to pause."""
     order = reader.stop_order(run)
     if order is not None and order.is_pause and pauses is not None:
         pauses.append(order)

@@ -18,7 +18,7 @@ _log: Final = logging.getLogger("rollcage")
 
 
 def name_of_script() -> str:
-    """What the job is called where nobody said so: the script's own name, without `.py`.
+    """The job's name if none is given: the script's own name, without `.py`.
 
     Raises:
         SessionError: no script of the user's own is running.

@@ -413,7 +413,7 @@ def _leaving(
 def _run_event(
     calls: Calls, what: Literal["opened", "closed"], status: str = "", error: str = ""
 ) -> RunEvent:
-    """What instruments are told of the run."""
+    """The event for instruments about the run."""
     run = calls.opened
     return RunEvent(
         what,

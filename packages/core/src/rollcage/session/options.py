@@ -1,4 +1,4 @@
-"""What a session is told of the run that it is to record; checked once, then it stays."""
+"""The options of a session for the run that it records; checked once, then it stays."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _NONE: Final = object()
 
 
 class Resolved(NamedTuple):
-    """What was said of a step.
+    """The resolution of a step.
 
     Attributes:
         step: as it was before that.
@@ -54,7 +54,7 @@ def resolve_step(
         run: its id.
         step: its number.
         happened: whether it happened.
-        result: what it gave, as JSON has it; None where nothing is said.
+        result: what it gave, as JSON has it; None if it was not given.
 
     Raises:
         RunNotFound: there is no such run.
@@ -62,7 +62,7 @@ def resolve_step(
         StepNotFound: it has no such step.
         StepNotUnknown: the step has a known outcome, that can be given back.
         SessionError: a step that did not happen has no result; or one was performed, and its
-            result is what has to be said.
+            result is what has to be given.
     """
     given = result is not _NONE
     outcome: dict[str, Any] = {"status": "not_started"}

@@ -48,7 +48,7 @@ def take_saved(
     into `locks`; `check` refuses a run by its settings.
 
     Raises:
-        StoreError: one of them is in use, or was told to stop.
+        StoreError: one of them is in use, or has an order to stop.
         SessionError: one of them was recorded with other settings.
     """
     saved = _saved(reader, run)

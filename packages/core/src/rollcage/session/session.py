@@ -201,7 +201,7 @@ class Session:
         self.name = job_name(name)
         given = fork
         fork = self.fork = self._forked(given, replay)
-        if fork is not None and given is None:  # the process is told, whatever its program says
+        if fork is not None and given is None:  # the process decides, not its program
             replay, source = "auto", None
         if fork is not None and fork.policy is not None:
             policy = fork.policy
@@ -247,7 +247,7 @@ class Session:
         self._places: Places | None = None
 
     def _forked(self, fork: Fork | str | os.PathLike[str] | None, replay: Replay) -> Fork | None:
-        """The fork that it is to be: as given, or as its process was told."""
+        """The fork that it is to be: as given, or as its process was started."""
         if fork is None:
             return None if replay in ("offline", "verify") else asked_for(self.name)
         fork = fork if isinstance(fork, Fork) else Fork.load(fork)
@@ -510,8 +510,8 @@ class Session:
         Args:
             tool: the tool's contract; or the name that was asked for, where there is no such tool.
             arguments: as they were asked for.
-            reason: what the model was told; of arguments that do not pass the tool's schema, what
-                that says of them.
+            reason: what the model gets to read; if the arguments do not pass the tool's schema, it
+                is replaced by what is wrong with them.
             code: why, for machines; by default `tool_missing` of a name, `arguments_invalid` where
                 they do not pass, else `refused`.
             kind: of the call.
@@ -613,7 +613,7 @@ class Session:
         before. Recorded steps that its memory holds as done are *seen*: they are used up in their
         order, as if they had been asked for, and the world moves on with them. Where the memory
         says at the end that the framework waits for something, the run is `paused`. A session
-        follows one memory: the first that it is told of.
+        follows one memory: the first that is given.
         """
         if self._calls is None:
             self._memory = self._memory or memory

@@ -59,7 +59,7 @@ def in_threads_of(name: str, work: Callable[[], object]) -> None:
 
     Args:
         name: of the place: those of one name wait for each other.
-        work: what is done. An error of it is told as that of any thread, and ends none.
+        work: what is done. Its error is reported as that of any thread, and ends none.
 
     Raises:
         RuntimeError: the system has no thread for it; it will not be done.

@@ -2,7 +2,7 @@
 
 A session that was halted undoes nothing: a resume goes on in the middle of the block, and what
 raised there comes out as `SessionHalted`, as it does where not everything could be undone. One
-that was told to stop, or may have been, does undo: whoever stops a run wants no half of a
+that has an order to stop, or may have been, does undo: whoever stops a run wants no half of a
 transaction. A block that had ended well before, and is but replayed, is none: what came after it
 builds on it. In a task that was forgotten (nobody refers to it any more) nothing can be waited for:
 nothing is undone then either, and a resume goes on in the middle.
@@ -88,7 +88,7 @@ class Transaction:
         if self._ended(kind, error, traceback) and error is not None:
             try:
                 report = self._session.undo_branch(self._name)
-            except Exception as failed:  # noqa: BLE001 - told, and the session is halted
+            except Exception as failed:  # noqa: BLE001 - reported, and the session is halted
                 self._report(error, failed)
             else:
                 self._report(error, report)
@@ -107,7 +107,7 @@ class Transaction:
                 await asyncio.sleep(0)
             try:
                 report = await self._session.aundo_branch(self._name)
-            except Exception as failed:  # noqa: BLE001 - told, and the session is halted
+            except Exception as failed:  # noqa: BLE001 - reported, and the session is halted
                 self._report(error, failed)
             else:
                 self._report(error, report)

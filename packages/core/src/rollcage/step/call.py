@@ -82,7 +82,7 @@ class Call(NamedTuple):
         arguments: validated and bound.
         key: its content identity.
         branch: where it stands, with turn and slot where they are known.
-        agent: who makes it, where the framework tells.
+        agent: who makes it, if the framework says.
         call_id: the framework's id of it.
         conversation: of the framework's own memory.
         standing: where the framework stands in that.
@@ -139,7 +139,7 @@ class Consent(NamedTuple):
 
     Attributes:
         request: what was asked last.
-        approved: what was said to it.
+        approved: the approval.
         response: answers the call in place of the tool.
         decided: what is written of that.
         waits: nobody has decided yet, in words.
@@ -340,7 +340,7 @@ class Arrival:
 
     @property
     def probe_result(self) -> ProbeResult | None:
-        """What its probe has said of the recorded step that stands for it."""
+        """The result of its probe for the recorded step that stands for it."""
         return self.progress.prepared.probe
 
     def is_beside(self, entry: Entry) -> bool:

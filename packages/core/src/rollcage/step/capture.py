@@ -324,7 +324,7 @@ def probed(
     undo: Mapping[str, Any] | None,
     seal: Seal,
 ) -> Generator[Request, Any, Happened | DidNotHappen | str | BaseException]:
-    """Ask a tool what became of a call; why nobody can tell, or an interrupt, otherwise.
+    """Ask a tool what became of a call; why that is unknown, or an interrupt, otherwise.
 
     Its probe first; then, whether what it would have changed is as it was before.
     """

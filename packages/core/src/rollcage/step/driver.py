@@ -236,7 +236,7 @@ class Driver:
         return None
 
     def _look_again(self, call: Call) -> None:
-        """Halt the session where the run was told to stop since a call was admitted."""
+        """Halt the session where the run has an order to stop since a call was admitted."""
         try:
             ordered = self.around is not None or self.writer.stop_order(closely=True) is not None
         except Halt:  # nobody could stop it any more
@@ -348,7 +348,7 @@ class Driver:
         return admission
 
     def _look_for_stop(self, call: Call, *, closely: bool = False) -> StopOrder | None:
-        """Halt the session where somebody has told the run to stop, or nobody could any more.
+        """Halt the session if the run has an order to stop, or could be given none any more.
 
         The caller has the lock. What undoes a step goes on: that is what is left to do.
 

@@ -379,7 +379,7 @@ class Gate:
         return own or (self._above is not None and self._above.gate.is_settling)
 
     def settled(self, details: Settled) -> None:
-        """A call has ended: tell the guards of it, here and around."""
+        """A call has ended: notify the guards, here and around."""
         for each in self.guards.settles:
             self._settle(each, details)
         if self._above is not None:
@@ -506,7 +506,7 @@ class Above(NamedTuple):
 
 
 def _given(entry: Entry) -> object:
-    """What a recorded step gave, to look for it in later calls; where nobody can tell, anything."""
+    """What a recorded step gave, to look for it in later calls; if that is unknown, anything."""
     try:
         if entry.status == "error":
             return decode_exception(entry.outcome["error"])
@@ -516,5 +516,5 @@ def _given(entry: Entry) -> object:
 
 
 def failed(error: Exception) -> Verdict:
-    """What is said of a call where the gate itself failed; the error's words may hold anything."""
+    """The verdict if the gate itself failed; its error's text may hold anything."""
     return Verdict("deny", f"the gate failed: {type(error).__name__}", "gate_error", "gate")

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def unknown(run: str, step: int, name: str, at: str, *, why: str = "") -> UnknownOutcome:
-    """Nobody can tell whether a write happened.
+    """Whether a write happened is unknown.
 
     Args:
         run: where the step first ran.

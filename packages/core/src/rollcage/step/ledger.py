@@ -347,7 +347,7 @@ class Ledger:
         """Use up the recorded steps that it holds, as if they had been asked for: their events.
 
         Args:
-            within: the branch that whoever tells so stands in, and the step whose body that is.
+            within: the branch in which that is called, and the step whose body it is.
             now: in µs.
             places: see `Ahead.at`.
             histories: see `Ahead.answered`.
@@ -370,7 +370,7 @@ class Ledger:
     # --- undo ------------------------------------------------------------------------------------
 
     def is_taken_back(self, branch: str) -> bool:
-        """Whether all that is told of this branch was undone when it ran."""
+        """Whether all that is recorded of this branch was undone when it ran."""
         return self._recording is not None and branch in self._recording.rolled
 
     def tells(self, branch: str) -> bool:

@@ -61,7 +61,7 @@ class StepEvent:
         kind: `tool` or `model`; empty where a step of another run was undone.
         name: of the tool or model.
         effect: what the tool declares; empty where the trace does not say it here.
-        agent: who made the call, where the framework tells.
+        agent: who made the call, if the framework says.
         branch: the branch of the run; empty for the main one.
         parent: the step whose body made the call.
         call_id: the framework's id of the call.
@@ -70,11 +70,11 @@ class StepEvent:
         duration: of what is settled or replayed, in µs, as the run had it that performed it.
         error: the type of the error of what is settled or replayed with one; else empty.
         usage: the tokens that a model call used, where it says so.
-        verdict: the decision, reason, code and rule, where something was said of the call.
+        verdict: the decision, reason, code and rule, if there was one.
         origin: of what is replayed or undone: the run and step that performed it.
         undoes: of a compensating call: the run and step that it undoes.
         approval: the request for approval, of what is asked and of the call that was decided.
-        simulated: in a fork, the effect of the tool for which something stood in: it did not run.
+        simulated: in a fork, the effect of the tool that was replaced: it did not run.
     """
 
     what: Happening
@@ -148,7 +148,7 @@ class RunEvent:
 
 
 class Instrument:
-    """An observer that is also told of runs, and stands around bodies to set context for them.
+    """An observer that also receives events of runs, and wraps bodies to set context for them.
 
     Tracing stands on it: what a body does, requests over HTTP or statements in a database, is then
     seen as a part of its step. As with every observer, what it raises is logged, and the run goes
@@ -159,24 +159,24 @@ class Instrument:
         """Something became of a step."""
 
     def wanted(self) -> bool:
-        """Whether to be told of a session that is entered now; else it costs nothing there."""
+        """Whether to be notified of a session that is entered now; else it costs nothing there."""
         return True
 
     def opened(self, run: RunEvent, /) -> object:
-        """The session was entered; told in the context of its block."""
+        """The session was entered; called in the context of its block."""
 
     def closed(self, run: RunEvent, /) -> object:
-        """The session was left. A child of a fork, in which nothing is recorded, tells nothing."""
+        """The session was left. A child of a fork, in which nothing is recorded, calls nothing."""
 
     def around(self, run: str, step: int, /) -> Surrounding:
-        """What to stand in while a body runs, in its own thread or task; never told of an error.
+        """What to stand in while a body runs, in its own thread or task; gets no error.
 
         It is asked for whenever the body is entered, which of a stream is once a chunk.
 
         Args:
             run: the run's id.
-            step: its number, of which `started` was told; of one that `verify` runs again to
-                compare it, nothing was told yet.
+            step: its number, as `started` got it; of one that `verify` runs again to
+                compare it, there was no event yet.
         """
         del run, step
         return contextlib.nullcontext()
@@ -277,7 +277,7 @@ class Happenings:
     def _about(
         self, what: Happening, event: Mapping[str, Any], outcome: Mapping[str, Any], name: str
     ) -> tuple[dict[str, Any], int]:
-        """Which step it is about: what a step's end does not say, its start has said."""
+        """Which step it is about: what a step's end lacks, its start has."""
         if what == "undone":
             run, step = event["of"]
             return {"name": name}, step if run == self._run else 0
@@ -345,7 +345,7 @@ class Observing:
 
 
 def recorded_events(trace: Traced) -> Iterator[RunEvent | StepEvent]:
-    """What an instrument would have been told of a recorded run, in the order of its trace.
+    """The events that an instrument would have received of a run, in the order of its trace.
 
     That the run was opened comes first, and that it was closed last, at the time of its end, what
     was undone afterwards included; of a run that is live or was cut off, it never comes.

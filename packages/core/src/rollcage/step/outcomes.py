@@ -129,7 +129,7 @@ def _without_secrets(outcome: dict[str, Any], seal: Seal) -> dict[str, Any]:
 
 
 def drift_of(contract: Contract, answer: Returned, seal: Seal) -> dict[str, Any]:
-    """How an output breaks its contract, as the outcome tells it; a cut stream is none yet."""
+    """How an output breaks its contract, as the outcome has it; a cut stream is none yet."""
     if contract.promise is None or answer.cut:
         return {}
     drift = contract.promise.broken_by(answer.value, seal)

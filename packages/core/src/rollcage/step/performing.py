@@ -37,7 +37,7 @@ class Performing:
         sync: waits, in this thread, until that is on the disk.
         settle: records how a step has ended.
         stop: halts the session with an error.
-        looked: told of what is consulted, before it is called.
+        looked: called with what is consulted, before that is called.
     """
 
     def __init__(

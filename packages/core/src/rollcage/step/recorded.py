@@ -68,7 +68,7 @@ def give_back(contract: Contract, entry: Entry, setting: Setting) -> Flow:
 def compared(
     admission: Admission, step: OpenStep, entry: Entry, body: Callable[..., Any], setting: Setting
 ) -> Flow:
-    """Run a recorded read or pure call again and tell the difference; the recorded value counts."""
+    """Run a recorded read or pure call again, report a difference; the recorded value counts."""
     contract, seal = step.call.contract, setting.seal
     types = setting.types_of(contract)
     answer: Returned | Raised = yield Execute(step, body)

@@ -225,7 +225,7 @@ Waiting = Sync | Consult | WaitForCall
 """What may take its time, beside bodies: a thread performs it in one way, a task in another."""
 
 Telling = BeginAsking | EndAsking | BeginUndo | OpenUndo | TakenBack | Rewind
-"""What the ledger is told."""
+"""What the ledger is notified of."""
 
 Request = (
     Admit

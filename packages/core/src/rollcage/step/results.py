@@ -1,6 +1,6 @@
 """What a body gave, as the trace holds it, and that value back again.
 
-What can't come back is said when it is recorded: by showing there and then that it does.
+What can't come back is found when it is recorded: each result is decoded again at once.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class Taking:
         if match.why == "would write":
             return Refused(halts.would_write(arrival, entry))
         if entry is None:
-            if match.why == "taken back":
+            if match.why == "undone":
                 return Refused(halts.taken_back(arrival.branch.name, self._run, self._at))
             assert self._recording is not None
             error = halts.missing(arrival, self._recording)

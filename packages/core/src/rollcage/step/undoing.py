@@ -487,7 +487,7 @@ def _is_there_still(task: Task, setting: Setting) -> Generator[Request, Any, boo
 
 
 def _changed_meanwhile(task: Task, setting: Setting) -> Generator[Request, Any, UndoneStep | None]:
-    """Look again, right before: the steps behind are undone by now."""
+    """Look again, right before: the later steps are undone by now."""
     assert task.was is not None
     try:
         now = yield from _now(task, setting)

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, cast
 __all__ = ["leaves_unknown"]
 
 Certainty = Literal["unknown", "not_sent", "depends"]
-"""What an error's type says: nobody can tell; nothing was sent; what it is chained to decides, and
-where that says nothing, nobody can tell."""
+"""What an error's type says: the outcome is unknown; nothing was sent; or the error that it is
+chained to decides, and if that says nothing, the outcome is unknown."""
 
 _LEAVES: Final = frozenset(
     {"ConnectionRefusedError", "gaierror", "herror"}
@@ -170,7 +170,7 @@ for _client in ("openai", "anthropic", "groq", "cohere", "mistralai"):  # they w
 
 
 def leaves_unknown(error: BaseException, more: tuple[type[BaseException], ...] = ()) -> bool:
-    """Whether nobody can tell from an error whether what was asked for was done.
+    """Whether an error leaves it unknown if what was asked for was done.
 
     Args:
         error: what a write has raised.
@@ -215,7 +215,7 @@ def _says(error: BaseException) -> tuple[str, Certainty | None]:
         if callable(known):
             try:
                 return package, known(error)
-            except Exception:  # noqa: BLE001 - a library's own attributes: then nobody can tell
+            except Exception:  # noqa: BLE001 - a library's own attributes: then it is unknown
                 return package, "unknown"
         if known is not None:
             return package, known

@@ -49,7 +49,7 @@ async def aconsult(effect: Consult) -> Returned | Raised:
 
 
 def unwrap(result: Returned | Raised, *, stream: bool = False) -> Any:
-    """What a flow gave, or its error raised; a stream's own loop tells where it was cut."""
+    """What a flow gave, or its error raised; a stream's own loop shows where it was cut."""
     if type(result) is Returned:
         if result.cut and not stream:
             raise NotReplayable("the recorded stream was not read to its end")

@@ -1,10 +1,10 @@
 """What a body does, held against what its tool declares, by Python's audit events (PEP 578).
 
-Defence in depth, and no sandbox: seen is what Python's own functions tell of, in the context of the
+Defence in depth, and no sandbox: it sees what Python's own functions announce, in the context of the
 body. Native code, threads that were started without the context, and other processes are not.
 """
 
-# Audit events tell of texts, bytes and descriptors, and each call counts here.
+# Audit events carry texts, bytes and descriptors, and each call counts here.
 # ruff: noqa: PTH109, PTH115, PTH117, PTH118, PTH208
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Watch:
     def _relative(
         self, accesses: list[Access], name: str, directory: int | None, *, creates: bool
     ) -> None:
-        """`os.open` does not tell its `dir_fd`: each directory may be meant that is open.
+        """`os.open` does not announce its `dir_fd`: each directory may be meant that is open.
 
         Where nothing is there by that name, and nothing is made, nothing can happen.
         """
@@ -240,7 +240,7 @@ class Watch:
 
 
 def _announced(watch: Watch, fd: Any) -> None:
-    """A body tells to which directory the next path is relative that it opens in this thread."""
+    """A body says which directory the next path is relative to that it opens in this thread."""
     _local.directory = (watch, fd) if isinstance(fd, int) else None
 
 
@@ -353,13 +353,13 @@ def install(watched: Callable[[], Watch | None]) -> None:
 
 
 def _heard(watch: Watch, event: str, args: tuple[Any, ...]) -> None:
-    """Hold what an event tells to what was declared."""
+    """Hold what an event announces to what was declared."""
     _local.looking = True
     try:
         _EVENTS[event](watch, *args)
     except PermissionUndeclared:
         raise
-    except Exception as error:  # noqa: BLE001 - what can't be told is not let through
+    except Exception as error:  # noqa: BLE001 - what can't be decided is not let through
         watch.undeclared(f"{event}: {type(error).__name__}")
     finally:
         _local.looking = False
@@ -373,7 +373,7 @@ def _text(name: Any) -> str:
 
 
 def _place(name: Any, directory: int, *, follow: bool) -> str | None:
-    """An absolute path without links; None where a descriptor does not tell it."""
+    """An absolute path without links; None if a descriptor does not give it."""
     if isinstance(name, int):
         return _of_descriptor(name)
     path = os.fsdecode(name)
@@ -391,7 +391,7 @@ def _place(name: Any, directory: int, *, follow: bool) -> str | None:
 
 
 def _of_descriptor(fd: int) -> str | None:
-    """The path of what is open; None where the system does not tell it, or it has none."""
+    """The path of what is open; None if the system does not give it, or it has none."""
     path = ""
     try:
         if sys.platform == "darwin":

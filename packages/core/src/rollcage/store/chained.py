@@ -88,7 +88,7 @@ class ChainedFile:
     def append(
         self, make: Callable[[list[Line]], Sequence[dict[str, Any]]]
     ) -> list[dict[str, Any]]:
-        """Add lines, once nobody else does: `make` is told what stands there, and gives them.
+        """Add lines, once nobody else does: `make` is called with what is there, and gives them.
 
         When this returns, they are on the disk. What `make` raises ends it; nothing is written.
 

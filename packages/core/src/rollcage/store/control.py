@@ -93,7 +93,7 @@ def read_order(path: Path) -> StopOrder | None:
     """The order in a control page, if there is one.
 
     Raises:
-        StoreError: nobody can tell: the page is there, and can't be read.
+        StoreError: it can't be determined: the page is there, and can't be read.
     """
     try:
         data = disk.read(path)

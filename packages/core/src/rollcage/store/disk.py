@@ -59,7 +59,7 @@ def refused(text: str, error: OSError) -> StoreError:
 
 
 def check_secret(path: Path, mode: int) -> None:
-    """Refuse a file with the store's key that everybody may read or change; a group's is told of.
+    """Refuse a file with the store's key that everybody may read or change; a group's is reported.
 
     Raises:
         StoreError: its mode gives it to every user of this machine.
@@ -216,7 +216,7 @@ def put(path: Path, data: bytes, *, part: Path, durable: bool = False) -> None:
     """Put whole new bytes under a name; `part` is nobody else's. After a power cut, only durably.
 
     Raises:
-        OSError: there is no room for them, say; what the name stood for stays.
+        OSError: there is no room for them, say; what had the name stays.
     """
     if durable:
         will_wait()

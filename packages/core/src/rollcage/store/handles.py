@@ -74,7 +74,7 @@ class Writer(Protocol):
         ...
 
     def stop_order(self, *, closely: bool = False) -> StopOrder | None:
-        """Whether the run was told to stop or pause. Looked at for each call, by one system call.
+        """Whether the run has an order to stop or pause. Looked up for each call: one system call.
 
         Where a body is about to run it is looked at `closely`: could an order still be seen?
 
@@ -117,7 +117,7 @@ class Log(Protocol):
     def append(
         self, make: Callable[[list[Line]], Sequence[dict[str, Any]]]
     ) -> list[dict[str, Any]]:
-        """Add lines, once nobody else does: `make` is told what stands there, and gives them.
+        """Add lines, once nobody else does: `make` is called with what is there, and gives them.
 
         When this returns, they are on the disk. What `make` raises ends it; nothing is written.
 

@@ -1,4 +1,4 @@
-"""The index of the directory store: what its traces tell, kept where it is found at once.
+"""The index of the directory store: what its traces hold, kept where it is found at once.
 
 A line for each run that began, and one with the count and head of each that ended::
 
@@ -10,7 +10,7 @@ has in the second what it was: `"pruned": {"time": 1, "by": "ann", "count": 4, "
 count, head and size are then of its skeleton, where one was left.
 
 The traces are the truth. A line that is lost here, or that its check shows to be damaged, is made
-again from them, and where a trace has another size than is said here, its own lines say how it
+again from them, and where a trace has another size than is noted here, its own lines show how it
 ended. What can't be made again is the count and head, which show that a trace was cut: without them
 its end is attested by nothing but its own `run.finished` line.
 """
@@ -110,7 +110,7 @@ class Index(IndexReader):
                 size = system.files.fstat(index).st_size
                 marked = self._mark.read()
                 if size and system.files.pread(index, 1, size - 1) != b"\n":
-                    # Torn by a writer that was killed. What it would have told, its trace tells.
+                    # Torn by a writer that was killed. What it would have held, its trace holds.
                     system.files.ftruncate(index, len(split_tail(disk.read(self.path))[0]))
                 line = line_of(fields)
                 disk.write(index, line)
@@ -139,7 +139,7 @@ class Index(IndexReader):
 
         Raises:
             StoreError: it can't be read, or the first line of a trace can't be read that is lost
-                here: nobody can tell whose it is.
+                here: it is unknown whose it is.
             TraceUnwritable: it can't be written.
         """
         now = self._mark.now()  # first: what somebody else changes from here on voids the mark

@@ -1,6 +1,6 @@
 """What the directory store's index is asked: which runs there are, and which is a job's newest.
 
-What it has lost, the traces tell; see `store.index`.
+What it has lost is in the traces; see `store.index`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BYTES: Final = 400  # of the index, about, for the lines of a run
 
 
 class IndexReader:
-    """The index to read, the folder of traces that it tells of, and what is left of pruned runs."""
+    """The index to read, the folder of its traces, and what is left of pruned runs."""
 
     def __init__(self, path: Path, folder: Path, documents: DocumentFiles) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class IndexReader:
         known, damaged = parse(self._data())
         if damaged:
             _log.warning(
-                "%s: %d of its lines are damaged, and left out for what the traces tell; "
+                "%s: %d of its lines are damaged, and replaced by what the traces hold; "
                 "`rollcage repair` writes them anew",
                 self.path,
                 len(damaged),
@@ -187,7 +187,7 @@ class IndexReader:
             try:
                 found.started = first_of(trace, str(self._trace(run)))
             except TraceCorrupt:
-                return None  # whoever reads on is told so
+                return None  # whoever reads on gets that error
         return None if found.started is None else self._info(run, found, trace)
 
     def _info(self, run: str, known: IndexedRun, trace: bytes | None = None) -> RunInfo:

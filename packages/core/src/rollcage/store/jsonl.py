@@ -12,7 +12,7 @@
     ├── runs/<run>.jsonl    one trace each; a live writer holds its OS lock
     ├── runs/<run>.torn     the cut-off last line of a killed writer
     ├── runs/<run>.steps    what was made of a trace, so that it opens faster (see `replay.saved`)
-    ├── runs/<run>.control  by which a run is stopped or paused, while it is live or told so
+    ├── runs/<run>.control  by which a run is stopped or paused
     ├── reopened/<run>.json a run that had ended goes on: an undo, say; see `reopened`
     ├── pruned/<run>.json   what is left of a run whose trace was removed
     ├── approvals/<id>.*    requests for approval, their decisions, and what became of those
@@ -175,7 +175,7 @@ class JsonlStore(JsonlBeside):
         )
 
     def _damaged_stubs(self) -> list[str]:
-        """Those of runs that the index knows as pruned: it has all that they said."""
+        """Those of runs that the index knows as pruned: it has all that they held."""
         return [
             run
             for run in self._documents.keys(stubs.KIND)

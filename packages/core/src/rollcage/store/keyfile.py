@@ -15,7 +15,7 @@ __all__ = ["KeyFile", "key_gone"]
 
 
 def key_gone(where: str) -> str:
-    """What is said of a store whose key is not there."""
+    """The message about a store whose key is missing."""
     return f"the key of {where} is gone: no session finds the inputs and secrets of its runs again"
 
 

@@ -148,7 +148,7 @@ def _holds_runs(fd: int | None, name: str) -> bool:
     try:
         runs = os.open(name, _DIRECTORY, dir_fd=fd)
     except OSError:
-        return True  # nobody can tell
+        return True  # that is unknown
     try:
         names = os.listdir(runs)  # noqa: PTH208 - of a descriptor
     finally:

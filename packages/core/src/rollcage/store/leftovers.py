@@ -24,7 +24,7 @@ def left_in(folder: Path) -> list[Path]:
     """The control pages of runs that nobody has, without an order, and copies that were cut off.
 
     Raises:
-        StoreError: the folder can't be read, or nobody can tell.
+        StoreError: the folder can't be read.
     """
     try:
         names = sorted(system.files.listdir(folder))

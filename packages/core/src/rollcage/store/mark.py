@@ -5,7 +5,7 @@ start of the machine, and a check of all its bytes. A mark that does not fit say
 through it again": a lost one costs time, and a power cut, which may take the end of a file, makes
 each of them void.
 
-Whoever is about to add what the file does not tell of yet *suspends* the mark until it does, so
+Whoever is about to add what the file does not hold yet *suspends* the mark until it does, so
 that nobody takes the file for all that there is; what others add meanwhile keeps it suspended.
 """
 
@@ -29,7 +29,7 @@ class Marked(NamedTuple):
     """What a mark says of a file that it fits.
 
     Attributes:
-        suspended: whether somebody is about to add what the file does not tell of yet.
+        suspended: whether somebody is about to add what the file does not hold yet.
         check: the CRC-32 of all its bytes.
     """
 
@@ -50,7 +50,7 @@ class Mark:
         return _started()
 
     def now(self, size: int | None = None) -> bytes:
-        """What tells the file as it is now from every other; nothing where there is no such file.
+        """What distinguishes the file as it is now from any other; empty if there is none.
 
         `size`: how long it is, where that is known: else somebody has cut it meanwhile.
         """
@@ -84,7 +84,7 @@ class Mark:
         return marked is not None and not marked.suspended and check in (None, marked.check)
 
     def set(self, marked: Marked, now: bytes) -> None:
-        """Mark the file as it was when `now` said that. Who can't, goes without."""
+        """Mark the file as it was at that `now`. Without the right to, it stays unmarked."""
         mark = b"%b %08x %b" % (b"-" if marked.suspended else b"+", marked.check, now)
         with contextlib.suppress(OSError):
             descriptor = disk.open_file(self._mark, os.O_WRONLY | os.O_CREAT)
@@ -95,7 +95,7 @@ class Mark:
 
 
 def _started() -> str:
-    """Which start of the machine this is; where the system does not tell, none is like another."""
+    """Which start of the machine this is; if the system does not say, none equals another."""
     return _start_of(system.files)
 
 

@@ -29,7 +29,7 @@ def pause_run(store: Store, run: str, *, by: str, reason: str, time: int) -> Sto
     Raises:
         OrderRefused: it was imported, is over or stopped; or the reason is too long.
         RunNotFound: there is no such run.
-        StoreError: it can't be told.
+        StoreError: the order can't be given.
     """
     order = StopOrder(run, by, reason, time, "pause")
     check_order(order)
@@ -53,9 +53,9 @@ def unpause_run(store: Store, run: str) -> tuple[StopOrder, StopOrder | None]:
         The order that was lifted, and what pauses it all the same: that of a run that it builds on.
 
     Raises:
-        OrderRefused: it is not paused, or was told to stop.
+        OrderRefused: it is not paused, or has an order to stop.
         RunNotFound: there is no such run.
-        StoreError: it can't be told.
+        StoreError: the order can't be given.
     """
     order, at = store.stop_order(run), store_option(store)
     if order is not None and not order.is_pause:
@@ -79,7 +79,7 @@ def paused_by(store: Store, run: str) -> StopOrder | None:
 
     Raises:
         RunNotFound: there is no such run.
-        StoreError: nobody can tell.
+        StoreError: it can't be determined.
     """
     return order_for(store, run, "pause")
 

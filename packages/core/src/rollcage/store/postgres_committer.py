@@ -58,7 +58,7 @@ class PostgresCommitter:
         self._server = server
         self._address: Address = server.address
         self._name = f"rollcage-{os.getpid()}-{secrets.token_hex(6)}"
-        self._beat = server.address.silence / 3  # seconds after which something is said
+        self._beat = server.address.silence / 3  # seconds after which something is sent
         self._channel = f"rollcage_{server.address.schema}"
         self._guard = threading.Lock()
         self._turn = threading.Lock()  # whoever has it uses the connection, and nobody else
@@ -82,7 +82,7 @@ class PostgresCommitter:
     ) -> T:
         """Have something done on the connection; again, where that breaks meanwhile.
 
-        `unless` is told what came of it, if nobody waits for that any more (Ctrl-C).
+        `unless` is called with its result, if nobody waits for that any more (Ctrl-C).
 
         Raises:
             StoreError: the database can't be reached, or refuses it.
@@ -140,7 +140,7 @@ class PostgresCommitter:
         """Have all that was added to a run on its way, if nobody has to be waited for.
 
         Then a killed process loses nothing of it: the server adds what the system has taken. What
-        became of it is learned with the next line, or when something is said anyway.
+        became of it is learned with the next line, or when something is sent anyway.
         """
         taken: list[bool] = []
         try:
@@ -168,7 +168,7 @@ class PostgresCommitter:
         False where the thread of the committer has to see to it: the connection is no good.
 
         Args:
-            listens: only read what the server has said by now.
+            listens: only read what the server has sent by now.
             sends: only have it on its way; False, too, where the system does not take all of it.
         """
         connection = self._connection
@@ -340,7 +340,7 @@ class PostgresCommitter:
                 f" SET tcp_keepalives_idle = 3; SET tcp_keepalives_interval = 3;"
                 f" SET tcp_keepalives_count = 2; LISTEN {self._channel}"
             )
-            connection.add_notify_handler(lambda _: setattr(self.runs, "told", True))
+            connection.add_notify_handler(lambda _: setattr(self.runs, "has_orders", True))
             self.runs.spoke = time.monotonic()
             if self.epoch:  # it may live on, and have the locks
                 connection.execute(_END, (self._name,))

@@ -90,7 +90,7 @@ class PostgresDatabase:
         """Whether the store was made, in whichever version; nothing is made by asking.
 
         Raises:
-            StoreError: nobody can tell.
+            StoreError: it can't be determined.
         """
         if self._is_there:
             return True
@@ -129,7 +129,7 @@ class PostgresDatabase:
                     connection.execute("ROLLBACK")
 
     def sync(self) -> None:
-        """What was committed is on the disk, as far as the database is told to wait for that."""
+        """What was committed is on the disk, as far as the database is set up to wait for that."""
 
     @contextlib.contextmanager
     def _lent(self) -> Iterator[Connection]:

@@ -1,7 +1,7 @@
 """The one statement that is sent all the time: it adds lines. It goes out as libpq takes it.
 
 Through a cursor, it would cost the process five times as much. It goes out before the answers to
-the ones before have come (libpq's pipeline): whoever has told how a write ended need not wait.
+the ones before have come (libpq's pipeline): whoever has sent how a write ended need not wait.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def answer_of(connection: Connection) -> tuple[int, bool]:
     """What came of the first `send_lines` that was not asked about yet.
 
     Returns:
-        How many lines were added, and whether any of the runs was told to stop.
+        How many lines were added, and whether any of the runs has an order to stop.
 
     Raises:
         psycopg.Error: it was refused (a UniqueViolation: a number is taken), or never answered.

@@ -41,8 +41,8 @@ class Runs:
     Attributes:
         address: of their store.
         held: each of them, by its place.
-        spoke: when the server was told something last (monotonic, s).
-        told: whether orders were given or lifted that were not read yet.
+        spoke: when something was last sent to the server (monotonic, s).
+        has_orders: whether orders were given or lifted that were not read yet.
     """
 
     def __init__(self, address: Address) -> None:
@@ -153,7 +153,7 @@ class Runs:
         self.spoke = time.monotonic()
 
     def _answered(self, connection: Connection, batch: Batch) -> tuple[bool, bool]:
-        """Whether all rows were added, and whether one of the runs was told to stop."""
+        """Whether all rows were added, and whether one of the runs has an order to stop."""
         try:
             added, ordered = answer_of(connection)
         except psycopg.errors.UniqueViolation:
@@ -214,8 +214,8 @@ class Runs:
     # --- orders ----------------------------------------------------------------------------------
 
     def read_orders(self, connection: Connection) -> None:
-        """Learn which of the runs were told to stop or pause."""
-        self.has_orders = False  # first: what is said from here on is read again
+        """Learn which of the runs have an order to stop or pause."""
+        self.has_orders = False  # first: what comes from here on is read again
         if not self.held:
             return  # it is somebody else's
         found = self.execute(connection, _ORDERS, (list(self.held),)).fetchall()

@@ -82,10 +82,10 @@ class Reader(Protocol):
         ...
 
     def stop_order(self, run: str) -> StopOrder | None:
-        """Whether a run was told to stop or pause, and nobody has lifted that.
+        """Whether a run has an order to stop or pause that was not lifted.
 
         Raises:
-            StoreError: nobody can tell.
+            StoreError: it can't be determined.
         """
         ...
 
@@ -95,7 +95,7 @@ class Reader(Protocol):
         Raises:
             RunInUse: it has a live writer, or is being resumed.
             RunNotFound: there is no such run, or it was pruned.
-            StoreError: nobody can tell whether it has one.
+            StoreError: it can't be determined whether it has one.
         """
         ...
 
@@ -120,7 +120,7 @@ class Store(Reader, Protocol):
 
         Raises:
             RunNotFound: there is no such run.
-            StoreError: nobody can tell.
+            StoreError: it can't be determined.
         """
         ...
 
@@ -146,7 +146,7 @@ class Store(Reader, Protocol):
                 older ones.
 
         Raises:
-            StoreError: nobody can tell.
+            StoreError: it can't be determined.
         """
         ...
 
@@ -155,7 +155,7 @@ class Store(Reader, Protocol):
 
         Raises:
             RunNotFound: there is no such run.
-            StoreError: nobody can tell.
+            StoreError: it can't be determined.
         """
         ...
 
@@ -184,15 +184,15 @@ class Store(Reader, Protocol):
     def stop(self, order: StopOrder) -> None:
         """Stop or pause a run, and each that is resuming it by now: seen at their next call.
 
-        No session resumes a run that was told to stop; the calls of one that resumes a paused run
-        wait. A second order replaces the first, but no pause replaces a stop. See
+        No session resumes a run that has an order to stop; the calls of one that resumes a paused
+        run wait. A second order replaces the first, but no pause replaces a stop. See
         `rollcage.store.pause`, which also looks whether there is anything to pause.
 
         Raises:
             OrderRefused: who says so, and why, is too long.
             RunNotFound: there is no such run.
-            OrderRefused: it is to be paused, and was told to stop.
-            StoreError: it can't be told, or not all of those that resume it.
+            OrderRefused: it is to be paused, and has an order to stop.
+            StoreError: the order can't be given, or not to all that resume it.
         """
         ...
 
@@ -207,7 +207,7 @@ class Store(Reader, Protocol):
 
         Raises:
             RunNotFound: there is no such run.
-            StoreError: it can't be told.
+            StoreError: the order can't be given.
         """
         ...
 
@@ -230,7 +230,7 @@ class Store(Reader, Protocol):
         """A document; None where there is none.
 
         Raises:
-            StoreError: nobody can tell.
+            StoreError: it can't be determined.
         """
         ...
 
@@ -238,7 +238,7 @@ class Store(Reader, Protocol):
         """The keys of all documents of a kind, sorted.
 
         Raises:
-            StoreError: nobody can tell.
+            StoreError: it can't be determined.
         """
         ...
 
@@ -262,7 +262,7 @@ class Store(Reader, Protocol):
         """The digests of all large values that are kept, whether they are whole or not.
 
         Raises:
-            StoreError: nobody can tell.
+            StoreError: it can't be determined.
         """
         ...
 
@@ -282,14 +282,14 @@ class Store(Reader, Protocol):
         """Have the HMACs made with this key, where there is none yet; whether it is the store's.
 
         Raises:
-            StoreError: nobody can tell, or it can't be kept.
+            StoreError: it can't be determined, or can't be kept.
         """
         ...
 
     def restore(self, trace: RunTrace) -> bool:
         """Keep a run that is not live as it lies in another store: all of it, or nothing.
 
-        What is here of the same run and goes less far is continued. `trace.info` tells what is
+        What is here of the same run and goes less far is continued. `trace.info` is what is
         attested of it, and whether it was pruned. It stands after all runs that are here.
 
         Returns:
@@ -303,7 +303,7 @@ class Store(Reader, Protocol):
         ...
 
     def prune(self, run: str, *, by: str, time: int, skeleton: bytes = b"") -> None:
-        """Remove the trace of a run that has ended; what `info` tells of it stays.
+        """Remove the trace of a run that has ended; what `info` gives of it stays.
 
         From then on nobody resumes it, undoes it or writes to it. The caller has seen to it that
         nobody needs to. Once begun, it is brought to an end by being asked for again.

@@ -1,4 +1,4 @@
-"""What stores tell of their runs, as data."""
+"""What stores know of their runs, as data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Pruned:
 
     Attributes:
         time: when it was removed (Unix, µs).
-        by: who said so.
+        by: who gave it.
         count: how many lines it had.
         head: the hash of the last of them (hex).
     """
@@ -88,8 +88,8 @@ class StopOrder:
     """Somebody's word that a run must stop, or pause, until that is lifted.
 
     Attributes:
-        run: the run that was told so: this one, or one that it builds on.
-        by: who said so.
+        run: the run that the order is for: this one, or one that it builds on.
+        by: who gave it.
         reason: why.
         time: when (Unix, µs).
         kind: `stop`: its next call ends it, and nothing resumes it; `pause`: its next call waits,

@@ -33,7 +33,7 @@ class SqlListing(SqlDocuments):
 
     same: ClassVar[str] = "IS"  # as `=`, for what may be NULL
     lines: ClassVar[str] = "(SELECT max(number) FROM lines WHERE lines.place = runs.place)"
-    is_line: ClassVar[str] = ""  # what tells a line of a trace from another row
+    is_line: ClassVar[str] = ""  # what distinguishes a line of a trace from another row
 
     def __init__(self, database: SqlDatabase) -> None:
         super().__init__(database)

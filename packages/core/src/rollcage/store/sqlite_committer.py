@@ -138,7 +138,7 @@ class SqliteCommitter:
                 self._add_to(held)
             except TraceUnwritable as error:
                 held.fail(error)
-            except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it is
+            except Exception as error:  # noqa: BLE001 - whoever waits gets it, whatever it is
                 held.fail(TraceUnwritable(f"the trace of run {held.run}: {error!r}"))
 
     # --- whoever has the turn --------------------------------------------------------------------

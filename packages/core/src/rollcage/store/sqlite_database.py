@@ -220,7 +220,7 @@ class SqliteDatabase:
         """Lock a run by its place, or the opening of sessions (0); None where somebody else has it.
 
         Raises:
-            StoreError: nobody can tell whether somebody has it.
+            StoreError: it can't be determined whether somebody has it.
         """
         try:
             descriptor = disk.open_file(self._locks_path, os.O_RDWR | os.O_CREAT)
@@ -241,7 +241,7 @@ class SqliteDatabase:
         """Whether somebody has the lock of a run; nobody is kept from it by being asked.
 
         Raises:
-            StoreError: nobody can tell.
+            StoreError: it can't be determined.
         """
         byte = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
         try:

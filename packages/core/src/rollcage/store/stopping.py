@@ -34,7 +34,7 @@ def stop_run(store: Store, run: str, *, by: str, reason: str, time: int) -> Stop
     Raises:
         OrderRefused: it was imported, or has come to its end; or the reason is too long.
         RunNotFound: there is no such run.
-        StoreError: it can't be told.
+        StoreError: the order can't be given.
     """
     order = StopOrder(run, by, reason, time)
     check_order(order)
@@ -62,7 +62,7 @@ def lift_stop(store: Store, run: str) -> StopOrder | None:
     Raises:
         OrderRefused: it was given none.
         RunNotFound: there is no such run.
-        StoreError: it can't be told.
+        StoreError: the order can't be given.
     """
     order = stopped_by(store, run)
     if order is not None and order.run not in ("", run) and not _has_own(store, run):
@@ -86,7 +86,7 @@ def stopped_by(store: Store, run: str) -> StopOrder | None:
 
     Raises:
         RunNotFound: there is no such run.
-        StoreError: nobody can tell.
+        StoreError: it can't be determined.
     """
     return order_for(store, run, "stop")
 
@@ -96,7 +96,7 @@ def order_for(store: Store, run: str, kind: OrderKind) -> StopOrder | None:
 
     Raises:
         RunNotFound: there is no such run.
-        StoreError: nobody can tell.
+        StoreError: it can't be determined.
     """
     for each in _built_on(store, run):
         try:

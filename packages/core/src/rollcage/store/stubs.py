@@ -1,7 +1,7 @@
 """What stays of a run whose trace was pruned: a document of its own, from which it is still listed.
 
 Its kind is `pruned`, its key the run's id. It is written before anything is removed, and holds what
-the index told of the run until then, so that it is listed, and found by its job, as before.
+the index held of the run until then, so that it is listed, and found by its job, as before.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KEPT: Final = ("run", "name", "mode", "source", "time", "status", "input")
 
 
 def pruned_of(info: RunInfo, by: str, time: int) -> RunInfo:
-    """What the index is to tell of a run from now on, whose trace is about to be removed.
+    """What the index holds of a run from now on, whose trace is about to be removed.
 
     Raises:
         StoreError: it has not ended, or nothing attests that what is there is all of it.

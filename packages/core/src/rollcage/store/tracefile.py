@@ -61,7 +61,7 @@ def open_locked(path: Path, flags: int = os.O_RDWR) -> int:
     Raises:
         RunInUse: somebody else has it.
         RunNotFound: there is no such file.
-        StoreError: it can't be opened, or nobody can tell whether somebody else has it.
+        StoreError: it can't be opened, or it can't be determined whether somebody else has it.
     """
     try:
         descriptor = disk.open_file(path, flags)

@@ -38,10 +38,10 @@ class JsonlWriter:
     """Appends to one trace, whose OS lock it holds.
 
     Nobody else may touch the file meanwhile. That nobody did is looked at before a line that lets
-    something run, and before the last one; a line that tells what is done already is not kept back.
+    something run, and before the last one; a line about what is done already is not kept back.
 
     Once the disk has failed to write, nothing more is: the system may have forgotten lines that it
-    had taken, and says so only once, and what stood behind them would be the end of a damaged
+    had taken, and says so only once, and what came after them would be the end of a damaged
     trace. A disk without room has taken nothing, and may have some again.
     """
 
@@ -67,7 +67,7 @@ class JsonlWriter:
         # Lines, bytes and head; set in one go, for Ctrl-C may come between any two instructions.
         self._end = self._next = (tail.lines, tail.size, tail.head)
         self._synced = 0
-        self._failed: str | None = None  # what the disk said
+        self._failed: str | None = None  # the disk's error
         self._sync_lock = threading.Lock()
         _writers.add(self)
 

@@ -1,6 +1,6 @@
 """The messages of a model's requests: each is in a trace once.
 
-An agent asks its model again and again, each time with all that was said so far. So the line of a
+An agent asks its model again and again, each time with the whole conversation. So the line of a
 model's step holds only what is new, and a reference to the step that holds the rest::
 
     "messages": [{"$rollcage": "messages", "step": 3, "first": 0, "count": 5}, {"role": "tool", …}]
@@ -54,7 +54,7 @@ class MessagesWritten:
         self._left = _MOST
 
     def shortened(self, event: Event) -> Event:
-        """An event as its line holds it, if that is the next one; then tell `written`."""
+        """An event as its line holds it, if that is the next one; then call `written`."""
         messages = _messages_of(event)
         if messages is None:
             return event

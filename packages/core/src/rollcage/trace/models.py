@@ -112,7 +112,7 @@ class _Call(_Event):
     conversation: str = Field(
         "", description="the framework's thread, where it has a memory (gen_ai.conversation.id)"
     )
-    checkpoint: str = Field("", description="where in it the framework stood; opaque")
+    checkpoint: str = Field("", description="the framework's position in it; opaque")
     parent: StepNumber | None = Field(None, description="the step whose body made the call")
     undoes: StepOrigin | None = Field(None, description="the step (run, step) that it undoes")
 
@@ -188,23 +188,23 @@ class StepFinished(_Event):
 
 
 class StepReplayed(_Placed, _Undoable, _Approved):
-    """A recorded outcome stood for the call; nothing ran."""
+    """A recorded outcome answered the call; nothing ran."""
 
     event: Literal["step.replayed"]
     origin: tuple[str, StepNumber, int] = Field(description="run, step and turn where it ran")
     outcome: Outcome
     digest: Digest
     linked: Digest | None = Field(
-        None, description="the digest in its link, where somebody said later what it gave"
+        None, description="the digest in its link, if its outcome was resolved later"
     )
     duration: Microseconds = Field(description="what it took where it ran")
     verdict: VerdictData | None = Field(None, description="today's, where it differs (offline)")
-    after: StateDigests | None = Field(None, description="as its step.finished said")
-    probed: bool = Field(False, description="its outcome is what a probe said")
+    after: StateDigests | None = Field(None, description="as in its step.finished")
+    probed: bool = Field(False, description="its outcome is a probe result")
     seen: bool = Field(
         False, description="nobody asked for it: the framework's own memory holds its answer"
     )
-    labels: list[str] | None = Field(None, description="as its step.finished said")
+    labels: list[str] | None = Field(None, description="as in its step.finished")
     assumed: bool = Field(
         False, description="in a fork: it was recorded in another world, and is taken to hold here"
     )
@@ -238,7 +238,7 @@ class CallRefused(_Event):
     )
     reason: str
     branch: str = ""
-    turn: int | None = Field(None, ge=0, description="where the call stood, if that is known")
+    turn: int | None = Field(None, ge=0, description="its place, if that is known")
     slot: int | None = Field(None, ge=0)
     agent: str = ""
     call_id: str = ""
@@ -273,11 +273,11 @@ class ApprovalRequested(_Approval):
 
 
 class ApprovalDecided(_Approval):
-    """What became of the request: what somebody said, or why nothing that was said counts."""
+    """What became of the request: the decision, or why no decision counts."""
 
     event: Literal["approval.decided"]
     decision: Literal["approved", "edited", "responded", "rejected", "refused"]
-    by: str = Field(description="who said so; empty where nobody did")
+    by: str = Field(description="who decided; empty if nobody did")
     reason: str = ""
     code: str = Field("", description="why it was refused, for machines")
     args: dict[str, Any] | None = Field(None, description="the edited arguments")
@@ -291,7 +291,7 @@ class BranchForked(_Event):
     name: str = Field(description="the branch that was opened")
     branch: str = Field("", description="the branch that it was forked off")
     turn: int = Field(ge=0)
-    conversation: str = Field("", description="as in a step: where the framework stood")
+    conversation: str = Field("", description="as in a step: the framework's conversation")
     checkpoint: str = ""
     after: tuple[str, ...] = Field((), description="the branches that it comes after")
 
@@ -317,7 +317,7 @@ class BranchJoined(_Event):
 
 
 class StepResolved(_Event):
-    """Somebody, or the body itself, said late what became of a step."""
+    """What became of a step, resolved late by somebody or by the body itself."""
 
     event: Literal["step.resolved"]
     step: StepNumber
@@ -345,7 +345,8 @@ class UndoFinished(_Event):
     status: Literal["verified", "compensated", "conflict", "irreversible", "unknown", "failed"]
     reason: str = ""
     differs: dict[str, list[str]] | None = Field(
-        None, description="resources that are not as they should be, with the fields, where told"
+        None,
+        description="resources that are not as they should be, with the fields, if they are known",
     )
 
 
@@ -370,11 +371,11 @@ class PolicyLoaded(_Event):
 
 
 class RunStoppedEvent(_Event):
-    """The session has seen that somebody told the run to stop; nothing runs after it."""
+    """The session has seen an order to stop; nothing runs after it."""
 
     event: Literal["run.stopped"]
-    run: str = Field(description="which run was told so: this one, or one that it builds on")
-    by: str = Field(description="who said so")
+    run: str = Field(description="which run the order is for: this one, or one that it builds on")
+    by: str = Field(description="who gave the order")
     reason: str
     ordered: Microseconds = Field(description="when; Unix time")
 
@@ -383,7 +384,7 @@ class RunAbandonedEvent(_Event):
     """Somebody has set the run aside: nothing goes on with it; what it did stays done."""
 
     event: Literal["run.abandoned"]
-    by: str = Field(description="who said so; empty where nobody is named")
+    by: str = Field(description="who gave the order; empty if nobody is named")
     reason: str
 
 

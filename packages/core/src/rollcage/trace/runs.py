@@ -73,7 +73,7 @@ class Totals:
 
 @dataclasses.dataclass(slots=True)
 class Run:
-    """A run, as far as its trace tells. Events in it are as the published schema has them.
+    """A run, as far as its trace goes. Events in it are as the published schema has them.
 
     Attributes:
         started: its `run.started`.
@@ -181,7 +181,7 @@ def read_run(trace: Traced, *, schema: bool = True) -> Run:
 
 
 def fold(events: Iterable[tuple[int, Event]]) -> Run:
-    """The run that these events tell of, each with its line; they have passed the schema."""
+    """The run that these events are of, each with its line; they have passed the schema."""
     folding = _Folding()
     for line, event in events:
         folding.take(line, event)

@@ -1,4 +1,4 @@
-"""One step of a run, as its events tell of it."""
+"""One step of a run, as its events describe it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ State = Literal[
 """What became of a step in its run.
 
 `hit`: a recorded outcome was given back; `seen`: the framework's own memory held its result, so it
-was not asked for; `ran` and `failed`: it ran; `simulated`: what a fork was given stood for it;
+was not asked for; `ran` and `failed`: it ran; `simulated`: a value given to the fork answered it;
 `blocked`: refused; `unknown`: a write that may have
 happened or not; `cut_off`: a read, a model call or a scope without an end; `not_started`:
 cancelled, or resolved as such.
@@ -48,10 +48,10 @@ class Step:
         time: when it began (Unix, µs).
         state: what became of it.
         outcome: its outcome, as `Outcome` of the schema; None without an end.
-        verdict: what the gate said of it, where that is recorded.
+        verdict: the gate's decision, if it is recorded.
         duration: how long its body ran (µs), where it ran first.
         origin: run, step and turn where a hit first ran.
-        resolved_by: who said late what became of it.
+        resolved_by: who resolved its outcome.
         undoes: the step (run, step) that it was made to undo.
         undone: what became of its own undo.
         drift: how a fresh execution differed (`verify`).
@@ -66,7 +66,7 @@ class Step:
         occurrence: which of the identical calls in its world it is; empty where it has no place.
         reversible: whether it has a plan that undoes it, or got one when it ended.
         labels: what its result carries.
-        simulated: in a fork, the effect of the tool for which something stood in; else None.
+        simulated: in a fork, the effect of the tool that was replaced; else None.
         changed: whether it is the step that the fork changes.
         assumed: whether it was recorded in another world than that of the fork.
         line: of its beginning in the trace, from 1.
@@ -196,7 +196,7 @@ def begin(event: Event, line: int) -> Step:
 
 
 def end(step: Step, event: Event, line: int) -> None:
-    """Take in the end of a step, or what was said of it later."""
+    """Take in the end of a step, or its later resolution."""
     step.outcome = event["outcome"]
     ended: dict[str, State] = {"ok": "ran", "error": "failed", "not_started": "not_started"}
     step.state = ended.get(event["outcome"]["status"], _without_end(step.kind, step.effect))

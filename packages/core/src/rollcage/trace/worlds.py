@@ -59,7 +59,7 @@ class Worlds:
             self._strict = event["chain"] == "all"
             self._lines[""] = _Line(sha256(b"rollcage/1 world" + event["seed"].encode()).digest())
         elif kind == "branch.forked":
-            self._after.setdefault(  # the first one counts: no circle can be told
+            self._after.setdefault(  # the first one counts: a circle can't be described
                 event["name"], tuple(n for n in event.get("after", ()) if n in self._after)
             )
         elif self.followed and kind in ("step.started", "branch.joined"):
