@@ -1,6 +1,6 @@
 """What a body does, held against what its tool declares, by Python's audit events (PEP 578).
 
-Defence in depth, and no sandbox: it sees what Python's own functions announce, in the context of the
+Defence in depth, and no sandbox: it sees what Python's own functions announce, in the context of a
 body. Native code, threads that were started without the context, and other processes are not.
 """
 

@@ -95,7 +95,7 @@ class Held:
         self._wake()
 
     def fail(self, error: TraceUnwritable) -> None:
-        """What is queued can't be added now: whoever waits for it gets the error; it stays queued."""
+        """What is queued can't be added now: whoever waits gets the error; it stays queued."""
         with self._guard:
             while self.waits:
                 done = self.waits[0][1]
