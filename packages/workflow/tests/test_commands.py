@@ -138,7 +138,7 @@ def told(progress: ProgressTable, times: list[float]) -> None:
         for path, state, time in [("a", "running", 0), ("\x1b[2Jb", "running", 1),
                                   ("a", "completed", 3)]:  # fmt: skip
             times[:] = [time]
-            progress.told(path, state)
+            progress.on_step(path, state)
         times[:] = [5]
 
 

@@ -55,7 +55,7 @@ async def test_a_loop_is_given_back_whatever_ended_before_it_began(world: World)
     plan = {"name": "plan", "steps": steps}
     for n in range(20):
         world.signal("far", n)
-    assert (await world.attempt(plan, told=told)).status == "waiting"
+    assert (await world.attempt(plan, on_step=told)).status == "waiting"
     world.signal("next", 1)
     assert (await world.attempt(plan)).status == "completed"
     assert world.standing == dict.fromkeys(("p0", "p1", "p2", "beside", "end"), 1)

@@ -116,7 +116,7 @@ async def test_a_command_that_somebody_wrote_by_hand_is_not_taken(
     crew.start()
     (key,) = crew.commands.open_keys()
     data = orjson.loads(crew.store.get("commands", key) or b"")
-    data["said"]["inputs"] = {"n": "another"}
+    data["content"]["inputs"] = {"n": "another"}
     crew.store.drop("commands", key)
     crew.store.put_once("commands", key, orjson.dumps(data))
     await crew.work()

@@ -937,7 +937,7 @@ async def test_what_a_loop_holds_does_not_grow_with_its_rounds(world: World, mor
     plan = steps(r={"repeat": {"steps": inner, "until": f"=round >= {rounds}", "most": rounds}})
     tracemalloc.start()
     try:
-        await world.attempt(plan, told=told)
+        await world.attempt(plan, on_step=told)
     finally:
         tracemalloc.stop()
     assert held[1] - held[0] < (rounds - 301) * 700

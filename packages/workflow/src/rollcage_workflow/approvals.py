@@ -51,7 +51,7 @@ class Approvals:
 
         Raises:
             ApprovalCorrupt: what is there was changed.
-            StoreError: nobody can tell.
+            StoreError: it can't be determined.
         """
         queue = ApprovalQueue(self.store)
         request = self._request(step, question, wait, run)
@@ -95,18 +95,18 @@ class Approvals:
         Raises:
             StepFailed: it was rejected, or not in time, or by somebody who may not decide on it.
         """
-        said = asked.decision
-        if said is None or asked.decided_at >= asked.request.expires:
+        decision = asked.decision
+        if decision is None or asked.decided_at >= asked.request.expires:
             raise StepFailed(f"nobody approved {asked.id} in time")
-        if said.decision == "rejected":
-            why = f": {said.reason}" if said.reason else ""
-            raise StepFailed(f"{said.by or 'somebody'} rejected {asked.id}{why}")
+        if decision.decision == "rejected":
+            why = f": {decision.reason}" if decision.reason else ""
+            raise StepFailed(f"{decision.by or 'somebody'} rejected {asked.id}{why}")
         allowed = frozenset(wait.approvers) if wait.approvers else None
-        refusal = not_entitled(said.by, Terms(self.requested_by, approvers=allowed))
+        refusal = not_entitled(decision.by, Terms(self.requested_by, approvers=allowed))
         if refusal is not None:
             raise StepFailed(f"{asked.id}: {refusal.reason}")
-        value = said.response.value if said.response is not None else said.args
-        return {"by": said.by, "reason": said.reason, "value": value}
+        value = decision.response.value if decision.response is not None else decision.args
+        return {"by": decision.by, "reason": decision.reason, "value": value}
 
     def used(self, asked: Queued, *, run: str) -> None:
         """Say in the queue that an execution went on by it."""

@@ -102,8 +102,8 @@ class Expression:
                 f"={self.source}: there is no {str(error.args[0])[:80]!r}; ask has(...) first"
             ) from None
         except (ValueError, TypeError, RuntimeError, ArithmeticError, IndexError) as error:
-            said = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ExpressionFailed(f"={self.source}: {said[:300]}") from None
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ExpressionFailed(f"={self.source}: {reason[:300]}") from None
 
     def _is_too_much(self, given: Mapping[str, Any]) -> bool:
         """Whether it may take for ever, or all memory: nothing can break it off."""
@@ -118,15 +118,15 @@ class Expression:
         return steps > _MOST_STEPS or size > _MOST_SIZE
 
 
-def _syntax(said: str) -> str:
-    for line in said.splitlines():
+def _syntax(message: str) -> str:
+    for line in message.splitlines():
         _, found, rest = line.partition("ERROR: <input>:")
         if found:
-            row, _, behind = rest.partition(":")
-            column, _, reason = behind.partition(": ")
+            row, _, rest_of_line = rest.partition(":")
+            column, _, reason = rest_of_line.partition(": ")
             where = f"column {column}" if row == "1" else f"its line {row}, column {column}"
             return f"no expression, {where}: {reason.split(' expecting {')[0][:200]}"
-    return f"no expression: {said.splitlines()[0][:200] if said else 'it is empty'}"
+    return f"no expression: {message.splitlines()[0][:200] if message else 'it is empty'}"
 
 
 def _depth(bare: str, macros: Iterable[re.Match[str]]) -> int:

@@ -1,4 +1,4 @@
-"""What is said of a step's failure: what it does to the execution, whether it is tried again."""
+"""What a step's failure does to the execution, and whether the step is tried again."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def notes_of(error: BaseException) -> list[str]:
     return list(getattr(error, "__notes__", ()))
 
 
-def say(error: BaseException, said: OnFailure | None) -> None:
-    """Note what is said of an error, unless something closer to it says something.
+def say(error: BaseException, action: OnFailure | None) -> None:
+    """Note what an error does, unless something closer to it has noted that.
 
     It is a note, so that it is on record with the error: a replay finds it there.
     """
-    if said is not None and on_failure(error) is None:
-        error.add_note(f"{_ON_FAILURE}{said}")
+    if action is not None and on_failure(error) is None:
+        error.add_note(f"{_ON_FAILURE}{action}")
 
 
 def on_failure(error: BaseException) -> str | None:
     """What the step, or the plan, in which an error came up says of that; None: nothing."""
-    said = (note for note in notes_of(error) if note.startswith(_ON_FAILURE))
-    return next((note.removeprefix(_ON_FAILURE) for note in said), None)
+    action = (note for note in notes_of(error) if note.startswith(_ON_FAILURE))
+    return next((note.removeprefix(_ON_FAILURE) for note in action), None)
 
 
 def type_name(error: BaseException) -> str:

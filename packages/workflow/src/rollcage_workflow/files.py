@@ -75,8 +75,8 @@ def read_file(path: str | FilePath) -> Document:
         with file.open(encoding="utf-8-sig") as stream:
             text = stream.read(_MOST_CHARACTERS + 1)
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise _invalid(where, 0, f"can't be read: {said}") from None
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise _invalid(where, 0, f"can't be read: {reason}") from None
     if file.suffix.lower() == ".json":
         try:
             json.loads(text)

@@ -1,4 +1,4 @@
-"""What goes on together in an execution: where it stands, how it ends, what breaks it off."""
+"""What goes on together in an execution: its place, how it ends, what breaks it off."""
 
 from __future__ import annotations
 

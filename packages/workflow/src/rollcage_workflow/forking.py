@@ -20,7 +20,7 @@ _FORK: Final = "ROLLCAGE_FORK"
 
 
 def fork_of(id: str, store: Store, options: Mapping[str, Any]) -> Fork | None:  # noqa: A002
-    """The fork that an attempt is to be: as its session is given it, or as its process is told."""
+    """The fork that an attempt is to be: as given to its session, or to its process."""
     if options.get("fork") is None and not os.environ.get(_FORK):
         return None
     return Session(id, store=store, fork=options.get("fork")).fork
@@ -39,10 +39,10 @@ async def before_fork(fork: Fork, id: str, store: Store) -> Execution:  # noqa: 
 
 
 def refuse_fork() -> None:
-    """Refuse to serve where a process is told to be a fork: a fork does what no command asks for.
+    """Refuse to serve if the process was started as a fork: a fork does what no command asks for.
 
     Raises:
-        WorkflowError: it is told so.
+        WorkflowError: it was.
     """
     if os.environ.get(_FORK):
         raise WorkflowError(

@@ -88,7 +88,7 @@ class _OfPlan(NamedFacade):
         self._contracts = contracts
 
     def taken(self, store: Store) -> FacadeGuard:
-        """As it stands now.
+        """As it is now.
 
         Raises:
             ToolRefused: it does not give the plan any more.

@@ -130,12 +130,12 @@ def _is_row(units: tuple[Unit, ...]) -> bool:
     for unit in units:
         if isinstance(unit, Loop) or unit.step.retry is not None:
             return False
-        behind = max((reaches[name] for name in unit.before if name in reaches), default=0)
+        place = max((reaches[name] for name in unit.before if name in reaches), default=0)
         if unit.step.kind != "value":
-            if behind != last:
+            if place != last:
                 return False
-            behind = last = last + 1
-        reaches[unit.name] = behind
+            place = last = last + 1
+        reaches[unit.name] = place
     return True
 
 
@@ -145,7 +145,7 @@ class Graph:
 
     Attributes:
         units: what is run, each after those that it depends on.
-        last: the last step, whose result is the block's where nothing else is said.
+        last: the last step, whose result is the block's if none is declared.
         at: where the block is: the plan's name, and its place in that.
         is_row: each step comes after the one before it; those that only compute do not count.
         opens: see `opens_of`.

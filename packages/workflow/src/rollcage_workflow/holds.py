@@ -35,7 +35,7 @@ class Hold:
 
     Attributes:
         kind: which of the two.
-        by: who said so.
+        by: who did it.
         reason: why.
         rollback: of one that was cancelled, whether what it did is to be undone.
         time: when (Unix, µs).
@@ -69,12 +69,12 @@ class Holds:
 
         Raises:
             WorkflowError: what is kept there is no hold.
-            StoreError: nobody can tell.
+            StoreError: it can't be determined.
         """
         return self._read("cancelled") or self._read("paused")
 
     def put(self, kind: Kind, *, by: str, reason: str = "", rollback: bool = False) -> bool:
-        """Hold it; False where it is held like that already, by what was said first.
+        """Hold it; False if it is held like that already: the first one counts.
 
         Raises:
             StoreError: that can't be kept.
@@ -87,7 +87,7 @@ class Holds:
         """End its pause; whether there was one. That it was cancelled stays.
 
         Raises:
-            StoreError: that can't be said.
+            StoreError: that can't be stored.
         """
         there = self._read("paused") is not None
         self._store.drop(_KIND, self._key("paused"))
@@ -97,7 +97,7 @@ class Holds:
         """Have a run that is live end at its next call.
 
         Raises:
-            StoreError: it can't be told.
+            StoreError: the order can't be given.
         """
         if run and self._store.live(run):
             reason = _shortened(f"the execution {self._execution!r} was {hold}")
@@ -114,11 +114,15 @@ class Holds:
         if held is None:
             return None
         try:
-            said = orjson.loads(held)
-            if said["execution"] != self._execution or said["kind"] != kind:
+            fields = orjson.loads(held)
+            if fields["execution"] != self._execution or fields["kind"] != kind:
                 raise ValueError
-            by, reason, rollback = str(said["by"]), str(said["reason"]), bool(said["rollback"])
-            return Hold(kind, by, reason, rollback, int(said["time"]))
+            by, reason, rollback = (
+                str(fields["by"]),
+                str(fields["reason"]),
+                bool(fields["rollback"]),
+            )
+            return Hold(kind, by, reason, rollback, int(fields["time"]))
         except (ValueError, TypeError, LookupError):
             raise WorkflowError(
                 f"what is kept of {self._execution!r} as {kind} is of another form"
@@ -139,7 +143,7 @@ def held(store: Store, kind: Kind) -> frozenset[str]:
     """How the keys of all executions begin that are held like that: see `prefix_of`.
 
     Raises:
-        StoreError: nobody can tell.
+        StoreError: it can't be determined.
     """
     ends = f".{kind}"
     keys = (key for key in store.keys(_KIND) if key.endswith(ends))

@@ -1,7 +1,7 @@
 """Does the steps of a plan, each as a call of a session, in an order that their results allow.
 
 Where the steps of a block depend on one another in a row, they are calls one after the other. In
-any other block, each stands in a branch of its own that comes after those of the steps it depends
+any other block, each runs in a branch of its own that comes after those of the steps it depends
 on: what it does is found again after a crash, whatever went on beside it. Which of the two it is
 stays as it was first, however the plan is edited.
 
@@ -59,7 +59,7 @@ class Interpreter:
         clock: the time now (Unix, ns).
         patience: how long a time is waited for in the process (seconds); for one that is further
             off, the attempt ends.
-        told: is told of each step as it begins and ends: path, state.
+        on_step: is called as each step begins and ends: path, state.
         approvals: what people are asked.
         ends: gives a reason where no further step is to begin.
         rows: by block that was reached before, whether its steps were done in a row.
@@ -72,7 +72,7 @@ class Interpreter:
         signals: Signals,
         clock: Callable[[], int],
         patience: float,
-        told: Callable[[str, str], None],
+        on_step: Callable[[str, str], None],
         approvals: Approvals,
         ends: Callable[[], str],
         rows: Mapping[str, bool] = MappingProxyType({}),
@@ -82,7 +82,7 @@ class Interpreter:
         self.signals = signals
         self._clock = clock
         self.patience = patience
-        self._told = told
+        self._on_step = on_step
         self.approvals = approvals
         self._ends = ends
         self._rows = rows
@@ -203,7 +203,7 @@ class Interpreter:
                 place.flow.end()
             for name in names:
                 waiting[name].set_exception(NotReached())
-                waiting[name].exception()  # it is told here, by whom it concerns
+                waiting[name].exception()  # it is raised here, to whom it concerns
             raise
         for name in names:
             waiting[name].set_result(found[name])
@@ -239,11 +239,11 @@ class Interpreter:
             return await self._give(node, place)
         try:
             if step.when is not None and not is_true(step.when, place.variables):
-                self._told(path, "skipped")
+                self._on_step(path, "skipped")
                 return Done(None, place.after)
             if ends := self._ends():
                 raise Waits([ends])
-            self._told(path, "running")
+            self._on_step(path, "running")
             if step.retry is None:
                 done = await self._once(node, place)
             else:
@@ -254,39 +254,39 @@ class Interpreter:
                 raise
             done = Done(None, place.after, error)
         except (Waits, NotReached, Lost, asyncio.CancelledError):
-            self._told(path, "waiting")
+            self._on_step(path, "waiting")
             raise
         except (Halt, SessionHalted):
-            self._told(path, "halted")
+            self._on_step(path, "halted")
             raise
         except Exception as error:
             self._failed(step, path, error)
             raise
-        self._told(path, "completed" if done.error is None else "failed")
+        self._on_step(path, "completed" if done.error is None else "failed")
         if step.on_failure != "keep":
             return done
         if done.error is None:
             return Done({"ok": True, "value": done.value}, done.after)
-        told = {"type": type_name(done.error), "message": str(done.error)}
-        return Done({"ok": False, "error": told}, done.after)
+        fields = {"type": type_name(done.error), "message": str(done.error)}
+        return Done({"ok": False, "error": fields}, done.after)
 
     async def _give(self, node: Node, place: BlockPlace) -> Done:
         """A step whose result is given: that is put on record in its place."""
         value = self._given[node.name]
-        said = {"step": node.name, "value": value}
+        fields = {"step": node.name, "value": value}
         if place.in_row:
             with self.session.place(call_id=node.name):
-                await self.session.arun(GIVEN, said, nothing)
+                await self.session.arun(GIVEN, fields, nothing)
             after = place.after
         else:
             with self.session.branch(node.name, after=place.after) as branch:
-                await self.session.arun(GIVEN, said, nothing)
+                await self.session.arun(GIVEN, fields, nothing)
             after = (branch,)
-        self._told(node.name, "given")
+        self._on_step(node.name, "given")
         return Done(value, after)
 
     def _failed(self, step: PlanStep, path: str, error: Exception) -> None:
-        self._told(path, "failed")
+        self._on_step(path, "failed")
         if not any(note.startswith("in step ") for note in notes_of(error)):
             error.add_note(f"in step {path} of the plan")
         say(error, step.on_failure)

@@ -40,7 +40,7 @@ class NodePlace:
     lines: int
 
     def moved(self, x: int, y: int, inside: str) -> NodePlace:
-        """The same one, in a step that stands there."""
+        """The same one, in a step at that place."""
         return dataclasses.replace(self, x=self.x + x, y=self.y + y, path=(inside, *self.path))
 
 
@@ -52,13 +52,13 @@ class Line:
     back: bool = False
 
     def moved(self, x: int, y: int) -> Line:
-        """The same one, in a step that stands there."""
+        """The same one, in a step at that place."""
         return Line(tuple((one + x, two + y) for one, two in self.points), self.back)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """A drawing; what stands in another step comes after that."""
+    """A drawing; what is inside of another step comes after that."""
 
     width: int
     height: int
@@ -67,7 +67,7 @@ class Layout:
 
 
 def layout_of(outline: Outline) -> Layout:
-    """Where each step of a plan stands."""
+    """The place of each step of a plan."""
     return _block(outline.boxes)
 
 
@@ -126,7 +126,7 @@ def _cell(box: Box) -> _Cell:
 
 
 def _lines_of(box: Box) -> int:
-    """Its name, its state, and what else is said of it."""
+    """Its name, its state, and its caption."""
     return 2 + bool(box.says) + bool(box.when) + (box.back is not None)
 
 

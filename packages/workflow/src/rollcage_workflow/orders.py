@@ -1,7 +1,7 @@
 """Commands: what people and programs ask workers to do, as documents in the store.
 
 A command is open until what it asks for is in the store; then its result takes its place. Nothing
-else knows of it: an engine's database is told of open commands, and can be lost. What a command
+else knows of it: an engine's database gets the open commands, and can be lost. What a command
 does is fenced by the lock of the run that it is about, so that two workers may take the same one.
 """
 
@@ -49,7 +49,7 @@ class Command:
         by: who asks for it; empty where a worker does so itself.
         time: when it was asked for (Unix, µs).
         reason: why.
-        token: tells two apart that have one key.
+        token: distinguishes two that have one key.
         at: not before then (Unix, seconds), unless an approval comes; 0: at once.
         inputs: of a start.
         digest: of a start, the plan that is meant; empty: the one that the worker has.
@@ -89,11 +89,11 @@ class Result:
     Attributes:
         command: it; without its inputs and given results, which are in the trace.
         outcome: one word: the execution's status, `planned`, `undone`, `incomplete`, `changed`
-            where an undo would not do what its plan said, or `refused`.
+            if an undo would not do what was planned, or `refused`.
         detail: what there is to say of that.
         worker: who did it.
         time: when (Unix, µs).
-        data: of an undo or its plan, that of it: as `rollcage undo --json` tells it.
+        data: of an undo or its plan, that of it: as `rollcage undo --json` prints it.
     """
 
     command: Command
@@ -128,7 +128,7 @@ class Commands:
         start: str = "",
         given: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Have an execution started; False where one of this id was before: that stands.
+        """Have an execution started; False if one of this id was before: that one counts.
 
         Args:
             plan: the name of a plan that workers have.
@@ -183,7 +183,7 @@ class Commands:
 
         Raises:
             WorkflowError: nobody has started it, or it is over.
-            StoreError: it can't be told.
+            StoreError: the order can't be given.
         """
         found = self._known(id)
         holds = Holds(self.store, id)
@@ -203,7 +203,7 @@ class Commands:
 
         Raises:
             WorkflowError: nobody has started it, or it is over.
-            StoreError: it can't be told.
+            StoreError: the order can't be given.
         """
         found = self._known(id, again=again)
         holds = Holds(self.store, id)
@@ -221,11 +221,11 @@ class Commands:
     ) -> Execution:
         """Let no further step of an execution begin, ever; with `rollback`, have it undone.
 
-        The first needs no worker, the second does. One that ends before it is told stays completed.
+        The first needs no worker, the second does. One that ends before that stays completed.
 
         Raises:
             WorkflowError: nobody has started it, or it is over.
-            StoreError: it can't be told.
+            StoreError: the order can't be given.
         """
         found = self._known(id, rollback=rollback)
         holds = Holds(self.store, id)
@@ -296,10 +296,10 @@ class Commands:
         data = self.store.get(_RESULTS, key)
         if data is None:
             return None
-        said = self._opened(key, data)
-        outcome, detail, worker = (str(said[name]) for name in ("outcome", "detail", "worker"))
-        at, made = int(said["time"]), said.get("data")
-        return Result(_command(said["command"]), outcome, detail, worker, at, made)
+        fields = self._opened(key, data)
+        outcome, detail, worker = (str(fields[name]) for name in ("outcome", "detail", "worker"))
+        at, made = int(fields["time"]), fields.get("data")
+        return Result(_command(fields["command"]), outcome, detail, worker, at, made)
 
     def done(
         self,
@@ -313,10 +313,14 @@ class Commands:
         """A command's effect is in the store: the first to say so writes its result."""
         if command.by:
             kept = dataclasses.asdict(command) | {"inputs": {}, "given": {}}
-            said: dict[str, Any] = {"command": kept, "outcome": outcome, "detail": detail[:10_000]}
-            said |= {"worker": worker, "time": time.time_ns() // 1000}
-            said |= {} if data is None else {"data": data}
-            self.store.put_once(_RESULTS, command.key, self._sealed(command.key, said))
+            fields: dict[str, Any] = {
+                "command": kept,
+                "outcome": outcome,
+                "detail": detail[:10_000],
+            }
+            fields |= {"worker": worker, "time": time.time_ns() // 1000}
+            fields |= {} if data is None else {"data": data}
+            self.store.put_once(_RESULTS, command.key, self._sealed(command.key, fields))
         self.store.drop(_OPEN, command.key)
 
     def drop(self, key: str) -> None:
@@ -354,8 +358,8 @@ class Commands:
             raise WorkflowError(f"{command.execution!r}: the inputs have over {_MOST_BYTES} bytes")
         return self.store.put_once(_OPEN, command.key, data)
 
-    def _sealed(self, key: str, said: Mapping[str, Any]) -> bytes:
-        document = {"format": _FORMAT, "key": key, "said": said}
+    def _sealed(self, key: str, fields: Mapping[str, Any]) -> bytes:
+        document = {"format": _FORMAT, "key": key, "content": fields}
         return orjson.dumps({**document, "mac": self._mac(document)})
 
     def _mac(self, document: Mapping[str, Any]) -> str:
@@ -368,21 +372,21 @@ class Commands:
             mac = str(document.pop("mac"))
             whole = hmac.compare_digest(mac.encode(), self._mac(document).encode())
             fine = whole and document["format"] == _FORMAT and document["key"] == key
-            said = cast("dict[str, Any]", document["said"])
+            fields = cast("dict[str, Any]", document["content"])
         except (ValueError, TypeError, LookupError, AttributeError):
-            fine, said = False, {}
+            fine, fields = False, {}
         if not fine:
             raise CommandCorrupt(f"the command {key} was changed, or is incomplete")
-        return said
+        return fields
 
 
-def _new(key: str, do: Do, execution: str, **said: Any) -> Command:
+def _new(key: str, do: Do, execution: str, **fields: Any) -> Command:
     now = time.time_ns() // 1000
-    return Command(key, do, execution, time=now, token=uuid.uuid4().hex, **said)
+    return Command(key, do, execution, time=now, token=uuid.uuid4().hex, **fields)
 
 
-def _command(said: Mapping[str, Any]) -> Command:
-    return Command(**{**said, "approvals": tuple(said["approvals"])})
+def _command(fields: Mapping[str, Any]) -> Command:
+    return Command(**{**fields, "approvals": tuple(fields["approvals"])})
 
 
 def _plain(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from rollcage_workflow.plan import PlanStep
 __all__ = ["KIND", "Back", "Box", "Outline", "keep_outline", "kept_outline", "outline_of"]
 
 KIND: Final = "plans"  # of documents
-_LONGEST: Final = 200  # characters of what is said of a step
+_LONGEST: Final = 200  # characters of a step's caption
 _MOST_BYTES: Final = 4_000_000
 _MOST_BOXES: Final = 5_000
-_NAMES: Final = ("call", "agent", "workflow")  # kinds of which what is said is a name
+_NAMES: Final = ("call", "agent", "workflow")  # kinds whose caption is a name
 
 Said = Annotated[str, pydantic.Field(max_length=_LONGEST)]
 
@@ -53,7 +53,7 @@ class Box(_Part):
         name: its name in its block.
         kind: as in `rollcage_workflow.plan.KINDS`.
         says: what it calls, waits for, or goes through.
-        before: the steps of its block that it comes after; each stands before it.
+        before: the steps of its block that it comes after; each is before it.
         when: its condition; empty where it has none.
         back: where it may jump to.
         inner: the steps inside it.
@@ -74,7 +74,7 @@ class Outline(_Part):
     Attributes:
         format: of the document.
         name: the plan's.
-        boxes: its steps, each behind those that it comes after.
+        boxes: its steps, each after those that it depends on.
     """
 
     format: Literal["rollcage/plan/1"] = "rollcage/plan/1"
@@ -87,7 +87,7 @@ class Outline(_Part):
             seen: set[str] = set()
             for box in block:
                 if box.name in seen or not seen.issuperset(box.before):
-                    raise ValueError("a step is there twice, or stands before one it comes after")
+                    raise ValueError("a step is there twice, or before one that it comes after")
                 seen.add(box.name)
         return self
 
@@ -112,7 +112,7 @@ def keep_outline(store: Store, checked: Checked) -> None:
     Not that of a plan of more than 5,000 steps: nobody could look at it, and it need not be drawn.
 
     Raises:
-        StoreError: nobody can tell, or it can't be kept.
+        StoreError: it can't be determined, or can't be kept.
     """
     digest = checked.plan.digest
     if store.get(KIND, digest) is not None:
@@ -175,7 +175,7 @@ def _box(node: Node) -> Box:
     return Box(
         name=node.name,
         kind=step.kind,
-        says=_said(step)[:_LONGEST],
+        says=_caption(step)[:_LONGEST],
         before=node.before,
         when=(step.when or "")[:_LONGEST],
         back=back,
@@ -183,7 +183,7 @@ def _box(node: Node) -> Box:
     )
 
 
-def _said(step: PlanStep) -> str:
+def _caption(step: PlanStep) -> str:
     if step.call or step.agent or step.workflow:
         return str(step.call or step.agent or step.workflow)
     if step.wait is not None:

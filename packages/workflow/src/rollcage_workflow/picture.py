@@ -33,7 +33,7 @@ def picture(outline: Outline, execution: Execution | None = None) -> str:
     Args:
         outline: of the plan.
         execution: colours each step by its state in this one; a step in a block, by that which
-            tells most of all the elements for which it was done.
+            is the most informative of all its elements.
     """
     states = states_of(execution)
     lines = ["flowchart TD"]

@@ -180,8 +180,8 @@ class Wait(_Part):
 
     @pydantic.model_validator(mode="after")
     def _one(self) -> Self:
-        said = (self.signal, self.seconds, self.until, self.approval)
-        if sum(each is not None for each in said) != 1:
+        given = (self.signal, self.seconds, self.until, self.approval)
+        if sum(each is not None for each in given) != 1:
             raise ValueError("a wait is for one of: signal, seconds, until, approval")
         if self.approval is None and {"approvers", "expires"} & self.model_fields_set:
             raise ValueError("approvers: and expires: are for an approval")
@@ -237,14 +237,14 @@ class PlanStep(_Part):
 
     @pydantic.model_validator(mode="after")
     def _one_kind(self) -> Self:
-        said = [kind for kind in KINDS if kind in self.model_fields_set]
-        if len(said) != 1:
-            found = f"this has {' and '.join(said)}" if said else "this has none of them"
+        given = [kind for kind in KINDS if kind in self.model_fields_set]
+        if len(given) != 1:
+            found = f"this has {' and '.join(given)}" if given else "this has none of them"
             raise ValueError(f"a step has one of {', '.join(KINDS)}; {found}")
-        if self.args and said[0] not in ("call", "agent"):
-            raise ValueError(f"args: is for call and agent, not for {said[0]}")
-        if self.inputs and said[0] != "workflow":
-            raise ValueError(f"inputs: is for workflow, not for {said[0]}")
+        if self.args and given[0] not in ("call", "agent"):
+            raise ValueError(f"args: is for call and agent, not for {given[0]}")
+        if self.inputs and given[0] != "workflow":
+            raise ValueError(f"inputs: is for workflow, not for {given[0]}")
         return self
 
     @functools.cached_property

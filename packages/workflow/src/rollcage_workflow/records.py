@@ -59,9 +59,9 @@ APPROVAL: Final = Contract(
 )
 _CONTAINERS: Final = {
     kind: Contract(
-        name=f"{PREFIX}{kind}", description=said, parameters=_OPEN, effect="scope"
+        name=f"{PREFIX}{kind}", description=description_of, parameters=_OPEN, effect="scope"
     )
-    for kind, said in {
+    for kind, description_of in {
         "each": "The steps for each element of a list.",
         "repeat": "The steps until something is true.",
         "team": "Steps that are done at once.",

@@ -49,7 +49,7 @@ from rollcage_workflow.tools import declared_in
 __all__ = ["run", "run_sync"]
 
 Where = str | os.PathLike[str] | Store
-Told = Callable[[str, str], None]
+OnStep = Callable[[str, str], None]
 Ends = Callable[[], str]
 
 
@@ -77,7 +77,7 @@ async def run(
     start: str = "",
     given: Mapping[str, Any] | None = None,
     patience: float = 60.0,
-    told: Told = _nobody,
+    on_step: OnStep = _nobody,
     ends: Ends = _goes_on,
     waits: Callable[[Waits], None] = _kept,
     clock: Callable[[], int] = time.time_ns,
@@ -98,21 +98,21 @@ async def run(
         workflows: the plans that its `workflow:` steps name.
         again: run an execution that failed once more: what ended well in it is not done again.
         start: a step of the plan: an execution that is new starts there. Those before it are not
-            done; what they gave is said by `given`.
+            done; their results are in `given`.
         given: by name, the results of all the steps before `start` that call something.
         patience: a time that is no further off is waited for here (seconds). For one that is, and
             for a signal, the attempt ends, and the execution is `waiting`.
-        told: is told of each step, as it begins and as it ends: its path and its state.
+        on_step: is called as each step begins and ends, with its path and its state.
         ends: is asked before each step. Where it gives a reason, the step does not begin and the
             attempt ends; the next one goes on.
-        waits: is told what the attempt ended for, where it waits for something.
+        waits: is called with what the attempt ended for, if it waits for something.
         clock: the time now (Unix, ns).
         **session: further arguments of each attempt's `rollcage.Session`: `gate=`, `approver=`,
             `observers=` and the like. With `fork=`, it is a fork of one attempt, which takes no
             signal from the execution, asks nobody, and undoes nothing of it.
 
     Returns:
-        How it stands: `completed`, `waiting`, or `paused` or `cancelled` by somebody else; how a
+        Its state: `completed`, `waiting`, or `paused` or `cancelled` by somebody else; that of a
         fork of it stands.
 
     Raises:
@@ -129,7 +129,7 @@ async def run(
     own = open_store(store)
     fork = fork_of(id, own, session)
     if fork is None:
-        before = await look(own, functools.partial(_stands, own, id))
+        before = await look(own, functools.partial(_state_of, own, id))
     else:
         before, again = await before_fork(fork, id, own), True
         session["fork"] = fork
@@ -140,7 +140,7 @@ async def run(
         )
     wanted = given_inputs(checked, (before.inputs or {}) if inputs is None else inputs)
     start, results = _start(checked, before, start, given)
-    _check_inputs(before, own, wanted, results, said=inputs is not None, again=again)
+    _check_inputs(before, own, wanted, results, given_now=inputs is not None, again=again)
     if before.status == "completed":
         return before
     if before.status == "paused" and await asyncio.to_thread(Holds(own, id).read) is not None:
@@ -159,8 +159,8 @@ async def run(
     if session.get("facade") is not None or session.get("gate"):
         session = await asyncio.to_thread(governed, checked, session, own)
     begun = start, results
-    attempt = _Attempt(checked, wanted, begun, id, own, patience, told, ends, waits, clock, session,
-                       before=before, retries=again)  # fmt: skip
+    attempt = _Attempt(checked, wanted, begun, id, own, patience, on_step, ends, waits, clock,
+                       session, before=before, retries=again)  # fmt: skip
     return await attempt.run()
 
 
@@ -173,7 +173,7 @@ def run_sync(
     return asyncio.run(run(plan, inputs, **given))
 
 
-def _stands(store: Store, id: str) -> Execution:  # noqa: A002
+def _state_of(store: Store, id: str) -> Execution:  # noqa: A002
     return execution(store, id) if store.exists() else Execution(id)
 
 
@@ -209,13 +209,13 @@ def _check_inputs(
     given: Mapping[str, Any],
     results: Mapping[str, Any],
     *,
-    said: bool,
+    given_now: bool,
     again: bool,
 ) -> None:
     """Refuse what an execution was not given before; inputs that the plan gained are no others."""
     if not before.plan:
         return
-    if before.sealed and not said:
+    if before.sealed and not given_now:
         names = ", ".join(before.sealed)
         raise InputsInvalid(
             f"the execution {before.id!r} was given secrets ({names}), which are not on record: "
@@ -242,7 +242,7 @@ class _Attempt:
         id: str,  # noqa: A002
         store: Store,
         patience: float,
-        told: Told,
+        on_step: OnStep,
         ends: Ends,
         waits: Callable[[Waits], None],
         clock: Callable[[], int],
@@ -260,7 +260,7 @@ class _Attempt:
         self.id = id
         self.store = store
         self.patience = patience
-        self.told = told
+        self.on_step = on_step
         self.ends = ends
         self.waits = waits
         self.clock = clock
@@ -293,7 +293,7 @@ class _Attempt:
                 except Exception as error:
                     if session.halted is None:
                         how = on_failure(error) or self.checked.plan.on_failure
-                        failure, rollback = _told(error), how == "rollback"
+                        failure, rollback = _error_fields(error), how == "rollback"
                         await self._ended_badly(error=failure, rollback=rollback)
                     raise
                 else:
@@ -323,7 +323,7 @@ class _Attempt:
             raise left from error
 
     def _found(self) -> Execution:
-        """How it stands now; where the first attempt has completed it, by that run alone."""
+        """Its state now; if the first attempt has completed it, by that run alone."""
         run = self.session.run_id
         is_first = not self.before.attempts and self.session.root == run
         if self.is_fork or (self.is_through and is_first):
@@ -347,27 +347,27 @@ class _Attempt:
             Signals(self.store, self.id, keeps=not self.is_fork),
             self.clock,
             self.patience,
-            self.told,
+            self.on_step,
             Approvals(self.store, self.id, plan.name, plan.digest, digests, by, self.clock),
             self.ends,
             self.rows,
             self.given,
         )
-        told = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
-        told["digests"] = digests
-        told["rows"] = self.rows
+        fields = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
+        fields["digests"] = digests
+        fields["rows"] = self.rows
         if self.start:
-            told |= {"start": self.start, "given": self.given}
-        await session.arun(PLAN, told, nothing)
+            fields |= {"start": self.start, "given": self.given}
+        await session.arun(PLAN, fields, nothing)
         return await interpreter.plan(self.checked, self.inputs)
 
-    async def _ended(self, **said: Any) -> None:
-        await self.session.arun(ENDED, said, nothing)
+    async def _ended(self, **fields: Any) -> None:
+        await self.session.arun(ENDED, fields, nothing)
 
-    async def _ended_badly(self, **said: Any) -> None:
+    async def _ended_badly(self, **fields: Any) -> None:
         """On record beside the steps: nothing came after the failed one, so it may run again."""
         with self.session.branch(ENDED.name):
-            await self._ended(status="failed", **said)
+            await self._ended(status="failed", **fields)
 
 
 def _tools(checked: Checked, options: Mapping[str, Any]) -> Any:
@@ -395,7 +395,7 @@ async def _roll_back(
         raise UndoIncomplete(f"the execution {now.id!r} could not be rolled back: {report}")
 
 
-def _told(error: Exception) -> dict[str, str]:
+def _error_fields(error: Exception) -> dict[str, str]:
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("in step ")]
     step = notes[0].removeprefix("in step ").removesuffix(" of the plan") if notes else ""
     return {"step": step, "type": type_name(error), "message": str(error)}

@@ -1,6 +1,6 @@
 """Whether what one step gives can be what the next one takes, by JSON Schema.
 
-Only what can't fit is told: a schema that says nothing fits everywhere.
+Only what can't fit is reported: an empty schema fits everywhere.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ def types(shape: Shape) -> frozenset[str]:
     shape = shape.resolved()
     schema = shape.schema
     found = _ALL
-    said = schema.get("type")
-    if isinstance(said, str):
-        found = frozenset({said}) & _ALL or _ALL
-    elif isinstance(said, list):
-        found = frozenset(str(each) for each in said) & _ALL or _ALL
+    declared = schema.get("type")
+    if isinstance(declared, str):
+        found = frozenset({declared}) & _ALL or _ALL
+    elif isinstance(declared, list):
+        found = frozenset(str(each) for each in declared) & _ALL or _ALL
     for word in ("anyOf", "oneOf"):
         some = schema.get(word)
         if isinstance(some, list) and some:
@@ -141,7 +141,7 @@ def misfit(given: Shape, taken: Shape, depth: int = 0) -> str | None:
     given, taken = given.resolved(), taken.resolved()
     if "const" in given.schema:
         why = invalid(given.schema["const"], taken)
-        return None if why is not None and why.startswith(_UNUSABLE) else why  # the tool tells then
+        return None if why is not None and why.startswith(_UNUSABLE) else why  # the tool reports it
     gives, takes = types(given), types(taken)
     if not gives & takes:
         return f"this is {_either(gives)}, and {_either(takes)} is taken"
@@ -252,7 +252,7 @@ def _of_expression(found: Expression, variables: Mapping[str, Shape]) -> Shape:
     if not found.names:  # a constant
         try:
             return Shape.of({"const": found({})})
-        except Exception:  # noqa: BLE001 - it is told where it is evaluated
+        except Exception:  # noqa: BLE001 - it is reported when it is evaluated
             return ANY
     return ANY
 

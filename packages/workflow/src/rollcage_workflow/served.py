@@ -19,7 +19,7 @@ __all__ = ["orders"]
 
 
 def orders(plans: Iterable[Checked], store: Store, *, by: str) -> list[Callable[..., Any]]:
-    """For each plan, the tool `start.NAME`: it has a worker start an execution, and tells its id.
+    """For each plan, the tool `start.NAME`: it has a worker start an execution, and gives its id.
 
     Call them through a session, as any tool declared with `@rollcage.tool`. A facade gives one that
     was approved: its version is the plan's digest, so of a plan that was changed it is another one.

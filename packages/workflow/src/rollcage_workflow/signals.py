@@ -46,7 +46,7 @@ class Signals:
     def send(self, name: str, data: Any, *, by: str, once: str = "") -> bool:
         """Send one, after those of its name that were sent before.
 
-        Workers, where there are any, are told to go on with the execution.
+        Workers, if there are any, are ordered to go on with the execution.
 
         Args:
             name: the signal's.
@@ -65,10 +65,10 @@ class Signals:
             raise WorkflowError(f"{name!r} can't name a signal: letters, digits, - and _, up to 64")
         if not is_finite(data):
             raise WorkflowError(f"the data of signal {name} is no JSON: NaN and infinity are none")
-        said = {"execution": self._execution, "name": name, "data": data, "by": by}
-        said |= {"time": time.time_ns() // 1000} | ({"once": once} if once else {})
+        fields = {"execution": self._execution, "name": name, "data": data, "by": by}
+        fields |= {"time": time.time_ns() // 1000} | ({"once": once} if once else {})
         try:
-            written = orjson.dumps(said)
+            written = orjson.dumps(fields)
         except TypeError as error:
             raise WorkflowError(f"the data of signal {name} is no JSON: {error}") from None
         if len(written) > _MOST_BYTES:
@@ -86,7 +86,7 @@ class Signals:
 
         Raises:
             WorkflowError: what is there is no signal of this execution.
-            StoreError: nobody can tell.
+            StoreError: it can't be determined.
         """
         with self._lock:
             taken = self._taken_by(name)
@@ -142,8 +142,8 @@ class Signals:
         number = self._next[name]
         if self._store.get(_KIND, self._key(name, number)) is None:
             return None
-        said = orjson.dumps({"execution": self._execution, "name": name, "place": place})
-        if self._keeps and not self._store.put_once(_KIND, self._claim(name, number), said):
+        fields = orjson.dumps({"execution": self._execution, "name": name, "place": place})
+        if self._keeps and not self._store.put_once(_KIND, self._claim(name, number), fields):
             raise WorkflowError(f"somebody else takes the signals of {self._execution!r} right now")
         self._taken[name][place] = number
         self._next[name] = number + 1
@@ -155,9 +155,9 @@ class Signals:
 
     def _of_this(self, name: str, number: int, held: bytes) -> dict[str, Any]:
         try:
-            said: dict[str, Any] = orjson.loads(held)
-            if said["execution"] == self._execution and said["name"] == name:
-                return said
+            fields: dict[str, Any] = orjson.loads(held)
+            if fields["execution"] == self._execution and fields["name"] == name:
+                return fields
         except (ValueError, TypeError, LookupError):
             pass
         raise self._broken(name, number)

@@ -1,4 +1,4 @@
-"""How an execution stands, read off its traces: nothing keeps a second copy of it."""
+"""The state of an execution, derived from its traces: nothing keeps a second copy of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Status = Literal[
     "pending", "running", "waiting", "paused", "completed", "failed", "cancelled", "rolled_back",
     "halted", "interrupted",
 ]  # fmt: skip
-"""How an execution stands.
+"""The state of an execution.
 
 `pending`: no attempt has begun; `running`: one goes on now; `waiting`: for a signal, a time or an
 approval; `paused`: somebody stopped it; `completed`; `failed`; `cancelled`: somebody ended it;
@@ -47,7 +47,7 @@ class Execution:
         digest: of the plan that the newest attempt was given.
         inputs: what it was given.
         sealed: the names of the inputs that hold a secret: their values are not on record.
-        digests: by input, its digest under the store's key: by it, another one is told apart.
+        digests: by input, its digest under the store's key: by it, another one is recognised.
         rows: by block of the plan, whether its steps are calls one after the other.
         start: the step that it started at; empty where that was the first.
         given: the results of the steps before that.
@@ -99,7 +99,7 @@ class Execution:
 
 
 def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is called everywhere
-    """How an execution stands.
+    """The state of an execution.
 
     Raises:
         StoreError: its newest run can't be read.
@@ -109,11 +109,11 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
     hold = Holds(store, id).read()
     if found is None:
         return Execution(id) if hold is None else Execution(id, hold.kind, waits=str(hold))
-    return _stands(store, found, runs, hold)
+    return _status_of(store, found, runs, hold)
 
 
 def as_of(store: Store, run: str, id: str) -> Execution:  # noqa: A002
-    """How an execution stood at the end of one run, or how a fork of it does; whatever came since.
+    """The state of an execution at the end of one run, or of a fork of it, whatever came since.
 
     Raises:
         StoreError: that run can't be read.
@@ -126,7 +126,7 @@ def as_of(store: Store, run: str, id: str) -> Execution:  # noqa: A002
         found = _outline(store.read(run))
     if job_name(info.name) != job_name(id) or not _is_attempt(found):
         raise WorkflowError(f"run {run} is no attempt at the execution {id!r}")
-    return _stands(store, _Attempt(info, found, is_live, found), [info], None)
+    return _status_of(store, _Attempt(info, found, is_live, found), [info], None)
 
 
 class _Attempt(NamedTuple):
@@ -136,23 +136,23 @@ class _Attempt(NamedTuple):
         info: of its run.
         run: that.
         is_live: whether it was live before it was read.
-        told: the run that says which plan it has: where it was cut off before it could, that of the
+        planned: the run that holds its plan: if it was cut off before it could, that of the
             attempt which it goes on with.
     """
 
     info: RunInfo
     run: Run
     is_live: bool
-    told: Run
+    planned: Run
 
 
-def _stands(
+def _status_of(
     store: Store, attempt: _Attempt, runs: Sequence[RunInfo], hold: Hold | None
 ) -> Execution:
-    """How an execution stands by its newest attempt, and by what somebody holds it for."""
-    newest, run, is_live, last_told = attempt
-    told = _args(store, last_told, PLAN.name)
-    plan, ended = decode(told), decode(_args(store, run, ENDED.name))
+    """The state of an execution by its newest attempt, and by what holds it."""
+    newest, run, is_live, last_planned = attempt
+    planned = _args(store, last_planned, PLAN.name)
+    plan, ended = decode(planned), decode(_args(store, run, ENDED.name))
     if _save_point(run):
         ended = {}
     status = "running" if is_live and run.finished is None else _status(store, newest, run, ended)
@@ -167,7 +167,7 @@ def _stands(
         plan=str(plan.get("name", "")),
         digest=str(plan.get("digest", "")),
         inputs=plan.get("inputs"),
-        sealed=(*_sealed(told.get("inputs")), *_sealed(told.get("given"))),
+        sealed=(*_sealed(planned.get("inputs")), *_sealed(planned.get("given"))),
         digests=plan.get("digests") or {},
         rows=plan.get("rows") or {},
         start=str(plan.get("start", "")),
@@ -180,7 +180,7 @@ def _stands(
         attempts=sum(each.input == newest.input and each.mode in _ATTEMPTS for each in runs),
         began=min(each.time for each in runs if each.input == newest.input),
         ended=run.last_time,
-        _steps=functools.cache(functools.partial(_steps_of, store, last_told.id)),
+        _steps=functools.cache(functools.partial(_steps_of, store, last_planned.id)),
     )
 
 
@@ -238,14 +238,14 @@ def _newest_attempt(store: Store, runs: Sequence[RunInfo], name: str) -> _Attemp
             continue
         is_live = _is_live(store, info)
         run = _outline(store.read(info.run))
-        told = run if _is_attempt(run) else _told_before(store, runs, info, run)
-        if told is not None or (is_live and _is_silent(run) and not run.steps):
-            return _Attempt(info, run, is_live, told or run)
+        planned = run if _is_attempt(run) else _planned_before(store, runs, info, run)
+        if planned is not None or (is_live and _is_silent(run) and not run.steps):
+            return _Attempt(info, run, is_live, planned or run)
     return None
 
 
-def _told_before(store: Store, runs: Sequence[RunInfo], info: RunInfo, run: Run) -> Run | None:
-    """The last attempt that said which plan it has, before some that were cut off too early."""
+def _planned_before(store: Store, runs: Sequence[RunInfo], info: RunInfo, run: Run) -> Run | None:
+    """The last attempt that recorded its plan, before some that were cut off too early."""
     known = {each.run: each for each in runs}
     source = known.get(info.source or "")
     while source is not None and source.pruned is None and _is_silent(run):
@@ -257,7 +257,7 @@ def _told_before(store: Store, runs: Sequence[RunInfo], info: RunInfo, run: Run)
 
 
 def _is_silent(run: Run) -> bool:
-    """Whether it is an attempt that has not said which plan it has: only its input has."""
+    """Whether it is an attempt that has not recorded its plan: only its input has."""
     given = run.started.get("input") or {}
     return not _is_attempt(run) and [*(given.get("value") or ())] == ["plan"]
 
@@ -267,7 +267,7 @@ def _is_attempt(run: Run) -> bool:
 
 
 def _outline(trace: Traced) -> Run:
-    """A run with those lines alone that tell of the execution as a whole: its steps cost nothing.
+    """A run with only those lines that are about the execution as a whole: its steps cost nothing.
 
     The chain of the lines is not checked: the next attempt does so, and `rollcage verify`.
 
@@ -275,11 +275,13 @@ def _outline(trace: Traced) -> Run:
         TraceCorrupt: one of these lines is none.
     """
     lines = trace.data.splitlines()
-    told = [(n, line) for n, line in enumerate(lines, 1) if n == len(lines) or _tells(line)]
+    lines_of = [
+        (n, line) for n, line in enumerate(lines, 1) if n == len(lines) or _is_of_whole(line)
+    ]
     at = 0
     try:
         events: list[tuple[int, dict[str, Any]]] = []
-        for at, line in told:
+        for at, line in lines_of:
             events.append((at, orjson.loads(line)))
         return fold(events)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -287,8 +289,8 @@ def _outline(trace: Traced) -> Run:
         raise TraceCorrupt(trace.where, at, message) from None
 
 
-def _tells(line: bytes) -> bool:
-    """Whether a line tells of the execution as a whole."""
+def _is_of_whole(line: bytes) -> bool:
+    """Whether a line is about the execution as a whole."""
     if line.startswith((b'{"event":"step.finished"', b'{"event":"branch.')):
         return False
     return not line.startswith(b'{"event":"step.') or _OWN in line[:200]

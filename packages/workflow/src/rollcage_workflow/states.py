@@ -1,4 +1,4 @@
-"""The states of a plan's steps, by their places in it: those of all elements, told as one."""
+"""The states of a plan's steps, by their places in it: those of all elements as one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollcage_workflow.state import Execution
 __all__ = ["Shown", "States", "inside", "shown_in", "states_of", "telling"]
 
 Shown = Mapping[tuple[str, ...], str]
-"""By the names of the steps that a step is in, and its own: how it stands.
+"""By the names of the steps that a step is in, and its own: its state.
 
 One of the states of `StepState`, or: `cut_off`; `waiting`, or `paused`, where it is a step that the
 execution stands in; `skipped`; `computed`, where nothing is recorded; `not_started`.
@@ -34,7 +34,7 @@ def states_of(execution: Execution | None) -> dict[str, list[str]]:
 
 
 def telling(states: Collection[str]) -> str:
-    """Of several states, the one that tells most."""
+    """Of several states, the most informative."""
     return min(states, key=_FIRST.index)
 
 
@@ -55,23 +55,23 @@ def inside(states: States, box: Box) -> dict[str, list[str]]:
 
 
 def shown_in(outline: Outline, execution: Execution) -> Shown:
-    """How each step of a plan stands in an execution, those too of which nothing is recorded."""
+    """The state of each step of a plan in an execution, recorded or not."""
     clocks = {step.path: ["now"] for step in execution.steps if step.name == NOW.name}
-    stands = _Stands(execution.status, execution.waits)
-    return dict(_shown(outline.boxes, states_of(execution), clocks, stands, ()))
+    now = _Now(execution.status, execution.waits)
+    return dict(_shown(outline.boxes, states_of(execution), clocks, now, ()))
 
 
-class _Stands(NamedTuple):
-    """How what is around a step stands; empty where that has not begun."""
+class _Now(NamedTuple):
+    """The state of what is around a step; empty if that has not begun."""
 
     status: str
     waits: str
 
 
 def _shown(
-    boxes: tuple[Box, ...], states: States, clocks: States, stands: _Stands, around: tuple[str, ...]
+    boxes: tuple[Box, ...], states: States, clocks: States, now: _Now, around: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    status = stands.status
+    status = now.status
     for box in boxes:
         own = telling(states[box.name]) if box.name in states else ""
         begun = any(box.name in each.before and each.name in states for each in boxes)
@@ -80,24 +80,24 @@ def _shown(
         elif own == "running" and status != "running":
             own = status if box.inner and status in ("waiting", "paused") else "cut_off"
         elif not own:
-            own = _without(box, boxes, states, stands)
+            own = _without(box, boxes, states, now)
         path = (*around, box.name)
         yield path, own
         if box.inner:
             within = "" if own in ("not_started", "skipped") else status
             if own == "completed" and status != "running":
                 within = "completed"  # what did not run in it never will
-            part = stands._replace(status=within)
+            part = now._replace(status=within)
             yield from _shown(box.inner, inside(states, box), inside(clocks, box), part, path)
 
 
-def _without(box: Box, boxes: tuple[Box, ...], states: States, stands: _Stands) -> str:
-    """How a step stands of which nothing is recorded."""
-    if stands.status == "completed":
+def _without(box: Box, boxes: tuple[Box, ...], states: States, now: _Now) -> str:
+    """The state of a step of which nothing is recorded."""
+    if now.status == "completed":
         return "computed" if box.kind == "value" and not box.when else "skipped"
-    if box.kind != "wait" or stands.status != "waiting":
+    if box.kind != "wait" or now.status != "waiting":
         return "not_started"
-    if box.when and box.says not in stands.waits:
+    if box.when and box.says not in now.waits:
         return "not_started"  # or skipped: what it waits for would be named
     before = [each for each in boxes if each.name in box.before]
     is_open = any(e.name not in states and not e.when and e.kind != "value" for e in before)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["block", "inner"]
 
 _MOST_CIRCLES: Final = 20
-"""So many are told one by one; after that, a step that waits for itself is cut free at once."""
+"""So many are reported one by one; after that, a step that waits for itself is cut free at once."""
 
 
 def block(
@@ -220,7 +220,7 @@ def _reachable(checking: Checking, source: str, path: Path) -> None:
         found = expression(bare(source))
         if not found.names and found({}) is False:
             checking.find(path, "unreachable", "is always false: the step is never reached")
-    except Exception:  # noqa: BLE001 - told as what it is elsewhere
+    except Exception:  # noqa: BLE001 - reported as what it is elsewhere
         return
 
 
@@ -243,9 +243,9 @@ def _sources(step: PlanStep) -> Iterable[str]:
     """All expressions in a step, and in the steps inside it."""
     for kind in ("args", "inputs", "value"):
         yield from (source for _, source in templates(getattr(step, kind)))
-    for said in (step.when, step.wait.until if step.wait else None):
-        if said is not None:
-            yield bare(said)
+    for source in (step.when, step.wait.until if step.wait else None):
+        if source is not None:
+            yield bare(source)
     if step.wait is not None:
         yield from (source for _, source in templates(step.wait.approval))
     if step.next is not None:

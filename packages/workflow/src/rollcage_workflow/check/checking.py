@@ -88,7 +88,7 @@ class Checking:
             self.findings.append(found)
 
     def of_plan_in(self, named: str | None = None) -> Checking:
-        """The check of a plan that this one names: what is in itself is told as a circle."""
+        """The check of a plan that this one names: what is in itself is reported as a circle."""
         above = self.above if named is None else (*self.above, named)
         return Checking(self.tools, self.workflows, above)
 
@@ -137,7 +137,7 @@ class Checking:
                 self._form(each["loc"], each["type"], each["msg"])
             return None
 
-    def _form(self, loc: Path, kind: str, said: str) -> None:
+    def _form(self, loc: Path, kind: str, message: str) -> None:
         path = tuple(part for part in loc if part != "[key]")
         if kind == "extra_forbidden":
             name = str(path[-1])
@@ -148,7 +148,7 @@ class Checking:
             why = "; a jump needs a bound" if code == "unbounded_jump" else ""
             self.find(path, code, f"is missing{why}")
         else:
-            self.find(path, "invalid", said.removeprefix("Value error, "))
+            self.find(path, "invalid", message.removeprefix("Value error, "))
 
     def _input(self, plan: Plan, name: str) -> Shape:
         shape = Shape.of(plan.inputs[name])

@@ -137,7 +137,7 @@ def run(
         found = asyncio.run(run_plan(checked, inputs, **options))
     else:
         with ProgressTable(console(error=True)) as progress:
-            found = asyncio.run(run_plan(checked, inputs, told=progress.told, **options))
+            found = asyncio.run(run_plan(checked, inputs, on_step=progress.on_step, **options))
     _show(found, as_json=as_json)
 
 
@@ -147,7 +147,7 @@ def list_(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """List the newest executions, each with how it stands."""
+    """List the newest executions, each with its state."""
     own = open_store(store)
     found = executions(own, limit=limit) if own.exists() else []
     if as_json:
@@ -162,7 +162,7 @@ def list_(
 
 @workflow.command()
 def show(id: IdArgument, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:  # noqa: A002
-    """Show how an execution stands, with its steps."""
+    """Show the state of an execution, with its steps."""
     _show(_found(store, id), as_json=as_json)
 
 
@@ -190,7 +190,7 @@ def signal(
     elif sent:
         console().print(f"sent; go on with it: rollcage workflow run PLAN {visible(id)}")
     else:
-        console().print(f"{visible(name)} was sent as {visible(once)} before, and that stands")
+        console().print(f"{visible(name)} was sent as {visible(once)} before: nothing changed")
     if not sent:
         raise typer.Exit(DIFFERENT)
 

@@ -25,7 +25,7 @@ _STYLES: Final = {
 
 
 class ProgressTable:
-    """Shows the steps of an attempt; `told` is what `run` tells of them.
+    """Shows the steps of an attempt; `on_step` is what `run` calls.
 
     Args:
         console: where; a table is drawn where that is a terminal.
@@ -58,7 +58,7 @@ class ProgressTable:
         if self._live is not None:
             self._live.stop()
 
-    def told(self, path: str, state: str) -> None:
+    def on_step(self, path: str, state: str) -> None:
         """A step begins, or ends."""
         if self._live is None:
             self._console.print(Text(f"{visible(path)}: {state}"), soft_wrap=True)

@@ -68,7 +68,7 @@ def start(
     commands = Commands(open_store(store))
     when = 0.0 if at is None else _time(at)
     inputs = given_inputs(given) if given else {}
-    said = commands.start(
+    is_new = commands.start(
         plan,
         inputs,
         id=id,
@@ -79,12 +79,12 @@ def start(
         given=given_results(results),
     )
     if as_json:
-        print_json({"id": id, "plan": plan, "started": said})
-    elif said:
+        print_json({"id": id, "plan": plan, "started": is_new})
+    elif is_new:
         console().print(f"{visible(id)} is asked for: rollcage workflow show {visible(id)}")
     else:
-        console().print(f"{visible(id)} was started before, and that stands")
-    if not said:
+        console().print(f"{visible(id)} was started before: nothing changed")
+    if not is_new:
         raise typer.Exit(DIFFERENT)
 
 
@@ -97,7 +97,7 @@ def pause(
 ) -> None:
     """Let no step of an execution begin until it is resumed; what is in flight ends."""
     found = Commands(open_store(store)).pause(id, by=who(by), reason=reason)
-    _tell(found, f"to go on: rollcage workflow resume {visible(id)}", as_json=as_json)
+    _print_state(found, f"to go on: rollcage workflow resume {visible(id)}", as_json=as_json)
 
 
 def resume(
@@ -129,7 +129,7 @@ def cancel(
     commands = Commands(open_store(store))
     found = commands.cancel(id, by=who(by), reason=reason, rollback=rollback)
     more = "a worker undoes what it did" if rollback else ""
-    _tell(found, more, as_json=as_json)
+    _print_state(found, more, as_json=as_json)
 
 
 def reconcile(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
@@ -183,7 +183,7 @@ def unschedule(
     console().print(f"{visible(name)} is removed")
 
 
-def _tell(found: Execution, more: str, *, as_json: bool) -> None:
+def _print_state(found: Execution, more: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"id": found.id, "status": found.status, "waits": found.waits})
         return

@@ -144,8 +144,8 @@ def _in_module(spec: str) -> list[Any]:
 def _limits(given: Iterable[str]) -> dict[str, Limit]:
     found: dict[str, Limit] = {}
     for each in given:
-        plan, _, said = each.partition("=")
-        parts = said.split("/")
+        plan, _, limits = each.partition("=")
+        parts = limits.split("/")
         try:
             numbers = [float(part) for part in parts]
             if len(numbers) not in (1, 3):

@@ -74,7 +74,7 @@ def _due(board: Board, worker: Worker, known: frozenset[str], room: int) -> list
         due = (each.key for each in board.look(without=known) if board.is_due(each))
         return list(itertools.islice(due, room))
     except StoreError as error:
-        worker.tell("", str(error))
+        worker.warn("", str(error))
         return []
 
 

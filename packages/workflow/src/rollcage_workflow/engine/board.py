@@ -40,7 +40,7 @@ class Board:
         of executions that are paused, or that somebody is at.
 
         Raises:
-            StoreError: nobody can tell.
+            StoreError: it can't be determined.
         """
         if not self._store.exists():
             return
@@ -56,7 +56,7 @@ class Board:
             yield command
 
     def is_due(self, command: Command) -> bool:
-        """Whether it is to be taken now, and not only told when."""
+        """Whether it is to be taken now, and not only scheduled."""
         return self._worker.is_due(command, self._clock())
 
     def _read(self, key: str) -> Command | None:
@@ -65,7 +65,7 @@ class Board:
                 self._known[key] = self._worker.commands.get(key)
             except CommandCorrupt as error:
                 self._known[key] = None
-                self._worker.tell(key, str(error))
+                self._worker.warn(key, str(error))
         return self._known[key]
 
     def _is_held(self, command: Command, paused: Collection[str]) -> bool:

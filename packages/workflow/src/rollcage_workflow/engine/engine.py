@@ -129,7 +129,7 @@ class Engine:
             once: end when nothing is due any more. This takes no engine's database.
 
         Raises:
-            WorkflowError: this process is told to be a fork, or has an engine that
+            WorkflowError: this process was started as a fork, or has an engine that
                 serves, or the URL is none.
         """
         refuse_fork()

@@ -62,10 +62,10 @@ class Schedules:
             )
         _check_times(schedule)
         try:
-            said = orjson.dumps(dataclasses.asdict(schedule))
+            data = orjson.dumps(dataclasses.asdict(schedule))
         except TypeError as error:
             raise WorkflowError(f"the inputs of {schedule.name!r} are no JSON: {error}") from None
-        while not self._store.put_once(_KIND, schedule.name, said):
+        while not self._store.put_once(_KIND, schedule.name, data):
             self._store.drop(_KIND, schedule.name)
 
     def drop(self, name: str) -> bool:

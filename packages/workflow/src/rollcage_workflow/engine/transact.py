@@ -1,7 +1,7 @@
 """DBOS Transact as scheduler: when a command is taken, and by which worker. Only this imports it.
 
 A workflow of DBOS is "take the command KEY", and nothing more: no step of DBOS, no value in its
-database but keys. What it loses is told to it again from the store; what it does twice is fenced by
+database but keys. What it loses is sent to it again from the store; what it does twice is fenced by
 the lock of the run. DBOS is one to a process, and so is this.
 """
 
@@ -153,7 +153,7 @@ class Transact:
             rate = None if limit.starts is None else {"limit": limit.starts, "period": limit.per}
             DBOS.register_queue(f"{_QUEUE}.{plan}", limiter=cast("Any", rate), **own)
 
-    # --- what is in the store is told to DBOS ----------------------------------------------------
+    # --- DBOS gets what is in the store ----------------------------------------------------
 
     def sweep(self) -> None:
         """Take over what nobody is at any more, and hand out what is open."""
@@ -166,7 +166,7 @@ class Transact:
                 self._swept = time.monotonic()
                 self._forget()
         except StoreError as error:
-            self.worker.tell("", str(error))
+            self.worker.warn("", str(error))
         except Exception:  # noqa: BLE001 - the database is away: what is open stays so until it is back
             _log.warning("the engine's database can't be used", exc_info=True)
 

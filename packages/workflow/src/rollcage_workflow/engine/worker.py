@@ -93,7 +93,7 @@ class Worker:
         self._session = dict(session or {})
         own = [tool for plan in self.plans.values() for tool in plan.tools.values()]
         self._tools = declared_in([*tools, *(each for each in own if each not in [*tools])])
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def end(self, why: str) -> None:
         """Begin no further step: attempts end at the next one, and others go on with them."""
@@ -140,16 +140,16 @@ class Worker:
             )
             return done.outcome
         except CommandCorrupt as error:
-            self.tell(key, str(error))
+            self.warn(key, str(error))
         except (StoreError, TraceUnwritable) as error:
-            self.tell(key, str(error))
+            self.warn(key, str(error))
         return ""
 
-    def tell(self, key: str, said: str) -> None:
+    def warn(self, key: str, message: str) -> None:
         """Log something about a command once."""
-        if key not in self._told:
-            self._told.add(key)
-            _log.warning("command %s stays open: %s", key, said)
+        if key not in self._warned:
+            self._warned.add(key)
+            _log.warning("command %s stays open: %s", key, message)
 
     async def _do(self, command: Command) -> _Done:
         known = await asyncio.to_thread(self.commands.result, command.key)
@@ -177,7 +177,7 @@ class Worker:
         plan = self.plans.get(now.plan or command.plan)
         if plan is None:
             known = ", ".join(sorted(self.plans)) or "none"
-            self.tell(command.key, f"no plan {now.plan or command.plan!r} here, but {known}")
+            self.warn(command.key, f"no plan {now.plan or command.plan!r} here, but {known}")
             return _OPEN
         if command.digest and command.digest != plan.plan.digest:
             message = f"it asks for the plan {command.plan!r} of digest {command.digest}"
@@ -265,13 +265,13 @@ class Worker:
         try:
             plan = await aplan_undo(self.store, command.run, to=command.to, tools=self._tools)
         except ToolMissing as error:  # another worker may have it
-            self.tell(command.key, str(error))
+            self.warn(command.key, str(error))
             return _OPEN
         except (StoreError, TraceUnwritable) as error:
             if not isinstance(error, RunNotFound | TraceCorrupt):
                 raise
             return _Done("refused", str(error))
-        except Exception as error:  # noqa: BLE001 - it is told to who asked for it
+        except Exception as error:  # noqa: BLE001 - whoever asked for it gets it
             return _Done("refused", f"{type(error).__name__}: {error}")
         data = plan.as_data() | {"digest": plan.digest}
         return _Done("planned", data=data)
@@ -288,13 +288,13 @@ class Worker:
         except RunInUse:
             return _OPEN
         except ToolMissing as error:  # nothing was changed, and another worker may have it
-            self.tell(command.key, str(error))
+            self.warn(command.key, str(error))
             return _OPEN
         except (RunNotFound, TraceCorrupt) as error:
             return _Done("refused", str(error))
         except (StoreError, TraceUnwritable):
             raise
-        except Exception as error:  # noqa: BLE001 - it is told to who asked for it
+        except Exception as error:  # noqa: BLE001 - whoever asked for it gets it
             return _Done("refused", f"{type(error).__name__}: {error}")
         outcome = "undone" if report.complete else "incomplete"
         return _Done(outcome, str(report), report.as_data())

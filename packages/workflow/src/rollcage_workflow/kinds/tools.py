@@ -82,14 +82,14 @@ def _check_null(
         return
     allowed = types(given)
     if found[0] in around.optional:
-        code, said = "may_be_skipped", f"{found[0]} may be skipped"
+        code, message = "may_be_skipped", f"{found[0]} may be skipped"
     elif "null" in allowed and allowed != types(ANY):
-        code, said = "may_be_null", f"{'.'.join(found)} may be null"
+        code, message = "may_be_null", f"{'.'.join(found)} may be null"
     else:
         return
     asks = found[0] if code == "may_be_skipped" else ".".join(found)
-    said = f"{said}, and {tool} takes no null here: add when: ={asks} != null"
-    checking.find(path, code, said)
+    message = f"{message}, and {tool} takes no null here: add when: ={asks} != null"
+    checking.find(path, code, message)
 
 
 def check_effects(checking: Checking, contract: Contract, path: Path, around: Around) -> None:
