@@ -178,7 +178,7 @@ def copy_commands(
 
 def _execution(document: Any) -> str:
     """Which execution a document is about. Raises LookupError, TypeError."""
-    content = document if "execution" in document else document["said"]  # a command is sealed
+    content = document if "execution" in document else document["content"]  # a command is sealed
     content = content if "execution" in content else content["command"]  # and its result
     return job_name(str(content["execution"]))
 
