@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from rollcage import aundo_run, open_store
 from rollcage.trace import read_run
+from rollcage_workflow import execution
+from rollcage_workflow.orders import Commands
 from worlds import World
 
 BRANCHING: dict[str, Any] = {
@@ -206,6 +208,36 @@ async def test_it_goes_on_to_the_same_end(plan: dict[str, Any], tmp_path: Path) 
         assert await through(twice, plan) == ended
         assert twice.standing == whole.standing
         assert twice.most <= 1
+
+
+@pytest.mark.parametrize(
+    "plan", [BRANCHING, LOOPING, TEAM, FAILING, QUEUED], ids=lambda plan: plan["name"]
+)
+async def test_it_is_paused_wherever_it_was_cut_and_cut_again_when_it_goes_on(
+    plan: dict[str, Any], tmp_path: Path
+) -> None:
+    """A pause of what a killed worker left: nothing is done until it is resumed, then all is."""
+    chance = random.Random(plan["name"])  # noqa: S311 - reproducible
+    whole = World(tmp_path / "whole")
+    ended = await through(whole, plan)
+    moments = [*whole.moments()]
+    for number, (run, line) in enumerate(chance.sample(moments, min(len(moments), 15))):
+        cut = whole.back(run, line, tmp_path / f"cut-{number}", chance)
+        for time in range(2):
+            commands, before = Commands(open_store(cut.store)), cut.standing
+            now = execution(open_store(cut.store), "job")
+            if now.is_over or not now.plan:  # its first line alone: no worker's command was there
+                break
+            reads, runs = len(cut.reads), cut.runs()
+            commands.pause("job", by="ann")
+            assert (await cut.attempt(plan)).status == "paused", (run, line)
+            assert (len(cut.reads), cut.runs(), cut.standing) == (reads, runs, before)
+            commands.resume("job", by="ann")
+            again, then = chance.choice([*cut.moments()])
+            cut = cut.back(again, then, tmp_path / f"again-{number}-{time}", chance)
+        assert await through(cut, plan) == ended, (run, line)
+        assert cut.standing == whole.standing, (run, line)
+        assert cut.most <= 1
 
 
 @pytest.mark.parametrize("plan", [LOOPING, QUEUED], ids=lambda plan: plan["name"])
