@@ -17,6 +17,7 @@ from rollcage import (
     SessionHalted,
     ToolMissing,
     TraceUnwritable,
+    UndoneStep,
     UndoReport,
     Verdict,
     compensate,
@@ -678,3 +679,14 @@ def test_two_things_are_observed_under_one_name(tmp_path: Path) -> None:
         report = session.undo()
     assert there == set()
     assert [step.status for step in report.steps] == ["verified", "verified"]
+
+
+def test_the_text_of_a_report_is_short_however_much_is_left() -> None:
+    failed = UndoneStep(run="r", step=9, name="pay", status="failed", reason="no")
+    left = tuple(("r", step, "pay") for step in range(1000))
+    lines = str(UndoReport(run="r", to=None, steps=(failed,), left=left)).splitlines()
+    assert lines[0] == "step 9 (pay) of run r: failed: no"
+    assert lines[20:] == ["and 981 more steps that are not undone"]
+    few = UndoReport(run="r", to=None, steps=(failed,), left=left[:19])
+    assert len(str(few).splitlines()) == 20
+    assert "more" not in str(few)

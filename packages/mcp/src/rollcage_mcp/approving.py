@@ -73,10 +73,10 @@ class ClientApprover:
         key = self._key()
         carried = conversation.asking.carried()
         if carried is not None and is_sealed_for(carried[0], request, key):
-            said = carried[1]  # the proxy was started again in between
+            reply = carried[1]  # the proxy was started again in between
         else:
-            said = await conversation.asking.require(question(request), sealed(request, key))
-        answer: Any = said.get("approval") if isinstance(said, dict) else None
+            reply = await conversation.asking.require(question(request), sealed(request, key))
+        answer: Any = reply.get("approval") if isinstance(reply, dict) else None
         return cast("Mapping[str, Any]", answer) if isinstance(answer, dict) else {}
 
 
@@ -101,10 +101,10 @@ def decision(answer: Mapping[str, Any], client: Mapping[str, Any]) -> Approval:
         client: what the client has said of itself.
     """
     content: Any = answer.get("content")
-    said: Any = content if isinstance(content, dict) else {}
-    if answer.get("action") == "accept" and said.get("decision") == "approve":
-        return Approval(True, by=_named(client), reason=str(said.get("reason") or ""))
-    return Approval.reject(str(said.get("reason") or "not approved"), by=_WHO)
+    reply: Any = content if isinstance(content, dict) else {}
+    if answer.get("action") == "accept" and reply.get("decision") == "approve":
+        return Approval(True, by=_named(client), reason=str(reply.get("reason") or ""))
+    return Approval.reject(str(reply.get("reason") or "not approved"), by=_WHO)
 
 
 def _named(client: Mapping[str, Any]) -> str:

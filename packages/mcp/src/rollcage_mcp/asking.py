@@ -91,13 +91,13 @@ class Asking:
             asked.set_result(response)
         return asked is not None
 
-    def goes_on(self, state: str, message: Message, said: Any) -> bool:
+    def goes_on(self, state: str, message: Message, reply: Any) -> bool:
         """Go on with the call that waits under this state; False where none does, or another one.
 
         Args:
             state: what the client has carried back.
             message: the call, made again.
-            said: what the person has said.
+            reply: the person's answer.
         """
         waits = self._paused.get(state)
         if waits is None or self._asked[state].done():
@@ -106,7 +106,7 @@ class Asking:
             return False
         waits.message = message
         self._served[message.id] = waits
-        self._asked[state].set_result(as_answer(message.id, {"said": said}))
+        self._asked[state].set_result(as_answer(message.id, {"said": reply}))
         return True
 
     @property

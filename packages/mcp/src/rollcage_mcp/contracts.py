@@ -75,8 +75,12 @@ def instructions_contract(greeting: Mapping[str, Any]) -> Contract | None:
         greeting: the server's answer to `initialize` or `server/discover`.
     """
     # Some clients read a word whatever its capitals: what is said under any is pinned.
-    said = {word: each for word, each in greeting.items() if word.casefold() == "instructions"}
-    text: Any = said["instructions"] if said.keys() == {"instructions"} else said
+    declared_by = {
+        word: each for word, each in greeting.items() if word.casefold() == "instructions"
+    }
+    text: Any = (
+        declared_by["instructions"] if declared_by.keys() == {"instructions"} else declared_by
+    )
     if not text:
         return None
     meta: Any = greeting.get("_meta")
@@ -117,15 +121,15 @@ def tool_contract(
     parameters = {word: own[word] for word in _SCHEMA_WORDS if word in own}
     parameters |= {"x-mcp-tool": dict(tool), **plans}
     description = tool.get("description")
-    said: dict[str, Any] = {"effect": "write"}
+    declared_by: dict[str, Any] = {"effect": "write"}
     if trust:
-        said |= _annotated(tool.get("annotations"))
+        declared_by |= _annotated(tool.get("annotations"))
     return Contract(
         name=str(tool["name"]),
         description=description if isinstance(description, str) else "",
         parameters=parameters,
         raises=(ServerError,),
-        **{**said, **declared},
+        **{**declared_by, **declared},
     )
 
 
@@ -173,8 +177,8 @@ def _annotated(annotations: Any) -> dict[str, Any]:
     """What a tool's annotations say of its effect."""
     if not isinstance(annotations, Mapping):
         return {}
-    said = cast("Mapping[str, Any]", annotations)
-    if said.get("readOnlyHint") is True:
+    declared_by = cast("Mapping[str, Any]", annotations)
+    if declared_by.get("readOnlyHint") is True:
         effect: Effect = "read"
         return {"effect": effect}
-    return {"idempotent": said.get("idempotentHint") is True}
+    return {"idempotent": declared_by.get("idempotentHint") is True}

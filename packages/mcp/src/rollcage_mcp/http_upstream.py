@@ -143,8 +143,9 @@ class HttpServer:
                 raise ServerGone(f"{self._url} ended its answer before it was whole")
             return stream
         body = await _body_of(response)
-        told = kind == "application/json" and bool(body)  # with any status, where it is an error
-        if told and self._give(body, message, given=given):
+        # With any status: an error has a message, too.
+        has_event = kind == "application/json" and bool(body)
+        if has_event and self._give(body, message, given=given):
             return None
         if response.status_code in _REFUSED:
             raise ServerError(-32001, self._refusal(response, body))
@@ -171,8 +172,8 @@ class HttpServer:
             stream.last_id = event.id or stream.last_id
             if event.retry is not None:
                 stream.wait = min(event.retry / 1000, _LONGEST_WAIT)
-            told = event.event == "message" and bool(event.data)
-            if told and self._give(event.data.encode(), message, given=given):
+            has_event = event.event == "message" and bool(event.data)
+            if has_event and self._give(event.data.encode(), message, given=given):
                 return True
         return False
 

@@ -84,10 +84,10 @@ class Listing:
 
     def contract_of(self, tool: Mapping[str, Any]) -> Contract:
         """The contract of a tool by its definition."""
-        said = self._declared
-        more = {} if said.pack is None else said.pack.declared(tool["name"], self._server)
-        plans = {} if said.pack is None else said.pack.plans(tool["name"])
-        return tool_contract(tool, trust=said.trust, declared=more, plans=plans)
+        declared = self._declared
+        more = {} if declared.pack is None else declared.pack.declared(tool["name"], self._server)
+        plans = {} if declared.pack is None else declared.pack.plans(tool["name"])
+        return tool_contract(tool, trust=declared.trust, declared=more, plans=plans)
 
 
 def definitions_of(page: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -227,10 +227,10 @@ def result_of(response: Message) -> dict[str, Any]:
         error = response.data["error"]
         if not isinstance(error, dict):
             raise ServerError(-32603, f"an error that is no object: {_shown(response.raw)}")
-        said = cast("dict[str, Any]", error)
-        code = said.get("code")
+        fields = cast("dict[str, Any]", error)
+        code = fields.get("code")
         number = code if isinstance(code, int) else -32603
-        raise ServerError(number, str(said.get("message", "")), said.get("data"))
+        raise ServerError(number, str(fields.get("message", "")), fields.get("data"))
     result = response.data["result"]
     if not isinstance(result, dict):
         raise ServerError(-32603, f"a result that is no object: {_shown(response.raw)}")

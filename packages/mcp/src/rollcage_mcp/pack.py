@@ -89,7 +89,9 @@ class Pack:
                 ],
             ) from None
         pack = cls(source, file.tools)
-        wrong = [said for name, tool in file.tools.items() for said in wrong_names(name, tool)]
+        wrong = [
+            message for name, tool in file.tools.items() for message in wrong_names(name, tool)
+        ]
         if wrong:
             raise PackInvalid.several(source, wrong)
         return pack
@@ -100,7 +102,9 @@ class Pack:
         Raises:
             PackInvalid: it speaks of a tool or an argument that is not there; names each.
         """
-        wrong = [said for name, tool in self._tools.items() for said in misfits(name, tool, listed)]
+        wrong = [
+            message for name, tool in self._tools.items() for message in misfits(name, tool, listed)
+        ]
         if wrong:
             raise PackInvalid.several(self.source, wrong)
 

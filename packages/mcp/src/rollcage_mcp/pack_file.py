@@ -293,4 +293,4 @@ def misfits(name: str, tool: PackTool, listed: Mapping[str, Mapping[str, Any]]) 
     for each in sorted(tool.secret - own):
         yield f"tools.{name}.secret: {name} has no argument {each!r}"
     for place, called in _calls(tool):
-        yield from (f"tools.{name}.{place}: {said}" for said in _unfit(called, listed))
+        yield from (f"tools.{name}.{place}: {message}" for message in _unfit(called, listed))

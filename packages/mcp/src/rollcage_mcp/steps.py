@@ -175,11 +175,11 @@ class Steps:
         if contract is not None and verdict is not None:
             refusal = facade.refusal(contract, verdict)
             _log.warning("the client does not get what the server instructs: %s", refusal)
-            said = (
+            message = (
                 str(refusal).replace(f"\n{refusal.diff}\n", " ") if refusal.diff else str(refusal)
             )
-            self._session.refused(contract, {}, reason=said, code=verdict.code)
-            raise ServerError(FAILED, said)
+            self._session.refused(contract, {}, reason=message, code=verdict.code)
+            raise ServerError(FAILED, message)
         return {**value}  # written anew: in the server's own bytes, a word may come twice
 
     def _exposed(self, value: dict[str, Any]) -> dict[str, Any]:

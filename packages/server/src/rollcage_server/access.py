@@ -127,9 +127,9 @@ def rights_of(app: FastAPI) -> dict[tuple[str, str], Right | None]:
         extra = getattr(route, "openapi_extra", None) or {}
         assert isinstance(route, APIRoute), f"{route!r} is no route that asks for a right"
         assert "x-rollcage-right" in extra, f"{route.path}: add it through Routes"
-        said = extra["x-rollcage-right"]
+        right = extra["x-rollcage-right"]
         for method in route.methods or ():
-            found[method, route.path] = None if said is None else Right(said)
+            found[method, route.path] = None if right is None else Right(right)
     return found
 
 

@@ -138,17 +138,17 @@ def _approve(asking: Asking, approval: str, body: Approving) -> Mapping[str, Any
 
 
 def _respond(asking: Asking, approval: str, body: Responding) -> Mapping[str, Any]:
-    said = Approval.respond(body.value, by=asking.who.name, reason=body.reason)
-    return _decide(asking, approval, said)
+    verdict = Approval.respond(body.value, by=asking.who.name, reason=body.reason)
+    return _decide(asking, approval, verdict)
 
 
 def _reject(asking: Asking, approval: str, body: Reason) -> Mapping[str, Any]:
     return _decide(asking, approval, Approval.reject(body.reason, by=asking.who.name))
 
 
-def _decide(asking: Asking, approval: str, said: Approval) -> Mapping[str, Any]:
+def _decide(asking: Asking, approval: str, verdict: Approval) -> Mapping[str, Any]:
     now = time.time_ns() // 1000
-    return queued_data(ApprovalQueue(asking.store).decide(_id(approval), said, now=now), now)
+    return queued_data(ApprovalQueue(asking.store).decide(_id(approval), verdict, now=now), now)
 
 
 def _check_secrets_stay(asking: Asking, approval: str, args: Mapping[str, Any]) -> None:
@@ -177,8 +177,10 @@ def _stop(asking: Asking, run: str, body: Reason) -> Mapping[str, Any]:
 
 def _lift(asking: Asking, run: str, _: Body) -> Mapping[str, Any]:
     still = lift_stop(asking.store, check_run(run))
-    said = {} if still is None else {"by": still.by, "reason": still.reason, "order": still.run}
-    return {"run": run, "stopped": still is not None} | said
+    order_fields = (
+        {} if still is None else {"by": still.by, "reason": still.reason, "order": still.run}
+    )
+    return {"run": run, "stopped": still is not None} | order_fields
 
 
 def _pause(asking: Asking, run: str, body: Reason) -> Mapping[str, Any]:
@@ -194,8 +196,10 @@ def _unpause(asking: Asking, run: str, _: Body) -> Mapping[str, Any]:
 
 def _resolve(asking: Asking, run: str, body: Resolving) -> Mapping[str, Any]:
     given = {"result": body.result} if body.happened and body.given else {}
-    said = resolve_step(asking.store, check_run(run), body.step, happened=body.happened, **given)
-    return {"run": run, "step": body.step, "name": said.step.name, "outcome": said.outcome}
+    resolved = resolve_step(
+        asking.store, check_run(run), body.step, happened=body.happened, **given
+    )
+    return {"run": run, "step": body.step, "name": resolved.step.name, "outcome": resolved.outcome}
 
 
 def _abandon(asking: Asking, run: str, body: Reason) -> Mapping[str, Any]:

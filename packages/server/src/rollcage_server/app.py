@@ -71,24 +71,24 @@ def create_app(
     hub = Hub(stores.get, renderer(rows), most=viewers)
     sessions = Sessions(lambda: hmac.digest(stores.key(), b"rollcage server", "sha256"), stores.get)
     app.state.means = Services(stores, authority, sessions, hub)
-    app.add_exception_handler(RollcageError, _told)
-    app.add_exception_handler(HTTPException, _told)
-    app.add_exception_handler(RequestValidationError, _told)
-    app.add_exception_handler(Exception, _told)
+    app.add_exception_handler(RollcageError, _error_of_page)
+    app.add_exception_handler(HTTPException, _error_of_page)
+    app.add_exception_handler(RequestValidationError, _error_of_page)
+    app.add_exception_handler(Exception, _error_of_page)
     app.add_middleware(Shield, hosts=tuple(hosts))
     return check_all_ruled(app)
 
 
-def _told(request: Request, error: Exception) -> Response:
+def _error_of_page(request: Request, error: Exception) -> Response:
     """An error as its reader has it: JSON for programs, a page for people."""
-    code, status, said, headers = _what(request, error)
+    code, status, message, headers = _what(request, error)
     for_page = not request.url.path.startswith("/api/")
     if isinstance(error, Unauthenticated) and for_page and request.method == "GET":
         return RedirectResponse(f"/login?next={quote(request.url.path)}", 303)
     if for_page:
-        answer: Response = page(request, "error.html", None, status, code=code, said=said)
+        answer: Response = page(request, "error.html", None, status, code=code, message=message)
     else:
-        answer = Data({"error": {"code": code, "message": said}}, status)
+        answer = Data({"error": {"code": code, "message": message}}, status)
     for name, value in headers.items():
         answer.headers[name] = value
     return answer
@@ -106,10 +106,10 @@ def _what(request: Request, error: Exception) -> tuple[str, int, str, dict[str, 
             # Its words may quote a value, or name what lies in the store.
             known = asking is not None and asking.who.may(Right.VALUES)
             public = known or error.__class__.__module__.startswith("rollcage_server.")
-            said = str(error) if public else error.code.replace("_", " ")
+            message = str(error) if public else error.code.replace("_", " ")
             if status == 503 and not public:
-                said = "the store can't be reached; what is shown elsewhere is stale. Try again"
-            return error.code, status, said, headers
+                message = "the store can't be reached; what is shown elsewhere is stale. Try again"
+            return error.code, status, message, headers
         case HTTPException():
             return "http", error.status_code, str(error.detail), dict(error.headers or {})
         case RequestValidationError():

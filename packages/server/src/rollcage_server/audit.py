@@ -82,7 +82,7 @@ class Audit:
             StoreError: it is not; what it tells of must not be done.
             AuditCorrupt: the line before it was changed.
         """
-        said = {
+        fields = {
             "time": time.time_ns() // 1000, "who": who.name, "role": role,
             "via": f"{who.via}:{who.key}", "action": action, "target": _text(target),
             "outcome": outcome, "detail": _text(detail),
@@ -92,7 +92,7 @@ class Audit:
             before = _START if number == 0 else self._line(number)[1]
             number += 1
             document: dict[str, Any] = {"format": _FORMAT, "number": number, "before": before}
-            document |= said
+            document |= fields
             document["mac"] = self._mac(document)
             if self._store.put_once(_KIND, _key(number), orjson.dumps(document)):
                 return

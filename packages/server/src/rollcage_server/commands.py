@@ -199,9 +199,11 @@ def _run(
             timeout_graceful_shutdown=_END,
         )
     )
-    told = threading.Thread(target=_tell, args=(server, known, host), kwargs={"browser": browser})
-    told.daemon = True
-    told.start()
+    announced = threading.Thread(
+        target=_announce, args=(server, known, host), kwargs={"browser": browser}
+    )
+    announced.daemon = True
+    announced.start()
     server.run()
     if not server.started:
         raise UsageError(f"nothing can listen at {visible(host)}, port {port}: take another --port")
@@ -224,7 +226,7 @@ def _check_there(store: str) -> None:
         raise UsageError(f"there is no store at {shown} so far: a first session makes it")
 
 
-def _tell(server: Any, known: Authority, host: str, *, browser: bool) -> None:
+def _announce(server: Any, known: Authority, host: str, *, browser: bool) -> None:
     """Say where the server is, once it listens."""
     tick = threading.Event()
     while not server.started:

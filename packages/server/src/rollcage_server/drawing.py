@@ -105,7 +105,7 @@ def drawing_of(store: Store, execution: Execution, viewer: Viewer) -> Drawing:
 
 def _step(place: NodePlace, state: str) -> DrawnStep:
     box = place.box
-    said = [(visible(text).replace("\n", " "), kind) for text, kind in _said(box)]
+    texts = [(visible(text).replace("\n", " "), kind) for text, kind in _texts_of(box)]
     title = ": ".join(("/".join(map(visible, place.path)), state.replace("_", " ")))
     return DrawnStep(
         place.x + 1,
@@ -113,14 +113,14 @@ def _step(place: NodePlace, state: str) -> DrawnStep:
         place.width,
         place.height,
         state,
-        "\n".join((title, *(text for text, _ in said))),
+        "\n".join((title, *(text for text, _ in texts))),
         _cut(visible(box.name)),
-        tuple((_cut(text), kind) for text, kind in said),
+        tuple((_cut(text), kind) for text, kind in texts),
         bool(box.inner),
     )
 
 
-def _said(box: Box) -> Iterator[tuple[str, str]]:
+def _texts_of(box: Box) -> Iterator[tuple[str, str]]:
     """What a step's further lines say, and of which kind each is."""
     if box.says:
         yield f"{_KINDS.get(box.kind, '')}{box.says.replace('=', '', 1)}", "says"

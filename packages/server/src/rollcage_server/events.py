@@ -111,7 +111,7 @@ class _Follower:
                 self._stale = text
                 for viewer in self.viewers:
                     viewer.give(message("stale", text))
-            await self._tell()
+            await self._send()
             if not text:
                 self._tell_order()
             await asyncio.sleep(_EVERY)
@@ -119,12 +119,12 @@ class _Follower:
     def _look(self) -> None:
         if self._following is None:
             self._following = Following(self._store(), self._run, begun=True)
-        for told in self._following.news():
+        for event in self._following.news():
             if len(self._kept) == _KEPT:
                 self._floor = self._kept[0][0]
-            self._kept.append((self._following.line, told))
-            if isinstance(told, Step):
-                self._total = max(self._total, told.step)  # they are counted from 1
+            self._kept.append((self._following.line, event))
+            if isinstance(event, Step):
+                self._total = max(self._total, event.step)  # they are counted from 1
         self._line = self._following.lines
         self._order = order_of(self._store(), self._run)
 
@@ -138,10 +138,10 @@ class _Follower:
             if viewer.form == "html":
                 viewer.give(message("reset", str(self._line)))
             else:
-                told = told_order(self._order, Viewer(values=viewer.values))
-                viewer.give(message("order", orjson.dumps(told).decode()))
+                order = told_order(self._order, Viewer(values=viewer.values))
+                viewer.give(message("order", orjson.dumps(order).decode()))
 
-    async def _tell(self) -> None:
+    async def _send(self) -> None:
         behind = [each for each in self.viewers if each.line < self._line]
         made: dict[tuple[Form, bool, int], bytes] = {}
         for viewer in behind:
@@ -154,15 +154,15 @@ class _Follower:
     def _message(self, form: Form, values: bool, after: int) -> bytes:  # noqa: FBT001 - a key
         if after < self._floor:
             return message("reset", str(self._line), self._line)
-        told = [each for line, each in self._kept if line > after]
-        steps = {each.step: each for each in told if isinstance(each, Step)}
+        kept = [each for line, each in self._kept if line > after]
+        steps = {each.step: each for each in kept if isinstance(each, Step)}
         ended = self._following.finished if self._following is not None else None
         news = News(
             self._run,
             after,
             self._line,
             list(steps.values()),
-            [each for each in told if not isinstance(each, Step)],
+            [each for each in kept if not isinstance(each, Step)],
             "" if ended is None else str(ended.get("status", "abandoned")),
             self._total,
         )

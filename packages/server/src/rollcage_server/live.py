@@ -28,10 +28,10 @@ def after_of(request: Request) -> int:
     Raises:
         BadRequest: it is no number.
     """
-    said = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
-    if not said.isascii() or not said.isdecimal() or len(said) > 12:
+    last_seen = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
+    if not last_seen.isascii() or not last_seen.isdecimal() or len(last_seen) > 12:
         raise BadRequest("Last-Event-ID is the number of a line")
-    return int(said)
+    return int(last_seen)
 
 
 def live(request: Request, asking: Asking, run: str, form: Form, after: int) -> EventStream:

@@ -61,7 +61,7 @@ def run(request: Request, asking: AskingNow, run: str, first: First = 1) -> Resp
     seen = shown.sheet.run
     return page(
         request, "run.html", asking, shown=shown, order=order, size=reading.PAGE,
-        told=order_key(order),
+        sorted_by=order_key(order),
         head=run_head(seen, status=shown.status, whole=False),
         rows=step_rows(seen, at=store_option(asking.store), live=shown.live),
     )  # fmt: skip
@@ -71,8 +71,8 @@ def run(request: Request, asking: AskingNow, run: str, first: First = 1) -> Resp
 def standing(request: Request, asking: AskingNow, run: str) -> Response:
     """What somebody has to know of a run: what is unknown, left behind, not asked for."""
     found, stands = reading.lineage(asking.store, run)
-    said = words(stands, found[-1].status, run, asking.store)
-    return page(request, "standing.html", asking, run=run, stands=stands, words=said,
+    status_words = words(stands, found[-1].status, run, asking.store)
+    return page(request, "standing.html", asking, run=run, stands=stands, words=status_words,
                 usage=usage_of(found[-1]))  # fmt: skip
 
 

@@ -39,7 +39,7 @@ _templates.globals |= {"links": _Pages()}
 
 
 def page(
-    request: Request, template: str, asking: Asking | None = None, status: int = 200, **said: Any
+    request: Request, template: str, asking: Asking | None = None, status: int = 200, **more: Any
 ) -> HTMLResponse:
     """A page.
 
@@ -48,7 +48,7 @@ def page(
         template: its name.
         asking: who looks; None where nobody is known.
         status: of HTTP.
-        **said: what the template tells.
+        **more: what the template shows.
     """
     who = None if asking is None else asking.who
     text = _templates.get_template(template).render(
@@ -56,7 +56,7 @@ def page(
         rights=set() if who is None else {right.value for right in who.rights},
         csrf="" if asking is None else asking.csrf,
         here=request.url.path,
-        **said,
+        **more,
     )
     return HTMLResponse(text, status)
 

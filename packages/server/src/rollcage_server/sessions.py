@@ -62,11 +62,11 @@ class Sessions:
             StoreError: the key can't be had.
         """
         expires = min(principal.expires, time.time() + _LASTS)
-        said = {
+        fields = {
             "name": principal.name, "roles": sorted(principal.roles), "expires": expires,
             "via": principal.via, "key": principal.key, "id": secrets.token_hex(8),
         }  # fmt: skip
-        body = base64.urlsafe_b64encode(orjson.dumps(said)).decode()
+        body = base64.urlsafe_b64encode(orjson.dumps(fields)).decode()
         return f"{body}.{self._sign('session', body)}", max(int(expires - time.time()), 0)
 
     def read(self, cookie: str) -> SignIn | None:
@@ -80,9 +80,13 @@ class Sessions:
             sign.encode("utf-8", "replace"), self._sign("session", body).encode()
         ):
             return None
-        said: dict[str, Any] = orjson.loads(base64.urlsafe_b64decode(body))
+        fields: dict[str, Any] = orjson.loads(base64.urlsafe_b64decode(body))
         who = Principal(
-            said["name"], roles_of(said["roles"]), said["expires"], said["via"], said["key"]
+            fields["name"],
+            roles_of(fields["roles"]),
+            fields["expires"],
+            fields["via"],
+            fields["key"],
         )
         csrf = self._sign("csrf", cookie)
         if time.time() >= who.expires or self.is_ended(csrf):

@@ -58,8 +58,8 @@ class Shield:
         headers = Headers(scope=scope)
         refused = self._refusal(scope["method"], headers)
         if refused is not None:
-            code, said = refused
-            answer = PlainTextResponse(f"{said}\n", code)
+            code, message = refused
+            answer = PlainTextResponse(f"{message}\n", code)
             await answer(scope, receive, _guarded(send))
             return
         await self._app(scope, _bounded(receive), _guarded(send))

@@ -67,7 +67,7 @@ def login(request: Request, once: str = "") -> Response:
     """The form to sign in; with a one-time token, it is done."""
     if once:
         return _signed_in(request, once)
-    return page(request, "login.html", said="")
+    return page(request, "login.html", message="")
 
 
 @signing.post("/login", None)
@@ -76,7 +76,7 @@ def sign_in(request: Request, form: FormNow) -> Response:
     try:
         return _signed_in(request, form.get("token", "").strip())
     except Unauthenticated as error:
-        return page(request, "login.html", None, 401, said=str(error))
+        return page(request, "login.html", None, 401, message=str(error))
 
 
 @signing.post("/logout", Right.SEE)

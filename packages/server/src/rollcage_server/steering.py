@@ -73,22 +73,22 @@ def body_of(kind: type[Any], form: Form) -> Any:
     Raises:
         BadRequest: it is not what the action needs.
     """
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, text in form.items():
         if name == "csrf" or text == "":
             continue
         if name.endswith("_json"):
             try:
-                said[name.removesuffix("_json")] = orjson.loads(text)
+                fields[name.removesuffix("_json")] = orjson.loads(text)
             except orjson.JSONDecodeError as error:
                 raise BadRequest(
                     f"{name.removesuffix('_json')} is not JSON: {error}; a text is written "
                     f"'\"in quotes\"'"
                 ) from None
         else:
-            said[name] = text
+            fields[name] = text
     try:
-        return kind.model_validate(said)
+        return kind.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         at = ".".join(map(str, first["loc"]))
@@ -111,9 +111,9 @@ def command(asking: AskingNow, run: str, key: str) -> Response:
 def undo(request: Request, asking: AskingNow, run: str, command: str = "") -> Response:
     """The plan of an undo, to confirm; and what came of it."""
     asking.store.info(check_run(run))
-    told = undoing.answer(asking.store, run, command) if command else None
+    answered = undoing.answer(asking.store, run, command) if command else None
     rows: list[UndoRow] = []
-    if told is not None and told["data"]:
+    if answered is not None and answered["data"]:
         runs, _ = reading.lineage(asking.store, run)
-        rows = undo_rows(told["data"], runs, asking.who.viewer)
-    return page(request, "undo.html", asking, run=run, told=told, rows=rows)
+        rows = undo_rows(answered["data"], runs, asking.who.viewer)
+    return page(request, "undo.html", asking, run=run, answered=answered, rows=rows)

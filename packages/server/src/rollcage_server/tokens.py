@@ -182,8 +182,8 @@ class TokenFile:
             data: Any = orjson.loads(self.path.read_bytes())
             if data["format"] != _FORMAT:
                 raise ValueError(f"its format is {data['format']!r}")
-            told = (Token(**each | {"roles": tuple(each["roles"])}) for each in data["tokens"])
-            tokens = {token.id: token for token in told}
+            listed = (Token(**each | {"roles": tuple(each["roles"])}) for each in data["tokens"])
+            tokens = {token.id: token for token in listed}
         except OSError as error:
             raise TokensInvalid(f"{self.path} can't be read: {error}") from error
         except (ValueError, TypeError, LookupError) as error:

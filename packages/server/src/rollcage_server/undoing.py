@@ -55,7 +55,7 @@ def plan(asking: Asking, run: str, body: Planning) -> Mapping[str, Any]:
     """
     commands = Commands(asking.store)
     key = commands.plan(check_run(run), by=asking.who.name, to=body.to)
-    return _told(asking.store, run, key, body.wait)
+    return _awaited(asking.store, run, key, body.wait)
 
 
 def confirm(asking: Asking, run: str, body: Confirming) -> Mapping[str, Any]:
@@ -79,7 +79,7 @@ def confirm(asking: Asking, run: str, body: Confirming) -> Mapping[str, Any]:
         plan_digest=body.digest,
         once=body.plan.rpartition(".")[2],
     )
-    return _told(asking.store, run, key, body.wait)
+    return _awaited(asking.store, run, key, body.wait)
 
 
 def answer(store: Store, run: str, key: str) -> Mapping[str, Any]:
@@ -92,22 +92,22 @@ def answer(store: Store, run: str, key: str) -> Mapping[str, Any]:
     result = _result(commands, check_run(run), key)
     if result is None:
         return {"run": run, "command": key, "outcome": "waiting", "detail": "", "data": None}
-    told = dataclasses.asdict(result)
-    kept = {name: told[name] for name in ("outcome", "detail", "worker", "time", "data")}
+    data = dataclasses.asdict(result)
+    kept = {name: data[name] for name in ("outcome", "detail", "worker", "time", "data")}
     return {"run": run, "command": key} | kept
 
 
-def _told(store: Store, run: str, key: str, wait: float) -> Mapping[str, Any]:
+def _awaited(store: Store, run: str, key: str, wait: float) -> Mapping[str, Any]:
     until = time.monotonic() + wait
-    said = answer(store, run, key)
-    while said["outcome"] == "waiting" and time.monotonic() < until:
+    answered = answer(store, run, key)
+    while answered["outcome"] == "waiting" and time.monotonic() < until:
         time.sleep(_LOOK)
-        said = answer(store, run, key)
-    if said["outcome"] == "changed":
-        raise PlanChanged(said["detail"])
-    if said["outcome"] == "refused":
-        raise Conflict(f"the worker {said['worker']} refused: {said['detail']}")
-    return said
+        answered = answer(store, run, key)
+    if answered["outcome"] == "changed":
+        raise PlanChanged(answered["detail"])
+    if answered["outcome"] == "refused":
+        raise Conflict(f"the worker {answered['worker']} refused: {answered['detail']}")
+    return answered
 
 
 def _result(commands: Commands, run: str, key: str) -> Result | None:

@@ -37,6 +37,7 @@ InDoubt = Literal["list", "restore"]
 """What an undo does with a step whose outcome is unknown."""
 
 _DONE: Final = ("verified", "compensated")
+_MOST_LINES: Final = 20  # of a report's text: an error with it stays readable
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +90,11 @@ class UndoReport:
         return not self.left and all(each.status in _DONE for each in self.steps)
 
     def __str__(self) -> str:
-        """A line for each step that is not undone; if all are, their number."""
+        """A line for each step that is not undone, up to 20; if all are, their number."""
         lines = [_line(each) for each in self.steps if each.status not in _DONE]
         lines += [f"step {step} ({name}) of run {run}: not tried" for run, step, name in self.left]
+        if len(lines) > _MOST_LINES:
+            lines[_MOST_LINES:] = [f"and {len(lines) - _MOST_LINES} more steps that are not undone"]
         return "\n".join(lines) or f"{len(self.steps)} effects undone"
 
     def as_data(self) -> dict[str, Any]:

@@ -169,9 +169,9 @@ def _is_holder(name: str, each: Any) -> bool:
 
 def _entry(place: Place, each: Any) -> ServerEntry:
     name, command, args = place[-1], (*place, "command"), (*place, "args")
-    said = cast("Mapping[str, Any]", each) if isinstance(each, Mapping) else {}
-    own: Any = said.get("command")
-    given: Any = said.get("args")
+    fields = cast("Mapping[str, Any]", each) if isinstance(each, Mapping) else {}
+    own: Any = fields.get("command")
+    given: Any = fields.get("args")
     if isinstance(own, Mapping):  # of Zed, once
         command, args = (*command, "path"), (*command, "args")
         own, given = own.get("path"), own.get("args")
@@ -180,7 +180,7 @@ def _entry(place: Place, each: Any) -> ServerEntry:
         return _judged(ServerEntry(name, place, command, None, (), "left"), starts, given)
     starts = [own, *(given if isinstance(given, list) else [])]
     if own is None:
-        why = "it is reached by HTTP" if _URLS & said.keys() else "it names no command"
+        why = "it is reached by HTTP" if _URLS & fields.keys() else "it names no command"
         return ServerEntry(name, place, command, args, (), "left", why)
     wrong = given if not isinstance(given, list | None) else None
     return _judged(ServerEntry(name, place, command, args, (), "left"), starts, wrong)

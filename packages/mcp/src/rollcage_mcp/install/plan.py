@@ -137,8 +137,8 @@ def _check(plan: InstallPlan, changes: Mapping[Place, str | None]) -> None:
     after = Config(plan.config.client, plan.text)
     backward = {own.place: own.before for each in plan.keeps.values() for own in each}
     restored = Config(plan.config.client, after.text.changed(backward))
-    said = {place: plan.config.text.value_of(text) for place, text in changes.items() if text}
-    is_said = all(after.value(place) == value for place, value in said.items())
+    values = {place: plan.config.text.value_of(text) for place, text in changes.items() if text}
+    is_said = all(after.value(place) == value for place, value in values.items())
     if not is_said or restored.text.text != plan.file.text:
         raise ConfigInvalid(
             f"{visible(str(plan.file.path))} can't be changed so that it could be restored as it "

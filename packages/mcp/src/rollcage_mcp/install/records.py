@@ -89,7 +89,7 @@ class Records:
         except FileNotFoundError:
             return _Records()
         except (OSError, ValueError) as error:
-            said = str(error).splitlines()[0]
+            reason = str(error).splitlines()[0]
             raise ConfigInvalid(
-                f"{visible(str(self.path))}, which says what was installed, can't be read: {said}"
+                f"{visible(str(self.path))}, which says what was installed, can't be read: {reason}"
             ) from None

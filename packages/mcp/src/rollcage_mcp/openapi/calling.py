@@ -110,11 +110,11 @@ class Operations:
         except TimeoutError:
             raise ServerGone(f"{name} was not answered within {_WHOLE:.0f} seconds") from None
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.InvalidURL) as error:
-            said = _without(f"{self.base} can't be reached: {error}", hidden)
-            raise ServerError(_REFUSED, said) from None
+            reason = _without(f"{self.base} can't be reached: {error}", hidden)
+            raise ServerError(_REFUSED, reason) from None
         except httpx.HTTPError as error:
-            said = f"{name} was not answered: {type(error).__name__}: {error}"
-            raise ServerGone(_without(said, hidden)) from None
+            reason = f"{name} was not answered: {type(error).__name__}: {error}"
+            raise ServerGone(_without(reason, hidden)) from None
 
     # --- what is declared ------------------------------------------------------------------------
 
@@ -255,8 +255,8 @@ def _own_url(document: Document) -> str:
         raise OpenAPIInvalid(f"{document.source} names no server: say its url beside openapi")
     text = str(url)
     variables: Any = first.get("variables")
-    for name, said in variables.items() if isinstance(variables, dict) else ():
-        default: Any = said.get("default") if isinstance(said, dict) else None
+    for name, variable in variables.items() if isinstance(variables, dict) else ():
+        default: Any = variable.get("default") if isinstance(variable, dict) else None
         text = text.replace(f"{{{name}}}", str(default))
     return text
 

@@ -105,8 +105,8 @@ def load_document(path: Path) -> Document:
         data = orjson.loads(raw) if is_json else _from_yaml(raw.decode())
         _check_depth(data)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        said = " ".join(str(error).split())[:300]
-        raise OpenAPIInvalid(f"{path} can't be read: {said}") from None
+        reason = " ".join(str(error).split())[:300]
+        raise OpenAPIInvalid(f"{path} can't be read: {reason}") from None
     return Document(data, str(path))
 
 

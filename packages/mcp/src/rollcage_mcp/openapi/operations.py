@@ -127,7 +127,7 @@ def operations_of(document: Document, only: Sequence[str] = ()) -> dict[str, Ope
     """
     found: dict[str, Operation] = {}
     refused: dict[str, str] = {}
-    for name, method, path, shared, said in _listed(document):
+    for name, method, path, shared, declared in _listed(document):
         if name in found or name in refused:
             raise OpenAPIInvalid(f"{document.source}: two operations are called {name}")
         if only and name not in only:
@@ -135,7 +135,7 @@ def operations_of(document: Document, only: Sequence[str] = ()) -> dict[str, Ope
         if len(found) >= _MOST:
             raise OpenAPIInvalid(f"{document.source} has more than {_MOST} operations")
         try:
-            found[name] = _operation(document, name, method, path, shared, said)
+            found[name] = _operation(document, name, method, path, shared, declared)
         except _Unsupported as error:
             refused[name] = str(error)
     for name in only:
@@ -166,8 +166,8 @@ def _listed(document: Document) -> Iterator[_Listed]:
         shared = _list(document, own.get("parameters"), f"{path}: parameters")
         for method in _METHODS:
             if method in own:
-                said = document.resolved(own[method], f"{method} {path}")
-                yield _name(method, path, said), method.upper(), path, shared, said
+                declared = document.resolved(own[method], f"{method} {path}")
+                yield _name(method, path, declared), method.upper(), path, shared, declared
 
 
 def _list(document: Document, each: Any, where: str) -> list[Any]:
@@ -176,21 +176,26 @@ def _list(document: Document, each: Any, where: str) -> list[Any]:
     return each or []
 
 
-def _name(method: str, path: str, said: Mapping[str, Any]) -> str:
-    given = said.get("operationId")
+def _name(method: str, path: str, declared: Mapping[str, Any]) -> str:
+    given = declared.get("operationId")
     text = given if isinstance(given, str) and given else f"{method}{path}"
     return _NOT_IN_NAMES.sub("_", text).strip("_")[:_LONGEST] or method
 
 
 def _operation(
-    document: Document, name: str, method: str, path: str, shared: list[Any], said: dict[str, Any]
+    document: Document,
+    name: str,
+    method: str,
+    path: str,
+    shared: list[Any],
+    declared: dict[str, Any],
 ) -> Operation:
     where = f"{method} {path}"
-    if "servers" in said:
+    if "servers" in declared:
         raise _Unsupported("it has servers of its own")
-    security = _security(document, said.get("security", document.data.get("security")), where)
+    security = _security(document, declared.get("security", document.data.get("security")), where)
     keys = {(each.kind, each.own.lower()) for way in security for each in way}
-    own = _list(document, said.get("parameters"), f"{where}: parameters")
+    own = _list(document, declared.get("parameters"), f"{where}: parameters")
     given: dict[tuple[str, str], dict[str, Any]] = {}
     for each in [*shared, *own]:  # an operation's own stands for that of its path
         one = document.resolved(each, f"{where}: a parameter")
@@ -217,15 +222,15 @@ def _operation(
         if argument.name in properties:
             raise _Unsupported(f"two parameters would be called {argument.name!r}")
         arguments.append(argument)
-        properties[argument.name] = _told(schemas.taken(schema), one.get("description"))
+        properties[argument.name] = _described(schemas.taken(schema), one.get("description"))
         if place == "path" or one.get("required") is True:
             required.append(argument.name)
     _check_path(document, path, arguments)
     body = None
-    if "requestBody" in said:
-        sent = document.resolved(said["requestBody"], f"{where}: requestBody")
+    if "requestBody" in declared:
+        sent = document.resolved(declared["requestBody"], f"{where}: requestBody")
         body, schema = _body(sent, taken=set(properties))
-        properties[body.name] = _told(schemas.taken(schema), sent.get("description"))
+        properties[body.name] = _described(schemas.taken(schema), sent.get("description"))
         if sent.get("required") is True:
             required.append(body.name)
     whole: dict[str, Any] = {
@@ -236,12 +241,12 @@ def _operation(
     }
     if schemas.defs:
         whole["$defs"] = schemas.defs
-    texts = [said.get(word) for word in ("summary", "description")]
+    texts = [declared.get(word) for word in ("summary", "description")]
     description = "\n\n".join(each for each in texts if isinstance(each, str) and each)
     return Operation(name, method, path, description, tuple(arguments), body, security, whole)
 
 
-def _told(schema: Any, description: Any) -> Any:
+def _described(schema: Any, description: Any) -> Any:
     """A schema with what is said of the value beside it."""
     if isinstance(description, str) and isinstance(schema, dict) and "description" not in schema:
         return {**schema, "description": description}
@@ -286,18 +291,18 @@ def _body(sent: Mapping[str, Any], taken: set[str]) -> tuple[Body, Any]:
         plain = media.partition(";")[0].strip().lower()
         is_json = plain == "application/json" or plain.endswith("+json")
         if is_json or plain in ("application/x-www-form-urlencoded", "text/plain"):
-            said: Any = medias[media]
-            schema = said.get("schema", {}) if isinstance(said, dict) else {}
+            declared: Any = medias[media]
+            schema = declared.get("schema", {}) if isinstance(declared, dict) else {}
             return Body("body" if "body" not in taken else "request_body", plain), schema
     listed = ", ".join(medias) or "nothing"
     raise _Unsupported(f"its body is {listed[:100]}, and none of JSON, a form or plain text")
 
 
-def _security(document: Document, said: Any, where: str) -> tuple[tuple[Scheme, ...], ...]:
+def _security(document: Document, declared: Any, where: str) -> tuple[tuple[Scheme, ...], ...]:
     components: Any = document.data.get("components", {})
     known: Any = components.get("securitySchemes", {}) if isinstance(components, dict) else {}
     found: list[tuple[Scheme, ...]] = []
-    for way in _list(document, said, f"{where}: security"):
+    for way in _list(document, declared, f"{where}: security"):
         if not isinstance(way, dict) or not isinstance(known, dict):
             raise OpenAPIInvalid(f"{document.source}: {where}: security is no list of objects")
         found.append(tuple(_scheme(document, name, known) for name in cast("dict[str, Any]", way)))
@@ -307,16 +312,16 @@ def _security(document: Document, said: Any, where: str) -> tuple[tuple[Scheme, 
 def _scheme(document: Document, name: str, known: Mapping[str, Any]) -> Scheme:
     if name not in known:
         raise OpenAPIInvalid(f"{document.source}: there is no security scheme {name[:100]!r}")
-    said = document.resolved(known[name], f"the security scheme {name}")
-    kind, own = said.get("type"), str(said.get("name", ""))
-    place: Any = said.get("in")
+    declared = document.resolved(known[name], f"the security scheme {name}")
+    kind, own = declared.get("type"), str(declared.get("name", ""))
+    place: Any = declared.get("in")
     if place == "header" and not (_HEADER.fullmatch(own) and own.lower() != "host"):
         raise OpenAPIInvalid(f"{document.source}: {own[:100]!r} can't be the name of a header")
     if kind == "apiKey" and place in ("header", "query") and own:
         return Scheme(name, place, own)
     if kind in ("oauth2", "openIdConnect"):
         return Scheme(name, "bearer")
-    scheme = str(said.get("scheme", "")).lower()
+    scheme = str(declared.get("scheme", "")).lower()
     if kind == "http" and scheme in ("bearer", "basic"):
         return Scheme(name, "basic" if scheme == "basic" else "bearer")
     raise _Unsupported(f"the security scheme {name!r} is of a kind that can't be sent")

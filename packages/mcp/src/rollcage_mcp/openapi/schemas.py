@@ -52,14 +52,14 @@ class Schemas:
             raise OpenAPIInvalid(f"{self._document.source}: its schemas have too many parts")
         if not isinstance(schema, dict):
             return [self._own(each) for each in schema] if isinstance(schema, list) else schema
-        said = cast("dict[str, Any]", schema)
-        reference: Any = said.get("$ref")
-        refused = next((word for word in _NOT_TAKEN if word in said), None)
+        declared = cast("dict[str, Any]", schema)
+        reference: Any = declared.get("$ref")
+        refused = next((word for word in _NOT_TAKEN if word in declared), None)
         if refused is not None:
             raise OpenAPIInvalid(f"{self._document.source}: {refused} in a schema is not taken")
         if reference is not None and (not isinstance(reference, str) or self._document.is_old):
             return {"$ref": self._named(str(reference))}  # in 3.0, nothing beside it counts
-        found = {word: self._part(word, each) for word, each in said.items() if word != "$ref"}
+        found = {word: self._part(word, each) for word, each in declared.items() if word != "$ref"}
         if reference is not None:
             found["$ref"] = self._named(reference)
         return _renewed(found) if self._document.is_old else found
@@ -104,12 +104,12 @@ def _same_value(schema: Any) -> Iterator[str]:
         for each in schema:
             yield from _same_value(each)
     elif isinstance(schema, dict):
-        said = cast("dict[str, Any]", schema)
-        if "$ref" in said:
-            yield said["$ref"]
+        declared = cast("dict[str, Any]", schema)
+        if "$ref" in declared:
+            yield declared["$ref"]
         for word in _SAME_PLACE:
-            if word in said:
-                yield from _same_value(said[word])
+            if word in declared:
+                yield from _same_value(declared[word])
 
 
 def _renewed(schema: dict[str, Any]) -> dict[str, Any]:
@@ -133,12 +133,12 @@ def without_patterns(schema: Any) -> Any:
         return [without_patterns(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    said = cast("Mapping[str, Any]", schema)
+    declared = cast("Mapping[str, Any]", schema)
     left_out = {"pattern", "patternProperties"}
-    if "patternProperties" in said:  # else what these allow would not be allowed
+    if "patternProperties" in declared:  # else what these allow would not be allowed
         left_out |= {"additionalProperties", "unevaluatedProperties"}
     found: dict[str, Any] = {}
-    for word, each in said.items():
+    for word, each in declared.items():
         if word in _BY_NAME and word not in left_out and isinstance(each, dict):
             named = cast("dict[str, Any]", each)
             found[word] = {name: without_patterns(inner) for name, inner in named.items()}
