@@ -828,9 +828,9 @@ def test_somebody_at_a_terminal_decides(tmp_path: Path, typed: str, said: str) -
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("", "nobody said yes"),
-        ("\n", "nobody said yes"),
-        ("yes\n", "nobody said yes"),
+        ("", "not approved"),
+        ("\n", "not approved"),
+        ("yes\n", "not approved"),
         ("r\nuse another word\n", "use another word"),
         ("r\n", "the call was not approved"),
         ("e\n", "no JSON object"),
