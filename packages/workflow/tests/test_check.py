@@ -8,8 +8,7 @@ import pydantic
 import pytest
 from rollcage import tool
 from rollcage_workflow import PlanInvalid, check, kinds, run
-from rollcage_workflow.errors import ExpressionFailed, InputsInvalid
-from rollcage_workflow.expressions import fill
+from rollcage_workflow.errors import InputsInvalid
 from rollcage_workflow.plan import KINDS
 
 
@@ -369,20 +368,6 @@ def test_data_that_is_too_deep_is_told() -> None:
         deep = [deep]
     with pytest.raises(PlanInvalid, match="nested too deep"):
         check({"name": "plan", "steps": {"a": {"value": deep}}})
-
-
-def test_expressions_take_no_longer_than_they_may() -> None:
-    many = [{"n": n, "text": "x" * 20} for n in range(600)]
-    chained = "=a.filter(x, x.n > 1).map(x, {'n': x.n}).map(x, x.n)"
-    assert len(fill(chained, {"a": many})) == 598
-    ones = f"[{','.join(['1'] * 300)}]"
-    for endless in (
-        f"={ones}.map(a, {ones}.map(b, {ones}.map(c, c)))",
-        "=['" + "x" * 500 + "']" + ".map(a, a + a)" * 20,
-        "=a.map(x, a.map(y, a.map(z, z)))",
-    ):
-        with pytest.raises(ExpressionFailed, match="too large"):
-            fill(endless, {"a": many})
 
 
 def test_each_kind_of_step_has_its_module() -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fleet import check_blinds, check_chaos, check_kills, fleet
+from fleet import check_blinds, check_chaos, check_kills, check_mixed, fleet, start_mixed
 from fleet_plans import STEPS
 from postgres import server
 
@@ -36,3 +36,13 @@ def test_workers_that_live_and_are_taken_for_dead_do_nothing_twice(tmp_path: Pat
         ids = made.start("kills", 8)
         made.kill_until_done(kills=0, every=1)
         assert check_kills(made, ids, STEPS) == 8 * STEPS
+
+
+@pytest.mark.parametrize("place", ["sqlite", "postgres", "files"])
+def test_random_plans_end_right_or_are_rolled_back_whole(place: str, tmp_path: Path) -> None:
+    """Teams, races, quorums, lists, loops, plans inside and waits, one in the other."""
+    url = server() if place == "postgres" else None
+    with fleet(tmp_path, seed=5, workers=2, postgres=url, in_files=place == "files") as made:
+        ids = start_mixed(made, 8)
+        made.kill_until_done(kills=3, every=10)
+        assert check_mixed(made, ids)[1] == 4

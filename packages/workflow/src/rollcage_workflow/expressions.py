@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pydantic_core
 
@@ -31,10 +31,16 @@ _MOST_BRACKETS: Final = 24
 _MOST_ELEMENTS: Final = 1_000_000
 _MOST_STEPS: Final = 10_000_000
 _MOST_SIZE: Final = 200_000_000
+_MOST_MATCHED: Final = 200_000_000  # characters times states of a pattern: seconds
+_COMPILES: Final = 20_000  # as much as that costs to read a pattern, which each match does
+_MOST_STATES: Final = 250_000  # of a pattern that the engine takes
 
 _TEXTS: Final = re.compile(r"""[rRbB]{0,2}(\"(\\.|[^\"\\])*\"|'(\\.|[^'\\])*')""")
 _MACRO: Final = re.compile(r"\.\s*(?:map|filter|all|exists|exists_one)\s*\(\s*([A-Za-z_]\w*)\s*,")
 _MEMBERS: Final = re.compile(r"(?<![\w.\]])([A-Za-z_]\w*)((?:\s*\.\s*[A-Za-z_]\w*+(?!\s*\())+)")
+_MATCHES: Final = re.compile(r"\bmatches\s*\(")
+_LITERAL: Final = re.compile(r"\bmatches\s*\(\s*''\s*\)")
+_REPEATED: Final = re.compile(r"\{\s*(\d{1,9})\s*(?:,\s*(\d{0,9})\s*)?\}")
 _PATH: Final = re.compile(r"\s*[A-Za-z_]\w*(\s*\.\s*[A-Za-z_]\w*)*\s*")
 _TYPES: Final = frozenset(
     {"int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"}
@@ -80,6 +86,8 @@ class Expression:
         self.path = parts if _PATH.fullmatch(source) and parts[0] in self.names else None
         self._loops, self._deep = len(macros), _depth(bare, macros)
         self._joins = bare.count("+") + bare.count(",") - len(macros)
+        self._matches = len(_MATCHES.findall(bare))
+        self._is_literal = self._matches == len(_LITERAL.findall(bare))
 
     def __call__(self, variables: Mapping[str, Any]) -> Any:
         """Its value, as JSON.
@@ -107,15 +115,32 @@ class Expression:
 
     def _is_too_much(self, given: Mapping[str, Any]) -> bool:
         """Whether it may take for ever, or all memory: nothing can break it off."""
-        elements, longest, characters = _measured(given)
-        if elements > _MOST_ELEMENTS:
+        size = _measured(given)
+        if size.elements > _MOST_ELEMENTS:
             return True
-        if not self._loops:
+        steps, growth = 1.0, 1.0
+        if self._loops:
+            steps = self._loops * (size.longest + self._joins) ** self._deep
+            growth = (self._joins / self._loops + 1) ** self._loops  # [x].map(a, a + a).map(...)
+            whole = growth * (size.elements + size.characters + len(self.source))
+            if steps > _MOST_STEPS or whole > _MOST_SIZE:
+                return True
+        if not self._matches:
             return False
-        steps = self._loops * (longest + self._joins) ** self._deep
-        growth = (self._joins / self._loops + 1) ** self._loops  # [x].map(a, a + a).map(...)
-        size = growth * (elements + characters + len(self.source))
-        return steps > _MOST_STEPS or size > _MOST_SIZE
+        states = _states(self.source)
+        if not self._is_literal:
+            states = max([states, *(_states(text) for text in size.texts)])
+        longest = max([len(self.source), *map(len, size.texts)])
+        cost = growth * longest * states + _COMPILES
+        return self._matches * steps * cost > _MOST_MATCHED
+
+
+def _states(pattern: str) -> int:
+    """How many states a pattern has at most: each may be looked at for each character."""
+    found = len(pattern)
+    for least, most in _REPEATED.findall(pattern):
+        found = min(found * max(int(least), int(most or 0), 1), _MOST_STATES)
+    return min(found, _MOST_STATES)
 
 
 def _syntax(message: str) -> str:
@@ -143,18 +168,35 @@ def _depth(bare: str, macros: Iterable[re.Match[str]]) -> int:
     return deepest
 
 
-def _measured(value: Any) -> tuple[int, int, int]:
-    """How many elements a value has in all, how many its longest part has, and its characters."""
+class _Size(NamedTuple):
+    """How large a value is.
+
+    Attributes:
+        elements: how many it has in all.
+        longest: how many its longest part has.
+        characters: of all its texts.
+        texts: those.
+    """
+
+    elements: int
+    longest: int
+    characters: int
+    texts: list[str]
+
+
+def _measured(value: Any) -> _Size:
     count, longest, characters, waiting = 0, 0, 0, [value]
+    texts: list[str] = []
     while waiting and count <= _MOST_ELEMENTS:
         count += 1
         each = waiting.pop()
         if isinstance(each, str):
             characters += len(each)
+            texts.append(each)
         elif isinstance(each, dict | list):
             longest = max(longest, len(each))
             waiting.extend(each.values() if isinstance(each, dict) else each)
-    return count, longest, characters
+    return _Size(count, longest, characters, texts)
 
 
 @functools.lru_cache(maxsize=4096)

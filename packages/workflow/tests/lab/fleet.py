@@ -22,13 +22,17 @@ from typing import Any
 
 import fleet_plans
 from postgres import server
+from random_plans import Generator, is_right
 from rollcage import open_store
 from rollcage.store import Store
 from rollcage_workflow import Execution, execution
 from rollcage_workflow.engine import Engine, board, transact
 from rollcage_workflow.orders import Commands
+from rollcage_workflow.signals import Signals
 
 LIMIT = 600.0  # seconds, after which something hangs
+MIXES = 40  # random plans that each worker has
+_PLACES = ("sqlite", "postgres", "files")
 _LINE = 69  # bytes of a line in the world: a sign, a key and a name
 
 
@@ -47,14 +51,22 @@ def _serve(
         ):
             setattr(module, name, value)
     fleet_plans.WORLD = world
-    plans = (fleet_plans.kills, fleet_plans.blinds, fleet_plans.chaos)
+    mixes = [Generator(number).plan() for number in range(MIXES)]
+    plans: list[Any] = [
+        fleet_plans.kills,
+        fleet_plans.blinds,
+        fleet_plans.chaos,
+        *(mix[0] for mix in mixes),
+    ]
+    inner = {name: plan for mix in mixes for name, plan in mix[1].items()}
     tools: list[Any] = [
         fleet_plans.mark,
         fleet_plans.blind,
         fleet_plans.breaks,
         fleet_plans.take_back,
     ]
-    made = Engine(engine, store=store, plans=plans, tools=tools, every=0.1, concurrency=concurrency)
+    made = Engine(engine, store=store, plans=plans, workflows=inner, tools=tools, every=0.1,
+                  patience=0.1, concurrency=concurrency)  # fmt: skip
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     made.serve(stop, grace=20.0)
@@ -143,15 +155,23 @@ class Fleet:
 
 @contextmanager
 def fleet(
-    folder: Path, *, seed: int, workers: int, postgres: str | None, is_reckless: bool = False
+    folder: Path,
+    *,
+    seed: int,
+    workers: int,
+    postgres: str | None,
+    in_files: bool = False,
+    is_reckless: bool = False,
 ) -> Iterator[Fleet]:
-    """Workers in a folder, on SQLite, or on a PostgreSQL server (its URL)."""
+    """Workers in a folder, on SQLite, on a PostgreSQL server (its URL), or on files of JSON."""
     name = f"fleet_{seed}_{os.getpid()}"
     join = "&" if postgres and "?" in postgres else "?"
     store = f"sqlite:///{folder}/runs.db" if postgres is None else f"{postgres}{join}schema={name}"
-    url = f"sqlite:///{folder}/engine.db"
+    url: str | None = f"sqlite:///{folder}/engine.db"
     if postgres is not None:
         url = f"{postgres}{join}schema={name}_engine"
+    if in_files:
+        store, url = f"{folder}/store", None
     made = Fleet(folder, store, url, seed, is_reckless=is_reckless)
     try:
         for _ in range(workers):
@@ -201,8 +221,46 @@ def check_chaos(made: Fleet, ids: list[str], steps: int) -> int:
     return failed
 
 
+def start_mixed(made: Fleet, count: int) -> list[str]:
+    """Executions of random plans, of which every other one fails; with the signals they want."""
+    ids = [f"mixed-{n}" for n in range(count)]
+    for n, each in enumerate(ids):
+        for _ in range(20):
+            Signals(made.store, each).send("go", n, by="carl")
+        inputs = {"where": each, "fails": bool(n % 2)}
+        made.commands.start(f"mixed{n // 2 % MIXES}", inputs, id=each, by="carl")
+    return ids
+
+
+def check_mixed(made: Fleet, ids: list[str]) -> tuple[int, int]:
+    """Each that failed is rolled back whole, of the others stands what their plans leave.
+
+    Returns:
+        How many effects there are, and how many executions failed.
+    """
+    effects = failed = 0
+    for n, each in enumerate(ids):
+        found, standing = made.job(each), made.standing(each)
+        assert min(standing.values(), default=0) >= 0, (each, standing)
+        if n % 2:
+            failed += 1
+            assert found.status == "rolled_back", (each, found)
+            assert not +standing, (each, standing)
+        else:
+            assert found.status == "completed", (each, found)
+            expected = Generator(n // 2 % MIXES).plan()[2]
+            assert is_right(expected, +standing), (each, standing, expected)
+        effects += (+standing).total()
+    return effects, failed
+
+
 def _one(what: str, made: Fleet, count: int, kills: int, every: int) -> str:
     """One kind of plan, with kills, and what came of it."""
+    if what == "mixed":
+        ids = start_mixed(made, count)
+        made.kill_until_done(kills=kills, every=every)
+        effects, failed = check_mixed(made, ids)
+        return f"{effects} effects right, {failed} of {count} rolled back whole"
     more = {"fails": lambda n: bool(n % 2)} if what == "chaos" else {}
     ids = made.start(what, count, **more)
     made.kill_until_done(kills=kills, every=every)
@@ -216,26 +274,32 @@ def _one(what: str, made: Fleet, count: int, kills: int, every: int) -> str:
 
 
 def main() -> None:
-    """All of it, on SQLite and on PostgreSQL."""
+    """All of it, on SQLite, on PostgreSQL and on files, which need no engine."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workflows", type=int, default=50)
     parser.add_argument("--kills", type=int, default=12, help="in each")
     parser.add_argument("--every", type=int, default=60, help="effects between two kills")
-    parser.add_argument("--only", choices=["sqlite", "postgres"])
+    parser.add_argument("--only", choices=_PLACES)
+    parser.add_argument("--plans", choices=["kills", "blinds", "chaos", "mixed"])
     given = parser.parse_args()
     counts = {"kills": given.workflows, "blinds": max(given.workflows // 4, 1), "chaos": 100}
-    for place in ("sqlite", "postgres"):
+    counts["mixed"] = 2 * MIXES
+    for place in _PLACES:
         if given.only not in (None, place):
             continue
-        url = None if place == "sqlite" else server()
+        url = server() if place == "postgres" else None
         for seed in range(given.seeds):
             for number, (what, count) in enumerate(counts.items()):
+                if given.plans not in (None, what):
+                    continue
                 began = time.monotonic()
                 at = seed * 10 + number
                 with (
                     tempfile.TemporaryDirectory() as folder,
-                    fleet(Path(folder), seed=at, workers=3, postgres=url) as made,
+                    fleet(
+                        Path(folder), seed=at, workers=3, postgres=url, in_files=place == "files"
+                    ) as made,
                 ):
                     said = _one(what, made, count, given.kills, given.every)
                     took = f"{made.kills} kills, {time.monotonic() - began:.0f} s"

@@ -1,0 +1,53 @@
+"""What an expression may cost: nothing can break one off."""
+
+import time
+from typing import Any
+
+import pytest
+from rollcage_workflow.errors import ExpressionFailed
+from rollcage_workflow.expressions import fill
+
+
+def test_expressions_take_no_longer_than_they_may() -> None:
+    many = [{"n": n, "text": "x" * 20} for n in range(600)]
+    chained = "=a.filter(x, x.n > 1).map(x, {'n': x.n}).map(x, x.n)"
+    assert len(fill(chained, {"a": many})) == 598
+    ones = f"[{','.join(['1'] * 300)}]"
+    for endless in (
+        f"={ones}.map(a, {ones}.map(b, {ones}.map(c, c)))",
+        "=['" + "x" * 500 + "']" + ".map(a, a + a)" * 20,
+        "=a.map(x, a.map(y, a.map(z, z)))",
+    ):
+        with pytest.raises(ExpressionFailed, match="too large"):
+            fill(endless, {"a": many})
+
+
+@pytest.mark.parametrize(
+    ("source", "given"),
+    [
+        ("=a.matches('[ab]*a[ab]{5000}c')", "ab" * 50_000),
+        ("=a.text.matches(a.pattern)", {"text": "ab" * 50_000, "pattern": "[ab]*a[ab]{5000}c"}),
+        ("=a.text.matches(a.pattern)", {"text": "ab" * 5_000, "pattern": "((a{50}){50}b{2})?"}),
+        ("=a.all(x, !a[0].matches(x))", ["a" * 100_000] + ["a+b"] * 200),
+        ("=a.filter(x, x.matches('^a'))", ["a"] * 100_000),
+        ("=a.map(x, x + x).filter(x, x.matches('^[ab]{900}c'))", ["ab" * 200] * 1000),
+    ],
+)
+def test_a_pattern_takes_no_longer_than_it_may(source: str, given: Any) -> None:
+    began = time.monotonic()
+    with pytest.raises(ExpressionFailed, match="too large"):
+        fill(source, {"a": given})
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "expected"),
+    [
+        ("=a.matches('^b')", "b" * 1_000_000, True),
+        ("=a.matches('^[a-z.]{3,40}@[a-z]{2,40}$')", "ann@home", True),
+        ("=size(a.filter(x, x.matches('^a{2}')))", ["aab"] * 500, 500),
+        ("=a.text.matches(a.pattern)", {"text": "ab" * 500, "pattern": "^(ab){3,500}$"}, True),
+    ],
+)
+def test_a_pattern_that_is_soon_done_is_matched(source: str, given: Any, expected: Any) -> None:
+    assert fill(source, {"a": given}) == expected
