@@ -300,7 +300,7 @@ class ShowsHalts(ReferenceHarness):
     def check(self, performance: Performance) -> Session | None:
         return performance.session
 
-    def told(self, error: Exception) -> str:
+    def answer_to(self, error: Exception) -> str:
         return f"error: {error}"
 
 

@@ -27,8 +27,8 @@ Body = Callable[..., Any]
 class HidesReasons(ReferenceHarness):
     """Tells the model that a call was refused, and nothing that helps it go on."""
 
-    def told(self, error: Exception) -> str:
-        return "error: refused" if isinstance(error, Blocked) else super().told(error)
+    def answer_to(self, error: Exception) -> str:
+        return "error: refused" if isinstance(error, Blocked) else super().answer_to(error)
 
 
 class StreamsUnguarded(ReferenceHarness):

@@ -33,7 +33,7 @@ class Backwards(ReferenceHarness):
                     try:
                         shown.insert(0, self.shown(self.call(performance, *calls[index])))
                     except Exception as error:  # noqa: BLE001 - as in the reference
-                        shown.insert(0, self.told(error))
+                        shown.insert(0, self.answer_to(error))
         return tuple(shown)
 
 

@@ -58,7 +58,7 @@ def test_the_way_of_a_tool(registry: Registry) -> None:
     governed = registry.tool("send")
     assert governed.pin is not None
     assert (governed.pin.proposed_by, governed.pin.approved_by) == ("ann", "bob")
-    assert governed.said == ("bob", "use post")
+    assert governed.last_change == ("bob", "use post")
     assert registry.deactivate("send", "mail", by="bob").packs == frozenset()
 
 

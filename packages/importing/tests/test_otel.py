@@ -412,7 +412,7 @@ def test_circles_strangers_and_doubles_do_no_harm(tmp_path: Path) -> None:
     assert [step.time for step in run.steps] == [8000, 9000]
     assert found.runs[0].skipped == {
         "its parents form a circle": 2,
-        "told twice: it has the id of another span": 1,
+        "a duplicate: it has the id of another span": 1,
     }
 
 

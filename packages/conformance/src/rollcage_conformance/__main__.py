@@ -13,8 +13,8 @@ def main(folder: Path) -> None:
     """Write a file for each golden scenario into `folder`."""
     for name in GOLDENS:
         with tempfile.TemporaryDirectory() as store:
-            told = traces(name, Stage(ReferenceHarness(), Path(store)), "sync")
-        text = json.dumps(told, indent=1, ensure_ascii=False, sort_keys=True)
+            made = traces(name, Stage(ReferenceHarness(), Path(store)), "sync")
+        text = json.dumps(made, indent=1, ensure_ascii=False, sort_keys=True)
         (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 

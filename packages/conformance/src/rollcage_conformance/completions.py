@@ -110,7 +110,7 @@ def parse_request(data: bytes) -> dict[str, Any]:
 
 
 def _check_results(messages: list[object]) -> None:
-    """Each tool call is answered before anything else is said, as OpenAI itself demands it."""
+    """Each tool call is answered before any other message, as OpenAI itself demands it."""
     waiting: list[object] = []
     for index, each in enumerate(messages):
         where = f"messages[{index}]"

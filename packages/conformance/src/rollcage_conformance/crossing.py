@@ -259,11 +259,11 @@ def deciding(matrix: Matrix, recorder: Party, replayer: Party, plot: Plot, mode:
         reasons.append(f"the agent ended with {type(driven.error).__name__}: {driven.error}")
     if driven.result.text != recorded.result.text:
         reasons.append(f"it says {driven.result.text!r} instead of {recorded.result.text!r}")
-    asked, told = (
+    asked, made = (
         [_placed(step) for step in normalise(p.events)["steps"]] for p in (recorded, driven)
     )
-    if asked != told:
-        reasons.append(f"it made the calls {told} instead of {asked}")
+    if asked != made:
+        reasons.append(f"it made the calls {made} instead of {asked}")
     found = _compared((recorder.name, replayer.name), (), recorded, driven)
     return _because(found, reasons)
 

@@ -38,11 +38,11 @@ def _record(step: Step, parent: int | None) -> dict[str, Any]:
     record = {field: getattr(step, field) for field in _OF_A_CALL}
     record["how"] = "replayed" if step.origin else "blocked" if step.state == "blocked" else "ran"
     record["parent"] = parent
-    said = {"occurrence": [*step.occurrence], "verdict": step.verdict, "outcome": step.outcome,
+    fields = {"occurrence": [*step.occurrence], "verdict": step.verdict, "outcome": step.outcome,
             "labels": [*step.labels]}  # fmt: skip
     if step.decided_by:
         record["rejected_by" if step.state == "blocked" else "approved_by"] = step.decided_by
-    return record | {field: each for field, each in said.items() if each}
+    return record | {field: each for field, each in fields.items() if each}
 
 
 def answers(events: Iterable[Event]) -> list[dict[str, Any]]:
@@ -51,21 +51,21 @@ def answers(events: Iterable[Event]) -> list[dict[str, Any]]:
     The arguments of calls are JSON that the model wrote; here they are read, for two models may
     write one value in two ways. What differs from run to run (ids) is left out.
     """
-    told: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for step in steps(events, "model"):
         outcome = step["outcome"]
-        said = dict(outcome.get("answer", {}))
-        if "tool_calls" in said:
-            calls = said["tool_calls"]
-            said["tool_calls"] = [[call["name"], json.loads(call["arguments"])] for call in calls]
+        fields = dict(outcome.get("answer", {}))
+        if "tool_calls" in fields:
+            calls = fields["tool_calls"]
+            fields["tool_calls"] = [[call["name"], json.loads(call["arguments"])] for call in calls]
         if "usage" in outcome:
-            said["usage"] = outcome["usage"]
-        told.append({name: each for name, each in said.items() if name in _ANSWER})
-    return told
+            fields["usage"] = outcome["usage"]
+        found.append({name: each for name, each in fields.items() if name in _ANSWER})
+    return found
 
 
 def _place(found: Mapping[int, Step], number: int) -> tuple[tuple[int, int], ...]:
-    """Where a step stands: its ancestors' places, then its own."""
+    """The place of a step: its ancestors' places, then its own."""
     step = found[number]
     own = ((step.turn, step.slot),)
     return own if step.parent is None else _place(found, step.parent) + own
@@ -75,12 +75,12 @@ def normalise(events: Iterable[Event]) -> dict[str, Any]:
     """A trace in the form that every adapter has in common.
 
     Times, ids, hashes, call ids and agents' names are left out. Of model steps there is what the
-    model said and which calls it asked for: their arguments are a framework's own messages. Turns
+    model's answer and the calls in it: their arguments are a framework's own messages. Turns
     count from 0 within their branch.
     """
     events = list(events)
     turns: dict[Any, list[int]] = {}
-    told: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for step in steps(events):
         known = turns.setdefault(step["parent"], [])
         if step["turn"] not in known:
@@ -96,19 +96,19 @@ def normalise(events: Iterable[Event]) -> dict[str, Any]:
             record["labels"] = step["labels"]
         if "outcome" in step:
             record["outcome"] = _outcome(step["outcome"])
-        told.append(record)
+        found.append(record)
     run = fold(enumerate(events, 1))
     status = str(run.finished["status"]) if run.finished else ""
-    normal = {"mode": run.started["mode"], "status": status, "steps": told}
-    said = [{n: each[n] for n in ("text", "tool_calls") if n in each} for each in answers(events)]
-    return {**normal, "answers": said} if said else normal
+    normal = {"mode": run.started["mode"], "status": status, "steps": found}
+    texts = [{n: each[n] for n in ("text", "tool_calls") if n in each} for each in answers(events)]
+    return {**normal, "answers": texts} if texts else normal
 
 
 def _outcome(outcome: Mapping[str, Any]) -> dict[str, Any]:
-    told = {field: outcome[field] for field in _OUTCOME if field in outcome}
+    found = {field: outcome[field] for field in _OUTCOME if field in outcome}
     if "error" in outcome:
-        told["error"] = {field: outcome["error"][field] for field in ("type", "message")}
-    return told
+        found["error"] = {field: outcome["error"][field] for field in ("type", "message")}
+    return found
 
 
 def load_golden(name: str) -> list[dict[str, Any]]:

@@ -112,10 +112,10 @@ class OpenAIServer:
             return number, self._called(self._answers, request, number)
         if number <= len(self._answers):
             return number, self._answers[number - 1]
-        message = (
+        problem = (
             f"the script of {len(self._answers)} answers has none for {_shown(request, number)}"
         )
-        return number, self.trouble(message)
+        return number, self.trouble(problem)
 
     def _called(self, answer: Answer, request: dict[str, Any], number: int) -> Reply | Failure:
         try:
@@ -128,11 +128,11 @@ class OpenAIServer:
             f"the answer is {given!r}, not a Reply or Failure, to {_shown(request, number)}"
         )
 
-    def trouble(self, said: str) -> Failure:
+    def trouble(self, problem: str) -> Failure:
         """Note what leaving the context is to raise. For the server's threads."""
         with self._lock:
-            self._troubles.append(said)
-        return Failure(500, said)
+            self._troubles.append(problem)
+        return Failure(500, problem)
 
 
 def _shown(request: dict[str, Any], number: int) -> str:

@@ -120,9 +120,11 @@ class ReferenceHarness:
         return []
 
     def remembered(self, performance: Performance) -> tuple[int, Sequence[str]]:
-        """The turn to go on with, and the results before it; the session is told what is done."""
+        """The turn to go on with, and the results before it; the session learns what is done."""
         turns: list[Sequence[str]] = performance.memory or []
-        ids = [_call_id(turn, slot) for turn, told in enumerate(turns) for slot in range(len(told))]
+        ids = [
+            _call_id(turn, slot) for turn, calls in enumerate(turns) for slot in range(len(calls))
+        ]
         if performance.session is not None:
             performance.session.seen({"": ids})
         return len(turns), turns[-1] if turns else ()
@@ -221,7 +223,7 @@ class ReferenceHarness:
                 try:
                     return self.shown(self.call(performance, *call))
                 except Exception as error:  # noqa: BLE001 - this framework shows the model errors
-                    return self.told(error)
+                    return self.answer_to(error)
 
         with self.turn(performance) as slots, ThreadPoolExecutor(len(calls)) as pool:
             running = [
@@ -240,7 +242,7 @@ class ReferenceHarness:
                 try:
                     return self.shown(await self.acall(performance, *call))
                 except Exception as error:  # noqa: BLE001 - this framework shows the model errors
-                    return self.told(error)
+                    return self.answer_to(error)
 
         with self.turn(performance) as slots:
             running = [one(slots, index, call) for index, call in enumerate(calls)]
@@ -254,7 +256,7 @@ class ReferenceHarness:
         """What the model is shown of a tool's result."""
         return text_of(value)
 
-    def told(self, error: Exception) -> str:
+    def answer_to(self, error: Exception) -> str:
         """What the model is shown of an error; those that stop the run end the agent."""
         if isinstance(error, HALTED):
             raise error
@@ -364,7 +366,7 @@ def _model(
 
 
 def _assembled(pieces: list[Any]) -> tuple[Sequence[ToolCall] | str, tuple[str, ...]]:
-    *said, _ = pieces
-    if isinstance(said[0], str):
-        return "".join(said), tuple(said)
-    return [(name, arguments) for name, arguments in said[0]], ()
+    *texts, _ = pieces
+    if isinstance(texts[0], str):
+        return "".join(texts), tuple(texts)
+    return [(name, arguments) for name, arguments in texts[0]], ()

@@ -35,7 +35,7 @@ Message = Sequence[ToolCall] | str | Exception
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a framework, together with its adapter, can do. What it can't is said here, as False.
+    """What a framework and its adapter can do; what they can't is declared as False.
 
     Attributes:
         sync: agents run synchronously.
@@ -223,7 +223,7 @@ class Script:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Performance:
-    """What a harness is told of one run.
+    """What a harness gets for one run.
 
     Attributes:
         scenario: what is played.

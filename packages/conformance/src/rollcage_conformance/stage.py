@@ -289,7 +289,7 @@ async def _awaited(running: Coroutine[Any, Any, Result]) -> Result:
 
 async def _cancelled(running: Coroutine[Any, Any, Result], hold: Hold) -> Result:
     """Cancel an agent as soon as the tool's body runs; if it ends first, that is its result."""
-    reached = asyncio.ensure_future(hold.reached())  # first: it says which loop is to be told
+    reached = asyncio.ensure_future(hold.reached())  # first: it knows which loop to notify
     agent = asyncio.ensure_future(running)
     await asyncio.wait({agent, reached}, return_when=asyncio.FIRST_COMPLETED)
     reached.cancel()

@@ -105,7 +105,7 @@ class FacadeSnapshot(FacadeGuard):
                 continue
             pins[governed.kind][governed.name] = governed.pin.digest
             if governed.deprecated:
-                by, why = governed.said
+                by, why = governed.last_change
                 _log.warning("%s %s is deprecated by %s: %s", *at, by, why or "no reason given")
         models = pins["model"] if about_models else None
         return cls(name, pins["tool"], models, state.tools, option)

@@ -98,7 +98,7 @@ class Governed:
         frozen: whether no session gets it until it is unfrozen.
         deprecated: whether it can't be added to packs, and sessions that have it warn.
         approved: the digests of all its descriptions that were ever approved.
-        said: who made its last transition, and why.
+        last_change: who made its last transition, and why.
     """
 
     kind: Kind
@@ -109,7 +109,7 @@ class Governed:
     frozen: bool = False
     deprecated: bool = False
     approved: frozenset[str] = frozenset()
-    said: tuple[str, str] = ("", "")
+    last_change: tuple[str, str] = ("", "")
 
     @property
     def status(self) -> Status:
@@ -265,7 +265,7 @@ class Lifecycle:
 
     def _set(self, old: Governed, line: Mapping[str, Any], **changes: Any) -> None:
         change = line["by"], line["why"]
-        self.tools[line["kind"], old.name] = dataclasses.replace(old, said=change, **changes)
+        self.tools[line["kind"], old.name] = dataclasses.replace(old, last_change=change, **changes)
 
 
 _TRANSITIONS: Final[dict[str, Callable[[Lifecycle, Mapping[str, Any]], None]]] = {

@@ -189,13 +189,13 @@ class Registry:
         self, name: str, pack: str, *, by: str, why: str = "", kind: Kind = "tool"
     ) -> Governed:
         """Add an approved tool to a pack; a pack exists once a tool is in it."""
-        return self._moved("tool.activated", name, by, why, kind, {"pack": _said("pack", pack)})
+        return self._moved("tool.activated", name, by, why, kind, {"pack": _named("pack", pack)})
 
     def deactivate(
         self, name: str, pack: str, *, by: str, why: str = "", kind: Kind = "tool"
     ) -> Governed:
         """Remove a tool from a pack."""
-        return self._moved("tool.deactivated", name, by, why, kind, {"pack": _said("pack", pack)})
+        return self._moved("tool.deactivated", name, by, why, kind, {"pack": _named("pack", pack)})
 
     def freeze(self, name: str, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
         """Withhold the tool from all sessions that open from now on, whatever their facade."""
@@ -219,7 +219,7 @@ class Registry:
         """
         if isinstance(packs, str) or not packs:
             raise GovernanceError(f"a facade needs a list of packs, not {packs!r}")
-        event = {"facade": _said("facade", name), "packs": sorted(set(packs))}
+        event = {"facade": _named("facade", name), "packs": sorted(set(packs))}
         state = self._write("facade.defined", by, why, lambda _: event)
         return FacadeSnapshot.of(state, name, self.where, self.option)
 
@@ -299,7 +299,7 @@ def _person(by: object) -> str:
         raise GovernanceError(f"by= has to name a person: {error}") from None
 
 
-def _said(what: str, text: str) -> str:
+def _named(what: str, text: str) -> str:
     if not _text(what, text).strip():
         raise GovernanceError(f"{what}= is empty, and the registry has to record it")
     return text

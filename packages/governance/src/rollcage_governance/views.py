@@ -58,7 +58,8 @@ def governed_data(each: Governed, *, whole: bool = False) -> dict[str, Any]:
     pin, proposal = each.pin, each.proposal
     data: dict[str, Any] = {
         "kind": each.kind, "tool": each.name, "status": each.status, "packs": sorted(each.packs),
-        "said": {"by": each.said[0], "why": each.said[1]}, "pin": None, "proposal": None,
+        "last_change": {"by": each.last_change[0], "why": each.last_change[1]},
+        "pin": None, "proposal": None,
     }  # fmt: skip
     if pin is not None:
         approved: dict[str, Any] = {"contract": dict(pin.contract)} if whole else {}

@@ -62,7 +62,7 @@ def import_(
 
 
 def _print(run: ImportedRun) -> None:
-    said = "was imported before" if run.there else counted(run.steps or 0, "step")
-    console().print(f"{run.run}  {visible(run.name)}: {said}", markup=False, soft_wrap=True)
+    result = "was imported before" if run.there else counted(run.steps or 0, "step")
+    console().print(f"{run.run}  {visible(run.name)}: {result}", markup=False, soft_wrap=True)
     for why, count in run.skipped.items():
         console().print(f"  no step: {visible(why)}: {count}", markup=False, soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from rollcage.adapter import NOT_RECORDED, Answer
 
 from rollcage_import.messages import answered, conversation
-from rollcage_import.spans import Kind, Span, data_of, moment, structured, told_to_model
+from rollcage_import.spans import Kind, Span, data_of, moment, structured, tool_answer
 
 __all__ = ["langsmith_spans"]
 
@@ -81,7 +81,7 @@ def _arguments(given: Any) -> Any:
 def _result(given: Any) -> tuple[Any, str]:
     if not isinstance(given, dict) or not given:
         return NOT_RECORDED, ""
-    value, call_id = told_to_model(given["output"] if given.keys() == {"output"} else given)
+    value, call_id = tool_answer(given["output"] if given.keys() == {"output"} else given)
     return structured(value), call_id
 
 
@@ -97,9 +97,9 @@ def _answer(given: dict[str, Any]) -> Answer | None:
 def _usage(given: dict[str, Any], outputs: dict[str, Any], found: Any) -> dict[str, int]:
     generation = data_of(found[0]) if isinstance(found, list) and found else {}
     message = data_of(generation.get("message"))
-    told = data_of(message.get("kwargs")) or message
+    fields = data_of(message.get("kwargs")) or message
     places = (
-        data_of(told.get("usage_metadata")),
+        data_of(fields.get("usage_metadata")),
         data_of(outputs.get("usage_metadata")),
         data_of(data_of(outputs.get("llm_output")).get("token_usage")),
         given,

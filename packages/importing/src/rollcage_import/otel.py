@@ -11,7 +11,7 @@ from rollcage.adapter import NOT_RECORDED, Answer, Effect
 
 from rollcage_import import names
 from rollcage_import.messages import answered, conversation
-from rollcage_import.spans import Kind, Span, structured, told_to_model
+from rollcage_import.spans import Kind, Span, structured, tool_answer
 
 __all__ = ["otel_spans"]
 
@@ -73,43 +73,43 @@ def _span(given: dict[str, Any], scope: str, *, base64_ids: bool) -> Span | None
     start, end = (_nanoseconds(given.get(f"{field}TimeUnixNano")) for field in ("start", "end"))
     if not ids[0] or not ids[1] or start is None:
         return None
-    said = _unfolded(_attributes(given.get("attributes")))
+    values = _unfolded(_attributes(given.get("attributes")))
     events = [
         (str(e.get("name", "")), _attributes(e.get("attributes")))
         for e in _objects(given, "events")
     ]
-    kind, other = _kind(said)
+    kind, other = _kind(values)
     named = str(given.get("name") or "")
     span = Span(
-        ids[0], ids[1], ids[2], kind, _called(said, kind, named) or other, named, start, end
+        ids[0], ids[1], ids[2], kind, _called(values, kind, named) or other, named, start, end
     )
     status = given.get("status")
-    span.error = _error(said, events, status if isinstance(status, dict) else _NOTHING)
-    span.conversation = str(_first(said, names.CONVERSATION, ""))
+    span.error = _error(values, events, status if isinstance(status, dict) else _NOTHING)
+    span.conversation = str(_first(values, names.CONVERSATION, ""))
     ours = scope == _OURS
     if kind == "tool":
-        span.args = structured(_first(said, names.ARGUMENTS), scalars=ours)
-        gave = structured(_first(said, names.RESULT), scalars=ours)
-        span.result, call_id = told_to_model(gave)
-        span.call_id = str(_first(said, names.CALL_ID, call_id))
-        span.effect = _EFFECTS.get(said.get("rollcage.step.effect", "") if ours else "", "write")
+        span.args = structured(_first(values, names.ARGUMENTS), scalars=ours)
+        gave = structured(_first(values, names.RESULT), scalars=ours)
+        span.result, call_id = tool_answer(gave)
+        span.call_id = str(_first(values, names.CALL_ID, call_id))
+        span.effect = _EFFECTS.get(values.get("rollcage.step.effect", "") if ours else "", "write")
     if kind == "model":
-        span.args, span.answer = _asked(said, events), _answer(said, events)
+        span.args, span.answer = _asked(values, events), _answer(values, events)
     if kind in ("tool", "model"):
-        span.agent = str(_first(said, names.AGENT[:2], ""))
-    if said.get("rollcage.step.state") == _WAS_REFUSED:
+        span.agent = str(_first(values, names.AGENT[:2], ""))
+    if values.get("rollcage.step.state") == _WAS_REFUSED:
         span.refused = span.error[0] if span.error else _WAS_REFUSED
     return span
 
 
-# --- what is said of it --------------------------------------------------------------------------
+# --- attributes ----------------------------------------------------------------------------------
 
 
-def _kind(said: Attributes) -> tuple[Kind, str]:
+def _kind(values: Attributes) -> tuple[Kind, str]:
     """What a span is about; of one that is no step, what it says that it is."""
     other = ""
     for attribute, kinds in names.KINDS.items():
-        value = said.get(attribute)
+        value = values.get(attribute)
         if isinstance(value, str):
             if value in kinds:
                 return kinds[value], ""
@@ -117,50 +117,50 @@ def _kind(said: Attributes) -> tuple[Kind, str]:
     return "other", other or "nothing that the conventions name"
 
 
-def _called(said: Attributes, kind: Kind, named: str) -> str:
+def _called(values: Attributes, kind: Kind, named: str) -> str:
     if kind == "other":
         return ""
     operation, _, rest = named.partition(" ")
-    shown = rest if operation == said.get("gen_ai.operation.name") else named
-    return str(_first(said, names.NAMES[kind], "") or shown)
+    shown = rest if operation == values.get("gen_ai.operation.name") else named
+    return str(_first(values, names.NAMES[kind], "") or shown)
 
 
 def _error(
-    said: Attributes, events: Sequence[tuple[str, Attributes]], status: Mapping[str, Any]
+    values: Attributes, events: Sequence[tuple[str, Attributes]], status: Mapping[str, Any]
 ) -> tuple[str, str] | None:
-    if status.get("code") not in _ERROR and "error.type" not in said:
+    if status.get("code") not in _ERROR and "error.type" not in values:
         return None
     raised = next((each for name, each in reversed(events) if name == "exception"), {})
-    kind = said.get("error.type") or raised.get("exception.type") or "Error"
+    kind = values.get("error.type") or raised.get("exception.type") or "Error"
     message = raised.get("exception.message") or status.get("message") or ""
     return str(kind), str(message)
 
 
-def _asked(said: Attributes, events: Sequence[tuple[str, Attributes]]) -> Any:
-    given = _first(said, names.MESSAGES)
+def _asked(values: Attributes, events: Sequence[tuple[str, Attributes]]) -> Any:
+    given = _first(values, names.MESSAGES)
     if given is NOT_RECORDED:
         given = [{"role": _ASKED[name], **each} for name, each in events if name in _ASKED]
         given = given or _of_events(events, "gen_ai.prompt")
     return given if given is NOT_RECORDED else conversation(given)
 
 
-def _answer(said: Attributes, events: Sequence[tuple[str, Attributes]]) -> Answer | None:
-    given = _first(said, names.ANSWER)
-    calls = said.get("ai.response.toolCalls")
+def _answer(values: Attributes, events: Sequence[tuple[str, Attributes]]) -> Answer | None:
+    given = _first(values, names.ANSWER)
+    calls = values.get("ai.response.toolCalls")
     if calls is not None:
-        text = said.get("ai.response.text", "")
+        text = values.get("ai.response.text", "")
         given = [{"role": "assistant", "content": text, "tool_calls": calls}]
     if given is NOT_RECORDED:
         choices: Any = [each for name, each in events if name == _CHOICE]
         given = choices or _of_events(events, "gen_ai.completion")
     counts = {
-        "input_tokens": _first(said, names.INPUT_TOKENS, None),
-        "output_tokens": _first(said, names.OUTPUT_TOKENS, None),
+        "input_tokens": _first(values, names.INPUT_TOKENS, None),
+        "output_tokens": _first(values, names.OUTPUT_TOKENS, None),
     }
     usage = {name: count for name, count in counts.items() if type(count) is int and count >= 0}
     if given is NOT_RECORDED:
         return Answer(usage=usage) if usage else None
-    finish = _first(said, names.FINISH, "")
+    finish = _first(values, names.FINISH, "")
     if isinstance(finish, list):
         finish = finish[0] if finish else ""
     return answered(given, usage, str(finish))
@@ -170,8 +170,8 @@ def _of_events(events: Sequence[tuple[str, Attributes]], attribute: str) -> Any:
     return next((each[attribute] for _, each in events if attribute in each), NOT_RECORDED)
 
 
-def _first(said: Attributes, wanted: Sequence[str], default: Any = NOT_RECORDED) -> Any:
-    return next((said[name] for name in wanted if name in said), default)
+def _first(values: Attributes, wanted: Sequence[str], default: Any = NOT_RECORDED) -> Any:
+    return next((values[name] for name in wanted if name in values), default)
 
 
 # --- attributes ----------------------------------------------------------------------------------
@@ -201,17 +201,19 @@ def _value(given: Any, depth: int = 0) -> Any:
     return value
 
 
-def _unfolded(said: Attributes) -> Attributes:
+def _unfolded(values: Attributes) -> Attributes:
     """Attributes with those that are a list, an entry each (`llm.prompts.0.role`), as such."""
     lists: dict[str, dict[int, Attributes]] = {}
     for name in ("gen_ai.prompt", "gen_ai.completion", "llm.prompts", "llm.completions",
                  "llm.input_messages", "llm.output_messages"):  # fmt: skip
-        for attribute, value in said.items():
+        for attribute, value in values.items():
             if attribute.startswith(f"{name}."):
                 at, _, field = attribute[len(name) + 1 :].partition(".")
                 if at.isascii() and at.isdecimal() and len(at) < 6 and int(at) < _MOST:
                     _put(lists.setdefault(name, {}).setdefault(int(at), {}), field, value)
-    return said | {name: [_nested(each[at]) for at in sorted(each)] for name, each in lists.items()}
+    return values | {
+        name: [_nested(each[at]) for at in sorted(each)] for name, each in lists.items()
+    }
 
 
 def _put(message: Attributes, field: str, value: Any) -> None:

@@ -187,13 +187,13 @@ class _Recording:
 
     def _session(self, name: str) -> Session:
         tree = self._tree
-        message = "\n".join(sorted(repr(dataclasses.astuple(s)) for s in _spans(tree.steps)))
+        content = "\n".join(sorted(repr(dataclasses.astuple(s)) for s in _spans(tree.steps)))
         return import_session(
             name,
             store=self._store,
             format=self._format,
             trace=tree.trace,
-            source=message.encode("utf-8", "surrogateescape"),
+            source=content.encode("utf-8", "surrogateescape"),
             skipped=tree.skipped,
             clock=self._clock(),
         )
@@ -224,8 +224,8 @@ class _Recording:
         arguments = _arguments(span)
         if span.refused:
             code = _ERROR.match(span.refused)
-            told = code.group() if code else "refused"
-            session.refused(contract, arguments, reason=span.refused, code=told)
+            reason = code.group() if code else "refused"
+            session.refused(contract, arguments, reason=span.refused, code=reason)
             return
 
         def body(**_: Any) -> Any:

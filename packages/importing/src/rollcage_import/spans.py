@@ -1,4 +1,4 @@
-"""A span of whatever origin: what is told of one call, one agent, or something around them."""
+"""A span of whatever origin: one call, one agent, or something around them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import orjson
 from rollcage.adapter import NOT_RECORDED, Answer, Effect
 
-__all__ = ["Kind", "Span", "data_of", "moment", "structured", "told_to_model"]
+__all__ = ["Kind", "Span", "data_of", "moment", "structured", "tool_answer"]
 
 Kind = Literal["agent", "model", "tool", "other"]
 _LATEST: Final = 2**62  # ns: the year 2116
@@ -97,8 +97,8 @@ def data_of(value: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def told_to_model(value: Any) -> tuple[Any, str]:
-    """What a tool gave, and the id of its call, where LangChain's message for the model is told."""
+def tool_answer(value: Any) -> tuple[Any, str]:
+    """What a tool gave, and its call's id if that is recorded as LangChain's message."""
     message = data_of(value)
     fields = data_of(message.get("kwargs" if "lc" in message else "data")) or message
     kind = message.get("type") if "data" in message else fields.get("type")

@@ -21,7 +21,7 @@ class SpanStep:
     """A span that becomes a step, and the steps inside of it.
 
     Attributes:
-        span: what is told of it.
+        span: what is recorded of it.
         inside: the steps that its body made, by when they began.
         turn: the message that asked for it, as something that is the same for its calls; None
             where that is not known.
@@ -67,13 +67,13 @@ def trees(spans: Iterable[Span]) -> list[Tree]:
     return sorted((_tree(trace, each) for trace, each in by_trace.items()), key=lambda t: t.start)
 
 
-def _tree(trace: str, told: list[Span]) -> Tree:
+def _tree(trace: str, found: list[Span]) -> Tree:
     skipped: Counter[str] = Counter()
     spans: dict[str, Span] = {}
-    for span in told:
+    for span in found:
         before = spans.get(span.id)
         if before is not None:
-            skipped["told twice: it has the id of another span"] += 1
+            skipped["a duplicate: it has the id of another span"] += 1
         if before is None or (before.end is None and span.end is not None):
             spans[span.id] = span
     ordered = sorted(spans.values(), key=lambda span: (span.start, span.end or span.start, span.id))
@@ -87,8 +87,8 @@ def _tree(trace: str, told: list[Span]) -> Tree:
         skipped["its parents form a circle"] += len(spans) - len(reached)
     around = [each for each in roots if each.kind == "agent"] or roots
     top = around[0] if len(around) == 1 and around[0].kind in ("agent", "other") else None
-    start = min(span.start for span in told)
-    end = max(span.end or span.start for span in told)
+    start = min(span.start for span in found)
+    end = max(span.end or span.start for span in found)
     steps = _Steps(children, skipped).of(roots, top)
     return Tree(trace, top, start, max(start, end), steps, skipped)
 
@@ -148,7 +148,7 @@ class _Steps:
             return f"inside of {_DEEPEST} steps"
         if around is not None and _same_call(around.span, span):
             _complete(around.span, span)
-            return "the same call as the span around it, told by another instrumentation"
+            return "the same call as the span around it, recorded by another instrumentation"
         return ""
 
 
@@ -157,8 +157,8 @@ def _same_call(outer: Span, inner: Span) -> bool:
         return False
     if outer.kind == "model":
         return True
-    told = [each.args for each in (outer, inner) if each.args is not NOT_RECORDED]
-    return outer.name == inner.name and (len(told) < 2 or told[0] == told[1])
+    known = [each.args for each in (outer, inner) if each.args is not NOT_RECORDED]
+    return outer.name == inner.name and (len(known) < 2 or known[0] == known[1])
 
 
 def _complete(span: Span, twin: Span) -> None:

@@ -59,8 +59,8 @@ def same_operation(given: Mapping[str, Any], wanted: str, name: str) -> bool:
 
 
 def own(event: StepEvent) -> Attributes:
-    """What is said in our own terms: of a call, when it begins, is blocked, or was replayed."""
-    said: dict[str, Any] = {
+    """Attributes in Rollcage's terms, of a call that begins, is blocked, or was replayed."""
+    found: dict[str, Any] = {
         names.RUN: event.run,
         names.STEP: event.step or None,
         names.KIND: event.kind,
@@ -69,28 +69,28 @@ def own(event: StepEvent) -> Attributes:
         names.APPROVAL: event.approval,
         names.SIMULATED: event.simulated,
     }
-    said |= {attribute: event.get(field) for field, attribute in _WRITTEN.items()}
+    found |= {attribute: event.get(field) for field, attribute in _WRITTEN.items()}
     if event.verdict is not None:
-        said |= {attribute: event.verdict.get(field) for field, attribute in _VERDICT.items()}
+        found |= {attribute: event.verdict.get(field) for field, attribute in _VERDICT.items()}
     if event.origin is not None:
-        said[names.ORIGIN_RUN], said[names.ORIGIN_STEP] = event.origin
-    return _without_empty(said)
+        found[names.ORIGIN_RUN], found[names.ORIGIN_STEP] = event.origin
+    return _without_empty(found)
 
 
 def gen_ai(event: StepEvent) -> Attributes:
-    """What is said of a call in the terms of the conventions."""
+    """Attributes of a call in the terms of the conventions."""
     asked = operation(event)
-    said: dict[str, Any] = {
+    found: dict[str, Any] = {
         names.OPERATION: asked,
         names.CONVERSATION: event.get("conversation"),
         names.AGENT_NAME: event.name if asked == "invoke_agent" else event.agent,
     }
     if asked == "chat":
-        said[names.MODEL] = event.name
+        found[names.MODEL] = event.name
     else:
-        said |= {names.TOOL_NAME: event.name, names.TOOL_TYPE: "function"}
-        said[names.CALL_ID] = event.call_id
-    return _without_empty(said)
+        found |= {names.TOOL_NAME: event.name, names.TOOL_TYPE: "function"}
+        found[names.CALL_ID] = event.call_id
+    return _without_empty(found)
 
 
 def outcome(event: StepEvent) -> Attributes:
@@ -105,20 +105,20 @@ def content(event: StepEvent) -> Attributes:
     """What a call was asked with, and what it gave, as far as the trace holds it."""
     written = event.data()
     arguments, ended = written.get("args"), written.get("outcome") or {}
-    answer, said = ended.get("answer") or {}, dict[str, Any]()
+    answer, found = ended.get("answer") or {}, dict[str, Any]()
     if event.kind == "model" and arguments is not None:
         messages = arguments.get("messages")
         given = messages if isinstance(messages, list) else [_json(arguments)]
-        said[names.INPUT_MESSAGES] = _json([_message(each) for each in given])
+        found[names.INPUT_MESSAGES] = _json([_message(each) for each in given])
     elif arguments is not None:
-        said[names.ARGUMENTS] = _json(arguments)
+        found[names.ARGUMENTS] = _json(arguments)
     if "text" in answer or "tool_calls" in answer:
         parts = [{"type": "text", "content": answer["text"]}] if answer.get("text") else []
         parts += [{"type": "tool_call", **each} for each in answer.get("tool_calls", ())]
-        said[names.OUTPUT_MESSAGES] = _json([{"role": "assistant", "parts": parts}])
+        found[names.OUTPUT_MESSAGES] = _json([{"role": "assistant", "parts": parts}])
     elif "value" in ended:
-        said[names.RESULT] = _json(ended["value"])
-    return said
+        found[names.RESULT] = _json(ended["value"])
+    return found
 
 
 def error_message(event: StepEvent) -> str:
@@ -135,8 +135,8 @@ def _message(given: Any) -> dict[str, Any]:
     return {"role": fields.get("role", "user"), "parts": [part]}
 
 
-def _without_empty(said: dict[str, Any]) -> Attributes:
-    return {name: value for name, value in said.items() if value not in (None, "", False)}
+def _without_empty(found: dict[str, Any]) -> Attributes:
+    return {name: value for name, value in found.items() if value not in (None, "", False)}
 
 
 def _json(value: Any) -> str:

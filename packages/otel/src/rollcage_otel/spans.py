@@ -45,7 +45,7 @@ class _Open:
     span: Span
     context: Context
     about: StepEvent | RunEvent
-    said: attributes.Attributes = dataclasses.field(default_factory=dict[str, Any])
+    known: attributes.Attributes = dataclasses.field(default_factory=dict[str, Any])
     theirs: bool = False
     twin: bool = False
     ended: bool = False
@@ -109,9 +109,9 @@ class Spans(Instrument):
         links = [ids.link_to(source) for source in sources]
         opened = self._start((run.run,), name, run, before, links=links, again=undo)
         agent = {} if undo else {names.OPERATION: "invoke_agent", names.AGENT_NAME: run.name}
-        said = {names.RUN: run.run, names.ROOT: run.root, names.MODE: run.mode}
+        found = {names.RUN: run.run, names.ROOT: run.root, names.MODE: run.mode}
         source = {names.SOURCE: run.source} if run.source else {}
-        opened.span.set_attributes(said | source | agent)
+        opened.span.set_attributes(found | source | agent)
         self._before[run.run] = before
         contexts.attach(opened.context)
 
@@ -193,9 +193,9 @@ class Spans(Instrument):
             opened = self._start(key, name, event, parent, kind=kind, links=links)
         if opened.span.is_recording():
             opened.span.set_attributes(attributes.own(event))
-            opened.said = attributes.gen_ai(event) | attributes.outcome(event)
+            opened.known = attributes.gen_ai(event) | attributes.outcome(event)
             if self._content:
-                opened.said |= attributes.content(event)
+                opened.known |= attributes.content(event)
         return opened
 
     def _settled(self, event: StepEvent) -> None:
@@ -203,7 +203,7 @@ class Spans(Instrument):
         opened = self._open.pop(key, None)
         if opened is None:
             return
-        if opened.ended:  # its outcome was unknown, and somebody says now what became of it
+        if opened.ended:  # its outcome was unknown, and is recorded now
             links = [Link(opened.span.get_span_context())]
             late, parent = (*key, "resolved"), self._parent(event)
             opened = self._start(late, f"resolve {event.name}", event, parent, links=links)
@@ -211,10 +211,10 @@ class Spans(Instrument):
         elif event.status == "unknown":
             self._open[key] = opened
         if opened.span.is_recording():
-            opened.said |= attributes.outcome(event)
+            opened.known |= attributes.outcome(event)
             message = ""
             if self._content:
-                opened.said |= attributes.content(event)
+                opened.known |= attributes.content(event)
                 message = attributes.error_message(event)
             self._end(opened, event.time, state, error=event.error or state, message=message)
 
@@ -224,7 +224,7 @@ class Spans(Instrument):
         if opened.twin:
             opened.span.update_name(f"step {getattr(opened.about, 'name', '')}")
         elif not opened.theirs:
-            opened.span.set_attributes(opened.said)
+            opened.span.set_attributes(opened.known)
         _fail(opened.span, "" if state in _HARMLESS else error, message)
         opened.end(time)
 

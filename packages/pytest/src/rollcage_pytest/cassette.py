@@ -159,8 +159,8 @@ class Cassette:
         """Add to the error of a failed test what replay could not find, and what to do."""
         miss = self._missed()
         if miss is not None:
-            message = "" if miss is error else f"{miss}\n"
-            error.add_note(message + self._next("If the new behaviour is right", "rewrite"))
+            note = "" if miss is error else f"{miss}\n"
+            error.add_note(note + self._next("If the new behaviour is right", "rewrite"))
 
     def conclude(self) -> None:
         """The test has passed: fail it where its behaviour is another, or keep the recording."""
@@ -229,9 +229,9 @@ class Cassette:
             _write(self.path.parent / "blobs" / digest[:2] / digest, data)
         _write(self.path, trace.data)
 
-    def _fail(self, said: str, when: str = "", record: Record = "once") -> NoReturn:
+    def _fail(self, message: str, when: str = "", record: Record = "once") -> NoReturn:
         then = f"\n{self._next(when, record)}" if when else ""
-        pytest.fail(f"{said}{then}", pytrace=False)
+        pytest.fail(f"{message}{then}", pytrace=False)
 
     def _next(self, when: str, record: Record) -> str:
         return f"{when}: pytest {shlex.quote(self._command)} --rollcage-record={record}"

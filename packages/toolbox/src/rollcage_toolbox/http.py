@@ -29,7 +29,7 @@ _WRITES: Final = ("POST", "PUT", "DELETE")
 _METHODS: Final = ("GET", *_WRITES)
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _GONE: Final = frozenset({404, 410})
-_TOLD: Final = (
+_GIVEN: Final = (
     "content-type", "etag", "last-modified", "link", "location", "retry-after",
 )  # fmt: skip
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -191,10 +191,10 @@ class Http:
                 answer = self._exchange("GET", target, sent, None)
                 location = answer.headers.get("location")
                 if answer.status not in _REDIRECTS or location is None:
-                    return self._told(target, answer)
+                    return self._answer(target, answer)
                 following = self._reachable.follow(target, location)
                 if following.origin != target.origin:
-                    sent = {}  # what was said to one is not for another
+                    sent = {}  # what was sent to one server is not for another
                 target = following
             raise HttpFailed(f"{url} redirects more than {self._max_redirects} times")
 
@@ -293,7 +293,7 @@ class Http:
         answer = self._exchange(method, target, sent, content)
         if answer.status >= 500:
             raise HttpFailed(f"{method} {target.url} was answered with {answer.status}")
-        return self._told(target, answer)
+        return self._answer(target, answer)
 
     def _exchange(
         self, method: str, target: Target, headers: Mapping[str, str], content: bytes | None
@@ -326,20 +326,20 @@ class Http:
             return "application/json", data.encode()
         return None if text is None else ("text/plain; charset=utf-8", text.encode())
 
-    def _told(self, target: Target, answer: Exchange) -> dict[str, Any]:
+    def _answer(self, target: Target, answer: Exchange) -> dict[str, Any]:
         """What a tool gives back: what belongs to the answer, not to the moment."""
-        headers = {name: answer.headers[name] for name in _TOLD if name in answer.headers}
-        with contextlib.suppress(ValueError):  # what can't be joined is told as it came
+        headers = {name: answer.headers[name] for name in _GIVEN if name in answer.headers}
+        with contextlib.suppress(ValueError):  # what can't be joined is given as it came
             if "location" in headers:
                 headers["location"] = urljoin(target.url, headers["location"])
-        told: dict[str, Any] = {"status": answer.status, "url": target.url, "headers": headers}
+        shown: dict[str, Any] = {"status": answer.status, "url": target.url, "headers": headers}
         try:
-            told["text"] = answer.body.decode(answer.charset or "utf-8")
+            shown["text"] = answer.body.decode(answer.charset or "utf-8")
         except (UnicodeDecodeError, LookupError):
-            told["base64"] = base64.b64encode(answer.body).decode("ascii")
+            shown["base64"] = base64.b64encode(answer.body).decode("ascii")
         if answer.cut:
-            told["cut"] = True
-        return told
+            shown["cut"] = True
+        return shown
 
 
 _SAYS: Final = {

@@ -167,8 +167,8 @@ def _failures_named() -> Generator[None]:
     try:
         yield
     except (exc.DBAPIError, sqlite3.Error, sqlite3.Warning) as error:
-        told = error.orig if isinstance(error, exc.DBAPIError) else error
-        raise SqlFailed(f"{type(told).__name__}: {told}".strip()) from error
+        cause = error.orig if isinstance(error, exc.DBAPIError) else error
+        raise SqlFailed(f"{type(cause).__name__}: {cause}".strip()) from error
     except exc.SQLAlchemyError as error:
         raise SqlFailed(f"{type(error).__name__}: {error}") from error
 
@@ -299,7 +299,7 @@ def _rows(result: sa.CursorResult[Any], limit: int) -> Rows:
         return Rows([], [], more=False, changed=result.rowcount)
     found = result.fetchmany(limit + 1)
     columns = list(result.keys())
-    rows = [[_told(value) for value in row] for row in found[:limit]]
+    rows = [[_shown(value) for value in row] for row in found[:limit]]
     return Rows(columns, rows, more=len(found) > limit, changed=result.rowcount)
 
 
@@ -309,7 +309,7 @@ _TOLD: Final = (
 )
 
 
-def _told(value: Any) -> Any:
+def _shown(value: Any) -> Any:
     """A value that any reader of a trace can hold; a database's own types as their text."""
     if isinstance(value, memoryview):
         return bytes(cast("memoryview[int]", value))

@@ -88,10 +88,10 @@ def call_of(table: str, rows: Sequence[Row]) -> str:
 
 
 def _key(text: str) -> dict[str, Any]:
-    told: Mapping[str, Any] = json.loads(text)
+    stored: Mapping[str, Any] = json.loads(text)
     return {
         name: bytes.fromhex(cast("Mapping[str, str]", value)["hex"]) if _is_bytes(value) else value
-        for name, value in told.items()
+        for name, value in stored.items()
     }
 
 

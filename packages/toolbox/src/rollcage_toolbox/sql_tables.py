@@ -47,8 +47,8 @@ class Column:
     def image(self) -> sa.ColumnElement[Any]:
         """What is selected to keep its value."""
         column: sa.ColumnElement[Any] = sa.column(self.name)
-        told: sa.ColumnElement[Any] = column if self.plain else sa.cast(column, sa.Text)
-        return told.label(self.name)
+        reflected: sa.ColumnElement[Any] = column if self.plain else sa.cast(column, sa.Text)
+        return reflected.label(self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Table:
         return json.dumps(value) if isinstance(kind, sa.JSON) and value is not None else value
 
     def split(self, where: Row) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The whole primary key of a row, and what else is said of the row.
+        """The whole primary key of a row, and the other values that are given.
 
         Raises:
             SqlRefused: it is not whole, or a column does not exist.
@@ -217,15 +217,15 @@ class Tables:
         return Table(name, columns, key, why, references, sqlite)
 
 
-def _column(told: Mapping[str, Any], *, sqlite: bool) -> Column:
-    kind: sa.types.TypeEngine[Any] = told["type"]
-    identity: Mapping[str, Any] = told.get("identity") or {}
+def _column(reflected: Mapping[str, Any], *, sqlite: bool) -> Column:
+    kind: sa.types.TypeEngine[Any] = reflected["type"]
+    identity: Mapping[str, Any] = reflected.get("identity") or {}
     return Column(
-        told["name"],
+        reflected["name"],
         kind,
-        generated=told.get("computed") is not None,
+        generated=reflected.get("computed") is not None,
         always=bool(identity.get("always")),
-        optional=bool(told["nullable"] or told.get("default") is not None or identity),
+        optional=bool(reflected["nullable"] or reflected.get("default") is not None or identity),
         plain=sqlite or isinstance(kind, sa.Integer | sa.Boolean | sa.String),
     )
 
@@ -253,8 +253,8 @@ def _side_effects(connection: sa.Connection, name: str, *, sqlite: bool) -> list
 
 def _references(connection: sa.Connection, tables: Iterable[str], name: str) -> list[Reference]:
     """The foreign keys of all tables that carry a change of this one on."""
-    told = _sqlite_keys if connection.dialect.name == "sqlite" else _reflected_keys
-    found = [each for table in tables for each in told(connection, table, name)]
+    reflected = _sqlite_keys if connection.dialect.name == "sqlite" else _reflected_keys
+    found = [each for table in tables for each in reflected(connection, table, name)]
     return [each for each in found if each.on_delete or each.on_update]
 
 

@@ -144,23 +144,23 @@ class BesideSuite(StoreBase):
     def test_a_changed_line_of_a_trace_is_found(self, url: str, tamper: Tamper | None) -> None:
         tamper = _given(tamper)
         with Session("job", store=url) as session:
-            note("what was said")
-        tamper(b"what was said", b"what was sung")
+            note("the first note")
+        tamper(b"the first note", b"the other note")
         trace = open_store(url).read(session.run_id)
         with pytest.raises(TraceCorrupt):
             check_events(trace.data, trace.where)
         with pytest.raises(TraceCorrupt), Session("job", store=url, replay="offline"):
             pytest.fail("a changed trace is replayed")
-        tamper(b"what was sung", b"what was said")
+        tamper(b"the other note", b"the first note")
         with Session("job", store=url, replay="offline"):
-            assert note("what was said") == "what was said"
+            assert note("the first note") == "the first note"
 
     def test_a_changed_large_value_is_found(self, store: Store, tamper: Tamper | None) -> None:
         tamper = _given(tamper)
-        digest = sha256(b"what was said").hexdigest()
-        store.put_blob(digest, b"what was said")
-        assert store.get_blob(digest) == b"what was said"
-        tamper(b"what was said", b"what was sung")
+        digest = sha256(b"the first note").hexdigest()
+        store.put_blob(digest, b"the first note")
+        assert store.get_blob(digest) == b"the first note"
+        tamper(b"the first note", b"the other note")
         with pytest.raises(TraceCorrupt, match=digest):
             store.get_blob(digest)
         store.drop_blob(digest)
@@ -171,7 +171,7 @@ class BesideSuite(StoreBase):
         tamper = _given(tamper)
         for event in ("registry.started", "more", "more"):
             log = store.log("registry", "registry.started")
-            log.append(lambda lines, event=event: [{"event": event, "said": f"at {len(lines)}"}])  # type: ignore[misc]
+            log.append(lambda lines, event=event: [{"event": event, "text": f"at {len(lines)}"}])  # type: ignore[misc]
         tamper(b"at 1", b"at 7")
         again = open_store(url).log("registry", "registry.started")
         with pytest.raises(RegistryCorrupt):
@@ -179,4 +179,4 @@ class BesideSuite(StoreBase):
         with pytest.raises(RegistryCorrupt):
             again.append(lambda _: [{"event": "more"}])
         tamper(b"at 7", b"at 1")
-        assert [event["said"] for _, event in again.read()] == ["at 0", "at 1", "at 2"]
+        assert [event["text"] for _, event in again.read()] == ["at 0", "at 1", "at 2"]

@@ -1,4 +1,4 @@
-"""Processes that die, fork, race for a run, lose it, or are told to stop."""
+"""Processes that die, fork, race for a run, lose it, or are ordered to stop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["CrashSuite"]
 
 
 class CrashSuite(StoreBase):
-    """Processes that die, fork, race for a run, lose it, or are told to stop or pause."""
+    """Processes that die, fork, race for a run, lose it, or are ordered to stop or pause."""
 
     @pytest.mark.parametrize("when", ["before", "after", "between"])
     @pytest.mark.parametrize(("at", "how"), [(0, "thread"), (2, "tasks"), (4, "thread")])

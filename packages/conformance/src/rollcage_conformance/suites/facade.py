@@ -50,7 +50,7 @@ def check_refused(played: Played, name: str, code: str) -> None:
         (step,) = [each for each in played.steps if each["name"] == name]
         assert (step["how"], step["verdict"]["code"]) == ("blocked", code)
     else:
-        assert played.seen  # the framework itself has told the model that there is no such tool
+        assert played.seen  # the framework itself answered that there is no such tool
 
 
 class FacadeSuite(Suite):
@@ -77,7 +77,7 @@ class FacadeSuite(Suite):
 
         def look(place: str) -> str:
             """Look at a place."""
-            return f"saw {place}, and told everybody"
+            return f"saw {place}, and wrote it down"
 
         changed = Scenario([ToolSpec(look, effect="read")], LOOKING)
         check_refused(stage.play(changed, mode, facade="agent"), "look", "tool_changed")

@@ -58,8 +58,8 @@ class MemorySuite(Suite):
         assert resumed.stats.hits == 0
         assert resumed.events[-1]["status"] == "ok"
         # All that the job did is in its newest run, as if it had all been asked for.
-        told = [step["args"] for step in resumed.steps if step["name"] == "send"]
-        assert sorted(each["text"] for each in told) == ["a", "b", "c", "d"]
+        sent = [step["args"] for step in resumed.steps if step["name"] == "send"]
+        assert sorted(each["text"] for each in sent) == ["a", "b", "c", "d"]
 
     @needs("memory")
     def test_it_goes_on_after_crash_after_crash(self, stage: Stage, mode: Mode) -> None:
@@ -92,7 +92,7 @@ class MemorySuite(Suite):
         resumed = stage.play(scenario(*TURNS), mode, memory=memory)
         if resumed.error is None:
             assert (resumed.ran, resumed.result.text) == (("send",), "all done")
-        else:  # a framework that keeps it all the same: the agent is not told that it was done
+        else:  # a framework that keeps it all the same: the agent does not read that it was done
             assert isinstance(resumed.error, Halt)
             assert "never ran" in str(resumed.error)
             assert (resumed.ran, resumed.result.text) == ((), "")

@@ -25,8 +25,8 @@ def guarded(*texts: str, end: str | Exception = TEXT) -> Scenario:
 
 def turns(played: Played) -> list[tuple[int, int, str, object]]:
     """The tool calls of an agent: in which turn, in which slot, and what."""
-    told = normalise(played.events)["steps"]
-    return [(step["turn"], step["slot"], step["name"], step["args"]) for step in told]
+    steps = normalise(played.events)["steps"]
+    return [(step["turn"], step["slot"], step["name"], step["args"]) for step in steps]
 
 
 def _room(trace: bytes) -> int:
@@ -61,7 +61,7 @@ class ModelSuite(Suite):
 
     @needs("models")
     def test_a_trace_grows_with_the_conversation(self, stage: Stage, mode: Mode) -> None:
-        """Its lines do not repeat what was said before: twice the turns take twice the room."""
+        """Its lines do not repeat earlier messages: twice the turns take twice the room."""
         sizes: list[int] = []
         for turns in (4, 8, 16):
             texts = [f"{turn} ".ljust(3000, "x") for turn in range(turns)]

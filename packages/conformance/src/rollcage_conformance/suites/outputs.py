@@ -49,7 +49,9 @@ class OutputSuite(Suite):
         (step, *_) = played.steps
         assert step["outcome"]["value"] == raw
         assert step["outcome"]["drift"]["code"] == code
-        if played.error is None:  # as with any tool that raises: the model is told, or it ends
+        if (
+            played.error is None
+        ):  # as with any tool that raises: the model reads it, or the run ends
             assert code in played.seen[0][0]
             assert RAW not in played.seen[0][0]
             assert played.seen[1] == ("sent b",)

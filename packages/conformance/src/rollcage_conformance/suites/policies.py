@@ -126,8 +126,8 @@ class PolicySuite(Suite):
         verdict = played.steps[0]["verdict"]
         assert (verdict["rule"], verdict["code"]) == ("no-shouting", "shouting")
         policy = Policy.parse(ERRANDS)
-        told = {"name": "errands", "digest": policy.digest, "mode": "enforce"}
-        assert played.events[0]["policy"] == told
+        expected = {"name": "errands", "digest": policy.digest, "mode": "enforce"}
+        assert played.events[0]["policy"] == expected
 
     @needs("parallel")
     def test_a_policy_decides_on_each_call_of_a_turn(self, stage: Stage, mode: Mode) -> None:
@@ -260,7 +260,7 @@ class PolicySuite(Suite):
             tools = ["order"]
             when = 'args.nothing == 1'
             decision = "deny"
-            reason = "never said"
+            reason = "never used"
             [[limits.rules]]
             id = "few"
             calls = 3
@@ -276,7 +276,7 @@ class PolicySuite(Suite):
             "allow"
         }
         shadows = [step.get("verdict", {}).get("shadow", {}) for step in played.steps]
-        assert [(said.get("decision"), said.get("rule")) for said in shadows] == [
+        assert [(shadow.get("decision"), shadow.get("rule")) for shadow in shadows] == [
             ("deny", "no-shouting"),
             (None, None),
             ("ask", "ask-about-places"),

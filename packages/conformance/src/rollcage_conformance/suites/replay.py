@@ -116,8 +116,8 @@ class ReplaySuite(Suite):
         recorded = stage.play(scenario, mode)
         assert recorded.error is None
         assert len(recorded.ran) == width * self.rounds
-        told = [step["outcome"]["value"] for step in recorded.steps]
-        assert told == [text for texts in recorded.seen for text in texts]
+        values = [step["outcome"]["value"] for step in recorded.steps]
+        assert values == [text for texts in recorded.seen for text in texts]
         assert [step["slot"] for step in recorded.steps] == [*range(width)] * self.rounds
         replayed = stage.play(scenario, mode, replay="offline")
         assert replayed.error is None

@@ -121,8 +121,8 @@ def replay(
     )
     for run, item in _judged(rerun, meant, followed, summary):
         if isinstance(item, _Damaged):
-            said_of = f"rollcage: run {item.run} can't be replayed: {item.reason}"
-            console(error=True).print(visible(said_of), soft_wrap=True)
+            message = f"rollcage: run {item.run} can't be replayed: {item.reason}"
+            console(error=True).print(visible(message), soft_wrap=True)
         elif every or (not item.apart and item.changes is not False):
             if as_json:
                 _print_line(_judged_data(run, item))

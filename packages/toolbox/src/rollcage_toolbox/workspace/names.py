@@ -1,4 +1,4 @@
-"""Which paths may be said at all: decided by their text alone, before any file is looked at.
+"""Which paths are valid at all: decided by their text alone, before any file is looked at.
 
 A path is relative to the workspace's root and separated by `/`. Whatever another program could
 read as something else is refused, not repaired: `..`, absolute and Windows forms, percent-encoded

@@ -206,7 +206,7 @@ class Workspace:
             return self._restoring({path: before[self._resource(path)] for path in change.paths})
 
         def probe(args: dict[str, Any], before: dict[str, Image]) -> object:
-            return self._told(lambda: described(**args), before)
+            return self._described(lambda: described(**args), before)
 
         functools.update_wrapper(body, make)
         del body.__dict__["__wrapped__"]  # it makes a description; it is not the tool
@@ -250,7 +250,7 @@ class Workspace:
                 calls.append(rollcage.compensate(self.remove_entry, path=path))
         return calls
 
-    def _told(self, make: Callable[[], Change], before: dict[str, Image]) -> object:
+    def _described(self, make: Callable[[], Change], before: dict[str, Image]) -> object:
         """Whether a change happened, by what is there now; None where that does not tell."""
         try:
             change = make()
