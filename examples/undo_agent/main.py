@@ -1,4 +1,4 @@
-"""An agent tidies a folder and a database and breaks them; what it did is undone."""
+"""An agent tidies a folder and a database and breaks them; its effects are undone."""
 
 import contextlib
 import sqlite3

@@ -24,7 +24,7 @@ def blobs_in(data: bytes) -> set[str]:
             try:
                 found.update(_named(orjson.loads(line)))
             except orjson.JSONDecodeError:
-                continue  # whoever checks the trace tells of it
+                continue  # `verify` reports it
     return found
 
 

@@ -114,7 +114,7 @@ def _index(own: Store) -> Iterator[Diagnosis]:
 
 
 def _beside(own: Store) -> Iterator[Diagnosis]:
-    """What lies beside the runs: the registry of tools, and approvals."""
+    """The documents besides the runs: the registry of tools, and approvals."""
     try:
         own.log("registry", "registry.started").read()
     except StoreError as error:

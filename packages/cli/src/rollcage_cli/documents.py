@@ -1,4 +1,4 @@
-"""What lies beside the runs of a store, and goes with them into another one.
+"""The documents of a store besides its runs, which are copied with them.
 
 ::
 

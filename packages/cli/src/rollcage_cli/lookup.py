@@ -98,7 +98,7 @@ def find_kept(store: str, reference: str, to_do: str) -> tuple[Store, str]:
 
 
 def _of_job(store: Store, name: str) -> RunInfo:
-    """The run that the job's next session would go on with, or look at; else its newest replay."""
+    """The run that the job's next session would resume or read; else its newest replay."""
     so_named = store.runs(name=name)
     own = newest_run(so_named, name) or next(reversed(so_named), None)
     if own is not None:

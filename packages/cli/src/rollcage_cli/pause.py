@@ -20,7 +20,7 @@ __all__ = ["pause", "unpause"]
 def pause(
     run: RunArgument,
     reason: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Why; whoever looks at the run sees it.")
+        str | None, typer.Option(metavar="TEXT", help="Why; shown with the run.")
     ] = None,
     by: Annotated[
         str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")

@@ -138,7 +138,7 @@ def _skeleton(store: Store, trace: RunTrace) -> bytes:
 def drop_unused(store: Store) -> int | None:
     """Remove the large values and the outlines of plans that no trace names; how many values.
 
-    None, and nothing is removed, where a run is in use: whoever writes it may count on what is
+    None, and nothing is removed, where a run is in use: its writer may count on what is
     there, and has not noted that yet.
     """
     blobs, plans = set(store.blobs()), set(store.keys(_PLANS))
@@ -172,7 +172,7 @@ def _held(store: Store, digests: Iterable[str]) -> Iterable[bytes]:
     for digest in digests:
         try:
             yield store.get_blob(digest)
-        except StoreError:  # damaged: it stays for whoever looks after it
+        except StoreError:  # damaged: it stays
             continue
 
 

@@ -50,7 +50,7 @@ def prune(
     Their large values and approvals go, too. A stub of each stays: its name, input, status, when it
     ran, the count and hash of its lines, who removed it and when. So its job still counts as done,
     and is not resumed, undone or replayed. Without --yes, only shows what would go. A run stays if
-    it is in use, if the next session of its job would go on with it, if a step of it has an unknown
+    it is in use, if the next session of its job would resume it, if a step of it has an unknown
     outcome, or if a run that stays builds on it.
     """
     before = moment(older, datetime.now(UTC))

@@ -20,7 +20,7 @@ __all__ = ["stop"]
 def stop(
     run: RunArgument,
     reason: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Why; it is shown to whoever runs it.")
+        str | None, typer.Option(metavar="TEXT", help="Why; shown in the run's error.")
     ] = None,
     by: Annotated[
         str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")

@@ -120,7 +120,7 @@ def _tell(out: Console, each: Step | dict[str, Any]) -> None:
         return
     text.truncate(out.width, overflow="ellipsis")
     out.print(text)
-    out.file.flush()  # whoever reads the pipe sees it now
+    out.file.flush()  # readers of a pipe see it now
 
 
 def _call(event: dict[str, Any]) -> str:

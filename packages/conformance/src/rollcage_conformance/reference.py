@@ -120,7 +120,7 @@ class ReferenceHarness:
         return []
 
     def remembered(self, performance: Performance) -> tuple[int, Sequence[str]]:
-        """The turn to go on with, and the results before it; the session learns what is done."""
+        """The turn to continue with, and the results before it; the session learns what is done."""
         turns: list[Sequence[str]] = performance.memory or []
         ids = [
             _call_id(turn, slot) for turn, calls in enumerate(turns) for slot in range(len(calls))

@@ -1,4 +1,4 @@
-"""The lines of a registry as models: what is read is held against them.
+"""The lines of a registry as models: what is read is validated by them.
 
 They are imported when a registry is first read: building models takes its time, and a session
 without a facade needs none.

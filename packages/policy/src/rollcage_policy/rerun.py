@@ -252,7 +252,7 @@ class _Replayed:
         if made:
             opened = _Open(view.contract, view.kind, found, ticket, step.parent or 0)
             self._open[step.step] = opened
-            if step.origin is not None:  # a recorded outcome stood for it
+            if step.origin is not None:  # it was answered with a recorded outcome
                 self.end(step)
         elif ticket is not None:  # it would run now: what it would use is not known
             runs = verdict is not None and verdict.decision == "allow"

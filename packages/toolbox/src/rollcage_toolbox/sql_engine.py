@@ -338,7 +338,7 @@ class Postgres:
         """See `Dialect.writing`. Rows are locked as they are read.
 
         Raises:
-            TimeoutError: the connection was lost while committing; nobody can tell what happened.
+            TimeoutError: the connection was lost while committing: the outcome is unknown.
         """
         with self._transaction(seconds) as connection:
             yield connection

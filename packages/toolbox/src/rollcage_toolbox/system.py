@@ -1,4 +1,4 @@
-"""What a machine tells of itself to an agent: nothing that names it, its users or its secrets."""
+"""What an agent may know of a machine: nothing that names it, its users or its secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs, step beside step: what stands for what, and where they differ."""
+"""Two runs, side by side: which steps match, and where they differ."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Change:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pair:
-    """A step of each run that stand for one another; one of them may be missing."""
+    """Two matching steps, one of each run; one of them may be missing."""
 
     a: Step | None
     b: Step | None
@@ -77,7 +77,7 @@ _Gap = tuple[Sequence[Step], Sequence[Step], Sequence[tuple[Step, Step]]]
 def _split(
     a: Sequence[Step], b: Sequence[Step], identity: Callable[[Step], Hashable]
 ) -> Iterator[_Gap]:
-    """Cut both where they agree: what stands before each agreement, and the two that agree.
+    """Cut both where they agree: what comes before each agreement, and the two that agree.
 
     The n-th of identical steps agrees with the n-th, so that the longest common sequence is a
     longest increasing one, found in n log n.
@@ -120,7 +120,7 @@ def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int
 
 
 def _without_replayed_bodies(pairs: Sequence[Pair]) -> list[Pair]:
-    """Leave out what a body did whose replay in the other run stands for all of it."""
+    """Leave out what a body did whose replay in the other run answers for all of it."""
     replayed_in_b = {p.a.step for p in pairs if p.a and p.b and p.b.state in REPLAYED}
     replayed_in_a = {p.b.step for p in pairs if p.a and p.b and p.a.state in REPLAYED}
     kept: list[Pair] = []

@@ -33,7 +33,7 @@ _NONE: Final = States()
 
 Sign = Literal["+", "-", " ", "…"]
 DiffLine = tuple[Sign, str]
-"""A line that came, went or stayed; `…` stands for those that are left out."""
+"""A line that came, went or stayed; `…` replaces those that are left out."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

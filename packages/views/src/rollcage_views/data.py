@@ -32,7 +32,7 @@ def run_data(
 
     Args:
         seen: as its trace tells.
-        stands: how it and what it builds on stand.
+        stands: the status of its lineage.
         steps: those that are listed.
         torn: how many bytes of a cut-off last line are left out.
         pause: the order by which its next call waits.

@@ -44,7 +44,7 @@ class Job:
     """A job, by its attempts, oldest first.
 
     Attributes:
-        attempts: the runs; the last one is where it stands.
+        attempts: the runs; the last one has its status.
         more: whether there are earlier ones that are not listed.
     """
 
@@ -63,7 +63,7 @@ class Job:
 
     @property
     def status(self) -> str:
-        """How it stands."""
+        """Its status."""
         return self.attempts[-1].status
 
     @property

@@ -1,4 +1,4 @@
-"""A run and all that it builds on: what of it nobody can tell, and what was left behind."""
+"""A run and all that it builds on: steps of unknown outcome, and orphaned effects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Effect(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LineageStatus:
-    """How a run and what it builds on stand.
+    """The status of a run and of what it builds on.
 
     Attributes:
         sources: the runs that it builds on, oldest first, with their statuses.
@@ -80,7 +80,7 @@ def _is_fork(seen: Run) -> bool:
 
 
 def standing(runs: Sequence[Run]) -> LineageStatus:
-    """How the newest of these stands, given with what it builds on, oldest first."""
+    """The status of the newest of these, given with what it builds on, oldest first."""
     effects: dict[tuple[str, int], Step] = {}
     unknown: dict[tuple[str, int], Step] = {}
     accepted: dict[tuple[str, int], None] = {}
@@ -100,7 +100,7 @@ def standing(runs: Sequence[Run]) -> LineageStatus:
                 effects.pop(of, None)
                 unknown.pop(of, None)
     newest = runs[-1]
-    if newest.started["mode"] == "imported":  # nobody goes on with it, and no effect is known
+    if newest.started["mode"] == "imported":  # no run resumes it, and no effect is known
         return LineageStatus([], [], [], [], [])
     looks_back = newest.started["mode"] in ("offline", "verify", "fork")
     asked = set(() if looks_back else _asked(runs))
@@ -139,10 +139,10 @@ def words(stands: LineageStatus, status: str, run: str, reader: Reader) -> list[
     """Notes on a run, each a sentence or two with the command that helps.
 
     Args:
-        stands: how it stands.
+        stands: the status of its lineage.
         status: of the run.
         run: its id.
-        reader: where it lies.
+        reader: the store that holds it.
     """
     at = store_option(reader)
     texts = [

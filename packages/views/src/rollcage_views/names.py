@@ -11,13 +11,13 @@ __all__ = ["short_ids"]
 
 _SHORTEST: Final = 8
 _RANDOM: Final = 12  # the last characters of an id: 48 random bits
-_LOOKED_AT: Final = 1000  # runs of a store, so that a short id costs the same beside any number
+_LOOKED_AT: Final = 1000  # runs of a store, so that a short id costs the same among any number
 
 
 def short_ids(reader: Reader, runs: Iterable[str]) -> dict[str, str]:
     """The end of each id, as short as it is unique; all of one length.
 
-    Beside more runs than are looked at, an end has 12 characters or more, which are random.
+    Among more runs than are looked at, an end has 12 characters or more, which are random.
     """
     wanted = list(dict.fromkeys(runs))
     infos = reader.runs(limit=_LOOKED_AT + 1) if isinstance(reader, Store) else []

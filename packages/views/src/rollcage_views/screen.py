@@ -132,7 +132,7 @@ class Screen:
         return kept, left
 
     def _named(self, name: Any, value: Any, depth: int, left: int) -> tuple[Any, int]:
-        """A value that stands under a name, which may say that it is a credential."""
+        """A value under a name, which may show that it is a credential."""
         if isinstance(name, str) and isinstance(value, str) and value and names_secret(name):
             return self._stand_in("Secret Keyword", value), left - len(value)
         return self._value(value, depth + 1, left - 8)

@@ -111,7 +111,7 @@ def search_runs(store: Store, wanted: RunFilter, *, limit: int | None = None) ->
         limit: only so many.
 
     Raises:
-        StoreError: nobody can tell.
+        StoreError: the store can't be read.
     """
     # what is no glob the store finds itself, without looking at each run
     name = wanted.names[0] if len(wanted.names) == 1 and not _GLOB & {*wanted.names[0]} else None
@@ -141,7 +141,7 @@ def search_steps(
         limit: only of so many runs, the newest.
 
     Raises:
-        StoreError: nobody can tell which runs there are.
+        StoreError: the store's runs can't be listed.
     """
     for info in search_runs(store, runs, limit=limit):
         try:

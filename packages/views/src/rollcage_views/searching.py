@@ -65,7 +65,7 @@ def search_page(
     """Look for steps, and for runs whose name or id has the text, the newest first.
 
     Whoever does not see values does not find by them: how much is found, and how far is looked,
-    does not depend on a value. It is not looked into large values that lie beside a trace.
+    does not depend on a value. Large values, which are stored next to a trace, are not searched.
 
     Args:
         store: where the runs are.
@@ -77,7 +77,7 @@ def search_page(
         each: how many steps of a run are shown.
 
     Raises:
-        StoreError: nobody can tell which runs there are.
+        StoreError: the store's runs can't be listed.
     """
     by_name = RunFilter(text=steps.text)
     of_runs_alone = steps == StepFilter(text=steps.text)

@@ -103,7 +103,7 @@ def _total(data: bytes) -> int:
 
 
 def _ends(data: bytes, after: int, events: list[tuple[int, dict[str, Any]]]) -> Iterator[int]:
-    """Where after a sheet the ends of its steps stand."""
+    """Where after a sheet the ends of its steps are."""
     ended = {event["step"] for _, event in events if event["event"] == "step.finished"}
     began = {event["step"] for _, event in events if event["event"] == "step.started"}
     left = began - ended
@@ -115,7 +115,7 @@ def _ends(data: bytes, after: int, events: list[tuple[int, dict[str, Any]]]) -> 
 
 
 def _undone(data: bytes, after: int) -> Iterator[int]:
-    """Where after a sheet it stands what became of the undo of steps."""
+    """Where after a sheet the outcomes of the undo of steps are."""
     at = data.find(_UNDONE, max(after - 1, 0))
     while at >= 0:
         yield at + 1
@@ -123,7 +123,7 @@ def _undone(data: bytes, after: int) -> Iterator[int]:
 
 
 def _endings(data: bytes, sheet: tuple[int, int]) -> Iterator[int]:
-    """Where the run's own ends stand, the last of each kind; an undo may come after them."""
+    """Where the run's own ends are, the last of each kind; an undo may come after them."""
     for each in _LAST:
         at = data.rfind(each, max(len(data) - _NEAR, 0)) + 1
         if at and not sheet[0] <= at < sheet[1]:

@@ -47,8 +47,8 @@ class Timeline:
 
     Attributes:
         start: when the first began (Unix, µs).
-        end: the latest time that the last one tells of.
-        bars: each attempt, oldest first, with its steps and waits behind it.
+        end: the latest time in the last one.
+        bars: each attempt, oldest first, followed by its steps and waits.
     """
 
     start: int

@@ -11,7 +11,7 @@ from rollcage.trace import REPLAYED, Run, Step
 __all__ = ["Price", "Usage", "UsageRow", "usage_of"]
 
 Price = Callable[[Step], "float | None"]
-"""What a call costs, in the currency of whoever asks; None where that is not known."""
+"""What a call costs, in the caller's currency; None if it is not known."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -23,7 +23,7 @@ class UsageRow:
         name: its name.
         calls: those that ran here.
         failed: those of them that failed.
-        replayed: calls for which a recorded outcome stood.
+        replayed: calls that were answered with a recorded outcome.
         duration: how long their bodies ran (µs); what is called in a body counts in both.
         input_tokens: that models were given.
         output_tokens: that models gave.

@@ -21,7 +21,7 @@ from rollcage_views.screened import screened_change, screened_run, screened_step
 __all__ = ["HIDDEN", "SEES_ALL", "TO_GIVE_AWAY", "Viewer"]
 
 HIDDEN: Final = {TAG: "redacted"}
-"""What stands for a hidden value: the same as in an export without values."""
+"""The placeholder of a hidden value: the same as in an export without values."""
 
 _TEXT: Final = "<redacted>"
 _NESTED: Final = re.compile("#[0-9a-f]{64}")  # a fingerprint, in the name of a branch

@@ -15,7 +15,7 @@ __all__ = ["runs_meant"]
 def runs_meant(
     store: str, references: Sequence[str], names: Sequence[str], until: int | None
 ) -> tuple[list[Named], list[Named]]:
-    """The runs that are meant, and those besides that may tell of an undo of their steps.
+    """The runs that are meant, and others that may hold an undo of their steps.
 
     Args:
         store: the directory.

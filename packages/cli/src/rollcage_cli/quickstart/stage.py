@@ -107,7 +107,7 @@ def _prepared(folder: Path) -> Path:
 
 
 class _Stage:
-    """The incidents, one after the other, and a run for whoever looks on."""
+    """The incidents, one after the other, and a run for the user to look at."""
 
     def __init__(self, folder: Path, chosen: list[Framework], out: Console) -> None:
         self.show = Show(folder, out)

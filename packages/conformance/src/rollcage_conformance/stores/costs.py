@@ -1,4 +1,4 @@
-"""What a store's answers cost: the same, however many other runs lie beside those asked for."""
+"""What a store's answers cost: the same, however many other runs there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An output that breaks what its tool promises is an error for whoever called, and is on record."""
+"""An output that breaks its contract is an error for its caller, and is on record."""
 
 from typing import Any, Final
 

@@ -21,7 +21,7 @@ __all__ = ["run_tests"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Tested:
-    """One policy, and the files of tests that it was held against."""
+    """One policy, and the files of tests that it was run on."""
 
     where: str
     policy: Policy

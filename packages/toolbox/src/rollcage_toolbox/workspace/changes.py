@@ -253,7 +253,7 @@ def as_text(data: bytes, path: str) -> str:
 
 
 def summary(path: str, image: Image) -> dict[str, Any]:
-    """What a tool tells of a file that it wrote."""
+    """What a tool reports of a file that it wrote."""
     return {"path": path, "size": image["size"], "sha256": image["sha256"]}
 
 

@@ -230,7 +230,7 @@ class NamedPlace:
         sweep(self.fd, self.temporary)
 
     def replace(self, temporary: int, data: bytes, mode: int) -> None:
-        """Put a file there in one step: whoever looks sees the old one or the new one, whole."""
+        """Put a file there in one step: readers see the old one or the new one, whole."""
         os.ftruncate(temporary, 0)
         _write(temporary, data)
         os.fchmod(temporary, mode)

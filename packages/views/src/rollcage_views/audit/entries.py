@@ -1,4 +1,4 @@
-"""What an audit tells of one run: its calls, approvals, undos and stops, in the order of time."""
+"""The entries of an audit for one run: calls, approvals, undos and stops, in order of time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def head_of(seen: Run, torn: int, screen: Screen) -> RunHeading:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What runs tell of one another.
+    """What runs record of one another.
 
     Attributes:
         undone: what became of the undo of another run's step.
@@ -47,7 +47,7 @@ class Elsewhere:
     sources: set[str] = dataclasses.field(default_factory=set[str])
 
     def add(self, run: Run) -> None:
-        """Note what a run tells of others."""
+        """Note what a run records of others."""
         self.decided.update(each.decision["id"] for each in run.approvals if each.decision)
         for step in run.steps:
             by = run.id, step.step
@@ -66,7 +66,7 @@ def entries_of(
 
     Args:
         run: as its trace tells.
-        elsewhere: what other runs tell of it.
+        elsewhere: what other runs record of it.
         screen: takes credentials out.
         orphans: the recorded effects that a run which ended `partial` never asked for.
     """
@@ -84,7 +84,7 @@ def entries_of(
 
 
 def _policy_of(event: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
-    """The policy that an event tells of."""
+    """The policy that an event is about."""
     policy: Mapping[str, Any] = event.get("policy") or {}
     mode = "refused" if event.get("error") else str(policy.get("mode", ""))
     return {

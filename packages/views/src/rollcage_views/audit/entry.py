@@ -1,4 +1,4 @@
-"""What an audit tells of one call, approval, undo or stop, and of the run before them."""
+"""An entry of an audit: a call, approval, undo or stop; and the head of a run before them."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ def audited(
     A run that can't be read is one item that says so, and the others go on.
 
     Args:
-        runs: to tell of.
-        later: runs that may have undone, or gone on with, what these did.
+        runs: to report on.
+        later: runs that may have resumed these, or undone their effects.
         wanted: which of their entries.
         summary: counts.
         advance: called after each run that was read.

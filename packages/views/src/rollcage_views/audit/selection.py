@@ -71,7 +71,7 @@ def runs_of(
     names: Sequence[str] = (),
     until: int | None = None,
 ) -> tuple[list[Named], list[Named]]:
-    """The runs that are meant, and those besides that may tell of an undo of their steps.
+    """The runs that are meant, and others that may hold an undo of their steps.
 
     Args:
         store: where they are.

@@ -78,7 +78,7 @@ def _step_text(entry: AuditEntry, step: Origin) -> str:
 
 
 def about_run(head: RunHeading, when: str = "") -> str:
-    """A run in a line: how it stands, and when it started, in UTC where nobody says it else."""
+    """A run in a line: its status, and when it started, in UTC by default."""
     when = when or instant(head.time)
     joined = " of " if head.mode == "fork" else ", resumes "
     source = f"{joined}{head.source}" if head.source else ""

@@ -1,4 +1,4 @@
-"""Two runs as a page, step beside step, the first difference marked."""
+"""Two runs as a page, side by side, the first difference marked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DiffSide:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DiffRow:
-    """A step of each run that stand for one another; one of them may be missing.
+    """Two matching steps, one of each run; one of them may be missing.
 
     Attributes:
         number: its place, from 1.

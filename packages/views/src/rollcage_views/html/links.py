@@ -8,11 +8,11 @@ __all__ = ["Links"]
 class Links:
     """The links of a report: it is one file, so they stay in it.
 
-    A server has a subclass with pages of its own. An empty address is no link: its text stands
+    A server has a subclass with pages of its own. An empty address is no link: its text is shown
     there alone.
 
     Args:
-        run: the run that the file tells of; empty where it is of several.
+        run: the run that the file is about; empty if it is about several.
     """
 
     def __init__(self, run: str = "") -> None:

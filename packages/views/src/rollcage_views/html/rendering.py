@@ -55,7 +55,7 @@ def set_up(templates: Environment) -> None:
 
 
 def _bar_place(start: float, length: float) -> tuple[int, int]:
-    """Where a bar stands on its track, and how wide it is: seen, however short."""
+    """The place of a bar on its track, and its width: visible, however short."""
     left = round(min(max(start, 0.0), 1.0) * (_WIDTH - _LEAST))
     return left, max(_LEAST, min(round(length * _WIDTH), _WIDTH - left))
 

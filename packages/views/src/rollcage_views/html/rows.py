@@ -131,7 +131,7 @@ def step_rows(
     Args:
         seen: the run, as its viewer may see it.
         steps: those that are shown; all of them by default.
-        runs: the lineage that it stands in as it is recorded, the run last: where the changes of
+        runs: its lineage as it is recorded, the run last: where the changes of
             writes, and the messages of models, are looked up. Without it, they are as `seen` has
             them.
         viewer: who looks.
@@ -180,7 +180,7 @@ def step_row(
         group: what begins with it.
         depth: in how many bodies it was called.
         messages: of a model's request, those that are new since its last one, encoded.
-        states: those of the lineage that it stands in.
+        states: those of its lineage.
         recorded: the step as it is recorded, where it is shown without credentials.
         viewer: who looks.
         at: what a command needs to find the store.

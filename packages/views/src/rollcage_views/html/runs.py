@@ -35,9 +35,9 @@ class RunHead:
     Attributes:
         name: of its job.
         run: its id.
-        status: how it stands.
+        status: its status.
         facts: a title and a text each.
-        source: the run that it goes on with, or is a fork of; empty where none.
+        source: the run that it resumes or is a fork of; empty if none.
         error: the error that it ended with; empty where none.
         notes: what somebody has to know of it, with the command that helps.
         states: how many steps came to what, those with none left out.
@@ -110,7 +110,7 @@ def run_page(
 
     Args:
         runs: it, and what it builds on, oldest first: see `lineage_of`.
-        stands: how it stands: see `standing`.
+        stands: see `standing`.
         reader: where it lies.
         steps: those that are shown; all of them by default.
         viewer: who looks.
@@ -173,7 +173,7 @@ def run_head(
         seen: the run, as its viewer may see it.
         notes: what somebody has to know of it.
         torn: how many bytes of a cut-off last line are left out.
-        status: how it stands, where that is known better than by its trace.
+        status: its status, if that is known better than by its trace.
         whole: whether these are all its steps; else no counts are shown.
     """
     error = (seen.finished or {}).get("error")
