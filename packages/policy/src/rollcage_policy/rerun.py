@@ -350,8 +350,7 @@ class _Replayed:
     ) -> None:
         """Note the labels that a call's result carries into later calls."""
         known = self._records_labels or self._contracts.knows(call.contract) or call.kind == "model"
-        carried = labels.carried(call.contract, call.kind, call.found, recorded)
-        carried |= labels.inside(step)
+        carried = labels.carried(call.contract, call.kind, call.found, recorded, step)
         if not known:
             self._lost_labels = True  # its contract may declare labels that were not recorded
         if not carried:

@@ -27,7 +27,6 @@ FlowMode = Literal["value", "run"]
 MOST_KEPT: Final = 8_000_000
 """The size limit of what one run indexes: characters, plus sixteen for each entry."""
 
-_NONE: Final[frozenset[str]] = frozenset()
 _MOST_SETS: Final = 64  # different combinations of labels
 
 
@@ -156,22 +155,36 @@ class Labels:
         return found.union(contract.labels) if contract.labels else found
 
     def carried(
-        self, contract: Contract, kind: str, found: FoundLabels, recorded: Iterable[str] = ()
+        self,
+        contract: Contract,
+        kind: str,
+        found: FoundLabels,
+        recorded: Iterable[str] = (),
+        number: int = 0,
     ) -> frozenset[str]:
-        """The labels of a call's result: declared, recorded, and those of its arguments.
+        """The labels of a call's result: declared, recorded, of its arguments, of its own calls.
 
-        A model's answer carries only those declared of the model: its arguments are the whole
-        conversation, so it would carry every label.
+        A model's answer carries none of its arguments' labels: these are the whole conversation, so
+        it would carry every label.
+
+        Args:
+            contract: of the tool or model.
+            kind: `tool` or `model`.
+            found: the labels of the arguments.
+            recorded: those of the recorded step that stands for the call.
+            number: of its step; the results that its body got from its own calls count, too.
         """
-        carried = self.declared(contract)
+        carried = self._of_name.get(contract.name)
+        if carried is None or contract.labels or self._around is not None:
+            carried = self.declared(contract)
         if recorded:
             carried = carried.union(recorded)
-        return carried | found.labels if found.labels and kind != "model" else carried
+        if found.labels and kind != "model":
+            carried |= found.labels
+        return carried | self.inside(number) if self._inside else carried
 
     def inside(self, number: int) -> frozenset[str]:
         """The labels of the results that the body of step `number` got from its own calls."""
-        if not self._inside:
-            return _NONE
         with self._lock:
             return frozenset(self._inside.get(number, ()))
 

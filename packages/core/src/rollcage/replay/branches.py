@@ -216,7 +216,7 @@ class Branches:
     def implied_turn(self, branch: Branch, standing: Standing | None) -> Turn:
         """That of a call which brings none: its own, or that of the writes it overlaps with."""
         last, checkpoint = self._implicit, "" if standing is None else standing.checkpoint
-        if last is not None and last[1:] == (branch, checkpoint) and branch.busy:
+        if last is not None and branch.busy and last[1:] == (branch, checkpoint):
             return last[0]
         turn = None if standing is None else self.turn_at(standing, branch.name)
         turn = turn or self.new_turn()

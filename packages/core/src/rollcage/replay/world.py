@@ -236,22 +236,23 @@ class Branch:
         self._in_flight -= 1
         if link is not None:
             self._add(position, link)
-        self._follow()
+        if self.path is not None:
+            self._follow(self.path)
 
     def replayed_write(self, turn: Turn, position: int, link: bytes) -> None:
         """A recorded write answered a call."""
         self._batch_turn = max(self._batch_turn, turn.number)
         self._add(position, link)
-        self._follow()
+        if self.path is not None:
+            self._follow(self.path)
 
     def _add(self, position: int, link: bytes) -> None:
         at = position if self.following else self.position
         self._links.setdefault(at, []).append(link)
 
-    def _follow(self) -> None:
+    def _follow(self, path: Path) -> None:
         """Move on over each recorded batch that is used up; off the path, only point past it."""
-        path = self.path
-        if path is None or (self.following and self._in_flight):
+        if self.following and self._in_flight:
             return  # the batch's last link is still to come
         while path.exhausted():
             path.position += 1

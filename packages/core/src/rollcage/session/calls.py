@@ -19,6 +19,7 @@ from rollcage.errors import (
     Blocked,
     ContractError,
 )
+from rollcage.fingerprint.identity import key_digest
 from rollcage.gate import (
     ALLOWED,
     Ask,
@@ -269,11 +270,13 @@ class Calls:
     ) -> Flow:
         scope = scope_of(self)
         gate = self._gate if scope.inside is None else self._deciding(scope)
+        inside_of = scope.step
+        undoes = None if inside_of is None else inside_of.call.undoes
         refused = None
         asks = gate.asks
         if asks:
             self.driver.check_process()  # before a lock that another process may hold
-            refused = gate.refuses(contract, body, kind=kind, undo=scope.undoes is not None)
+            refused = gate.refuses(contract, body, kind=kind, undo=undoes is not None)
         raw, framework = arguments, asked.get()
         if framework is not None and not framework.reached:
             framework.reached = True
@@ -281,7 +284,7 @@ class Calls:
         if refused is None:
             try:
                 bound = contract.takes.bind(arguments, self._seal)
-                if (contract.strict or gate.strict) and kind == "tool" and scope.undoes is None:
+                if kind == "tool" and undoes is None and (contract.strict or gate.strict):
                     contract.takes.check_strict(raw)
             except ArgumentsInvalid as error:
                 self.refused(contract, raw, reason=str(error), code=error.code, kind=kind)
@@ -294,7 +297,7 @@ class Calls:
             kind,
             contract,
             bound,
-            key_of(kind, contract, bound),
+            key_digest(kind, contract.name, contract.version, bound.digest_input),
             scope.branch,
             scope.turn,
             scope.slot,
@@ -302,8 +305,8 @@ class Calls:
             scope.call_id,
             scope.conversation if standing is None else standing.conversation,
             standing,
-            scope.step,
-            scope.undoes,
+            inside_of,
+            undoes,
             _NOTHING_ELSE if instead is None and contract.framework else instead,
             arguments if contract.framework else None,
         )
@@ -314,14 +317,12 @@ class Calls:
         if contract.captures and refused is None:
             self.means.tools.add(contract)
         if asks:
-            start = functools.partial(
-                run_step, body=body, setting=setting, read=answer, waits=waits
-            )
+            start = functools.partial(run_step, body, setting, answer, waits)
             verdict = refused or self._said_by(gate, progress)
             flow = gate.flow(progress, verdict, start, self.run_id, streamed=streamed)
         else:
             verdict = ALLOWED
-            flow = run_step(progress, verdict, body, setting, read=answer, waits=waits)
+            flow = run_step(body, setting, answer, waits, progress, verdict)
         if scope.inside is not None:
             flow = held_back(functools.partial(scope.inside.driver.holds_back, call), flow)
         if (scope.once is None and memory is None) or verdict.decision == "deny":

@@ -22,6 +22,7 @@ from rollcage.gate import (
     Response,
     StepView,
     Verdict,
+    WithLimits,
 )
 from rollcage.gate.labels import NO_LABELS, FoundLabels, Labels
 from rollcage.replay.ahead import Standing
@@ -184,6 +185,7 @@ class Progress:
         prepared: what was found out before it may run.
         number: of its step, once it is admitted.
         stand_in: what stands for the tool, in a fork.
+        tallied_by: counts the call, where nothing is limited: of this session, of those around it.
         view: what was last shown of it: to which gate, as which call.
         labels: those of the run, where they are followed.
         carried: those that its result carries, once its end is written.
@@ -196,7 +198,7 @@ class Progress:
     __slots__ = (
         "ask", "asked_key", "began", "call", "carried", "compared", "consent", "found", "labels",
         "number", "outcome", "pace", "prepared", "recorded", "shown", "stand_in", "streamed",
-        "view",
+        "tallied_by", "view",
     )  # fmt: skip
 
     def __init__(self, call: Call, ask: Ask | None = None) -> None:
@@ -211,6 +213,7 @@ class Progress:
         self.prepared = _NOTHING_PREPARED
         self.number = 0
         self.stand_in: StandIn | None = None
+        self.tallied_by: tuple[WithLimits, ...] = ()
         self.view: tuple[object, Call, StepView] | None = None
         self.labels: Labels | None = None
         self.carried: frozenset[str] | None = None

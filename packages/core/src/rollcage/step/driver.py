@@ -118,7 +118,9 @@ class Driver:
         self.observing = observing if observing.observers else None
         self.lock = self.observing or threading.Lock()
         # Where nothing waits between the look for an order and the body, that is looked for once.
-        self._looks_once = not writer.waits and self.observing is None
+        # With a recording, a step that stands for a call needs no body.
+        alone = not writer.waits and self.observing is None
+        self._looks_once = alone and not ledger.has_recording
         self.closed = False
         self.around: Driver | None = None  # that of the session around: its orders hold here
         self.seal: Sealing | None = None  # hides secrets in what the trace says itself
@@ -332,8 +334,7 @@ class Driver:
             if self.closed:
                 raise SessionError("the session was left already; open another one")
             call = effect.progress.call
-            closely = self._looks_once and not self.ledger.has_recording  # it may run at once
-            order = self._look_for_stop(call, closely=closely)
+            order = self._look_for_stop(call, closely=self._looks_once)
             if order is not None and (pause := self._waits_for(call)) is not None:
                 return Admission(None, first=pause)
             admission = self.ledger.admit(
@@ -343,7 +344,7 @@ class Driver:
             if event is not None and (step is None or admission.entry is None):
                 self.append(event, event.get("outcome", _NOTHING))
         if step is not None:
-            step.cleared = closely
+            step.cleared = self._looks_once
             step.began = self._monotonic()
         return admission
 

@@ -44,6 +44,7 @@ from rollcage.step.capture import (
 )
 from rollcage.step.halts import diverged
 from rollcage.step.labelled import begin_stream, mark
+from rollcage.step.metering import tally_begun, tally_ended
 from rollcage.step.outcomes import (
     NOT_STARTED,
     Read,
@@ -74,65 +75,77 @@ from rollcage.values.decoding import decode
 __all__ = ["happened", "run_step"]
 
 
-def run_step(
-    progress: Progress,
-    verdict: Verdict,
+def run_step(  # noqa: C901, PLR0912 - from top to bottom: each part of its own is a generator more
     body: Callable[..., Any],
     setting: Setting,
-    *,
-    read: Read | None = None,
-    waits: bool = False,
-    is_async: bool | None = None,
+    read: Read | None,
+    waits: bool,  # noqa: FBT001 - all of these are bound by position: that takes half as long
+    progress: Progress,
+    verdict: Verdict,
+    is_async: bool | None = None,  # noqa: FBT001
 ) -> Flow:
     """The flow of one call, from its verdict on.
 
-    `read` reads a model's answer off its value. `waits` says that async functions can be called,
-    `is_async` what the body is, where that is not
-    what the flow's drive is.
+    Args:
+        body: of the tool.
+        setting: what the session gives all of its calls.
+        read: reads a model's answer off its value.
+        waits: whether async functions can be called.
+        progress: of the call.
+        verdict: what the gate says of it.
+        is_async: what the body is; None: what the flow's drive is.
     """
-    arguments = progress.call.arguments
-    is_model = progress.call.kind == "model"
-    if is_model or len(arguments.digest_input) >= LARGE:
-        keep = keep_request(arguments) if is_model else keep_large(arguments.canonical)
-        progress.shown = progress.compared = yield from keep
-    admission: Admission = yield Admit(progress, verdict)
-    if admission.first is not None:
-        admission = yield from _prepared(progress, verdict, admission, setting, waits=waits)
-    if admission.error is not None:
-        return Raised(admission.error)
-    step, entry = admission.step, admission.entry
-    progress.recorded = entry
-    if step is None:
-        assert entry is not None
-        return (yield from give_back(progress.call.contract, entry, setting))
-    if entry is not None:
-        begin_stream(progress)
-        return (yield from compared(admission, step, entry, body, setting))
-    wait = setting.barrier and step.world_effect
-    if wait:
-        synced = yield Sync(step)
-        if isinstance(synced, Raised):  # cancelled, or no disk: before anything happened
+    if progress.tallied_by:
+        tally_begun(progress)
+    try:
+        arguments = progress.call.arguments
+        is_model = progress.call.kind == "model"
+        if is_model or len(arguments.digest_input) >= LARGE:
+            keep = keep_request(arguments) if is_model else keep_large(arguments.canonical)
+            progress.shown = progress.compared = yield from keep
+        admission: Admission = yield Admit(progress, verdict)
+        if admission.first is not None:
+            admission = yield from _prepared(progress, verdict, admission, setting, waits=waits)
+        if admission.error is not None:
+            return Raised(admission.error)
+        step, entry = admission.step, admission.entry
+        progress.recorded = entry
+        if step is None:
+            assert entry is not None
+            return (yield from give_back(progress.call.contract, entry, setting))
+        if entry is not None:
+            begin_stream(progress)
+            return (yield from compared(admission, step, entry, body, setting))
+        wait = setting.barrier and step.world_effect
+        if wait:
+            synced = yield Sync(step)
+            if isinstance(synced, Raised):  # cancelled, or no disk: before anything happened
+                yield _not_started(progress, step)
+                return synced
+        answer: Returned | Raised
+        if progress.stand_in is None and progress.consent.response is None:
+            if progress.streamed:
+                begin_stream(progress)
+            progress.began = True
+            called = body if progress.call.instead is None else _body(progress, body)
+            answer = yield Execute(step, called, is_async)
+        else:
+            answer = yield from _answered(progress, setting)
+        if isinstance(answer, Raised) and isinstance(answer.error, ForkEnded):
+            # A fork of this fork, with an answer for what ended it, makes this call anew.
             yield _not_started(progress, step)
-            return synced
-    answer: Returned | Raised
-    if progress.stand_in is None and progress.consent.response is None:
-        begin_stream(progress)
-        progress.began = True
-        answer = yield Execute(step, _body(progress, body), is_async)
-    else:
-        answer = yield from _answered(progress, setting)
-    if isinstance(answer, Raised) and isinstance(answer.error, ForkEnded):
-        # A fork of this fork, with an answer for what ended it, makes this call anew.
-        yield _not_started(progress, step)
-        return answer
-    settled = ended(step, answer, setting, read)
-    if step.captured is not None or len(settled.encoded) >= LARGE:
-        answer = yield from kept_whole(settled, answer, setting)
-    progress.outcome = settled.outcome
-    yield mark(settled, progress)
-    if wait and isinstance(answer, Returned):
-        answer = yield from _synced(answer)
-    return answer_on_record(step.call, settled.outcome, answer)
+            return answer
+        settled = ended(step, answer, setting, read)
+        if step.captured is not None or len(settled.encoded) >= LARGE:
+            answer = yield from kept_whole(settled, answer, setting)
+        progress.outcome = settled.outcome
+        yield settled if progress.labels is None else mark(settled, progress)
+        if wait and isinstance(answer, Returned):
+            answer = yield from _synced(answer)
+        return answer_on_record(step.call, settled.outcome, answer)
+    finally:
+        if progress.tallied_by:
+            tally_ended(progress)
 
 
 def _not_started(progress: Progress, step: OpenStep) -> Settle:

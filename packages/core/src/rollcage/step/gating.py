@@ -7,12 +7,11 @@ carry is found out first. Whatever fails in here denies.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -43,7 +42,7 @@ from rollcage.gate.verdict import stronger
 from rollcage.replay.path import Entry
 from rollcage.step.call import Progress, Stats
 from rollcage.step.labelled import labelled
-from rollcage.step.metering import Start, limited, tallied
+from rollcage.step.metering import Start, limited
 from rollcage.step.requests import Flow
 from rollcage.step.settling import seen, settling
 from rollcage.values.decoding import decode
@@ -251,7 +250,9 @@ class Gate:
         refusal = None
         if self.facade is not None:
             refusal = self.facade.check(contract, body, kind=kind, undo=undo)
-        return refusal or self.screens(contract)
+        if refusal is None and (self.guards.screens or self._above is not None):
+            return self.screens(contract)
+        return refusal
 
     def screens(self, contract: Contract) -> Verdict | None:
         """What the guards that screen say of a tool, here and around."""
@@ -282,24 +283,24 @@ class Gate:
 
     def decide(self, progress: Progress) -> Verdict:
         """What all of them say of a call: deny over ask over allow."""
+        call = progress.call
         try:
-            return self._decide(progress)
+            if self.facade is not None:
+                undo = call.undoes is not None
+                refused = self.facade.check(call.contract, kind=call.kind, undo=undo)
+                if refused is not None:
+                    return refused
+            if self.labels is not None:
+                progress.found = self.labels.of(call.arguments.values)
+            if self._above is None:
+                verdict = self._own(progress)
+            else:
+                verdict, asks = self.verdict_of(progress)
+                if asks is not None:  # who may say yes to that is not this session's to choose
+                    progress.ask = asks.ask
+            return verdict if verdict.decision == "allow" else progress.found.explain(verdict)
         except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
             return failed(error)
-
-    def _decide(self, progress: Progress) -> Verdict:
-        if self.facade is not None:
-            call = progress.call
-            undo = call.undoes is not None
-            refused = self.facade.check(call.contract, kind=call.kind, undo=undo)
-            if refused is not None:
-                return refused
-        if self.labels is not None:
-            progress.found = self.labels.of(progress.call.arguments.values)
-        verdict, asks = self.verdict_of(progress)
-        if asks is not None:  # who may say yes to that is not this session's to choose
-            progress.ask = asks.ask
-        return verdict if verdict.decision == "allow" else progress.found.explain(verdict)
 
     def verdict_of(self, progress: Progress) -> tuple[Verdict, Above | None]:
         """What policies and rules say, of this session and of those around it.
@@ -318,30 +319,19 @@ class Gate:
         refused = self._refuses or self._lost
         if refused is not None:
             return refused
-        if not self.guards.decides:
-            return ALLOWED
-        if not self._has_user_input:
-            return self._verdict_here(progress)
-        with self._saying():
-            return self._verdict_here(progress)
-
-    def _verdict_here(self, progress: Progress) -> Verdict:
         verdict = ALLOWED
-        for rule in self.guards.decides:
-            if rule is None:
-                decided = self._by_policy(progress)
-            else:
-                decided = decide(self._view(progress), (rule,))
-            verdict = decided if verdict is ALLOWED else stronger(verdict, decided)
-        return verdict
-
-    @contextlib.contextmanager
-    def _saying(self) -> Generator[None]:
-        token = user_input_here.set(self.user_input)
+        token = user_input_here.set(self.user_input) if self._has_user_input else None
         try:
-            yield
+            for rule in self.guards.decides:
+                if rule is None:
+                    decided = self._by_policy(progress)
+                else:
+                    decided = decide(self._view(progress), (rule,))
+                verdict = decided if verdict is ALLOWED else stronger(verdict, decided)
         finally:
-            user_input_here.reset(token)
+            if token is not None:
+                user_input_here.reset(token)
+        return verdict
 
     def _by_policy(self, progress: Progress) -> Verdict:
         policy, call = self.policy, progress.call
@@ -411,7 +401,8 @@ class Gate:
         if meter is None or policy is None or progress.call.undoes is not None:
             return start(progress, verdict)
         if meter.limits_nothing and verdict.decision != "deny":
-            return tallied(start(progress, verdict), progress, meter)
+            progress.tallied_by += (meter,)
+            return start(progress, verdict)
         if policy.mode == "shadow":
             return self._shadowed(progress, verdict, meter, start, run)
         return limited(progress, self._view(progress), verdict, meter, start, run, asked)

@@ -58,9 +58,7 @@ def _carried(progress: Progress, labels: Labels) -> frozenset[str]:
     """What a call's result carries: declared, recorded, of its arguments, of its own calls."""
     call, entry = progress.call, progress.recorded
     recorded = () if entry is None else entry.labels
-    carried = labels.carried(call.contract, call.kind, progress.found, recorded)
-    inside = labels.inside(progress.number)
-    return carried | inside if inside else carried
+    return labels.carried(call.contract, call.kind, progress.found, recorded, progress.number)
 
 
 def _note(

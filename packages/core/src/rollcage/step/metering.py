@@ -9,7 +9,7 @@ from rollcage.gate import StepView, Verdict, WithLimits
 from rollcage.step.call import Call, Progress
 from rollcage.step.requests import Flow
 
-__all__ = ["Start", "limited", "tallied"]
+__all__ = ["Start", "limited", "tally_begun", "tally_ended"]
 
 Start = Callable[[Progress, Verdict], Flow]
 """Makes the flow of a call, from what policy and limits say together."""
@@ -58,15 +58,19 @@ def limited(
         )
 
 
-def tallied(flow: Flow, progress: Progress, meter: WithLimits) -> Flow:
-    """The flow of a call where nothing is limited: it is only counted, from when it is driven."""
-    meter.tally(1)
-    try:
-        return (yield from flow)
-    finally:
-        if not progress.is_made:
+def tally_begun(progress: Progress) -> None:
+    """Count a call, from when its flow is driven, in the sessions that limit nothing."""
+    for meter in progress.tallied_by:
+        meter.tally(1)
+
+
+def tally_ended(progress: Progress) -> None:
+    """Its flow has ended, or was broken off: add what it has used; one not made counts no more."""
+    if not progress.is_made:
+        for meter in progress.tallied_by:
             meter.tally(-1)
-        elif usage := _outcome(progress).get("usage"):
+    elif usage := _outcome(progress).get("usage"):
+        for meter in progress.tallied_by:
             meter.tally(0, usage)
 
 

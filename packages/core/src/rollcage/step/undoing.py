@@ -451,9 +451,8 @@ def _undone(task: Task, setting: Setting, host: UndoHost) -> Generator[Request, 
         progress, verdict = host.compensating(tool, values, name, task.origin)
         body = tool.body
         assert body is not None
-        answer = yield from run_step(
-            progress, verdict, body, setting, is_async=inspect.iscoroutinefunction(body)
-        )
+        is_async = inspect.iscoroutinefunction(body)
+        answer = yield from run_step(body, setting, None, False, progress, verdict, is_async)
         if isinstance(answer, Raised):
             if not isinstance(answer.error, Exception):
                 raise answer.error
