@@ -22,7 +22,8 @@ from rollcage import (
 from rollcage.gate import StepView
 from rollcage.session.run import OpenRun
 from rollcage.session.undoing import undo_of
-from rollcage.step.undoing import UndoRequest, plan_steps, take_back, undo_steps
+from rollcage.step.undo_checks import UndoRequest
+from rollcage.step.undoing import plan_steps, take_back, undo_steps
 from rollcage.store import JsonlStore
 from rollcage.trace import read_run
 

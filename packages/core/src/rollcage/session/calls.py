@@ -59,7 +59,8 @@ from rollcage.step.outcomes import Read, late_end
 from rollcage.step.pausing import held_back
 from rollcage.step.requests import Flow, Raised, Request, Returned
 from rollcage.step.streams import astream, stream
-from rollcage.step.undoing import UndoRequest, take_back
+from rollcage.step.undo_checks import UndoRequest
+from rollcage.step.undoing import take_back
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Reader, Writer
 from rollcage.trace.constructors import call_refused

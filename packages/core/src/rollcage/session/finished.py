@@ -39,7 +39,8 @@ from rollcage.step.ledger import Ledger
 from rollcage.step.looking import Looking
 from rollcage.step.observing import Observer
 from rollcage.step.requests import Request
-from rollcage.step.undoing import UndoRequest, plan_steps
+from rollcage.step.undo_checks import UndoRequest
+from rollcage.step.undoing import plan_steps
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Store
 from rollcage.store.url import open_store

@@ -43,7 +43,8 @@ from rollcage.step.gating import Gate
 from rollcage.step.ledger import Ledger, Mode
 from rollcage.step.observing import Observer, RunEvent, notify
 from rollcage.step.requests import Flow
-from rollcage.step.undoing import UndoRequest, undo_steps
+from rollcage.step.undo_checks import UndoRequest
+from rollcage.step.undoing import undo_steps
 from rollcage.store.at_once import WouldWait, at_once
 from rollcage.store.jobs import store_option
 from rollcage.store.jsonl import JsonlStore

@@ -62,7 +62,7 @@ from rollcage.step.gating import Gate
 from rollcage.step.ledger import OnDivergence
 from rollcage.step.observing import Observer
 from rollcage.step.outcomes import Read
-from rollcage.step.undoing import UndoRequest
+from rollcage.step.undo_checks import UndoRequest
 from rollcage.store.jobs import job_name
 from rollcage.store.protocol import Store
 from rollcage.store.url import RunSource, open_store

@@ -7,7 +7,8 @@ import dataclasses
 from rollcage.errors import SessionError
 from rollcage.session.calls import Calls
 from rollcage.step.requests import Flow, Returned
-from rollcage.step.undoing import UndoRequest, undo_steps
+from rollcage.step.undo_checks import UndoRequest
+from rollcage.step.undoing import undo_steps
 from rollcage.undo.report import UndoReport
 
 __all__ = ["undo_of"]

@@ -5,25 +5,22 @@ body. Native code, threads that were started without the context, and other proc
 """
 
 # Audit events carry texts, bytes and descriptors, and each call counts here.
-# ruff: noqa: PTH109, PTH115, PTH117, PTH118, PTH208
+# ruff: noqa: PTH109, PTH117, PTH118
 
 from __future__ import annotations
 
-import errno
-import ipaddress
 import os
 import socket
-import stat
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qs, unquote
 
 from rollcage.contract.permissions import Access, Enforce, Grants
 from rollcage.errors import PermissionUndeclared
+from rollcage.step.paths import CWD, address_of, installed, open_directories, place_of, text_of
 
 __all__ = ["Watch", "calls_body", "install"]
 
@@ -36,7 +33,6 @@ _bodies: Final[set[types.CodeType]] = set()  # of the functions that call bodies
 _HANDLE_ONLY: Final = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0)
 _CREATES: Final = os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _ACCESS: Final = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
-_CWD: Final = -1
 
 
 def calls_body(function: F) -> F:
@@ -92,22 +88,20 @@ class Watch:
 
     # --- files -----------------------------------------------------------------------------------
 
-    def path(
-        self, access: Access, name: Any, directory: int = _CWD, *, follow: bool = True
-    ) -> None:
+    def path(self, access: Access, name: Any, directory: int = CWD, *, follow: bool = True) -> None:
         """A path is about to be read or changed; `follow` its last part where that is a link."""
         if self.grants.covers_any_path(access):
             return
-        where = _place(name, directory, follow=follow)
+        where = place_of(name, directory, follow=follow)
         if where is None:
-            self.undeclared(f"fs:{access}:<relative to a descriptor>/{_text(name)}")
+            self.undeclared(f"fs:{access}:<relative to a descriptor>/{text_of(name)}")
         else:
             self._at(access, where)
 
     def _at(self, access: Access, where: str) -> None:
         if where in _HARMLESS or self.grants.covers_path(access, where):
             return
-        if access == "read" and where.startswith(_installed()):
+        if access == "read" and where.startswith(installed()):
             return
         self.undeclared(f"fs:{access}:{where}")
 
@@ -125,7 +119,7 @@ class Watch:
             accesses.append("read")
         if writes:
             accesses.append("write")
-        if mode is None and not os.path.isabs(text := _text(name)):
+        if mode is None and not os.path.isabs(text := text_of(name)):
             directory = announced[1] if announced is not None and announced[0] is self else None
             self._relative(accesses, text, directory, creates=bool(flags & os.O_CREAT))
             return
@@ -146,7 +140,7 @@ class Watch:
             for access in accesses:
                 self.path(access, name, directory)
             return
-        for base in (os.getcwd(), *_open_directories()):
+        for base in (os.getcwd(), *open_directories()):
             where = os.path.join(base, name)
             if not creates and not os.path.lexists(where):
                 continue
@@ -155,7 +149,7 @@ class Watch:
 
     def database(self, name: Any) -> None:
         """SQLite is about to open a file, which it does in native code."""
-        text = _text(name)
+        text = text_of(name)
         if not text.startswith("file:"):
             if text not in ("", ":memory:"):
                 self.path("read", text)
@@ -176,8 +170,8 @@ class Watch:
 
     def lookup(self, host: Any) -> None:
         """The addresses of a host are about to be looked up."""
-        name = _text(host).lower().rstrip(".") if host else ""
-        if not name or _address(name) is not None:
+        name = text_of(host).lower().rstrip(".") if host else ""
+        if not name or address_of(name) is not None:
             return  # no name: nothing is asked
         if self.grants.covers_name(name):
             self._asked.add(name)
@@ -187,14 +181,14 @@ class Watch:
     def reached(self, place: Any) -> None:
         """An address is about to be connected to, bound or sent to."""
         if isinstance(place, str | bytes):
-            path = _text(place)
+            path = text_of(place)
             if path.startswith("\0"):
                 path = "@" + path[1:]  # Linux: a name that is no file's
             where = path if path.startswith("@") else os.path.realpath(path)
             if not self.grants.covers_socket(where):
                 self.undeclared(f"net:unix:{where}")
         elif isinstance(place, tuple) and len(place) >= 2 and isinstance(place[0], str | bytes):
-            self._host_port(_text(place[0]), place[1])
+            self._host_port(text_of(place[0]), place[1])
         elif self.grants.hosts is not None:
             self.undeclared(f"net:{place!r}")
 
@@ -203,7 +197,7 @@ class Watch:
         if hosts is None:
             return
         able = [each for each in hosts if each.port in (None, port)]
-        address = _address(host)
+        address = address_of(host)
         if address is None:
             name = host.lower().rstrip(".")
             if any(each.is_called(name) for each in able):
@@ -226,7 +220,7 @@ class Watch:
                 places = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError):
                 places = []
-            each = (_address(str(place[4][0])) for place in places)
+            each = (address_of(str(place[4][0])) for place in places)
             found = self._addresses[name] = frozenset(map(str, each))
         return found
 
@@ -234,7 +228,7 @@ class Watch:
 
     def program(self, name: Any) -> None:
         """A program is about to be run, or native code loaded."""
-        program = _text(name)
+        program = text_of(name)
         if not self.grants.covers_program(program):
             self.undeclared(f"process:{program}")
 
@@ -262,14 +256,14 @@ def _sent(watch: Watch, _: Any, place: Any) -> None:
         watch.reached(place)
 
 
-def _renamed(watch: Watch, source: Any, target: Any, at: int = _CWD, to: int = _CWD) -> None:
+def _renamed(watch: Watch, source: Any, target: Any, at: int = CWD, to: int = CWD) -> None:
     watch.path("write", source, at, follow=False)
     watch.path("write", target, to, follow=False)
 
 
 def _changed(watch: Watch, name: Any, *rest: Any) -> None:
     """A file's length, mode, owner, times or attributes; a descriptor was checked when opened."""
-    at = rest[-1] if rest and type(rest[-1]) is int else _CWD
+    at = rest[-1] if rest and type(rest[-1]) is int else CWD
     watch.path("write", name, at)
 
 
@@ -282,7 +276,7 @@ def _attributed(watch: Watch, name: Any, *_: Any) -> None:
     watch.path("write", name)
 
 
-def _removed(watch: Watch, name: Any, at: int = _CWD) -> None:
+def _removed(watch: Watch, name: Any, at: int = CWD) -> None:
     watch.path("write", name, at, follow=False)
 
 
@@ -297,10 +291,10 @@ _EVENTS: Final[dict[str, Callable[..., None]]] = {
     "os.scandir": lambda w, name=None: w.path("read", "." if name is None else name),
     "os.remove": _removed,
     "os.rmdir": _removed,
-    "os.mkdir": lambda w, name, _mode, at=_CWD: w.path("write", name, at, follow=False),
+    "os.mkdir": lambda w, name, _mode, at=CWD: w.path("write", name, at, follow=False),
     "os.rename": _renamed,
     "os.link": _renamed,
-    "os.symlink": lambda w, _to, name, at=_CWD: w.path("write", name, at, follow=False),
+    "os.symlink": lambda w, _to, name, at=CWD: w.path("write", name, at, follow=False),
     "os.truncate": _shortened,
     "os.chmod": _changed,
     "os.chown": _changed,
@@ -363,87 +357,6 @@ def _heard(watch: Watch, event: str, args: tuple[Any, ...]) -> None:
         watch.undeclared(f"{event}: {type(error).__name__}")
     finally:
         _local.looking = False
-
-
-# --- where a path leads --------------------------------------------------------------------------
-
-
-def _text(name: Any) -> str:
-    return os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else str(name)
-
-
-def _place(name: Any, directory: int, *, follow: bool) -> str | None:
-    """An absolute path without links; None if a descriptor does not give it."""
-    if isinstance(name, int):
-        return _of_descriptor(name)
-    path = os.fsdecode(name)
-    if directory != _CWD and not os.path.isabs(path):
-        base = _of_descriptor(directory)
-        if base is None:
-            return None
-        path = os.path.join(base, path)
-    if follow:
-        return os.path.realpath(path)
-    head, tail = os.path.split(path.rstrip(os.sep) or os.sep)
-    if tail in ("", os.curdir, os.pardir):
-        return os.path.realpath(path)
-    return os.path.join(os.path.realpath(head), tail)
-
-
-def _of_descriptor(fd: int) -> str | None:
-    """The path of what is open; None if the system does not give it, or it has none."""
-    path = ""
-    try:
-        if sys.platform == "darwin":
-            import fcntl
-
-            buffer: bytes = fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024))
-            path = os.fsdecode(buffer.rstrip(b"\0"))
-        else:
-            path = os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:
-        return None
-    return path if os.path.isabs(path) else None
-
-
-def _open_directories() -> Iterator[str]:
-    """The directories that this process holds open."""
-    listed = "/dev/fd" if sys.platform == "darwin" else "/proc/self/fd"
-    try:
-        numbers = os.listdir(listed)
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        return  # a system without them has no `dir_fd` either
-    for number in numbers:
-        try:
-            is_directory = stat.S_ISDIR(os.fstat(int(number)).st_mode)
-        except OSError:
-            continue  # the one that listed them, or one that was closed since
-        path = _of_descriptor(int(number)) if is_directory else None
-        if path is not None:
-            yield path
-
-
-@cache
-def _installed() -> tuple[str, ...]:
-    """Where what is installed lies: a body that reads of it reads no data of anybody's."""
-    import site  # only where something is held to what it declares
-    import sysconfig
-    import zoneinfo
-
-    known = sysconfig.get_paths()
-    paths = {known[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    paths |= {*zoneinfo.TZPATH, *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])}
-    return tuple(sorted(os.path.join(os.path.realpath(path), "") for path in paths))
-
-
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    return getattr(address, "ipv4_mapped", None) or address
 
 
 # --- whose doing it is ---------------------------------------------------------------------------

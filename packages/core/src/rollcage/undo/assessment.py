@@ -1,6 +1,6 @@
 """Whether a step may be undone, by what was observed before, after and now (DESIGN §6).
 
-Pure functions; `step.undoing` looks at the states, and carries out what is decided.
+Pure functions; `step.undo_checks` looks at the states, `step.undoing` carries out what is decided.
 """
 
 from __future__ import annotations
