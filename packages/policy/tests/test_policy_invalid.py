@@ -89,7 +89,7 @@ TOML = {
         f"version = 1\n{RULE}when = 'args.a >'\n", 5, "rules[0].when", "column 9: Syntax error",
     ),
     "a condition that ends inside a text": (
-        f"version = 1\n{RULE}when = 'args.a == \"x'\n", 5, "rules[0].when", "can't stand here",
+        f"version = 1\n{RULE}when = 'args.a == \"x'\n", 5, "rules[0].when", "is not allowed here",
     ),
     "an unknown name in a condition": (
         f"version = 1\n{RULE}when = 'arg.a == 1'\n", 5, "rules[0].when", "did you mean 'args'?",
@@ -123,10 +123,10 @@ TOML = {
     ),
     "a pattern out of the arguments": (
         f"version = 1\n{RULE}when = 'args.a.matches(args.b)'\n", 5, "rules[0].when",
-        "has to stand here",
+        "has to be written here",
     ),
     "a constant's name": ("version = 1\n[constants]\n'a b' = 1\n", 3, "constants.a b", "pattern"),
-    "a date": ("version = 1\n[constants]\nday = 2026-01-01\n", 3, "constants.day", "a date can't"),
+    "a date": ("version = 1\n[constants]\nday = 2026-01-01\n", 3, "constants.day", "a date is not"),
     "not a number": ("version = 1\n[constants]\nn = nan\n", 3, "constants.n", "a usable number"),
     "a large number": (f"version = 1\n[constants]\nn = {2**53}\n", 3, "constants.n", "beyond 2^53"),
     "an unknown preset": (
@@ -217,9 +217,9 @@ YAML = {
     "a key that is a number": ("version: 1\n1: a\n", 2, "", "a name has to be a text"),
     "a key that is a list": ("version: 1\n? [a]\n: b\n", 2, "", "a name has to be a text"),
     "no, which is false": ("version: 1\ndefault: no\n", 2, "default", "not False"),
-    "a date": ("version: 1\nconstants:\n  day: 2026-01-01\n", 3, "constants.day", "a date can't"),
+    "a date": ("version: 1\nconstants:\n  day: 2026-01-01\n", 3, "constants.day", "a date is not"),
     "a day that is none": ("version: 1\nname: 2026-99-99\n", 2, "", "not YAML: month must"),
-    "nothing where something is": ("version: 1\nname:\n", 2, "name", "nothing can't stand here"),
+    "nothing where something is": ("version: 1\nname:\n", 2, "name", "an empty value"),
     "too deep": (f"version: 1\nname: {'[' * 2000}\n", 2, "", "nested deeper than 32 levels"),
     "a mistyped key": (
         "version: 1\nrules:\n  - id: a\n    decision: allow\n    wen: 'true'\n", 5, "rules[0].wen",

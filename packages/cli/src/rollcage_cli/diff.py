@@ -55,7 +55,7 @@ def diff(
     """Compare two runs, step by step.
 
     A step that ran and its replay are the same step. The first difference is marked: what follows
-    may follow from it. With --html, a page of both, step beside step, with their values. Exits with
+    may follow from it. With --html, a page of both, side by side, with their values. Exits with
     1 if the runs differ.
     """
     if html is not None and as_json:

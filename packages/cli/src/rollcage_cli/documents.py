@@ -13,7 +13,7 @@
     actions     who did what with a server; where the other store has such a log of its own, it says
                 so and stays as it is
 
-What stays behind is derived (`rollcage repair` makes it again), or ends with a process: locks.
+What is not copied is derived (`rollcage repair` rebuilds it), or ends with a process: locks.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def copy_plans(source: Store, target: Store, trace: RunTrace) -> None:
 def sent_in(store: Store) -> dict[str, Sent]:
     """By the execution that they are about: signals, holds, results, and what waits asked people.
 
-    Those that can't be read stand under no name: they fail in the other store as they do here.
+    Those that can't be read have no name: they fail in the other store as they do here.
     """
     found: dict[str, Sent] = {"": {}}
     for kind in (*_SENT, _APPROVALS):

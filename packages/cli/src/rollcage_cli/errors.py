@@ -3,7 +3,7 @@
 ::
 
     RollcageError
-    ├── UsageError               the request makes no sense as it stands     (usage)
+    ├── UsageError               the request makes no sense                   (usage)
     │   ├── RunAmbiguous         more than one run is meant                  (run_ambiguous)
     │   ├── ToolsUnusable        what --tools names can't be loaded          (tools_unusable)
     │   └── DemoUnavailable      the demo lacks a library, or a free folder  (demo_unavailable)
@@ -62,7 +62,7 @@ DIED: Final = 7
 
 
 class UsageError(RollcageError):
-    """The request makes no sense as it stands; the message says what would."""
+    """The request makes no sense; the message says what would."""
 
     code = "usage"
 

@@ -35,9 +35,9 @@ class Redaction:
     """What is taken out of one run.
 
     Args:
-        names: arguments to take out, wherever something of that name stands.
+        names: arguments to take out, wherever something has that name.
         values: False takes out all arguments and results.
-        key: of the HMACs that stand for keys, fingerprints and worlds.
+        key: of the HMACs that replace keys, fingerprints and worlds.
         get_blob: gives a large value; it raises StoreError where it can't.
     """
 
@@ -98,7 +98,7 @@ class Redaction:
     # --- values ----------------------------------------------------------------------------------
 
     def _undo(self, event: Event) -> Event:
-        """What stands of an undo: states are values, and so are their digests."""
+        """What is kept of an undo: states are values, and so are their digests."""
         if event.get("reason"):
             event = event | {"reason": self._text(event["reason"])}
         if self._names or self._all:

@@ -49,7 +49,7 @@ class Table:
         """Add a column; before the rows.
 
         Args:
-            title: what stands above it.
+            title: its heading.
             right: its cells end at its right edge.
             no_wrap: a cell that is too long is cut; else it takes several lines, where the table
                 is wider than the terminal.
@@ -131,7 +131,7 @@ class Table:
                 yield Segment(text)
                 if cell.spans:
                     yield from cell.render(console)
-                else:  # `render` leaves the style of the whole text to whoever joins several
+                else:  # `render` leaves the style of the whole text to its caller
                     yield Segment(cell.plain, console.get_style(cell.style, default=""))
                 text = ""
             if not column.right:

@@ -53,7 +53,7 @@ def contracts_of(tools: Iterable[Source]) -> list[Contract]:
 
 
 def any_async(tools: Iterable[Source]) -> bool:
-    """Whether one of them, or what it declares beside itself, has to be awaited."""
+    """Whether one of them, or what its contract names, has to be awaited."""
     for each in tools:
         contract: Any = getattr(each, "__rollcage_contract__", each)
         body = getattr(each, "__wrapped__", each)

@@ -102,7 +102,7 @@ class TraceCheck:
         torn = trace.torn[: len(_WORDS[0])]  # both are as long
         word = any(each.startswith(torn) for each in _WORDS) or self._undoing
         if trace.torn and self._finished is not None and not word:
-            self.found("torn", f"{len(trace.torn)} bytes stand after the last line")
+            self.found("torn", f"{len(trace.torn)} bytes follow the last line")
         elif trace.torn:
             self.notes.append(
                 f"a torn last line of {len(trace.torn)} bytes: its writing was cut off; the next "

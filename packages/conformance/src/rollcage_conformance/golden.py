@@ -24,7 +24,7 @@ _OUTCOME: Final = ("status", "value", "typed", "lossy", "drift")
 def steps(events: Iterable[Event], kind: str = "tool") -> list[dict[str, Any]]:
     """The steps of one kind, each one record: its call, `how` it went and its `outcome`.
 
-    They stand in the order of the calls: by turn, then by slot, the calls of a tool's body after
+    They are in the order of the calls: by turn, then by slot, the calls of a tool's body after
     it. `parent` is a place in this list.
     """
     found = {step.step: step for step in fold(enumerate(events, 1)).steps}

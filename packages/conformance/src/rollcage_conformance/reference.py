@@ -1,6 +1,6 @@
 """A tiny framework in plain Python, guarded by hand: what the suites themselves are proven on.
 
-It stands on `Session` alone: what is wrong with the adapters' bases is not wrong with it too.
+It uses `Session` alone, so a fault in the adapters' bases is none of its own.
 """
 
 import asyncio

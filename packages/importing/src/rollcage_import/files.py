@@ -35,7 +35,7 @@ _LENGTH: Final = struct.Struct(">I")  # before each message, in files of the col
 
 
 class Unreadable(RollcageError):
-    """A file can't be imported as it stands; the message says why."""
+    """A file can't be imported; the message says why."""
 
     code = "import_unreadable"
 

@@ -1,4 +1,4 @@
-"""The attributes that say what a span is about, by whoever writes them: the newest name first.
+"""The attributes that say what a span is about, by their writers: the newest name first.
 
 `gen_ai.*` of the conventions and what these were called before, OpenInference (`llm.*`, `tool.*`,
 `input.value`), OpenLLMetry (`traceloop.*`), and the AI SDK of Vercel (`ai.*`).

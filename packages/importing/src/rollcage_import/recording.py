@@ -273,7 +273,7 @@ def _arguments(span: Span) -> dict[str, Any]:
 
 
 def _pieces(span: Span) -> Any:
-    """What stands for a model's answer where no framework's value is: its neutral form."""
+    """A model's answer without a framework's value: its neutral form."""
     return NOT_RECORDED if span.answer is None else [span.answer.as_data()]
 
 

@@ -252,10 +252,10 @@ class Spans(Instrument):
         parent = self._within(event)
         return self._start((event.run, "undo", of), "undo", event, parent, links=links)
 
-    # --- where spans stand -----------------------------------------------------------------------
+    # --- parents of spans ------------------------------------------------------------------------
 
     def _parent(self, event: StepEvent) -> Context:
-        """What a span stands in: a compensating call, in the undo that it is a part of."""
+        """The parent of a span; of a compensating call, the undo that it is a part of."""
         if event.undoes is None:
             return self._within(event)
         undo = self._open.get((event.run, "undo", event.undoes)) or self._undo(event, event.undoes)

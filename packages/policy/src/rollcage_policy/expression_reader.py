@@ -41,14 +41,14 @@ MOST_CHARACTERS: Final = 4096
 
 _MOST_NESTED: Final = 16  # brackets; each takes 8 KiB of the stack, of which a thread may have 256
 _MOST_CHAINED: Final = 64  # .a[0].b: each takes a third of a KiB
-_MOST_SUMS: Final = 32  # + - * / %: the same, and each + may copy what stands before it
+_MOST_SUMS: Final = 32  # + - * / %: the same, and each + may copy what comes before it
 _MOST_RELATIONS: Final = 8
 _MOST_LOOPS: Final = 8
 _MOST_LOOPS_IN_LOOPS: Final = 2
 
 _OURS: Final = 100  # the cost of one of Rollcage's functions, in CEL's own operations
 
-# `const` is a reserved word of CEL, and its `matches` compiles the pattern each time: both stand
+# `const` is a reserved word of CEL, and its `matches` compiles the pattern each time: both are
 # under another name, of the same length, so that a column in an error is the column that was meant.
 _INNER_NAMES: Final = {"const": "Const", "matches": "Matches"}
 
@@ -349,7 +349,7 @@ class _Reading:
         return next(loops, None)
 
 
-_NO_PATTERN: Final = 'the pattern of matches has to stand here, as r"…"'
+_NO_PATTERN: Final = 'the pattern of matches has to be written here, as r"…"'
 
 
 def _states(pattern: str) -> int:

@@ -236,7 +236,7 @@ def _named(value: object) -> bool:
     for each in value if isinstance(value, list) else [value]:
         # A letter that is normalised for finding must not mean something else to the tool.
         if isinstance(each, str) and not unicodedata.is_normalized("NFC", each):
-            raise ValueError("named: letters that stand for others")
+            raise ValueError("named: letters that look like others")
     return found(value)
 
 

@@ -102,8 +102,8 @@ def _check_plain(document: Document, value: object, path: Path) -> None:
     elif isinstance(value, int) and not -(2**53) < value < 2**53:
         raise PolicyInvalid([document.problem(path, "an integer beyond 2^53")])
     elif not isinstance(value, str | int | float):
-        kind = "nothing" if value is None else f"a {type(value).__name__}"
-        reason = f"{kind} can't stand here; a date or a time is written in quotes"
+        kind = "an empty value" if value is None else f"a {type(value).__name__}"
+        reason = f"{kind} is not allowed here; a date or a time is written in quotes"
         raise PolicyInvalid([document.problem(path, reason)])
 
 

@@ -1,4 +1,4 @@
-"""What the user named: whether a value stands in the user input.
+"""What the user named: whether a value is in the user input.
 
 A value that the user named may be allowed more, so different values must not be treated as equal:
 unlike in `leaves`, only case, width of blanks and the composition of letters are normalised.

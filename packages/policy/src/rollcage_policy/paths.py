@@ -182,7 +182,7 @@ def _check_written(path: str) -> None:
     if _ENCODED.search(path):
         raise PathInvalid("percent-encoded dots, slashes or control characters in a path")
     if _VARIABLE.search(path):
-        raise PathInvalid("a variable in a path; write out what it stands for")
+        raise PathInvalid("a variable in a path; write out its value")
     for name in path.split("/"):
         _check_name(name)
 
@@ -200,7 +200,7 @@ def _check_name(name: str) -> None:
         raise PathInvalid("a path that is not in Unicode's normal form NFC")
     compatible = unicodedata.normalize("NFKC", name)
     if {"/", "\\", "~"} & (set(compatible) - set(name)) or not compatible.strip(". "):
-        raise PathInvalid("characters that stand for `/`, `\\`, `~` or `.`")
+        raise PathInvalid("characters that look like `/`, `\\`, `~` or `.`")
 
 
 def _is_odd(character: str) -> bool:

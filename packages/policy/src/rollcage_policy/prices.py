@@ -61,8 +61,8 @@ class Prices(BaseModel):
         if not isinstance(calls, Mapping):
             return {"calls": {k: v for k, v in given.items() if k != "models"},
                     "models": given.get("models", {})}  # fmt: skip
-        beside = {name: price for name, price in given.items() if name not in ("calls", "models")}
-        return {"calls": {**calls, **beside}, "models": given.get("models", {})}
+        others = {name: price for name, price in given.items() if name not in ("calls", "models")}
+        return {"calls": {**calls, **others}, "models": given.get("models", {})}
 
     def of(self, kind: str, name: str) -> Price:
         """The price of a call of a tool or model. A tool without a price is free."""

@@ -85,7 +85,7 @@ class Rerun:
     Args:
         policy: the policy.
         tools: the contracts of today's tools, for what the trace does not hold (risk, permissions,
-            …). One stands for the recorded tool if its name, version and effect are the same.
+            …). One replaces the recorded tool if its name, version and effect are the same.
         user_input: used in place of the user input that is recorded with each run.
         resolver: see `Trial`.
     """

@@ -32,7 +32,7 @@ _OPERATORS: Final = """
     Add BitwiseAnd BitwiseLeftShift BitwiseNot BitwiseOr BitwiseRightShift BitwiseXor DPipe Div
     EQ GT GTE IntDiv LT LTE Mod Mul NEQ Neg NullSafeEQ NullSafeNEQ Sub
 """
-# ... and the functions that may stand in one.
+# ... and the functions that it may have.
 _FUNCTIONS: Final = """
     Abs Array ArrayAgg Avg Ceil Coalesce Concat ConcatWs Count CountIf CurrentDate CurrentTime
     CurrentTimestamp Date DateAdd DateDiff DateSub DateTrunc Day DenseRank Extract FirstValue
@@ -98,7 +98,7 @@ def _parsed(text: str, dialect: str) -> Any:
 
 
 def _outside_of_texts(text: str, tokens: list[Any]) -> str:
-    """What stands between a text's tokens: blanks, and comments that belong to none."""
+    """What is between a text's tokens: blanks, and comments that belong to none."""
     between: list[str] = []
     end = 0
     for each in tokens:

@@ -51,7 +51,7 @@ def tokens(source: str) -> list[Token]:
         match = _NEXT.match(source, at)
         if match is None:
             shown = ascii(source[at])
-            raise ConditionInvalid(f"{place(source, at)}: {shown} can't stand here")
+            raise ConditionInvalid(f"{place(source, at)}: {shown} is not allowed here")
         if match.lastgroup != "blank":
             found.append(Token(str(match.lastgroup), match[0], at))
         at = match.end()

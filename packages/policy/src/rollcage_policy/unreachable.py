@@ -122,7 +122,7 @@ def _holds(outer: str, inner: str) -> bool:
         return True
     if not set(inner) & set("*?["):
         return fnmatchcase(inner, outer)
-    # The wildcards of the inner one can only stand where the outer one has its stars.
+    # The wildcards of the inner one can only be where the outer one has its stars.
     plain = not set(outer) & set("?[") and "[" not in inner
     return plain and fnmatchcase(inner, outer)
 

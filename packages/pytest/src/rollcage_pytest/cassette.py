@@ -45,7 +45,7 @@ _VALUES: Final = (
 
 
 def cassette_path(test: Path, name: str) -> Path:
-    """Where the recording of a test is: a file of its own, beside the test's file.
+    """Where the recording of a test is: a file of its own, next to the test's file.
 
     Args:
         test: the file of the test.

@@ -23,7 +23,7 @@ def refused(refuse: Callable[[str], NoReturn]) -> Generator[None]:
 
         def method(self: socket.socket, *arguments: Any) -> Any:
             if self.family in (socket.AF_INET, socket.AF_INET6):
-                self.close()  # whoever made it may never get to that
+                self.close()  # its maker may never get to that
                 refuse(f"a connection to {arguments[-1]}")
             return original(self, *arguments)
 

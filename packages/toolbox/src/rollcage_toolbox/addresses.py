@@ -80,7 +80,7 @@ class Reachable:
         ports: the ports that may be connected to.
         schemes: of `http` and `https`.
         private: exact `host:port` pairs that may lie off the public internet (`127.0.0.1:8080`,
-            `[::1]:8080`, `db.internal:443`); they need not stand in `hosts` and `ports`.
+            `[::1]:8080`, `db.internal:443`); they need not be in `hosts` and `ports`.
 
     Raises:
         ValueError: an entry that can't be read.
@@ -96,7 +96,7 @@ class Reachable:
     ) -> None:
         for each in (hosts, private, schemes):
             if isinstance(each, str):
-                raise ValueError(f"{each!r} stands where a list of them is expected")
+                raise ValueError(f"{each!r} is one text; a list of them is expected")
         if unknown := set(schemes) - _SCHEMES:
             raise ValueError(f"{sorted(unknown)} are no schemes; what can be: http, https")
         self._schemes = frozenset(schemes)
@@ -106,7 +106,7 @@ class Reachable:
         self._below = tuple("." + _entry(h[2:]) for h in hosts if h.startswith("*."))
         if odd := [h for h in hosts if h.startswith("*") and h != "*" and not h.startswith("*.")]:
             raise ValueError(
-                f"{odd}: a star stands alone, or for all names below one (*.a.example)"
+                f"{odd}: a star is written alone, or for all names below one (*.a.example)"
             )
         self._private = {_private(each) for each in private}
 
@@ -134,7 +134,7 @@ class Reachable:
         with _refusing():
             check_characters(location)  # before joining, which would leave some of them out
         try:
-            # With a scheme it stands for itself: joining takes some of these for relative ones.
+            # With a scheme it is complete: joining takes some of these for relative ones.
             joined = location if _SCHEME.match(location) else urljoin(origin.url, location)
         except ValueError as error:
             raise AddressRefused(f"{location!r} is no place to redirect to: {error}") from None

@@ -74,7 +74,7 @@ class NotText(ToolboxError):
 
 
 class EditRefused(ToolboxError):
-    """The text to be replaced does not stand there exactly once."""
+    """The text to be replaced does not occur exactly once."""
 
     code = "edit_refused"
 

@@ -371,7 +371,7 @@ class Postgres:
     ) -> Rows:
         """See `Dialect.run`."""
         if read:
-            # In a subquery nothing but a query can stand, and the server sends what is asked for.
+            # A subquery can be nothing but a query, and the server sends what is asked for.
             sql = f"SELECT * FROM ({sql.rstrip().removesuffix(';')}\n) AS asked LIMIT {limit + 1}"  # noqa: S608 - a query is what it takes; the transaction can't write
         driver = _driver(connection)
         threshold, driver.prepare_threshold = driver.prepare_threshold, 0

@@ -1,4 +1,4 @@
-"""Tables as the database describes them: what a name stands for, and what can be undone.
+"""Tables as the database describes them: which table a name means, and what can be undone.
 
 Every identifier that a statement is built of comes from here, never from a caller.
 """

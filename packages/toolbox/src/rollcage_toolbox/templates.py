@@ -96,7 +96,7 @@ class _Work:
     # --- what makes something --------------------------------------------------------------------
 
     def shown(self, value: Any) -> str:
-        """A value as it stands in the text; containers have more than one form, so none."""
+        """A value as it is in the text; containers have more than one form, so none."""
         if not isinstance(value, _SCALARS):
             import jinja2
 

@@ -46,7 +46,7 @@ def render_template(template: str, values: dict[str, Any]) -> str:
 
 @rollcage.tool(**_PURE, raises=[ToolboxError])
 def json_parse(text: str) -> Any:
-    """Parse JSON. A key that stands twice, NaN and Infinity are errors."""
+    """Parse JSON. A repeated key, NaN and Infinity are errors."""
     if len(text) > _LONGEST:
         raise LimitExceeded(f"the text has more than {_LONGEST} characters")
     try:

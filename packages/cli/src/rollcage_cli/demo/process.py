@@ -2,7 +2,7 @@
 
 `Program` is the side of who looks on, `serve` the side of the program. Its stdin has a line for
 each entrance: `ACT...`, played one after the other in one process. Its stdout says what an act
-tells, and at the end of each `end` with what that gave; after it stands `exit`, with the process's
+tells, and at the end of each `end` with what that gave; then `exit`, with the process's
 code.
 """
 

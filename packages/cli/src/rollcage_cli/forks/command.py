@@ -69,7 +69,7 @@ def fork(
     ] = None,
     answer: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOOL=JSON", help="What stands for a new call of this tool."),
+        typer.Option(metavar="TOOL=JSON", help="The result of new calls of this tool."),
     ] = None,
     live: Annotated[
         bool, typer.Option("--live", help="Perform new writes, and ask for approvals.")
@@ -94,8 +94,9 @@ def fork(
     """Fork a run: replay it with one thing changed ("what if?").
 
     The record answers up to the step, and after it wherever the same call is made. Reads and
-    models that are not recorded run. A new write is never made without --live: --answer stands for
-    it, or the fork ends there. The fork is a run of its own, which no session of the job resumes.
+    models that are not recorded run. A new write is never made without --live: --answer gives
+    its result, or the fork ends there. The fork is a run of its own, which no session of the job
+    resumes.
     """
     asked = asked_fork(
         find(store, run),

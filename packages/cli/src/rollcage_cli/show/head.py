@@ -1,4 +1,4 @@
-"""What stands above the steps of a run: which it is, and how it came about."""
+"""The head of a run, above its steps: which it is, and how it came about."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["print_head"]
 
 
 def print_head(out: Console, seen: Run, torn: int) -> None:
-    """The job, the run, how it stands and what it came from."""
+    """The job, the run, its status and its source."""
     started = seen.started
     out.print(
         Text(f"{visible(started['name'])}  ", style="bold").append(started["run"], style="dim")

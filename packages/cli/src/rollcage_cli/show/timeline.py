@@ -18,7 +18,7 @@ _WIDTH: Final = 40  # columns of the timeline
 
 
 def over_time(rows: Sequence[Step], *, ascii_only: bool) -> Table:
-    """Each step where it stands between the first step's beginning and the last one's end."""
+    """Each step at its place between the first step's beginning and the last one's end."""
     start = min(row.time for row in rows)
     end = max(row.time + _ran_for(row) for row in rows)
     table = Table()

@@ -19,7 +19,7 @@ def print_tree(out: Console, rows: Sequence[Step]) -> None:
     """Agents, branches and turns, with what was called in each."""
     ascii_only = out.options.ascii_only
     rail = ("|  ", "|- ", "`- ", "   ") if ascii_only else ("│  ", "├─ ", "└─ ", "   ")
-    # Last of its siblings or not, by depth: what stands in front of a line.
+    # Last of its siblings or not, by depth: what precedes a line.
     todo = [(node, "", at == 0, "") for at, node in enumerate(reversed(tree_of(rows)))]
     while todo:
         node, front, last, sign = todo.pop()

@@ -113,7 +113,7 @@ class StoreBase:
 
     @pytest.fixture
     def tamper(self) -> Callable[[bytes, bytes], None] | None:
-        """Replace some bytes by as many others in all that the store keeps, behind its back.
+        """Replace some bytes by as many others in all that the store keeps, without its knowledge.
 
         Without it, nothing shows whether the store checks what it gives: those tests are skipped.
         """

@@ -1,4 +1,4 @@
-"""What a store keeps beside traces: documents, logs, large values, and damage to all of it."""
+"""What a store keeps besides traces: documents, logs, large values, and damage to all of it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _asks(view: StepView) -> Verdict | None:
 
 
 class BesideSuite(StoreBase):
-    """What a store keeps beside traces: documents, logs, large values, and damage to all of it."""
+    """What a store keeps besides traces: documents, logs, large values, and damage to all of it."""
 
     def test_a_document_is_written_once_by_one(self, store: Store, url: str) -> None:
         def put(number: int) -> bool:

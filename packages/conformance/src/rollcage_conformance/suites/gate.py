@@ -45,7 +45,7 @@ class FaultySession(Session):
             raise HookCrash(names[0])
 
     def place(self, **arguments: Any) -> Any:
-        """Crash, or say where a call stands."""
+        """Crash, or return the place of a call."""
         self._maybe("place")
         return super().place(**arguments)
 
@@ -113,7 +113,7 @@ class GateSuite(Suite):
 
         played = stage.play(notes("a"), mode, make=make)
         if not sessions[0].crashes:
-            pytest.skip(f"the adapter does not call what `{faulty}` stands for")
+            pytest.skip(f"the adapter does not call `{faulty}`")
         assert played.ran == ()
         assert "ran" not in played.how
 

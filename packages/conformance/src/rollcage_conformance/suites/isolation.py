@@ -19,7 +19,7 @@ PATIENCE = 60.0  # seconds until a broken adapter's agents no longer wait for ea
 
 
 class IsolationSuite(Suite):
-    """Nested calls, plain agents beside guarded ones, two sessions at once."""
+    """Nested calls, plain agents next to guarded ones, two sessions at once."""
 
     def test_calls_in_a_tool_body_are_nested_steps(self, stage: Stage, mode: Mode) -> None:
         inner: list[str] = []
@@ -45,7 +45,7 @@ class IsolationSuite(Suite):
         assert len(inner) == 2
         replayed = stage.play(scenario, mode, replay="offline")
         assert (replayed.ran, len(inner)) == ((), 2)
-        assert replayed.how == ["replayed"]  # the parent's hit stands for its children
+        assert replayed.how == ["replayed"]  # the parent's hit covers its children
         assert replayed.seen == recorded.seen
 
     def test_a_body_knows_its_step(self, stage: Stage, mode: Mode) -> None:

@@ -88,7 +88,7 @@ reason = "no model is asked today"
 
 
 def not_today(step: StepView) -> Verdict | None:
-    """A rule in Python, beside the policy."""
+    """A rule in Python, besides the policy."""
     return Verdict.deny("not today", code="today") if step.name == "send" else None
 
 

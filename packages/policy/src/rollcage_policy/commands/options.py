@@ -69,7 +69,7 @@ def plain_table(*titles: str) -> Table:
 
 
 def place_of(rule: PolicyRule) -> str:
-    """Where a rule stands."""
+    """The place of a rule."""
     return visible(f"{rule.where}:{rule.line}")
 
 

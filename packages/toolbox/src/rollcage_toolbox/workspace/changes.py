@@ -86,7 +86,7 @@ def write_file(
 ) -> Change:
     """Write a file whole; its directory must be there. An overwritten file keeps its mode.
 
-    With encoding="base64" the content is the bytes that it stands for.
+    With encoding="base64" the content is decoded to bytes.
     """
     path, data = canonical(path), as_bytes(content, encoding)
 
@@ -230,7 +230,7 @@ def remove_entry(path: FilePath) -> Change:
 
 
 def as_bytes(content: str, encoding: Encoding) -> bytes:
-    """The bytes that a content stands for."""
+    """The bytes of a content."""
     if encoding == "base64":
         try:
             return base64.b64decode(content, validate=True)

@@ -122,5 +122,5 @@ def _check_unicode(name: str, path: str) -> None:
     compatible = unicodedata.normalize("NFKC", name)
     if {"/", "\\"} & set(compatible) or not compatible.strip(". "):
         raise PathRefused(
-            f"{path!r} has characters that stand for `/`, `\\` or `.`", "path_unicode"
+            f"{path!r} has characters that look like `/`, `\\` or `.`", "path_unicode"
         )

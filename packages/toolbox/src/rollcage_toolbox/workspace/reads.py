@@ -116,7 +116,7 @@ def _entry(fd: int, name: str) -> dict[str, Any] | None:
 
 # --- glob patterns -------------------------------------------------------------------------------
 
-_Pattern = tuple["re.Pattern[str] | None", ...]  # None stands for `**`
+_Pattern = tuple["re.Pattern[str] | None", ...]  # None is `**`
 
 
 def _pattern(pattern: str) -> _Pattern:

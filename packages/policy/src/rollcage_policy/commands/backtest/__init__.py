@@ -75,7 +75,7 @@ def backtest(
     limit: Annotated[int, typer.Option(min=0, help="Only the newest; 0 takes all.")] = _NEWEST,
     answer: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOOL=JSON", help="What stands for a new call of this tool."),
+        typer.Option(metavar="TOOL=JSON", help="The result of new calls of this tool."),
     ] = None,
     function: Annotated[
         str | None,
@@ -199,7 +199,7 @@ def _tell(
         write_page(page, rows, change, over_limit)
     if as_json:
         print_json(as_data(rows, change, over_limit))
-    else:  # beside a page on stdout, for who watches
+    else:  # next to a page on stdout, for who watches
         print_table(console(error=page is sys.stdout), rows, change, over_limit)
     if any(row.error for row in rows):
         return CORRUPT
