@@ -93,7 +93,6 @@ if TYPE_CHECKING:
     from rollcage.session.resolving import Resolved, resolve_step
     from rollcage.session.scope import CurrentStep, current_step
     from rollcage.session.session import Session
-    from rollcage.step.call import Stats
     from rollcage.step.driver import Clock
     from rollcage.step.observing import (
         Instrument,
@@ -102,6 +101,7 @@ if TYPE_CHECKING:
         StepEvent,
         recorded_events,
     )
+    from rollcage.step.stats import Stats
     from rollcage.store.url import open_store
     from rollcage.undo.compensation import (
         Compensation,
@@ -233,7 +233,7 @@ _LATE: Final = {
     "CurrentStep": "session.scope",
     "current_step": "session.scope",
     "Session": "session.session",
-    "Stats": "step.call",
+    "Stats": "step.stats",
     "Clock": "step.driver",
     "Instrument": "step.observing",
     "Observer": "step.observing",

@@ -56,12 +56,12 @@ from rollcage.session.run import Key
 from rollcage.session.scope import BranchHandle, Lent, TurnHandle, Unguarded, here
 from rollcage.session.transaction import Transaction
 from rollcage.session.undoing import undo_of
-from rollcage.step.call import Stats
 from rollcage.step.driver import Clock
 from rollcage.step.gating import Gate
 from rollcage.step.ledger import OnDivergence
 from rollcage.step.observing import Observer
 from rollcage.step.outcomes import Read
+from rollcage.step.stats import Stats
 from rollcage.step.undo_checks import UndoRequest
 from rollcage.store.jobs import job_name
 from rollcage.store.protocol import Store

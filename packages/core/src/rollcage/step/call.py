@@ -1,11 +1,10 @@
-"""A call on its way through a run: what is requested, where it arrives, what runs, what counts."""
+"""A call on its way through a run: what is requested, where it arrives, what runs."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -34,42 +33,7 @@ from rollcage.undo.compensation import Captured
 from rollcage.values.copies import own_copy
 from rollcage.values.hiding import Seal
 
-__all__ = [
-    "Admission", "Arrival", "Call", "Consent", "OpenStep", "Precondition", "Prepared", "Progress",
-    "Stats", "key_of",
-]  # fmt: skip
-
-
-@dataclasses.dataclass(slots=True)
-class Stats:
-    """What a session has done so far.
-
-    Attributes:
-        calls: how many calls it placed.
-        hits: how many were answered from the recording.
-        seen: recorded steps that nobody asked for, for a framework's own memory holds them.
-        misses: how many ran.
-        blocked: how many a rule refused.
-        refused: how many never became a step: their arguments do not pass, or there is no such
-            tool.
-        errors: how many ended with an exception, live or replayed.
-        orphans: recorded effects that were left behind.
-        drifted: hits whose fresh execution differed (`verify`).
-        seconds_saved: what the hits took when they ran.
-        tokens_saved: what the replayed model calls had used.
-    """
-
-    calls: int = 0
-    hits: int = 0
-    seen: int = 0
-    misses: int = 0
-    blocked: int = 0
-    refused: int = 0
-    errors: int = 0
-    orphans: int = 0
-    drifted: int = 0
-    seconds_saved: float = 0.0
-    tokens_saved: int = 0
+__all__ = ["Arrival", "Call", "Consent", "OpenStep", "Prepared", "Progress", "key_of"]
 
 
 class Call(NamedTuple):
@@ -385,45 +349,3 @@ class OpenStep:
         self.withdrawn = False  # its session was left before its body began, and says so
         self.began = self.ended = 0  # monotonic, ns; the driver's
         self.watch: Watch | None = None  # where its body is held to what it declares
-
-
-class Precondition(NamedTuple):
-    """What has to be done before a call may run; then it comes again with its `arrival`.
-
-    Attributes:
-        what: somebody has to `approve` it; the recorded run went on with other arguments, which an
-            approver had put in their place (`edit`); the recorded step is unknown and its tool may
-            say what became of it (`probe`); recorded effects are to be undone first (`undo`); the
-            states that it will change have to be kept (`capture`); a fork gives it other arguments
-            (`change`); an earlier slot of its turn is
-            being probed, and it has to `wait` for that.
-        entry: the recorded step that stands for it, if any.
-        orphans: the effects to undo.
-        asked: how the call stands, for whoever has to approve it.
-        until: what it waits for.
-        args: what it has instead.
-    """
-
-    what: Literal["approve", "edit", "probe", "undo", "capture", "wait", "change"]
-    arrival: Arrival
-    entry: Entry | None = None
-    orphans: tuple[Entry, ...] = ()
-    asked: AskContext | None = None
-    until: Future[None] | None = None
-    args: Mapping[str, Any] | None = None
-
-
-@dataclasses.dataclass(slots=True, eq=False)  # a NamedTuple would take twice as long to make
-class Admission:
-    """The ledger's answer to a call: one of step, entry, error and first, and what is written.
-
-    With both a step and an entry, the tool runs only to be compared (`verify`), and the event is
-    written once that is done. `first` is what has to be done before anything is taken; in a paused
-    run, to wait until it is not: only then the call arrives.
-    """
-
-    event: dict[str, Any] | None
-    step: OpenStep | None = None
-    entry: Entry | None = None
-    error: BaseException | None = None
-    first: Precondition | Future[None] | None = None

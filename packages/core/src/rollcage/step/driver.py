@@ -30,8 +30,9 @@ from rollcage.errors import (
 )
 from rollcage.gate import Sealing
 from rollcage.replay.recording import Lineage
+from rollcage.step.admission import Admission
 from rollcage.step.bodies import Bodies
-from rollcage.step.call import Admission, Call, OpenStep, Progress
+from rollcage.step.call import Call, OpenStep, Progress
 from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Instrument, InstrumentedBodies, Observer, Observing
 from rollcage.step.pausing import Pausing

@@ -22,15 +22,9 @@ from rollcage.gate import Verdict
 from rollcage.gate.verdict import stronger
 from rollcage.replay.finding import ProbeResult, StandIn
 from rollcage.replay.path import Entry
+from rollcage.step.admission import Admission, Precondition
 from rollcage.step.approving import approved, changed, edited_again, in_place
-from rollcage.step.call import (
-    Admission,
-    Arrival,
-    OpenStep,
-    Precondition,
-    Prepared,
-    Progress,
-)
+from rollcage.step.call import Arrival, OpenStep, Prepared, Progress
 from rollcage.step.capture import (
     LARGE,
     Setting,

@@ -40,11 +40,12 @@ from rollcage.gate import (
 )
 from rollcage.gate.verdict import stronger
 from rollcage.replay.path import Entry
-from rollcage.step.call import Progress, Stats
+from rollcage.step.call import Progress
 from rollcage.step.labelled import labelled
 from rollcage.step.metering import Start, limited
 from rollcage.step.requests import Flow
 from rollcage.step.settling import seen, settling
+from rollcage.step.stats import Stats
 from rollcage.values.decoding import decode
 from rollcage.values.exceptions import decode_exception
 from rollcage.values.hiding import Seal

@@ -35,8 +35,10 @@ from rollcage.replay.path import UNKNOWN_DIGEST, Entry
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Turn, union
 from rollcage.step import halts, journal
-from rollcage.step.call import Admission, Arrival, Call, OpenStep, Precondition, Progress, Stats
+from rollcage.step.admission import Admission, Precondition
+from rollcage.step.call import Arrival, Call, OpenStep, Progress
 from rollcage.step.seeing import Seeing
+from rollcage.step.stats import Stats
 from rollcage.step.taking import Mode, OnDivergence, Refused, Taking, denied
 from rollcage.trace.constructors import Event, branch_forked, step_finished
 

@@ -10,7 +10,8 @@ import orjson
 from rollcage.contract.contract import Contract
 from rollcage.errors import NotReplayable
 from rollcage.replay.path import Entry
-from rollcage.step.call import Admission, OpenStep
+from rollcage.step.admission import Admission
+from rollcage.step.call import OpenStep
 from rollcage.step.capture import Setting
 from rollcage.step.outcomes import drift_of, refused_output
 from rollcage.step.requests import (

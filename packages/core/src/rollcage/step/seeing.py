@@ -11,7 +11,7 @@ from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Branch, Turn, union
 from rollcage.step import journal
-from rollcage.step.call import Stats
+from rollcage.step.stats import Stats
 from rollcage.trace.constructors import Event
 
 __all__ = ["Seeing"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollcage.gate import ALLOWED, Settled, StepView, Verdict
 from rollcage.replay.path import Entry
-from rollcage.step.call import Admission
+from rollcage.step.admission import Admission
 from rollcage.step.requests import Flow, Raised, Returned, Settle
 
 __all__ = ["seen", "settling"]

@@ -14,7 +14,9 @@ from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Branch, Place, union
 from rollcage.step import halts, journal
-from rollcage.step.call import Admission, Arrival, OpenStep, Progress, Stats
+from rollcage.step.admission import Admission
+from rollcage.step.call import Arrival, OpenStep, Progress
+from rollcage.step.stats import Stats
 from rollcage.trace.constructors import Event
 
 __all__ = ["Mode", "OnDivergence", "Refused", "Taking", "denied"]
