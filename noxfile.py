@@ -15,20 +15,6 @@ import nox
 
 nox.needs_version = ">=2025.10.14"
 nox.options.default_venv_backend = "uv"
-nox.options.sessions = [
-    "lint",
-    "typecheck",
-    "docs",
-    "tests",
-    "cross",
-    "mcp",
-    "browser",
-    "stores(sqlite)",
-    "stores(postgres)",
-    "coverage",
-    "floor",
-    "newest",
-]
 
 # Where it is set, each process of a test compiles all that it imports, anew: half of its time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -38,69 +24,14 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 GROUPS = PROJECT["dependency-groups"]
 
 NEWEST = "3.13"  # the newest Python that all dependencies carry
-# What the conformance suites stand on.
-SUITES = ["packages/conformance", "packages/core", "packages/governance", "packages/policy"]
-# Each package with the siblings that its tests need: nothing else is in its environment.
-PACKAGES = {
-    "core": ["packages/core", "packages/governance", "packages/policy"],
-    "cli": ["packages/cli", "packages/views", *SUITES[1:]],
-    "conformance": SUITES,
-    "governance": ["packages/governance", "packages/cli", "packages/views", "packages/core"],
-    "policy": [
-        "packages/policy",
-        "packages/cli",
-        "packages/views",
-        "packages/core",
-        "packages/governance",
-    ],
-    "importing": [
-        "packages/importing",
-        "packages/cli",
-        "packages/views",
-        "packages/core",
-        "packages/otel",
-    ],
-    "mcp": ["packages/mcp", "packages/cli", "packages/views", *SUITES[1:]],
-    "otel": ["packages/otel", "packages/cli", "packages/views", "packages/core"],
-    "server": [
-        "packages/server",
-        "packages/workflow",
-        "packages/cli",
-        "packages/views",
-        "packages/core",
-        "packages/governance",
-    ],
-    "views": ["packages/views", "packages/cli", "packages/core"],
-    "workflow": [
-        "packages/workflow",
-        "packages/cli",
-        "packages/views",
-        "packages/core",
-        "packages/governance",
-    ],
-    "pytest": ["packages/pytest", "packages/core"],
-    "toolbox": ["packages/toolbox", "packages/core"],
-    "langchain": ["integrations/langchain", *SUITES],
-    "autogen": ["integrations/autogen", *SUITES],
-    "crewai": ["integrations/crewai", *SUITES],
-}
+# Each package with the siblings that its tests need.
+PACKAGES: dict[str, list[str]] = PROJECT["tool"]["rollcage"]["packages"]
+SUITES = PACKAGES["conformance"]
+SESSIONS = PROJECT["tool"]["rollcage"]["sessions"]
+nox.options.sessions = SESSIONS["default"]
 ADAPTERS = [name for name, (folder, *_) in PACKAGES.items() if folder.startswith("integrations/")]
-ON_ANY_STORE = [
-    "approval_queue", "bends", "cancellation", "ending", "job", "nested_gate", "seen", "session",
-    "threads", "transaction", "undo", "unknown", "what_if", "what_if_meets", "what_if_safety",
-]  # fmt: skip
-# The two lines of MCP's library, which can't be in one environment, and servers that stand on them.
-MCP_LINES = {
-    "old": ["mcp==1.30.*", "mcp-server-git", "mcp-server-sqlite", "mcp-server-time"],
-    "new": ["mcp==2.3.*"],
-}
+MCP_LINES: dict[str, list[str]] = SESSIONS["mcp-lines"]
 FASTMCP = "fastmcp==4.1.*"
-MCP_NODE = [
-    f"@modelcontextprotocol/server-{name}"
-    for name in ("everything", "filesystem", "memory", "sequential-thinking")
-]
-# What builds the site: apart from constraints.txt, as CrewAI wants an older tomli than Zensical.
-SITE = ["zensical==0.0.73", "mkdocstrings==1.0.8", "mkdocstrings-python==2.0.11", "pyyaml>=6"]
 CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
 EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/pytest", "packages/toolbox"]
@@ -110,7 +41,7 @@ EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 
 def editable(*folders: str) -> list[str]:
-    """The arguments that install these folders as they stand."""
+    """The arguments that install these folders in place."""
     return [argument for folder in folders for argument in ("-e", folder)]
 
 
@@ -146,6 +77,23 @@ def wheels(session: nox.Session, *folders: str) -> list[str]:
                 stamp.write(made_of)
         found += [str(path) for path in built.glob("*.whl")]
     return found
+
+
+def install_programs(session: nox.Session, names: str, instead: str = "") -> None:
+    """Install programs of the system, or name the command that does."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        session.error(f"a program is missing: apt-get install {names}{instead}")
+    session.run("apt-get", "update", "-qq", external=True)
+    session.run("apt-get", "install", "--yes", "-qq", *names.split(), external=True)
+
+
+def environment(session: nox.Session, folder: Path, *packages: str) -> str:
+    """Make one more environment, with these packages; its Python."""
+    python = str(folder / "bin" / "python")
+    session.run("uv", "venv", "--quiet", "--clear", str(folder), external=True)
+    install = ("uv", "pip", "install", "--quiet", "--python", python)
+    session.run(*install, *packages, external=True)
+    return python
 
 
 def digest_of(*paths: Path) -> str:
@@ -232,14 +180,11 @@ def undo(session: nox.Session) -> None:
     """An agent of LangChain is undone where there is no framework (in `cross`, by a blocker)."""
     needed = ("packages/core", "packages/cli", "packages/views", "packages/toolbox")
     session.install(*editable(*needed), *CONSTRAINTS)
-    there = Path(session.create_tmp()).resolve() / "langchain"  # an environment of its own
-    python, folder = there / "bin" / "python", there / "agent"
-    session.run("uv", "venv", "--quiet", "--clear", str(there), external=True)
-    install = ("uv", "pip", "install", "--quiet", "--python", str(python))
+    there = Path(session.create_tmp()).resolve() / "langchain"
     with_langchain = editable(*needed, "integrations/langchain")
-    session.run(*install, *with_langchain, *CONSTRAINTS, external=True)
-    script = "tests/undo_elsewhere.py"
-    session.run(str(python), script, "record", str(folder), external=True)
+    python = environment(session, there, *with_langchain, *CONSTRAINTS)
+    script, folder = "tests/undo_elsewhere.py", there / "agent"
+    session.run(python, script, "record", str(folder), external=True)
     session.run("python", script, "undo", str(folder))
 
 
@@ -255,12 +200,8 @@ def escapes(session: nox.Session) -> None:
 def phoenix(session: nox.Session) -> None:
     """What a real Phoenix shows of runs; it takes one to three minutes to start, so not in CI."""
     session.install(*editable("packages/core", "packages/otel[export]"), *CONSTRAINTS)
-    there = Path(session.create_tmp()).resolve() / "phoenix"  # an environment of its own
-    session.run("uv", "venv", "--quiet", "--clear", str(there), external=True)
-    python = str(there / "bin" / "python")
-    session.run(
-        "uv", "pip", "install", "--quiet", "--python", python, "arize-phoenix>=20", external=True
-    )
+    there = Path(session.create_tmp()).resolve() / "phoenix"
+    environment(session, there, "arize-phoenix>=20")
     session.run("python", "-m", "tests.phoenix", str(there / "bin" / "phoenix"))
 
 
@@ -268,20 +209,14 @@ def phoenix(session: nox.Session) -> None:
 def mcp(session: nox.Session) -> None:
     """Real MCP servers and clients, each line in an environment of its own, through the proxy."""
     if shutil.which("npm") is None:
-        if os.geteuid() != 0:
-            session.error("npm is needed: apt-get install nodejs npm")
-        session.run("apt-get", "update", "-qq", external=True)
-        session.run("apt-get", "install", "--yes", "-qq", "nodejs", "npm", external=True)
+        install_programs(session, "nodejs npm")
     needed = [*PACKAGES["mcp"][1:], "packages/mcp[http]"]
     session.install(*editable(*needed), *groups("test"), *CONSTRAINTS)
     there = Path(session.create_tmp()).resolve() / "servers"
     for line, packages in MCP_LINES.items():
-        session.run("uv", "venv", "--quiet", "--clear", str(there / line), external=True)
-        python = str(there / line / "bin" / "python")
-        session.run("uv", "pip", "install", "--quiet", "--python", python, *packages, external=True)
-    session.run(
-        "npm", "install", "--silent", "--prefix", str(there / "npm"), *MCP_NODE, external=True
-    )
+        environment(session, there / line, *packages)
+    npm = ("npm", "install", "--silent", "--prefix", str(there / "npm"))
+    session.run(*npm, *SESSIONS["mcp-node"], external=True)
     session.run(*PYTEST, "tests/servers", *session.posargs, env={"ROLLCAGE_MCP_LAB": str(there)})
 
 
@@ -290,13 +225,7 @@ def browser(session: nox.Session) -> None:
     """Mission Control in a headless Chromium; what its pages look like goes to site/screenshots."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     if chromium is None and "ROLLCAGE_CHROMIUM" not in os.environ:
-        if os.geteuid() != 0 or shutil.which("apt-get") is None:
-            session.error(
-                "Chromium is needed: apt-get install chromium, or say with ROLLCAGE_CHROMIUM where "
-                "another one is"
-            )
-        session.run("apt-get", "update", "-qq", external=True)
-        session.run("apt-get", "install", "--yes", "-qq", "chromium", external=True)
+        install_programs(session, "chromium", ", or set ROLLCAGE_CHROMIUM to the path of one")
     folders = [CORE, "packages/cli", "packages/governance", "packages/policy", "packages/server"]
     folders += ["packages/views", "packages/workflow"]
     session.install(*editable(*folders), *groups("test", "browser"), *CONSTRAINTS)
@@ -338,7 +267,7 @@ def stores(session: nox.Session, store: str) -> None:
     """What any store must pass of core's tests and the suites, on it instead of a folder."""
     folders = [*PACKAGES["core"], "packages/conformance"]
     session.install(*editable(*folders), *groups("test", "test-core"), *CONSTRAINTS)
-    tests = [f"packages/core/tests/test_{name}.py" for name in ON_ANY_STORE]
+    tests = [f"packages/core/tests/test_{name}.py" for name in SESSIONS["on-any-store"]]
     tests.append("packages/conformance/tests/test_reference.py")
     session.run(*PYTEST, *tests, *session.posargs, env={"ROLLCAGE_TEST_STORE": store})
 
@@ -431,7 +360,7 @@ def newest(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation site, into site/; a broken link, anchor or reference fails."""
-    session.install(*SITE)
+    session.install(*SESSIONS["site"])
     session.run("zensical", "build", "--strict", "--clean")
     session.run("python", "-m", "website")
 
@@ -440,15 +369,11 @@ def docs(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Each peer beside us in the same run; `nox -s bench -- --quick` is a smoke test."""
     session.install(*editable(*EVERYTHING), *groups("bench"), *CONSTRAINTS)
-    environment = {}
-    if "--mcp" in session.posargs:  # FastMCP stands on the newer line of MCP's library
-        python = Path(session.create_tmp()).resolve() / "fastmcp" / "bin" / "python"
-        there = str(python.parents[1])
-        session.run("uv", "venv", "--quiet", "--clear", there, external=True)
-        install = ("uv", "pip", "install", "--quiet", "--python", str(python))
-        session.run(*install, FASTMCP, external=True)
-        environment["ROLLCAGE_BENCH_FASTMCP"] = str(python)
-    session.run("python", "-m", "benchmarks", *session.posargs, env=environment)
+    variables = {}
+    if "--mcp" in session.posargs:  # FastMCP needs the newer line of MCP's library
+        there = Path(session.create_tmp()).resolve() / "fastmcp"
+        variables["ROLLCAGE_BENCH_FASTMCP"] = environment(session, there, FASTMCP)
+    session.run("python", "-m", "benchmarks", *session.posargs, env=variables)
     alone = {"--stores", "--workflow", "--mcp", "--server"}
     if alone & set(session.posargs):
         return
