@@ -52,7 +52,7 @@ def test_the_job_begins_afresh_and_the_run_stays_to_be_looked_at(cli: Cli, store
     assert cli("export", run).code == 0
 
 
-def test_it_is_said_in_json(cli: Cli, store: Path) -> None:
+def test_it_is_reported_in_json(cli: Cli, store: Path) -> None:
     run = crashed(store)
     told = cli("abandon", run, "--by", "bob", "--json").data
     assert told == {
@@ -61,7 +61,7 @@ def test_it_is_said_in_json(cli: Cli, store: Path) -> None:
     }  # fmt: skip
 
 
-def test_what_it_builds_on_is_set_aside_and_said_too(cli: Cli, store: Path) -> None:
+def test_what_it_builds_on_is_set_aside_and_reported_too(cli: Cli, store: Path) -> None:
     crashed(store)
     halted = Session("letters", store=store)
     with pytest.raises(Diverged), halted:

@@ -84,7 +84,7 @@ def test_a_command_of_another_package_is_imported_alone() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_command_that_is_misspelled_is_told_its_neighbours(cli: Cli) -> None:
+def test_a_command_that_is_misspelled_gets_its_neighbours(cli: Cli) -> None:
     result = cli("verfiy")
     assert result.code == 2
     assert "Did you mean 'verify'?" in result.err
@@ -208,7 +208,7 @@ def test_a_pipe_gets_no_colours(record: Record) -> None:
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9[0-7])(?:;\d+)*m")
 
 
-def test_a_terminal_gets_colours_unless_told_otherwise(record: Record) -> None:
+def test_a_terminal_gets_colours_unless_they_are_switched_off(record: Record) -> None:
     run = record()
     assert COLOUR.search(terminal("show", run))
     assert not COLOUR.search(terminal("show", run, NO_COLOR="1"))

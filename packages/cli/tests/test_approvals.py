@@ -94,7 +94,7 @@ def test_one_is_shown_in_full(cli: Cli, request_id: str) -> None:
     ],
     ids=str,
 )
-def test_the_run_goes_on_by_what_was_said(
+def test_the_run_goes_on_by_the_decision(
     cli: Cli, job: Job, request_id: str, command: list[str], printed: str
 ) -> None:
     name, *options = command
@@ -162,7 +162,7 @@ def test_an_id_that_means_two_is_refused(cli: Cli, store: Path) -> None:
     assert "means 2 requests" in cli("approve", "a").err
 
 
-def test_a_damaged_request_is_told_and_never_approved(
+def test_a_damaged_request_is_reported_and_never_approved(
     cli: Cli, job: Job, request_id: str, store: Path
 ) -> None:
     path = store / "approvals" / f"{request_id}.request.json"
@@ -176,7 +176,7 @@ def test_a_damaged_request_is_told_and_never_approved(
     assert "can't be believed" in job().stderr
 
 
-def test_a_part_without_its_request_is_told(cli: Cli, request_id: str, store: Path) -> None:
+def test_a_part_without_its_request_is_reported(cli: Cli, request_id: str, store: Path) -> None:
     cli("approve", request_id, "--by", "ann")
     (store / "approvals" / f"{request_id}.request.json").unlink()
     assert cli("approvals", request_id).code == 3

@@ -128,7 +128,7 @@ def test_a_replayed_step_points_to_where_it_first_ran(store: Path, audit: Cli) -
         assert told["duration"] is None
 
 
-def test_an_undo_is_told_where_it_was_made_and_at_what_it_took_back(
+def test_an_undo_is_reported_where_it_was_made_and_at_what_it_undid(
     kept: str, store: Path, audit: Cli
 ) -> None:
     assert undo_run(store, kept, to=1).complete
@@ -144,7 +144,7 @@ def test_an_undo_is_told_where_it_was_made_and_at_what_it_took_back(
     assert summary["undos"] == {"compensated": 1}
 
 
-def test_an_undo_in_a_later_run_is_told_of_the_first(store: Path, audit: Cli) -> None:
+def test_an_undo_in_a_later_run_is_reported_with_the_first(store: Path, audit: Cli) -> None:
     with pytest.raises(RuntimeError), Session("job", store=store) as first:
         keep("a", "one")
         raise RuntimeError
@@ -216,7 +216,7 @@ def test_what_somebody_has_to_look_at_is_listed_at_the_end(dead: str, cli: Cli, 
     assert shown.out.rstrip().splitlines()[-1].startswith(f"  step 2 of run {dead}: pay: unknown")
 
 
-def test_a_stop_is_told(store: Path, cli: Cli, audit: Cli) -> None:
+def test_a_stop_is_reported(store: Path, cli: Cli, audit: Cli) -> None:
     with pytest.raises(Exception, match="stop"), Session("job", store=store) as session:
         keep("a", "one")
         assert cli("stop", session.run_id, "--reason", "enough", "--by", "ann").code == 0
@@ -254,7 +254,7 @@ def test_filters(kept: str, audit: Cli, options: list[str], steps: list[int]) ->
     assert [e["step"] for e in audit(*options) if e["kind"] == "call"] == steps
 
 
-def test_what_was_taken_back(kept: str, store: Path, audit: Cli) -> None:
+def test_what_was_undone(kept: str, store: Path, audit: Cli) -> None:
     undo_run(store, kept, to=1)
     assert [(e["kind"], e["tool"]) for e in audit("--undone")[:-1]] == [
         ("call", "keep"),
@@ -296,7 +296,7 @@ def test_a_run_that_is_not_there(cli: Cli, kept: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_damaged_run_is_told_and_the_others_go_on(
+def test_a_damaged_run_is_reported_and_the_others_go_on(
     form: str, kept: str, record: Record, cli: Cli, edit: Callable[..., None]
 ) -> None:
     broken = record("broken")
@@ -322,7 +322,7 @@ def test_a_run_whose_trace_is_gone(kept: str, store: Path, record: Record, cli: 
     assert [e["code"] for e in lines(result) if e["kind"] == "damaged"] == ["run_not_found"]
 
 
-def test_a_torn_line_is_left_out_and_told(dead: str, store: Path, cli: Cli) -> None:
+def test_a_torn_line_is_left_out_and_reported(dead: str, store: Path, cli: Cli) -> None:
     with (store / "runs" / f"{dead}.jsonl").open("ab") as trace:
         trace.write(b'{"event":')
     result = cli("audit")

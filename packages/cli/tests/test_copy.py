@@ -196,7 +196,7 @@ def test_a_copy_that_was_cut_off_is_brought_to_an_end(
     same(open_store(store), JsonlStore("target"))
 
 
-def test_a_run_that_was_told_to_stop_stays_stopped(cli: Cli, store: Path) -> None:
+def test_a_run_that_was_ordered_to_stop_stays_stopped(cli: Cli, store: Path) -> None:
     run = work(store, "a", "fail")
     assert cli("stop", run, "--reason", "enough").code == 0
     assert cli("copy", "--to", URL).code == 0

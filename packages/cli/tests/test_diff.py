@@ -97,7 +97,7 @@ def test_swapped_steps(cli: Cli, store: Path, tools: Any) -> None:
     assert sorted(s["relation"] for s in steps) == ["only_a", "only_b", "same"]
 
 
-def test_a_changed_secret_shows_without_being_told(cli: Cli, store: Path, tools: Any) -> None:
+def test_a_changed_secret_shows_without_its_value(cli: Cli, store: Path, tools: Any) -> None:
     runs = [record_calls(store, [(tools.login, {"user": "ann", "password": p})]) for p in "ab"]
     result = cli("diff", *runs)
     assert result.code == 1

@@ -68,7 +68,7 @@ def test_what_somebody_has_to_decide(cli: Cli, url: str) -> None:
     assert "no session resumes it" not in cli("doctor", "--store", url).out
 
 
-def test_an_index_that_is_behind_or_damaged(cli: Cli, store: Path) -> None:
+def test_an_index_that_is_out_of_date_or_damaged(cli: Cli, store: Path) -> None:
     first, second = work(store, "a"), work(store, "b")
     index = store / "index.jsonl"
     lines = index.read_bytes().splitlines(keepends=True)

@@ -65,7 +65,7 @@ def test_more_than_one_is_refused_with_a_list(cli: Cli, record: Record) -> None:
         ("./nothing.jsonl", "there is no trace at nothing.jsonl"),
     ],
 )
-def test_none_is_said_with_what_there_is(
+def test_no_match_is_an_error_that_lists_what_there_is(
     cli: Cli, record: Record, reference: str, said: str
 ) -> None:
     record("job")

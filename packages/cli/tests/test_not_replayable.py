@@ -108,13 +108,15 @@ def test_one_in_the_calls_of_another_goes_on_too(cli: Cli, store: Path) -> None:
         (["--happened"], "Record it: --happened --result JSON"),
     ],
 )
-def test_nothing_else_can_be_said_of_it(cli: Cli, run: str, options: list[str], said: str) -> None:
+def test_no_other_outcome_can_be_recorded_for_it(
+    cli: Cli, run: str, options: list[str], said: str
+) -> None:
     refused = cli("resolve", run, 1, *options)
     assert refused.code == 2
     assert said in refused.err
 
 
-def test_it_is_said_once(cli: Cli, run: str) -> None:
+def test_it_is_resolved_once(cli: Cli, run: str) -> None:
     assert cli("resolve", run, 1, "--happened", "--result", "1").code == 0
     refused = cli("resolve", run, 1, "--happened", "--result", "2")
     assert "it was resolved already, by operator" in refused.err

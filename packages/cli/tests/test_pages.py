@@ -31,9 +31,7 @@ def test_a_dash_is_stdout(record: Record, cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "run.html").read_text(encoding="utf-8") == result.out
 
 
-def test_a_file_is_replaced_only_where_that_is_said(
-    record: Record, cli: Cli, tmp_path: Path
-) -> None:
+def test_a_file_is_replaced_only_with_force(record: Record, cli: Cli, tmp_path: Path) -> None:
     run = record()
     (tmp_path / "run.html").write_text("mine")
     result = cli("show", run, "--html", "run.html")

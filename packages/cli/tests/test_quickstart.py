@@ -61,7 +61,7 @@ def test_each_framework_alone_is_the_one_that_is_played(only: Only, each: Any) -
     assert frameworks.unguarded() == []
 
 
-def test_a_framework_without_its_adapter_is_told_of(
+def test_a_framework_without_its_adapter_is_reported(
     cli: Cli, only: Only, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the store that is the user's own is left alone."""

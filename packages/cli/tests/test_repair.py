@@ -40,7 +40,7 @@ def test_damaged_lines_are_named(cli: Cli, record: Record, store: Path) -> None:
     assert cli("repair").out == "the index was complete: 1 run\n"
 
 
-def test_a_trace_that_nobody_can_place_is_told(
+def test_a_trace_that_nobody_can_place_is_reported(
     cli: Cli, record: Record, store: Path, edit: Any
 ) -> None:
     bad, good = record("bad"), record("good")

@@ -32,7 +32,7 @@ def test_json(cli: Cli, record: Record, store: Path) -> None:
     assert (only["run"], only["name"], only["status"]) == (run, "one", "ok")
 
 
-def test_an_unfinished_run_is_said_to_be_one(cli: Cli, dead: str) -> None:
+def test_an_unfinished_run_is_shown_as_one(cli: Cli, dead: str) -> None:
     assert cli("runs", "--json").data["runs"][0]["status"] == "unfinished"
     assert "unfinished" in cli("runs").out
 

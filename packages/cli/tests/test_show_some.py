@@ -72,7 +72,7 @@ def talk(store: Path) -> Callable[[str], None]:
     return talk
 
 
-def test_a_model_row_has_what_was_said_and_asked_for(cli: Cli, talk: Any) -> None:
+def test_a_model_row_has_its_last_message_and_its_calls(cli: Cli, talk: Any) -> None:
     talk("look it up")
     out = cli("show").out
     assert '(1 earlier) user: "look it up"' in out

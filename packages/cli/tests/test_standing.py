@@ -72,7 +72,7 @@ def everywhere(cli: Cli, run: str) -> dict[str, str]:
 # --- what was left behind ------------------------------------------------------------------------
 
 
-def test_effects_that_were_left_behind_are_told_by_every_command(cli: Cli, store: Path) -> None:
+def test_orphaned_effects_are_reported_by_every_command(cli: Cli, store: Path) -> None:
     first = crashed(store, lambda: send("a"), lambda: send("b"))
     with Session("job", store=store, on_divergence="warn") as session:
         send("A")
@@ -97,7 +97,7 @@ def test_a_later_run_of_the_job_still_says_so(cli: Cli, store: Path) -> None:
     assert f"step 1 (standing.send) of run {first}" in cli("show").out
 
 
-def test_what_was_taken_back_first_is_not_left_behind(cli: Cli, store: Path) -> None:
+def test_what_was_undone_first_is_no_orphan(cli: Cli, store: Path) -> None:
     crashed(store, lambda: send("a"))
     settings: dict[str, Any] = {"tools": [send, unsend], "on_divergence": "undo"}
     with Session("job", store=store, **settings) as session:
@@ -107,7 +107,7 @@ def test_what_was_taken_back_first_is_not_left_behind(cli: Cli, store: Path) -> 
     assert (told["left_behind"], told["not_asked_for"]) == ([], [])
 
 
-def test_what_was_never_asked_for_is_taken_back_with_the_rest(cli: Cli, store: Path) -> None:
+def test_what_was_never_asked_for_is_undone_with_the_rest(cli: Cli, store: Path) -> None:
     crashed(store, lambda: send("a"), lambda: send("b"))
     with Session("job", store=store) as session:
         send("a")
@@ -115,7 +115,7 @@ def test_what_was_never_asked_for_is_taken_back_with_the_rest(cli: Cli, store: P
     assert cli("show", "--json").data["standing"]["not_asked_for"] == []
 
 
-def test_effects_that_were_never_asked_for_are_told(cli: Cli, store: Path) -> None:
+def test_effects_that_were_never_asked_for_are_reported(cli: Cli, store: Path) -> None:
     first = crashed(store, lambda: send("a"), both)
     with Session("job", store=store):
         send("a")
@@ -154,7 +154,7 @@ def test_a_look_back_leaves_nothing(cli: Cli, store: Path) -> None:
 # --- what nobody can tell ------------------------------------------------------------------------
 
 
-def test_an_unknown_step_is_told_by_every_command_of_every_run_that_builds_on_it(
+def test_an_unknown_step_is_reported_by_every_command_of_every_run_that_builds_on_it(
     cli: Cli, store: Path
 ) -> None:
     first = unknown(store, lambda: send("a"))
@@ -194,7 +194,7 @@ def test_a_step_that_is_in_no_doubt_anywhere_is_refused(cli: Cli, store: Path) -
     assert "has a known outcome" in refused.err
 
 
-def test_what_was_said_of_an_undone_run_does_not_end_it_again(cli: Cli, store: Path) -> None:
+def test_what_was_resolved_of_an_undone_run_does_not_end_it_again(cli: Cli, store: Path) -> None:
     run = unknown(store, lambda: send("a"))
     assert cli("abandon", run).code == 0
     assert cli("resolve", run, 2, "--did-not-happen").code == 0
@@ -207,7 +207,7 @@ def test_what_was_said_of_an_undone_run_does_not_end_it_again(cli: Cli, store: P
 # --- audit ---------------------------------------------------------------------------------------
 
 
-def test_an_audit_says_what_was_left_behind_and_by_which_write(cli: Cli, store: Path) -> None:
+def test_an_audit_has_orphaned_effects_and_the_write_that_left_them(cli: Cli, store: Path) -> None:
     first = crashed(store, lambda: send("a"), lambda: send("b"))
     with Session("job", store=store, on_divergence="warn") as session:
         send("A")
@@ -269,7 +269,9 @@ def test_an_audit_names_the_effects_that_were_never_asked_for(cli: Cli, store: P
 # --- what a framework's own memory holds ---------------------------------------------------------
 
 
-def test_a_step_that_was_seen_is_told_from_one_that_was_asked_for(cli: Cli, store: Path) -> None:
+def test_a_step_that_was_seen_is_distinguished_from_one_that_was_asked_for(
+    cli: Cli, store: Path
+) -> None:
     session = Session("job", store=store)
     with pytest.raises(Answer), session:
         for text in ("a", "b"):

@@ -79,7 +79,7 @@ def test_for_machines(cli: Cli, failed: str) -> None:
     assert cli("stop", run, "--lift", "--json").data == {"run": run, "stopped": False}
 
 
-def test_whoever_says_it_is_this_user_unless_said(
+def test_by_default_the_order_is_of_this_user(
     cli: Cli, failed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = failed

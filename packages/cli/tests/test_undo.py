@@ -163,7 +163,7 @@ def test_what_changes_while_the_question_is_open_is_not_undone(
     assert (tmp_path / "b").read_text() == "new"
 
 
-def test_what_is_left_is_told(cli: Cli, job: Any, tmp_path: Path) -> None:
+def test_what_is_left_is_reported(cli: Cli, job: Any, tmp_path: Path) -> None:
     job("a", "mail")
     result = cli("undo", "latest", "--tools", "mytools:ALL", "--yes")
     assert result.code == 1

@@ -111,7 +111,7 @@ def test_a_torn_tail_is_reported(cli: Cli, dead: str, store: Path) -> None:
     assert "a torn last line of 12 bytes" in cli("verify", dead).out
 
 
-def test_bytes_behind_a_finished_run_are_found(cli: Cli, record: Record, store: Path) -> None:
+def test_bytes_after_a_finished_run_are_found(cli: Cli, record: Record, store: Path) -> None:
     run = record()
     with (store / "runs" / f"{run}.jsonl").open("ab") as trace:
         trace.write(b"x")
@@ -119,7 +119,7 @@ def test_bytes_behind_a_finished_run_are_found(cli: Cli, record: Record, store: 
     assert (result.code, result.data["findings"][0]["code"]) == (3, "torn")
 
 
-def test_a_lost_index_is_said(cli: Cli, record: Record, store: Path) -> None:
+def test_a_lost_index_is_reported(cli: Cli, record: Record, store: Path) -> None:
     run = record()
     (store / "index.jsonl").unlink()
     result = cli("verify", run)

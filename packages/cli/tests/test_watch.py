@@ -12,7 +12,7 @@ Cli = Callable[..., Any]
 Record = Callable[..., str]
 
 
-def test_a_run_that_has_ended_is_told_once(cli: Cli, record: Record) -> None:
+def test_a_run_that_has_ended_is_reported_once(cli: Cli, record: Record) -> None:
     run = record()
     result = cli("watch", "job")
     assert result.code == 0

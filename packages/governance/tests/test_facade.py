@@ -149,7 +149,7 @@ def test_what_is_approved_anew_is_given_by_the_next_facade(approve: Approve) -> 
         ("propose MODULE:FUNCTION{at}", lambda r: None, dataclasses.replace(SEND, version="2")),
     ],
 )  # fmt: skip
-def test_the_next_step_is_said(
+def test_the_next_step_is_reported(
     approve: Approve, step: str, before: Callable[[Registry], object], contract: Contract
 ) -> None:
     registry = approve(send)
@@ -284,7 +284,7 @@ def test_a_session_says_what_it_gave(store: JsonlStore, approve: Approve, events
     assert session.stats.blocked == 1
 
 
-def test_without_a_facade_nothing_is_said(store: JsonlStore, events: Events) -> None:
+def test_without_a_facade_nothing_is_reported(store: JsonlStore, events: Events) -> None:
     with Session("job", store=store) as session:
         assert session.facade is None
         assert look("there") == "there"

@@ -420,7 +420,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(
     assert registry.freeze("send", by="eve").status == "frozen"
 
 
-def test_a_head_that_can_not_be_written_is_told(
+def test_a_head_that_can_not_be_written_is_reported(
     registry: Registry, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.with_suffix(".head.part").mkdir()

@@ -63,7 +63,7 @@ def test_every_command_says_what_it_is(export: Path, capsys: pytest.CaptureFixtu
         (["runs.jsonl", "--format", "otel"], "holds no span"),
     ],
 )
-def test_what_can_not_be_is_said(
+def test_what_can_not_be_is_reported(
     export: Path, capsys: pytest.CaptureFixture[str], asked: list[str], said: str
 ) -> None:
     assert main(["import", *asked]) != 0
@@ -85,7 +85,7 @@ def test_what_can_not_be_is_said(
         (b'{"somebody": "else\'s"}', "is of no known format"),
     ],
 )
-def test_what_keeps_a_file_from_being_read_is_said(
+def test_what_keeps_a_file_from_being_read_is_reported(
     export: Path, capsys: pytest.CaptureFixture[str], data: bytes, said: str
 ) -> None:
     export.write_bytes(data)

@@ -303,7 +303,7 @@ def test_an_undo_is_a_span_around_its_compensating_calls(keeping: Any, store: St
     assert link.context.span_id == live.ended[-2].context.span_id
 
 
-async def test_an_unknown_outcome_that_is_told_late(kept: Any, store: Store) -> None:
+async def test_an_unknown_outcome_that_is_resolved_late(kept: Any, store: Store) -> None:
     began, go_on, late = threading.Event(), threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -339,7 +339,7 @@ async def test_an_unknown_outcome_that_is_told_late(kept: Any, store: Store) -> 
     [("", False), ("false", False), ("no_content", False), ("event_only", False),
      ("TRUE", True), ("span_only", True), ("SPAN_AND_EVENT", True)],
 )  # fmt: skip
-def test_content_is_said_where_it_is_switched_on_and_secrets_never(
+def test_content_is_in_spans_where_it_is_switched_on_and_secrets_never(
     keeping: Any, store: Store, monkeypatch: pytest.MonkeyPatch, switch: str, *, on: bool
 ) -> None:
     @tool(name="otel.log_in", effect="read", secret=["password"])
@@ -369,7 +369,7 @@ FRAMEWORKS = [
 
 
 @pytest.mark.parametrize("given", FRAMEWORKS)
-def test_a_frameworks_span_around_a_call_stands_for_ours(
+def test_a_frameworks_span_around_a_call_replaces_ours(
     kept: Any, store: Store, given: dict[str, str]
 ) -> None:
     def job() -> None:
@@ -499,7 +499,7 @@ def test_without_an_sdk_nothing_is_kept(store: Store) -> None:
 
 
 @pytest.mark.parametrize("url", ["{}/folder", "sqlite:///{}/runs.db"])
-def test_nothing_stays_behind_and_the_trace_gives_the_same_spans(
+def test_no_span_stays_open_and_the_trace_gives_the_same_spans(
     keeping: Any, tmp_path: Path, files: Any, url: str
 ) -> None:
     """What was sent live is what an export sends: same ids, parents, links, times, attributes."""

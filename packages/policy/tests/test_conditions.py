@@ -91,7 +91,7 @@ def test_a_rule_that_denies_or_asks_and_fails_denies() -> None:
         assert made.decide(StepView("tool", TOOL, {}, data={})).code == "rule_error"
 
 
-def test_what_cel_knows_whatever_failed_beside_it_counts() -> None:
+def test_what_cel_knows_counts_whatever_else_failed() -> None:
     assert holds("args.gone == 1 || true")
     assert not holds("args.gone == 1 && false")
     assert not holds("has(args.a) && args.a == 1")

@@ -133,7 +133,7 @@ def test_of_several_paths_all_are_or_none_is(root: Path) -> None:
         ("/proc/self/root/x", "/proc"), ("/proc/self/cwd", "/proc"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_told_raises(root: Path, path: str, says: str) -> None:
+def test_what_cannot_be_decided_raises(root: Path, path: str, says: str) -> None:
     with pytest.raises(PathInvalid, match=says):
         call("within", path, str(root), str(root))
 
@@ -172,7 +172,7 @@ NAMES = st.sampled_from(["..", ".", "docs", "deep", "inner", "out", "back", "new
 
 
 @given(st.lists(NAMES, max_size=7))
-def test_what_the_kernel_opens_is_where_it_was_said_to_be(
+def test_what_the_kernel_opens_is_where_it_was_resolved_to(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]
 ) -> None:
     """The law of `within`: what exists and is opened by an allowed path lies below the root."""
@@ -234,7 +234,7 @@ def test_an_error_about_a_url_holds_no_more_than_its_host() -> None:
         assert "hunter2" not in str(raised.value)
 
 
-def test_a_url_that_is_spelled_anew_may_have_anything_behind_its_authority() -> None:
+def test_a_url_that_is_spelled_anew_may_have_anything_after_its_authority() -> None:
     assert split_url("http://a.example?@b", respelled=True).host == "a.example"
 
 
@@ -431,7 +431,7 @@ def test_a_statement_that_does_something_else(text: str, dialect: str) -> None:
         ("select 1", None, "two texts"),
     ],
 )
-def test_a_statement_that_nobody_can_tell_of(text: Any, dialect: Any, says: str) -> None:
+def test_a_statement_that_can_not_be_decided(text: Any, dialect: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         call("sql_reads_only", text, dialect)
 
@@ -462,7 +462,7 @@ def test_what_nobody_could_name(value: Any) -> None:
         call("named", value)
 
 
-def test_nobody_is_named_where_nobody_told() -> None:
+def test_nothing_is_named_without_user_input() -> None:
     with pytest.raises(ValueError, match="user_input="):
         call("named", "ann@example.com")
     with surroundings(user_input=[]):

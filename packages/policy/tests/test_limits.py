@@ -559,7 +559,7 @@ def test_circles(loops: dict[str, Any], keys: str, through: str) -> None:
     assert run(meter(loops=loops), keys) == through
 
 
-def test_what_is_said_of_a_circle() -> None:
+def test_what_is_reported_of_a_circle() -> None:
     row, within = meter(loops={"same": 2}), meter(loops={"same": 2, "within": 5})
     turns = meter(loops={"alternating": 2, "decision": "ask", "id": "ping-pong"})
     for counted, keys in ((row, "aa"), (within, "aba"), (turns, "abab")):

@@ -71,7 +71,7 @@ def test_punctuation_around_it_is_no_part_of_it(said: str) -> None:
     assert Named(["something else", said])("ann@x.com") is True
 
 
-def test_where_nothing_was_said_nothing_is_named() -> None:
+def test_without_user_input_nothing_is_named() -> None:
     assert Named([])("ann@x.com") is False
     assert Named("")("ann@x.com") is False
 

@@ -342,7 +342,7 @@ def test_a_policy_never_changes() -> None:
         ("0.05", "0.06"),
     ],
 )
-def test_the_digest_tells_whatever_is_said(old: str, new: str) -> None:
+def test_the_digest_covers_every_field(old: str, new: str) -> None:
     assert TOML.count(old) == 1
     assert Policy.parse(TOML.replace(old, new)).digest != Policy.parse(TOML).digest
 
@@ -354,7 +354,7 @@ def test_the_digest_tells_kinds_of_numbers_apart_that_conditions_do() -> None:
     assert len({digest(value) for value in ("1", "1.0", "true", '"1"')}) == 4
 
 
-def test_presets_stand_beside_rules_and_ask_for_no_more_than_they_need() -> None:
+def test_presets_go_with_rules_and_ask_for_no_more_than_they_need() -> None:
     made = policy(
         rule("large", "ask", when="args.size > 5", tools=["write_*"]),
         tail="""
@@ -441,7 +441,7 @@ def test_a_file_says_itself_what_it_does_not_want_to_inherit(tmp_path: Path) -> 
     assert (says.default, says.flow, says.approval.seconds) == ("deny", "value", 7200)
 
 
-def test_in_which_file_a_rule_stands_does_not_change_the_digest(tmp_path: Path) -> None:
+def test_the_file_of_a_rule_does_not_change_the_digest(tmp_path: Path) -> None:
     one, two = rule("one", "allow"), rule("two", "ask")
     path = write(tmp_path, base=one, policy=f"include = ['base.toml']\n{two}")
     assert Policy.load(path).digest == policy(one, two).digest

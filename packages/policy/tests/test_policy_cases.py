@@ -154,7 +154,7 @@ def test_a_case_that_is_not_says_what_differs(file: Path) -> None:
     )
 
 
-def test_a_rate_is_of_the_time_that_is_told(file: Path) -> None:
+def test_a_rate_is_of_the_time_that_is_given(file: Path) -> None:
     before = "after = [{tool='mail', args={to='a'}, at=1.0}, {tool='gpt', kind='model', at=2.0}]"
     text = (file.with_name("policy.toml")).read_text(encoding="utf-8").replace("2/min", "1/min")
     file.with_name("policy.toml").write_text(text, encoding="utf-8")

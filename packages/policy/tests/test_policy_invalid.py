@@ -241,7 +241,7 @@ def test_yaml_that_can_not_be_meant(case: str) -> None:
     assert reason in found_reason
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_that_is_wrong_is_reported_at_once() -> None:
     text = "version = 1\ndefalt = 'deny'\n[[rules]]\nid = 'a'\ndecison = 'deny'\n"
     assert [(line, path) for line, path, _ in problems(text)] == [
         (2, "defalt"), (3, "rules[0].decision"), (5, "rules[0].decison"),

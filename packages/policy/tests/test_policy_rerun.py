@@ -112,7 +112,7 @@ FULL = policy(
 )
 
 
-def test_the_same_policy_says_of_a_run_what_it_said_live(store: JsonlStore, again: Again) -> None:
+def test_the_same_policy_decides_on_a_run_as_it_did_live(store: JsonlStore, again: Again) -> None:
     with recorded(store, policy=FULL):
         for call in (
             lambda: send("bob"),
@@ -398,7 +398,7 @@ def test_labels_are_not_known_where_nobody_wrote_them_down(store: JsonlStore, ag
     assert said(again(off, session.run_id))[1] == ("allow", "allow", "any")
 
 
-def test_what_the_user_said_is_in_no_trace(store: JsonlStore, again: Again) -> None:
+def test_user_input_is_in_no_trace(store: JsonlStore, again: Again) -> None:
     with recorded(store) as session:
         send("ann@example.com")
     made = policy(rule("stranger", "deny", when="!named(args.to)"), ANY)
@@ -435,7 +435,7 @@ def test_no_host_is_looked_up_unless_wanted(store: JsonlStore, again: Again) -> 
 # --- one step in full ----------------------------------------------------------------------------
 
 
-def test_one_step_is_told_rule_by_rule(store: JsonlStore, again: Again) -> None:
+def test_one_step_is_explained_rule_by_rule(store: JsonlStore, again: Again) -> None:
     with recorded(store) as session:
         send("ann")
         send("bob")

@@ -116,7 +116,7 @@ def test_it_decides_on_each_way_to_call(store: JsonlStore, events: Events) -> No
     assert last["event"] == "run.finished"
 
 
-def test_what_a_model_is_told_helps_it_go_on(store: JsonlStore) -> None:
+def test_what_a_model_reads_helps_it_go_on(store: JsonlStore) -> None:
     with Session("letters", store=store, policy=Policy.parse(POLICY)) as session:
         for _ in range(3):
             write_letter("bob")

@@ -72,7 +72,7 @@ def test_a_workspace_denies_what_leads_out(
 
 
 @pytest.mark.parametrize("path", [None, 1, "~/x", "a\0b", ["a", "/etc"], {"path": "a"}])
-def test_a_path_that_nobody_can_tell_of_is_denied(workspace: Callable[..., str], path: Any) -> None:
+def test_a_path_that_can_not_be_decided_is_denied(workspace: Callable[..., str], path: Any) -> None:
     assert says(workspace(), tool("write"), path=path) == ("deny", "rule_error")
 
 
@@ -126,7 +126,7 @@ def test_a_network_is_a_list_of_hosts(url: Any, decision: str, code: str) -> Non
     assert says(policy, tool("fetch", "read"), url=url) == (decision, code)
 
 
-def test_hosts_of_ones_own_network_are_reached_where_that_is_said() -> None:
+def test_hosts_of_ones_own_network_are_reached_where_that_is_allowed() -> None:
     given = {"hosts": ["in.example", "10.0.0.1", "::1"], "tools": ["*"], "ports": [8080]}
     policy = using("network", public=False, **given)
     for url in ("http://in.example:8080/", "http://10.0.0.1:8080/", "http://[::1]:8080/"):

@@ -19,7 +19,7 @@ ROWS = {
 }
 
 
-def test_each_tool_stands_there_with_its_contract(workspace: Workspace) -> None:
+def test_each_tool_is_documented_with_its_contract(workspace: Workspace) -> None:
     tools: list[Callable[..., Any]] = [*workspace, *text.TOOLS, *clock.TOOLS, *system.TOOLS]
     for tool in tools:
         contract: Any = vars(tool)["__rollcage_contract__"]

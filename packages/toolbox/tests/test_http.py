@@ -377,7 +377,7 @@ def test_writes_carry_the_steps_idempotency_key(
     assert json.loads(service.items["/items/1"]) == {"a": 1}
 
 
-def test_redirects_of_a_write_are_told_and_not_followed(
+def test_redirects_of_a_write_are_returned_and_not_followed(
     client: Callable[..., Http], service: Service
 ) -> None:
     told = client().post(service.url("/redirects"), text="x")
@@ -435,9 +435,7 @@ def test_what_is_idempotent(client: Callable[..., Http]) -> None:
 # --- undoing ---------------------------------------------------------------------------------
 
 
-def test_a_post_is_taken_back(
-    client: Callable[..., Http], service: Service, tmp_path: Path
-) -> None:
+def test_a_post_is_undone(client: Callable[..., Http], service: Service, tmp_path: Path) -> None:
     http = client(methods=["POST"], compensation={"POST": delete_location})
     with Session("post", store=tmp_path) as session:
         http.post(url=service.url("/items"), text="a")

@@ -324,7 +324,7 @@ def test_tables_hold_all_tools(url: sa.URL, direct: Callable[..., Any]) -> None:
 # --- changes, there and back ---------------------------------------------------------------------
 
 
-def test_an_update_is_taken_back_exactly(database: Database, direct: Callable[..., Any]) -> None:
+def test_an_update_is_undone_exactly(database: Database, direct: Callable[..., Any]) -> None:
     fill(direct)
     original = direct(ALL)
     before, after, end = there_and_back(
@@ -439,7 +439,7 @@ def test_generated_columns_are_computed_again(
     ("table", "says"),
     [("notes", "no primary key"), ("watched", "trigger 'watch'"), ("nothing", "no table")],
 )
-def test_what_can_not_be_taken_back_is_refused(
+def test_what_can_not_be_undone_is_refused(
     database: Database, direct: Callable[..., Any], table: str, says: str
 ) -> None:
     direct("INSERT INTO watched VALUES (1, 'a')")
@@ -667,7 +667,7 @@ def test_rows_that_changed_between_capture_and_write_are_refused(
     assert direct("SELECT item, count FROM orders WHERE id = 1") == [("tea", 7)]
 
 
-def test_what_a_third_party_changed_is_not_taken_back(
+def test_what_a_third_party_changed_is_not_undone(
     database: Database, direct: Callable[..., Any], tmp_path: Path
 ) -> None:
     fill(direct)
@@ -756,7 +756,7 @@ def test_a_key_that_was_given_out_again_and_taken_by_name(tmp_path: Path) -> Non
         assert database.query("SELECT * FROM t")["rows"] == [[1, "first"], [2, "second"]]
 
 
-def test_a_key_that_was_given_out_again_is_taken_back_twice(tmp_path: Path) -> None:
+def test_a_key_that_was_given_out_again_is_undone_twice(tmp_path: Path) -> None:
     path = tmp_path / "again.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, text TEXT)")

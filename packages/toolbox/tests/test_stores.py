@@ -71,7 +71,7 @@ def every_way(workspace: Workspace, at: str) -> None:
     assert [each for each in workspace.find_files("**") if each.startswith(f"{at}/")] == []
 
 
-def test_the_default_store_beside_the_agent(workspace: Workspace) -> None:
+def test_the_default_store_next_to_the_agent(workspace: Workspace) -> None:
     store_at(Path(".rollcage"))
     every_way(workspace, ".rollcage")
     kinds = {entry["name"]: entry["kind"] for entry in workspace.list_dir(".")}

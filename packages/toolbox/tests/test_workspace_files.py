@@ -96,7 +96,7 @@ def contract_of(function: Callable[..., Any]) -> Any:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def test_text_is_read_as_it_stands(workspace: Workspace) -> None:
+def test_text_is_read_as_it_is(workspace: Workspace) -> None:
     text = "one\r\ntwo\n\u2028three\n\nfünf"
     workspace.write_file("a.txt", text)
     assert workspace.read_file("a.txt") == workspace.read_file("./a.txt") == text
@@ -217,7 +217,7 @@ def test_append_makes_a_file_or_adds_to_it(workspace: Workspace) -> None:
     assert workspace.read_file("log") == "a\nb\n"
 
 
-def test_edit_replaces_what_stands_there_exactly_once(workspace: Workspace) -> None:
+def test_edit_replaces_what_occurs_exactly_once(workspace: Workspace) -> None:
     workspace.write_file("a", "one two aaa")
     workspace.edit_file("a", "two", "2")
     assert workspace.read_file("a") == "one 2 aaa"
@@ -241,7 +241,7 @@ def test_copy_and_move_keep_content_and_mode(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize("tool", ["copy_file", "move_file"])
-def test_copy_and_move_overwrite_only_when_told(workspace: Workspace, tool: str) -> None:
+def test_copy_and_move_overwrite_only_when_asked(workspace: Workspace, tool: str) -> None:
     call = getattr(workspace, tool)
     workspace.write_file("a", "1")
     workspace.write_file("b", "2")

@@ -47,7 +47,7 @@ def wreck(w: Workspace) -> None:
     w.delete_file("x/y/b.txt")
 
 
-def test_everything_that_a_run_did_is_taken_back_and_verified(
+def test_everything_that_a_run_did_is_undone_and_verified(
     filled: Workspace, tmp_path: Path
 ) -> None:
     start = snapshot(filled.root)
@@ -61,7 +61,7 @@ def test_everything_that_a_run_did_is_taken_back_and_verified(
     assert snapshot(filled.root) == start
 
 
-def test_a_finished_run_is_taken_back_by_another_process(filled: Workspace, tmp_path: Path) -> None:
+def test_a_finished_run_is_undone_by_another_process(filled: Workspace, tmp_path: Path) -> None:
     start = snapshot(filled.root)
     with Session("wreck", store=tmp_path / "store") as session:
         wreck(filled)
@@ -76,7 +76,7 @@ print(report.complete)
     assert snapshot(filled.root) == start
 
 
-def test_large_contents_are_kept_beside_the_trace(filled: Workspace, tmp_path: Path) -> None:
+def test_large_contents_are_kept_next_to_the_trace(filled: Workspace, tmp_path: Path) -> None:
     with Session("delete", store=tmp_path / "store") as session:
         filled.delete_file("big.bin")
     lines = (tmp_path / f"store/runs/{session.run_id}.jsonl").read_bytes().splitlines()

@@ -92,7 +92,7 @@ class Done:
 
 
 @each_change
-def test_a_change_is_taken_back_exactly(filled: Workspace, name: str, args: dict[str, Any]) -> None:
+def test_a_change_is_undone_exactly(filled: Workspace, name: str, args: dict[str, Any]) -> None:
     step = Done(filled, name, args)
     step.run()
     assert snapshot(filled.root) != step.start

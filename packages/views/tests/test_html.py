@@ -192,7 +192,7 @@ def test_every_state_has_a_look(incident: Incident, state: str) -> None:
     assert state.replace("_", " ") in Markup(out.getvalue()).text
 
 
-def test_a_huge_value_is_cut_and_it_is_said(store: Path) -> None:
+def test_a_huge_value_is_cut_and_marked(store: Path) -> None:
     with Session("job", store=store) as session:
         html_keep("big", "a\n" * 10_000)
     text = page_of(store, session.run_id)

@@ -58,7 +58,7 @@ def test_steps_and_runs_are_found(
     assert (result.looked, result.unread, result.before) == (6, 0, None)
 
 
-def test_pages_come_one_after_the_other_and_nothing_is_told_twice_or_never(store: Store) -> None:
+def test_pages_come_one_after_the_other_and_nothing_is_listed_twice_or_never(store: Store) -> None:
     wanted = StepFilter(tools=["searched.send"])
     found: list[str] = []
     before: int | None = None

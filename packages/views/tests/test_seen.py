@@ -174,7 +174,7 @@ def test_an_inbox_says_that_older_jobs_were_not_looked_through(
     assert inbox_of(own, now).older
 
 
-def test_a_request_that_cannot_be_believed_is_told(incident: Incident) -> None:
+def test_a_request_that_cannot_be_believed_is_reported(incident: Incident) -> None:
     own, now = open_store(incident.store), time_ns() // 1000
     (waiting,) = inbox_of(own, now).approvals
     path = incident.store / "approvals" / f"{waiting.id}.request.json"
@@ -190,7 +190,7 @@ def test_a_request_that_cannot_be_believed_is_told(incident: Incident) -> None:
 # --- what was changed ----------------------------------------------------------------------------
 
 
-def test_a_change_is_told_where_a_digest_proves_it(incident: Incident) -> None:
+def test_a_change_is_shown_where_a_digest_proves_it(incident: Incident) -> None:
     (seen,) = runs_of(incident, incident.job)
     put, append = (step for step in seen.steps[1:3])
     (change,) = changes_of(put, seen.id, States([seen]))
@@ -314,7 +314,7 @@ def test_the_lines_of_files_that_tools_keep_as_bytes_are_compared() -> None:
     assert [sign for sign, _ in line_diff(broken, kept("x"))] == ["-", "+", "+"]
 
 
-def test_many_writes_on_one_resource_are_told_in_time(incident: Incident) -> None:
+def test_many_writes_on_one_resource_are_read_in_time(incident: Incident) -> None:
     (seen,) = runs_of(incident, incident.job)
     first = seen.steps[1]
     steps = [

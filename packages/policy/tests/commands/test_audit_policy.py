@@ -143,7 +143,7 @@ def test_what_the_user_said(store: Path, audit: Cli, form: str) -> None:
         assert "Write to ann / and to bob" in told
 
 
-def test_a_call_in_a_branch_of_a_resumed_run_is_told_of_with_both_policies(
+def test_a_call_in_a_branch_of_a_resumed_run_is_reported_of_with_both_policies(
     store: Path, audit: Cli
 ) -> None:
     """It was asked about under the first, which an approver edited; the second only looks on."""

@@ -140,7 +140,7 @@ def test_a_report_is_one_file_in_which_all_that_is_recorded_is_text(
     assert "over the limit: 1 blocked, at most 0 allowed" in page
 
 
-def test_a_report_that_cant_be_written_is_told_of(
+def test_a_report_that_cant_be_written_is_reported_of(
     cli: Cli, recorded: list[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "careful.toml"
@@ -171,7 +171,7 @@ def test_a_report_takes_the_place_of_another_with_force_only_and_goes_to_stdout(
     assert sorted(each.name for each in tmp_path.glob("*.part")) == []
 
 
-def test_a_run_that_is_damaged_is_told_of(cli: Cli, store: Path, recorded: list[str]) -> None:
+def test_a_run_that_is_damaged_is_reported_of(cli: Cli, store: Path, recorded: list[str]) -> None:
     trace = next(store.rglob(f"{recorded[0]}.jsonl"))
     data = trace.read_bytes()
     trace.write_bytes(data.replace(b'"paid"', b'"PAID"'))

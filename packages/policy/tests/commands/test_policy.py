@@ -264,7 +264,7 @@ def test_a_recorded_step_is_explained(cli: Cli, policy: Path, record: Record) ->
     assert "deny by default: no rule matches" in cli("policy", "explain", policy, run, "3").out
 
 
-def test_what_is_not_known_is_said(cli: Cli, policy: Path, record: Record) -> None:
+def test_what_is_not_known_is_reported(cli: Cli, policy: Path, record: Record) -> None:
     run = record()
     policy.write_text(POLICY.replace("when = 'args.path", 'when = \'tool.risk != "" && args.path'))
     result = cli("policy", "explain", policy, run, "2")
@@ -390,7 +390,7 @@ def test_no_secret_is_shown_and_what_is_not_known_is_counted(
     assert {each["name"] for each in calls if each["now"] is None} == {"login", "fails", "outer"}
 
 
-def test_a_damaged_run_is_told_and_the_others_go_on(
+def test_a_damaged_run_is_reported_and_the_others_go_on(
     cli: Cli, policy: Path, record: Record, edit: Callable[..., None]
 ) -> None:
     good, bad = record("good"), record("bad")
@@ -414,7 +414,7 @@ def test_a_truncated_run_is_damaged(
     assert cli("policy", "replay", policy).code == CORRUPT
 
 
-def test_what_is_looked_at_besides_is_said(cli: Cli, policy: Path, record: Record) -> None:
+def test_what_is_looked_at_besides_is_reported(cli: Cli, policy: Path, record: Record) -> None:
     record()
     said = "within() looked at the files of this machine"
     assert said not in cli("policy", "replay", policy).out
