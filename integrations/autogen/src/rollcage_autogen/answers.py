@@ -38,7 +38,7 @@ def whole(pieces: Sequence[str | CreateResult]) -> CreateResult:
 
 
 def answer_of(pieces: Sequence[str | CreateResult]) -> Answer:
-    """What a model said, in the form that every framework understands."""
+    """A model's answer, in the form that every framework understands."""
     if not pieces or isinstance(pieces[-1], str):  # a stream that was not read to its end
         return Answer(text="".join(each for each in pieces if isinstance(each, str)))
     result = whole(pieces)
@@ -59,7 +59,7 @@ def answer_of(pieces: Sequence[str | CreateResult]) -> Answer:
 def result_of(answer: Answer) -> CreateResult:
     """The result for an answer.
 
-    Text beside calls goes to where AutoGen's own clients put it: to the thought.
+    Text next to tool calls becomes the `thought`, as with AutoGen's own clients.
     """
     calls = [FunctionCall(id=c.id, arguments=c.arguments, name=c.name) for c in answer.tool_calls]
     thoughts = [answer.reasoning, answer.text if calls else ""]

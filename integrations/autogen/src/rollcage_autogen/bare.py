@@ -34,7 +34,7 @@ _ADVICE: Final = (
     'is not guarded, so it did not run: a session with unguarded="refuse" is open. Pass the '
     "tools through guard_tools, the workbench through RollcageWorkbench"
 )
-_HANDOFFS: Final = "autogen_agentchat.base._handoff"  # where the functions behind handoffs are
+_HANDOFFS: Final = "autogen_agentchat.base._handoff"  # the module of the handoffs' functions
 
 
 def watch_calls() -> None:

@@ -22,7 +22,7 @@ AnyTool = BaseTool[Any, Any]
 
 
 def plain_function(tool: AnyTool) -> Callable[..., Any] | None:
-    """The function behind a `FunctionTool`; None for any other tool."""
+    """The function that a `FunctionTool` calls; None for any other tool."""
     found = getattr(tool, "_func", None)
     return found if callable(found) else None
 

@@ -58,7 +58,7 @@ class DeclaredTool(FunctionTool):
 
 
 def function_call(tool: AnyTool, args: Any, token: CancellationToken) -> functools.partial[Any]:
-    """What a `FunctionTool` calls; behind `@rollcage.tool`, where we guard it ourselves."""
+    """What a `FunctionTool` calls; of `@rollcage.tool`, the plain function, if we guard it."""
     function: Any = plain_function(tool)
     if guarding(tool) is not None:
         function = plain_body(function)

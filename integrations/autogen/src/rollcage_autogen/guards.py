@@ -1,4 +1,4 @@
-"""What stands around one tool: where agents call it, and around its own body."""
+"""The guards of one tool: one for the calls that agents make, one around its own body."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ T = TypeVar("T", bound=AnyTool)
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Asked:
-    """A call as an agent makes it: by `run_json`, which alone is told its id."""
+    """A call as an agent makes it: by `run_json`, the only method that gets the call's id."""
 
     guard: _Guard
     id: str
@@ -68,7 +68,7 @@ _TAKEN: Final = Signature(("args", "cancellation_token", "call_id"))
 
 
 class _Call(GuardedCall):
-    """A call of a body, which is told its arguments as one object, and whatever else."""
+    """A call of a body, which gets its arguments as one object, and whatever else it is given."""
 
     def __init__(self, guard: _Guard, given: Any, *rest: Any) -> None:
         validated = isinstance(given, pydantic.BaseModel)  # by AutoGen
@@ -150,7 +150,7 @@ class _Guard(GuardedTool):
         return asked
 
     def placed(self) -> contextlib.AbstractContextManager[None]:
-        """Where that call stands."""
+        """The place of that call: its turn, slot and agent."""
         asked = self._asked()
         return placed(self.session, "" if asked is None else asked.id)
 

@@ -98,7 +98,7 @@ class _Call(GuardedCall):
 
 
 class ListedTool(GuardedTool):
-    """What stands around one tool of a workbench.
+    """The guard of one tool of a workbench.
 
     Args:
         session: guards the calls.

@@ -1,4 +1,4 @@
-"""Where a call stands: the message that issued it, its place in it, and whose agent it is.
+"""The place of a call: the message that issued it, its index there, and the agent's name.
 
 AutoGen's agents run each call of a message in a task of its own; what a model client sets in its
 context, these tasks have in theirs. So the client's answer is the turn.
@@ -40,8 +40,8 @@ class _Turn:
 
     Attributes:
         step: inside of which step's body it was asked: its calls are there too.
-        issued: the ids of these calls, by slot; None where nobody saw the answer: any call is of it
-            then, and they are numbered as they come.
+        issued: the ids of these calls, by slot; None if the answer was not seen: every call
+            belongs to it then, and they are numbered in the order in which they are made.
     """
 
     step: tuple[str, int] | None
@@ -76,7 +76,7 @@ def begin_turn() -> None:
 
 
 def placed(session: Session, call_id: str) -> contextlib.AbstractContextManager[None]:
-    """The next call in this context stands where the model asked for it."""
+    """The next call in this context gets the place at which the model asked for it."""
     turn, slot = _turn.get(), None
     if turn is not None and turn.step != step_here():
         turn = None

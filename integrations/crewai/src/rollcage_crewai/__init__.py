@@ -12,7 +12,7 @@
         guard_crew(crew, session, effects={"Read a file's content": "read"}).kickoff()
 
 `guard_tools` records and replays each tool at its body, so that results stay what they are.
-`guard_crew` does so for all the tools of a crew, says where each call stands, sees to it that no
+`guard_crew` does so for all the tools of a crew, records each call's place, sees to it that no
 retry of CrewAI's runs a tool again, and ends the crew when the session is halted. `guard_model`
 records and replays the model's own calls; `ReplayModel` drives a crew with the decisions of a
 recorded run. `mcp_tools` guards the tools of an MCP server, which a replay does not need.

@@ -37,7 +37,7 @@ class _Resolver(MCPToolResolver):
         self._session = session
 
     def _resolve_external(self, mcp_ref: str) -> list[BaseTool]:
-        """The tools behind an address; the one that it names after `#`, or all."""
+        """The tools of the server at an address: the one named after `#`, or all of them."""
         url, _, only = mcp_ref.partition("#")
         tools, _ = self._resolve_native(MCPServerHTTP(url=url))
         wanted = sanitize_tool_name(only)

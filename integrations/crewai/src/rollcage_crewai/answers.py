@@ -35,7 +35,7 @@ class ToolCall:
 
 @dataclasses.dataclass(slots=True)
 class ModelResponse:
-    """What one call of a model gave, and what it told beside.
+    """The answer of one model call, and what came with it.
 
     Attributes:
         value: what it returned: text, tool calls, a model of structured output; a recorded one of

@@ -24,7 +24,7 @@ from rollcage.adapter import (
 
 __all__ = ["arguments_of", "contract_for", "instead_of"]
 
-# What CrewAI's own tools do, where nobody declares it. Agents as tools act by guarded calls only.
+# The effects of CrewAI's own tools, unless declared. Agents as tools act by guarded calls only.
 _OWN: Final[tuple[tuple[type, Effect], ...]] = (
     (BaseAgentTool, "scope"),
     (AddImageTool, "pure"),

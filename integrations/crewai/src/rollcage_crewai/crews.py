@@ -1,4 +1,4 @@
-"""Guarded crews: all the tools of all agents, where each call stands, and how a crew ends."""
+"""Guarded crews: all the tools of all agents, the place of each call, and how a crew ends."""
 
 from __future__ import annotations
 

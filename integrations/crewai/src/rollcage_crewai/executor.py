@@ -183,7 +183,7 @@ class GuardedAgent:
 
     @contextlib.contextmanager
     def _branch(self, executor: Any) -> Generator[None]:
-        """A task that runs beside others has a world of its own; they are one turn of the crew."""
+        """Tasks that run at once have a world each; together they are one turn of the crew."""
         tasks: list[Any] = getattr(executor.crew, "tasks", None) or []
         index = next((i for i, task in enumerate(tasks) if task is executor.task), None)
         if index is None or not executor.task.async_execution:

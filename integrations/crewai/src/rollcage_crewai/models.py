@@ -61,7 +61,7 @@ def guard_model(llm: BaseLLM | str, session: Session) -> BaseLLM:
     return cast("BaseLLM", twin)
 
 
-# --- what a model tells beside its answer --------------------------------------------------------
+# --- what a model reports along with its answer --------------------------------------------------
 
 _noted: ContextVar[ModelResponse | None] = ContextVar("rollcage_crewai_noted", default=None)
 

@@ -1,4 +1,4 @@
-"""Where a call stands: the message that issued it, and the agent that is around it."""
+"""The place of a call: the message that issued it, and the agent that makes it."""
 
 from __future__ import annotations
 

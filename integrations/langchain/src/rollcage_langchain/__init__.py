@@ -15,7 +15,7 @@
         agent.invoke({"messages": [("user", "Write the weekly report.")]})
 
 `guard_tools` records and replays each tool at its body, so that results stay what they are.
-`RollcageMiddleware` says where each call stands, hands a refusal to the model as an error message,
+`RollcageMiddleware` records each call's place, hands a refusal to the model as an error message,
 and ends the agent when the session is halted; `tool_node_wrappers` is its twin for a plain
 `ToolNode`. `guard_model` records and replays the model's own calls;
 `ReplayModel` drives an agent with the decisions of a recorded run. `mcp_tools` guards the tools of

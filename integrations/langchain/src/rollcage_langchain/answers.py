@@ -22,7 +22,7 @@ __all__ = ["answer_of", "as_chunk", "message_of"]
 def answer_of(message: AIMessage, beside: Mapping[str, Any]) -> Answer:
     """What a message says, in the form that every framework understands.
 
-    `beside` is what the provider said beside it.
+    `beside` is what the provider sent along with it.
     """
     info = {**beside, **message.response_metadata}
     usage = message.usage_metadata
@@ -86,7 +86,7 @@ def _response_id(message: AIMessage, info: Mapping[str, Any]) -> str:
 
 
 def _reasoning(message: AIMessage) -> str:
-    """What the model thought: providers put it into blocks of the content, or beside it."""
+    """What the model thought: providers put it into blocks of the content, or next to it."""
     blocks: Any = message.content
     thought = [
         str(block.get("reasoning") or block.get("thinking") or "")

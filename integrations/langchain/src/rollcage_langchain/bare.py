@@ -99,7 +99,7 @@ def _starting() -> BaseTool | None:
 
 
 class _Around(NamedTuple):
-    """A guarded call that is handed on to whatever stands after the guard."""
+    """A guarded call that is passed on to whatever comes after the guard."""
 
     step: tuple[str, int] | None  # in whose body; a later one is that of a guarded tool
     refusal: _Refusal

@@ -100,7 +100,7 @@ class BodySignature(Signature):
         return Validated(named, CallParameters) if self._validated and not args else named
 
     def call_id(self, kwargs: Mapping[str, Any]) -> str:
-        """The id of the call, where the body is told of it; else empty."""
+        """The id of the call if the body gets it; else empty."""
         for name in self._call_ids:
             if isinstance(kwargs.get(name), str):
                 return cast("str", kwargs[name])

@@ -1,4 +1,4 @@
-"""The framework's hook around a tool call: where it stands, and what a refusal looks like."""
+"""The framework's hook around a tool call: the call's place, and what a refusal looks like."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _refusal(request: ToolCallRequest, error: Exception) -> ToolMessage:
 
 
 class Hook:
-    """Says where each tool call stands, and sees to it that its tool is guarded."""
+    """Records the place of each tool call, and makes sure that its tool is guarded."""
 
     def __init__(
         self,

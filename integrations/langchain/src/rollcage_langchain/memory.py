@@ -1,7 +1,7 @@
 """LangGraph's own memory: what its checkpoints hold as done.
 
 A graph with a checkpointer goes on from its last checkpoint and runs nothing that came before. A
-guarded call stands in a task of a superstep, which runs from one checkpoint; the place of a call is
+guarded call is made in a task of a superstep, which runs from one checkpoint; a call's place is
 the path of those, from the outermost graph inwards. What was done in a superstep is held once a
 later checkpoint descends from its own; of the superstep that is run again, what was done by those
 tasks whose writes the checkpointer has kept.
@@ -94,7 +94,7 @@ class Checkpoints:
         self.lost: dict[tuple[str, str, str], bool] = {}
 
     def here(self) -> _Place | None:
-        """Where the graph stands whose node this is; None outside of one with a checkpointer."""
+        """The position of this node's graph; None outside of a graph with a checkpointer."""
         config: Mapping[str, Any] = var_child_runnable_config.get() or {}
         given: Any = config.get("configurable")
         if not is_object(given):
@@ -234,7 +234,7 @@ def _waits(stored: Stored) -> bool:
 
 
 class _Place:
-    """Where a graph stands; see `rollcage.adapter.Standing`."""
+    """The position of a graph; see `rollcage.adapter.Standing`."""
 
     def __init__(
         self,

@@ -151,7 +151,7 @@ class _Call(GuardedCall):
 
 
 class _Guard(GuardedTool):
-    """What stands between a tool and one of its bodies."""
+    """The guard between a tool and one of its bodies."""
 
     def __init__(
         self, session: Session, contract: Contract, running: Running, signature: BodySignature

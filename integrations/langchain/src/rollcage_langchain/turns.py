@@ -1,4 +1,4 @@
-"""Where a call stands: the message that issued it, its place in it, and whose agent it is."""
+"""The place of a call: the message that issued it, its index there, and the agent's name."""
 
 from __future__ import annotations
 

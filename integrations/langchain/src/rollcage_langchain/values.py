@@ -83,7 +83,7 @@ class _Messages:
 
 
 def _as_data(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What providers put beside a message, with the models that they parse an answer into as data.
+    """What providers send along with a message; models that they parse an answer into, as data.
 
     LangChain makes the model of the data again.
     """

@@ -82,7 +82,7 @@ def required_contract(function: Any) -> Contract:
 
 
 def plain_body(body: Callable[..., Any]) -> Callable[..., Any]:
-    """The function behind `@rollcage.tool`, for an adapter that guards it itself, once.
+    """The function under `@rollcage.tool`, for an adapter that guards it itself, once.
 
     A user's own wrapper around a declared function stays: what it calls is guarded by itself.
     """

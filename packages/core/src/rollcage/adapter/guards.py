@@ -1,7 +1,7 @@
 """A guarded body: one flow around what a framework calls, sync, async and as streams.
 
 An adapter subclasses `GuardedBody` for its tools (`GuardedModel`, for its models) and `GuardedCall`
-for one call of them: what its framework makes of a call stands there, and nothing else.
+for one call of them: what its framework makes of a call is there, and nothing else.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class GuardedCall:
 
 
 class GuardedBody(abc.ABC):
-    """What stands between a body and whoever calls it.
+    """The guard between a body and its caller.
 
     A body that calls another of its own goes on in its step: see `Running`.
 
@@ -292,7 +292,7 @@ class GuardedBody(abc.ABC):
 
 
 class GuardedTool(GuardedBody):
-    """What stands between a tool and its body.
+    """The guard between a tool and its body.
 
     As it is, for bodies that are called with their arguments by name and nothing else; an adapter
     whose framework calls them otherwise says so in a `call` of its own.

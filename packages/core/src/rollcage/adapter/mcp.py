@@ -1,4 +1,4 @@
-"""MCP servers behind a framework's own client: what they list is a step, so it replays.
+"""MCP servers used through a framework's own client: listing their tools is a step, so it replays.
 
 The calls of their tools are guarded as all others are. The list of tools is what is left that a
 replay would need the server for: it is asked for once a session, and recorded as a read.

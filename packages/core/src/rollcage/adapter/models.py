@@ -117,7 +117,7 @@ class ModelCall(GuardedCall, abc.ABC):
 
 
 class GuardedModel(GuardedBody):
-    """What stands between a model and whoever asks it; an adapter's says what is asked (`call`).
+    """The guard between a model and its caller; an adapter's says what is asked (`call`).
 
     Attributes:
         framework: whose models they are, as in contracts.

@@ -1,4 +1,4 @@
-"""Where a call stands in the message that issued it."""
+"""The place of a call in the message that issued it."""
 
 from __future__ import annotations
 

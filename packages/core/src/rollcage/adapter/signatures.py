@@ -9,7 +9,7 @@ __all__ = ["Signature"]
 
 
 class Signature:
-    """What a body takes: the arguments of the call, and what the framework injects beside them.
+    """What a body takes: the arguments of the call, and what the framework injects in addition.
 
     What is injected (run config, state, stores, call ids) is no part of a call: it is another in
     each run, and no model writes it.
