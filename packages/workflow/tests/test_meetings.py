@@ -196,3 +196,27 @@ async def test_a_database_that_goes_away_and_comes_back(*, comes_back: bool) -> 
             assert (await run(plan, id="job", store=again)).status == "completed"
         assert len(done) == len(set(done)) == 3
         network.close()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_one_that_is_cancelled_while_it_is_paused_leaves_nothing_open(
+    tmp_path: Path, *, begun: bool
+) -> None:
+    world = World(tmp_path / "store")
+    wait = {"wait": {"signal": "go"}, "after": ["a"]}
+    steps = {"a": {"call": "put", "args": {"what": "a"}}, "go": wait}
+    crew = Crew(world, {"name": "plan", "steps": steps})
+    crew.start()
+    if begun:
+        await crew.work()
+        assert crew.job().status == "waiting"
+    crew.commands.pause("job", by="ann")
+    crew.commands.wake("job")
+    crew.commands.cancel("job", by="bob", rollback=True)
+    await crew.work()
+    assert (crew.job().status, crew.job().waits) == (
+        "rolled_back" if begun else "cancelled",
+        "cancelled by bob",
+    )
+    assert not crew.commands.open_keys()
+    assert not world.standing

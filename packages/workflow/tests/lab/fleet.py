@@ -6,6 +6,7 @@ What is asked each time: is anything lost, is anything done twice, is what faile
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import random
@@ -14,8 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from rollcage import open_store
 from rollcage.store import Store
 from rollcage_workflow import Execution, execution
 from rollcage_workflow.engine import Engine, board, transact
+from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.orders import Commands
 from rollcage_workflow.signals import Signals
 
@@ -70,6 +71,9 @@ def _serve(
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     made.serve(stop, grace=20.0)
+
+
+Steer = Callable[[], bool]
 
 
 class Fleet:
@@ -117,10 +121,13 @@ class Fleet:
             self.commands.start(plan, {"where": each, **given}, id=each, by="carl")
         return ids
 
-    def kill_until_done(self, *, kills: int, every: int) -> None:
-        """SIGKILL a worker after about so many effects, a new one for each, until all is over."""
+    def kill_until_done(self, *, kills: int, every: int, steer: Steer = lambda: False) -> None:
+        """SIGKILL a worker after about so many effects, a new one for each, until all is over.
+
+        `steer` is called again and again in between; all is not over while it gives true.
+        """
         began, wanted, next_ = time.monotonic(), len(self.workers), self.chance.randint(1, every)
-        while self.commands.open_keys():
+        while steer() or self.commands.open_keys():
             assert time.monotonic() - began < LIMIT, f"these hang: {self.commands.open_keys()}"
             time.sleep(0.01)
             if self.kills < kills and self.done() >= next_:
@@ -153,7 +160,7 @@ class Fleet:
         return found
 
 
-@contextmanager
+@contextlib.contextmanager
 def fleet(
     folder: Path,
     *,
@@ -232,8 +239,50 @@ def start_mixed(made: Fleet, count: int) -> list[str]:
     return ids
 
 
-def check_mixed(made: Fleet, ids: list[str]) -> tuple[int, int]:
+class Steering:
+    """Pauses and resumes executions at random, and cancels some, which are then undone.
+
+    Args:
+        made: whose executions.
+        ids: of those.
+        most: how often, at the most.
+    """
+
+    def __init__(self, made: Fleet, ids: list[str], *, most: int) -> None:
+        self._made = made
+        self._ids = ids
+        self._left = most
+        self._next = 0.0
+        self._paused: dict[str, float] = {}
+        self.pauses = 0
+        self.cancelled: set[str] = set()
+
+    def __call__(self) -> bool:
+        """Do something, if it is time; whether one is paused that is to be resumed."""
+        now, commands, chance = time.monotonic(), self._made.commands, self._made.chance
+        for each in [each for each, until in self._paused.items() if now >= until]:
+            del self._paused[each]
+            with contextlib.suppress(WorkflowError):  # it was over
+                commands.resume(each, by="ann")
+        if self._left and now >= self._next and commands.open_keys():
+            self._left -= 1
+            self._next = now + chance.uniform(0.05, 0.3)
+            each = chance.choice(self._ids)
+            with contextlib.suppress(WorkflowError):
+                if chance.random() < 0.15:
+                    commands.cancel(each, by="ann", rollback=True)
+                    self.cancelled.add(each)
+                elif each not in self._paused:
+                    commands.pause(each, by="ann")
+                    self._paused[each] = now + chance.uniform(0.0, 1.5)
+                    self.pauses += 1
+        return bool(self._paused)
+
+
+def check_mixed(made: Fleet, ids: list[str], cancelled: Collection[str] = ()) -> tuple[int, int]:
     """Each that failed is rolled back whole, of the others stands what their plans leave.
+
+    One that was `cancelled` is rolled back, too, unless it was over, or had not begun.
 
     Returns:
         How many effects there are, and how many executions failed.
@@ -242,7 +291,10 @@ def check_mixed(made: Fleet, ids: list[str]) -> tuple[int, int]:
     for n, each in enumerate(ids):
         found, standing = made.job(each), made.standing(each)
         assert min(standing.values(), default=0) >= 0, (each, standing)
-        if n % 2:
+        if each in cancelled and found.status in ("rolled_back", "cancelled"):
+            assert found.status == "rolled_back" or not found.run, (each, found)
+            assert not +standing, (each, standing)
+        elif n % 2:
             failed += 1
             assert found.status == "rolled_back", (each, found)
             assert not +standing, (each, standing)
@@ -256,11 +308,13 @@ def check_mixed(made: Fleet, ids: list[str]) -> tuple[int, int]:
 
 def _one(what: str, made: Fleet, count: int, kills: int, every: int) -> str:
     """One kind of plan, with kills, and what came of it."""
-    if what == "mixed":
+    if what in ("mixed", "steered"):
         ids = start_mixed(made, count)
-        made.kill_until_done(kills=kills, every=every)
-        effects, failed = check_mixed(made, ids)
-        return f"{effects} effects right, {failed} of {count} rolled back whole"
+        steering = Steering(made, ids, most=200 if what == "steered" else 0)
+        made.kill_until_done(kills=kills, every=every, steer=steering)
+        effects, failed = check_mixed(made, ids, steering.cancelled)
+        right = f"{effects} effects right, {failed} of {count} failed and rolled back whole"
+        return f"{right}; {steering.pauses} pauses, {len(steering.cancelled)} cancelled"
     more = {"fails": lambda n: bool(n % 2)} if what == "chaos" else {}
     ids = made.start(what, count, **more)
     made.kill_until_done(kills=kills, every=every)
@@ -281,10 +335,10 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=12, help="in each")
     parser.add_argument("--every", type=int, default=60, help="effects between two kills")
     parser.add_argument("--only", choices=_PLACES)
-    parser.add_argument("--plans", choices=["kills", "blinds", "chaos", "mixed"])
+    parser.add_argument("--plans", choices=["kills", "blinds", "chaos", "mixed", "steered"])
     given = parser.parse_args()
     counts = {"kills": given.workflows, "blinds": max(given.workflows // 4, 1), "chaos": 100}
-    counts["mixed"] = 2 * MIXES
+    counts |= {"mixed": 2 * MIXES, "steered": 2 * MIXES}
     for place in _PLACES:
         if given.only not in (None, place):
             continue

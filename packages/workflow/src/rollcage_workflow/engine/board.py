@@ -48,6 +48,8 @@ class Board:
         self._known = {key: self._known[key] for key in keys if key in self._known}
         read = [self._read(key) for key in keys if key not in without]
         paused = held(self._store, "paused")
+        if paused:  # one that was cancelled while it was paused is over: its commands are done with
+            paused -= held(self._store, "cancelled")
         for command in sorted(filter(None, read), key=lambda each: (each.time, each.key)):
             if self._is_held(command, paused):
                 continue
