@@ -53,11 +53,12 @@ def pytest_runtest_teardown() -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Don't measure what comes by the same lines again: that takes two thirds of its time more.
 
-    A property does so with each case; what is covered only by chance is not covered. So does the
-    second suite of an adapter, whose harness differs in a line or two.
+    A property does so with each case; what is covered only by chance is not covered. So does an
+    adapter's conformance suite: the adapter's own tests cover what it covers.
     """
     measured = Coverage.current()
     again = any(item.get_closest_marker(mark) for mark in ("hypothesis", "law", "again"))
+    again = again or item.path.match("integrations/*/tests/test_conformance.py")
     if measured is None or not again:
         return (yield)
     measured.stop()

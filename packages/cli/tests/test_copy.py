@@ -252,7 +252,7 @@ def test_a_registry_that_was_decided_on_in_both_is_a_conflict(cli: Cli, store: P
 
 def test_a_command_stays_where_a_run_of_its_execution_does(cli: Cli, store: Path) -> None:
     one, other = open_store(store), open_store("target")
-    fine, live = (b'{"said":{"execution":"%s"}}' % name for name in (b"fine", b"live"))
+    fine, live = (b'{"content":{"execution":"%s"}}' % name for name in (b"fine", b"live"))
     one.put_once("commands", "fine.start", fine)
     one.put_once("commands", "live.wake", live)
     with Session("live", store=store):

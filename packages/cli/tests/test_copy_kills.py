@@ -122,12 +122,12 @@ def everything(cli: Cli, where: str) -> None:
     store.stop(StopOrder(stopped, "ann", "enough", 5))
     for kind in ("signals", "holds"):
         for execution in ("values", "not begun"):
-            said = orjson.dumps({"execution": execution, "said": kind})
+            said = orjson.dumps({"execution": execution, "content": kind})
             assert store.put_once(kind, f"{execution.replace(' ', '-')}.{kind}", said)
     for name in ("values", "not begun"):
-        asked = {"format": "?", "said": {"execution": name}}
+        asked = {"format": "?", "content": {"execution": name}}
         assert store.put_once("commands", f"{name.replace(' ', '-')}.wake", orjson.dumps(asked))
-    done = {"format": "?", "said": {"command": {"execution": "values"}}}
+    done = {"format": "?", "content": {"command": {"execution": "values"}}}
     assert store.put_once("results", "values.start", orjson.dumps(done))
     assert store.put_once("schedules", "nightly", b'{"name":"nightly"}')
     registry = Registry(where)
