@@ -27,6 +27,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from rollcage import Session
 from rollcage.adapter import WorkAttempt, is_object, session_here
 
+from rollcage_langchain.levels import Level, levels_of, read_levels, step_of, tasks_of
+
 __all__ = ["Checkpoints", "follow_checkpoints", "followed", "note_attempt"]
 
 _log: Final = logging.getLogger("rollcage")
@@ -67,14 +69,6 @@ def note_attempt() -> None:
         found.note()
 
 
-class _Level(NamedTuple):
-    """A task of a graph, and the checkpoint that its superstep runs from."""
-
-    graph: str  # its namespace; empty for the outermost
-    checkpoint: str
-    task: str  # its name and id
-
-
 class Checkpoints:
     """What the checkpointers hold that the graphs of one session run with.
 
@@ -105,7 +99,7 @@ class Checkpoints:
         self.goes_on(str(thread), saver)  # pyright: ignore[reportUnknownArgumentType] - a framework's own data
         at: Any = given.get("checkpoint_map")
         namespace = str(given.get("checkpoint_ns") or "")
-        levels = _levels(namespace, at) if is_object(at) else ()
+        levels = levels_of(namespace, at) if is_object(at) else ()
         step = (config.get("metadata") or {}).get("langgraph_step", 0)
         return _Place(self, saver, str(thread), namespace, levels, step) if levels else None  # pyright: ignore[reportUnknownArgumentType] - a framework's own data
 
@@ -116,7 +110,7 @@ class Checkpoints:
         own = self.note()
         if own is None:
             return ()
-        tasks = _tasks(own.work)
+        tasks = tasks_of(own.work)
         names = [task.partition(":")[0] for _, task in tasks]
         around: list[WorkAttempt] = []
         for i, (graph, task) in enumerate(tasks[:-1]):
@@ -242,7 +236,7 @@ class _Place:
         saver: BaseCheckpointSaver[Any],
         thread: str,
         namespace: str,
-        at: Sequence[_Level],
+        at: Sequence[Level],
         step: int,
     ) -> None:
         self.conversation = thread
@@ -258,10 +252,10 @@ class _Place:
     def is_beside(self, checkpoint: str) -> bool:
         """Whether a place is in another task of the same superstep."""
         namespace, _, at = checkpoint.rpartition("@")
-        for own, its in zip(self._at, _read(namespace, at), strict=False):
+        for own, its in zip(self._at, read_levels(namespace, at), strict=False):
             if own != its:
                 lost = self._memory.lost.get((self.conversation, its.graph, its.checkpoint))
-                same = own.checkpoint == its.checkpoint or bool(lost and self._step == _step(at))
+                same = own.checkpoint == its.checkpoint or bool(lost and self._step == step_of(at))
                 return same and own.graph == its.graph
         return False
 
@@ -297,7 +291,7 @@ class _Place:
         ahead: set[str] = set()  # threads whose next recorded step is still to come
         for thread, place in places:
             namespace, _, at = place.rpartition("@")
-            recorded = _read(namespace, at)
+            recorded = read_levels(namespace, at)
             if not recorded or thread in ahead:
                 continue
             if (yield from self._is_done(thread, recorded)):
@@ -308,7 +302,7 @@ class _Place:
                 yield from self._look_for(recorded[0])
                 return  # of a superstep that is still to come, and so is all that was after it
 
-    def _is_done(self, thread: str, recorded: Sequence[_Level]) -> Looking:
+    def _is_done(self, thread: str, recorded: Sequence[Level]) -> Looking:
         here = self._at if thread == self.conversation else ()
         shared = 0
         while shared < min(len(here), len(recorded)) and here[shared] == recorded[shared]:
@@ -331,16 +325,14 @@ class _Place:
                 return True
         return False
 
-    def _look_for(self, level: _Level) -> Generator[RunnableConfig, Stored, None]:
+    def _look_for(self, level: Level) -> Generator[RunnableConfig, Stored, None]:
         """Find out whether a checkpoint was stored at all."""
         place = self.conversation, level.graph, level.checkpoint
         if place not in self._memory.lost:
             stored = yield _config(*place)
             self._memory.lost[place] = stored is None
 
-    def _kept(
-        self, thread: str, level: _Level
-    ) -> Generator[RunnableConfig, Stored, frozenset[str]]:
+    def _kept(self, thread: str, level: Level) -> Generator[RunnableConfig, Stored, frozenset[str]]:
         """The ids of the tasks of a superstep whose writes are kept."""
         place = thread, level.graph, level.checkpoint
         known = self._memory.kept.get(place)
@@ -351,7 +343,7 @@ class _Place:
             self._memory.kept[place] = known
         return known
 
-    def _descends(self, thread: str, level: _Level, ancestor: str) -> Looking:
+    def _descends(self, thread: str, level: Level, ancestor: str) -> Looking:
         """Whether a checkpoint comes, directly or not, from another one."""
         parents, at = self._memory.parents, level.checkpoint
         while True:
@@ -384,44 +376,3 @@ def _next(looking: Generator[RunnableConfig, Stored, None], found: Stored) -> Ru
 
 def _id(config: RunnableConfig | None) -> str:
     return "" if config is None else str(config["configurable"].get("checkpoint_id") or "")  # pyright: ignore[reportTypedDictNotRequiredAccess] - known to mypy
-
-
-# --- places --------------------------------------------------------------------------------------
-
-
-def _levels(namespace: str, at: Mapping[str, Any]) -> Sequence[_Level]:
-    """The tasks that a namespace goes through, each with its superstep's checkpoint."""
-    levels = [_Level(graph, str(at.get(graph, "")), task) for graph, task in _tasks(namespace)]
-    return _of_graphs(levels) if all(level.checkpoint for level in levels) else ()
-
-
-def _read(namespace: str, at: str) -> Sequence[_Level]:
-    """The levels of a recorded place."""
-    tasks = _tasks(namespace)
-    return _of_graphs(
-        [
-            _Level(graph, checkpoint, task)
-            for (graph, task), checkpoint in zip(
-                tasks, at.partition("#")[0].split(","), strict=False
-            )
-        ]
-    )
-
-
-def _step(at: str) -> str:
-    """The number of the superstep that a recorded place is in."""
-    return at.partition("#")[2]
-
-
-def _tasks(namespace: str) -> list[tuple[str, str]]:
-    """`a:1|b:2` is task `b:2` of the graph that task `a:1` runs; `a:1|1|b:2`, of its second one."""
-    parts = namespace.split("|")
-    return [("|".join(parts[:i]), part) for i, part in enumerate(parts) if ":" in part]
-
-
-def _of_graphs(levels: list[_Level]) -> Sequence[_Level]:
-    """A task of the functional API runs in the superstep of the one that calls it."""
-    for i in range(1, len(levels)):
-        if levels[i].checkpoint == levels[i - 1].checkpoint:
-            levels[i] = levels[i]._replace(graph=levels[i - 1].graph)
-    return levels
