@@ -8,14 +8,13 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeVar
 
 from rollcage.session.threads import in_threads_of
 
 __all__ = ["Withdrawn", "in_thread", "perform", "perform_in_thread"]
 
 T = TypeVar("T")
-_Outcome: TypeAlias = tuple[Any, BaseException | None]
 
 
 class Withdrawn(Exception):
@@ -108,42 +107,45 @@ async def in_thread(
     return work.result()
 
 
-def perform(flow: Generator[Callable[[], Any], Any, T]) -> T:
-    """Do each piece of work that a flow asks for, here; what the flow gives."""
-    try:
+def perform(flow: Generator[Callable[[], T], T, None]) -> None:
+    """Do each piece of work that a flow asks for, here."""
+    with contextlib.suppress(StopIteration):
         work = next(flow)
         while True:
-            work = _resume(flow, *_outcome(work))
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - the flow knows what to do
+                work = flow.throw(error)
+            else:
+                work = flow.send(result)
 
 
-async def perform_in_thread(where: str, flow: Generator[Callable[[], Any], Any, None]) -> None:
+async def perform_in_thread(where: str, flow: Generator[Callable[[], T], T, None]) -> None:
     """Do each in a thread; to its end, also where the task is cancelled: that is raised then.
 
-    A task that is forgotten can't wait: what is being done ends without it, and so does the rest of
-    the flow. It does so, too, where its loop is gone.
+    A task that is forgotten can't wait: what is being done ends without it. So does what is still
+    to be done where its loop is gone.
     """
     cancelled: asyncio.CancelledError | None = None
     try:
         do = next(flow)
         while True:
             if not _in_loop():
-                in_threads_of(where, functools.partial(_rest, flow, do))
+                in_threads_of(where, do)
                 return
-            work = _Work(functools.partial(_outcome_of, do), functools.partial(_go_on, flow))
+            work = _Work(functools.partial(_unchecked, do), lambda _: None)
             work.start(where, or_here=True)
+            while not work.done.done():
+                try:
+                    await asyncio.shield(work.done)
+                except asyncio.CancelledError as error:
+                    cancelled = error
             try:
-                while not work.done.done():
-                    try:
-                        await asyncio.shield(work.done)
-                    except asyncio.CancelledError as error:
-                        cancelled = error
-            except BaseException:
-                work.withdraw()
-                raise
-            do = _resume(flow, *work.result())
+                result = work.result()
+            except BaseException as error:  # noqa: BLE001 - the flow knows what to do
+                do = flow.throw(error)
+            else:
+                do = flow.send(result)
     except StopIteration:
         pass
     except BaseException as error:
@@ -154,43 +156,15 @@ async def perform_in_thread(where: str, flow: Generator[Callable[[], Any], Any, 
         raise cancelled
 
 
-def _outcome(do: Callable[[], Any]) -> _Outcome:
-    """What a piece of work gives, or its error."""
-    try:
-        return do(), None
-    except BaseException as error:  # noqa: BLE001 - the flow knows what to do
-        return None, error
-
-
-def _outcome_of(do: Callable[[], Any], check: Callable[[], None]) -> _Outcome:
-    """The same, of what is done whether anybody waits for it or not."""
-    del check
-    return _outcome(do)
-
-
-def _resume(
-    flow: Generator[Callable[[], Any], Any, Any], result: Any, error: BaseException | None
-) -> Callable[[], Any]:
-    """Tell a flow what came of its work; what it asks for next."""
-    return flow.send(result) if error is None else flow.throw(error)
-
-
-def _go_on(flow: Generator[Callable[[], Any], Any, Any], outcome: _Outcome) -> None:
-    """Take a flow to its end from what came of its last piece of work."""
-    with contextlib.suppress(StopIteration):
-        _rest(flow, _resume(flow, *outcome))
-
-
-def _rest(flow: Generator[Callable[[], Any], Any, Any], do: Callable[[], Any]) -> None:
-    """Take a flow to its end, from this piece of work on."""
-    with contextlib.suppress(StopIteration):
-        while True:
-            do = _resume(flow, *_outcome(do))
-
-
 def _in_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return False
     return True
+
+
+def _unchecked(do: Callable[[], T], check: Callable[[], None]) -> T:
+    """What is done whether anybody waits for it or not."""
+    del check
+    return do()

@@ -354,7 +354,7 @@ def leave(calls: Calls, error: BaseException | None) -> None:
 async def aleave(calls: Calls, error: BaseException | None) -> None:
     """`leave`, while the event loop goes on; to its end, also where the task is cancelled.
 
-    Where the task is forgotten (nobody refers to it, or its loop is gone), a thread goes on.
+    Where the task is forgotten (nobody refers to it, or its loop is gone), its thread goes on.
     """
     where = f"leaves {calls.opened.store.url}"  # and waits for none of those that open
     await perform_in_thread(where, _leaving(calls, error))
@@ -392,10 +392,8 @@ def _leaving(
     try:
         if driver.writer.forked:
             _close(calls)
-        elif driver.writer.waits or calls.opened.source is None:
-            status = yield functools.partial(perform, _end(calls, error))
         else:
-            status = yield from _end(calls, error)
+            status = yield functools.partial(_end, calls, error)
     except (StoreError, TraceUnwritable) as unwritable:
         if error is None and halted is None:
             raise
@@ -429,17 +427,13 @@ def _run_event(
     )
 
 
-def _end(calls: Calls, error: BaseException | None) -> Generator[Callable[[], Any], Any, str]:
+def _end(calls: Calls, error: BaseException | None) -> str:
     """Write the end of the run, and give its trace and locks up; its status, if it gets one.
 
-    It asks for the wait until the trace is on the disk.
+    One piece of work: whoever waits for it may be gone, and the trace must not be closed meanwhile.
     """
     try:
-        status = _finish(calls, error)
-        yield calls.driver.writer.sync
-        if status:
-            calls.driver.writer.attest(status)
-        return "" if calls.opened.source is None else status  # of an undo, nobody asks
+        return _finish(calls, error)
     finally:
         with calls.driver.lock:  # a thread that is left over may be writing a line
             calls.driver.closed = True
@@ -453,11 +447,11 @@ def _close(calls: Calls) -> None:
 
 
 def _finish(calls: Calls, error: BaseException | None) -> str:
-    """Write the last line of the run; its status, if it gets one."""
+    """Write the end of the run; its status, if it gets one."""
     run, driver, ledger = calls.opened, calls.driver, calls.driver.ledger
     if run.source is None:
-        run.finish(driver, None)
-        return run.status_again
+        run.finish(driver, None, run.status_again)
+        return ""
     driver.performing.withdraw()
     cut = [step for step in ledger.in_flight() if step.world_effect]
     if cut and error is None and ledger.halted is None:
@@ -475,7 +469,7 @@ def _finish(calls: Calls, error: BaseException | None) -> str:
         error=None if cause is None else encode_exception(cause, calls.means.seal),
         reason=ledger.waits if status == "paused" and cause is None else None,
     )
-    run.finish(driver, event)
+    run.finish(driver, event, status)
     return status
 
 

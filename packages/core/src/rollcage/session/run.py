@@ -176,12 +176,15 @@ class OpenRun:
 
     # --- leaving ---------------------------------------------------------------------------------
 
-    def finish(self, driver: Driver, event: dict[str, Any] | None) -> None:
-        """Write its last line, if any."""
+    def finish(self, driver: Driver, event: dict[str, Any] | None, status: str) -> None:
+        """Write its last line, if any, and attest how it has ended."""
         with driver.lock:
             driver.closed = True  # first: nothing comes after this line, from whichever thread
             if event is not None:
                 driver.writer.append(event if driver.seal is None else driver.seal.event(event))
+            driver.writer.sync()
+            if status:
+                driver.writer.attest(status)
 
     @property
     def status_again(self) -> str:
