@@ -87,7 +87,7 @@ def effects(disk: Path) -> int:
     return len((disk / "effects").read_text().splitlines())
 
 
-def test_a_block_that_the_job_has_left_behind_is_told_as_it_was(
+def test_a_block_that_the_job_has_left_behind_is_undone_as_recorded(
     store: JsonlStore, files: Any, disk: Path
 ) -> None:
     seen: list[object] = []
@@ -108,7 +108,7 @@ def test_a_block_that_the_job_has_left_behind_is_told_as_it_was(
 
 @pytest.mark.parametrize("way", ["ends well", "writes more"])
 @pytest.mark.parametrize("policy", ["halt", "warn", "undo"])
-def test_a_block_that_was_told_as_it_was_can_take_no_other_way(
+def test_a_block_that_was_undone_as_recorded_can_take_no_other_way(
     store: JsonlStore, files: Any, disk: Path, way: str, policy: Any
 ) -> None:
     with pytest.raises(KeyError), Session("job", store=store) as session:

@@ -171,6 +171,36 @@ WAITING: dict[str, Any] = {
 }
 
 
+NESTED: dict[str, Any] = {
+    "name": "nested race",
+    "steps": {
+        "race": {
+            "team": {
+                "mode": "race",
+                "members": {
+                    "a": chain(
+                        p=put("a1"),
+                        inner={
+                            "team": {
+                                "mode": "race",
+                                "members": {
+                                    name: chain(s=put(f"a{name}1"), t=put(f"a{name}2", after=["s"]))
+                                    for name in "xy"
+                                },
+                            },
+                            "after": ["p"],
+                        },
+                        q=put("a2", after=["inner"]),
+                    ),
+                    "b": chain(p=put("b1"), q=put("b2", after=["p"]), r=put("b3", after=["q"])),
+                },
+            }
+        },
+        "end": put("='end ' + race.winner"),
+    },
+}
+
+
 async def through(world: World, plan: dict[str, Any]) -> str:
     """Attempts, until no more is done by itself; how it ended."""
     for attempt in range(8):
@@ -275,3 +305,25 @@ async def test_of_a_race_one_member_stands_wherever_it_was_cut(
         assert await through(cut, plan) == "completed", (run, line)
         assert set(cut.standing) in fine, (run, line, cut.standing)
         assert cut.most <= 1
+
+
+async def test_a_race_in_a_member_of_a_race_ends_whole_wherever_it_was_cut_twice(
+    tmp_path: Path,
+) -> None:
+    """A member that had lost, and was undone, gets no farther in the next attempt than it did."""
+    chance = random.Random(4)  # noqa: S311 - reproducible
+    whole = World(tmp_path / "whole")
+    assert await through(whole, NESTED) == "completed"
+    fine = [{"b1", "b2", "b3", "end b"}]
+    fine += [{"a1", f"a{name}1", f"a{name}2", "a2", "end a"} for name in "xy"]
+    assert set(whole.standing) in fine
+    for number, (run, line) in enumerate(whole.moments()):
+        cut = whole.back(run, line, tmp_path / f"cut-{number}", chance)
+        assert await through(cut, NESTED) == "completed", (run, line)
+        assert set(cut.standing) in fine, (run, line, cut.standing)
+        for _ in range(2):
+            again, then = chance.choice([*cut.moments()])
+            twice = cut.back(again, then, tmp_path / f"again-{number}", chance)
+            assert await through(twice, NESTED) == "completed", (run, line, again, then)
+            assert set(twice.standing) in fine, (run, line, again, then, twice.standing)
+            assert twice.most <= 1

@@ -38,14 +38,6 @@ def test_workers_that_live_and_are_taken_for_dead_do_nothing_twice(tmp_path: Pat
         assert check_kills(made, ids, STEPS) == 8 * STEPS
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason=(
-        "a race within a member of another one: if the worker is killed in it and the outer one "
-        "of the next attempt has another winner, the run ends 'partial', and the execution is "
-        "halted: the ends of the undone branches count as effects that were never asked for"
-    ),
-)
 @pytest.mark.parametrize("place", ["sqlite", "postgres", "files"])
 def test_random_plans_end_right_or_are_rolled_back_whole(place: str, tmp_path: Path) -> None:
     """Teams, races, quorums, lists, loops, plans inside and waits, one in the other."""

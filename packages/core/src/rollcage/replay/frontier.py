@@ -11,7 +11,7 @@ from rollcage.replay.path import Entry
 
 __all__ = [
     "forked_off", "forks_of", "is_fork", "is_pure", "mark_frontier", "mark_frontiers",
-    "told_as_it_was",
+    "undone_as_recorded",
 ]  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def _joined(branches: dict[str, list[Entry]]) -> set[str]:
     return {entry.name for entry in every if not (entry.undone or entry.abandoned)}
 
 
-def told_as_it_was(
+def undone_as_recorded(
     branches: dict[str, list[Entry]],
     forks: dict[str, list[str]],
     after: dict[str, tuple[str, ...]],

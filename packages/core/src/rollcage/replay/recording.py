@@ -17,7 +17,7 @@ from rollcage.replay.frontier import (
     is_pure,
     mark_frontier,
     mark_frontiers,
-    told_as_it_was,
+    undone_as_recorded,
 )
 from rollcage.replay.generation import Generation
 from rollcage.replay.path import Entry, Path, Taken
@@ -42,6 +42,7 @@ class Recording:
         pure: by key; holds in any world, any number of times.
         models: by key; in any world, once each, first in first out: those used are at the end.
         rolled: the branches that were undone whole.
+        as_recorded: those of them that are replayed as they were, with nothing new.
         half_undone: the steps whose undo began and did not come to an end.
         waits: for what the newest run waits, where it ended paused; else empty.
     """
@@ -57,6 +58,7 @@ class Recording:
         self.pure: dict[str, Entry] = {}
         self.models: dict[str, deque[Entry]] = {}
         self.rolled: set[str] = set()
+        self.as_recorded: set[str] = set()
         self.run_settings: dict[str, Any] = {}
         self.half_undone: tuple[Entry, ...] = ()
         self.waits = ""
@@ -201,7 +203,7 @@ def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) ->
     recording.forks = forks_of(branches)
     recording.opened, recording.after = whole.opened, whole.after
     recording.forked = whole.forked
-    as_recorded = told_as_it_was(
+    as_recorded = recording.as_recorded = undone_as_recorded(
         branches, recording.forks, whole.after, whole.undone.rolled, offline=offline
     )
     for branch in as_recorded:

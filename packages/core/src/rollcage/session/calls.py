@@ -162,6 +162,10 @@ class Calls:
         """What the agent gets of the registry of tools; None where that is not restricted."""
         return self.means.facade
 
+    def replays_undone(self, branch: str) -> bool:
+        """See `BranchHandle.was_undone`."""
+        return self.driver.ledger.replays_undone(branch)
+
     def here(self) -> Scope:
         """Where a call of this run stands in this context."""
         return scope_of(self)

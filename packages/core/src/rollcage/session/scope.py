@@ -50,6 +50,10 @@ class Enclosing(Protocol):
         """See `Session.facade`."""
         ...
 
+    def replays_undone(self, branch: str) -> bool:
+        """See `BranchHandle.was_undone`."""
+        ...
+
     def lend(self, scope: Scope) -> Lent:
         """What a session takes over that is entered here, at a place in this one."""
         ...
@@ -407,6 +411,15 @@ class BranchHandle:
     def name(self) -> str:
         """Its full name, as the trace has it."""
         return self._at.branch
+
+    @property
+    def was_undone(self) -> bool:
+        """Whether all that is recorded of it was undone when it ran: it is replayed as it was.
+
+        A call in it that is not recorded halts the session: whatever ended the branch then, such as
+        another one that was faster, has to end it again before it makes one.
+        """
+        return self._at.calls.replays_undone(self._at.branch)
 
     def call(self, tool: Callable[..., R], /, **arguments: Any) -> R:
         """Like `Session.call`, in this branch, from whichever thread."""

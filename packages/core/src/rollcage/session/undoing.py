@@ -29,7 +29,7 @@ def undo_of(calls: Calls, request: UndoRequest) -> Flow:
     if not request.branch and scope.step is not None:
         raise SessionError(f"{scope.step.call.contract.name} can't undo the run that it is in")
     if request.branch and calls.driver.ledger.halted is not None:
-        if calls.driver.ledger.tells(request.branch):
+        if calls.driver.ledger.replays_undone(request.branch):
             return _nothing_left(request)
         request = dataclasses.replace(request, again=True)
     return undo_steps(request, calls.setting, calls)

@@ -375,10 +375,9 @@ class Ledger:
         """Whether all that is recorded of this branch was undone when it ran."""
         return self._recording is not None and branch in self._recording.rolled
 
-    def tells(self, branch: str) -> bool:
-        """Whether this branch is given back as it was, for the run has left it behind undone."""
-        path = self._by_name[branch].path
-        return path is not None and path.taken_back
+    def replays_undone(self, branch: str) -> bool:
+        """Whether this branch is replayed as it was, for the run has gone on from its undo."""
+        return self._recording is not None and branch in self._recording.as_recorded
 
     def came_back(self, branch: str) -> bool:
         """Whether this branch is replayed up to here, and came back when it ran."""

@@ -13,7 +13,9 @@ from collections.abc import Generator
 from typing import Any
 
 from rollcage.errors import PlanChanged, SessionError
+from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage, undo_paths
+from rollcage.replay.steps import branches_below
 from rollcage.step.capture import Setting
 from rollcage.step.flow import run_step
 from rollcage.step.requests import (
@@ -133,7 +135,25 @@ def _carried_out(
         )
         if not request.branch:
             yield Rewind()
+        elif not incomplete:
+            for entry in _held_by(request.branch, lineage):
+                yield TakenBack(entry.run, entry.step)
     return done
+
+
+def _held_by(branch: str, lineage: Lineage) -> list[Entry]:
+    """What else is recorded of a branch that was undone whole: its scopes, and how it came back.
+
+    Where it lies ahead, nobody asks for it any more.
+    """
+    names = branches_below(branch, lineage.entries) or set()
+    return [
+        entry
+        for entry in lineage.entries
+        if entry.has_effect
+        if (entry.kind == "branch" and entry.name == branch)
+        or (entry.branch in names and (entry.kind == "branch" or entry.effect == "scope"))
+    ]
 
 
 def take_back(

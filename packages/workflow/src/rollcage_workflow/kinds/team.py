@@ -84,6 +84,29 @@ async def _value_of(interpreter: Interpreter, node: Node, place: BlockPlace) -> 
     return (await interpreter.step(node, place)).value
 
 
+class _Others:
+    """Members that wait until no other one goes on: `count` is how many there are in all."""
+
+    def __init__(self, count: int) -> None:
+        self._going_on = count
+        self._may: asyncio.Event = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Wait until all the others have ended, wait too, or have lost."""
+        self.ended()
+        await self._may.wait()
+
+    def ended(self) -> None:
+        """One of them goes on no longer."""
+        self._going_on -= 1
+        if self._going_on <= 0:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Nobody waits any more."""
+        self._may.set()
+
+
 async def _first(
     interpreter: Interpreter,
     team: Team,
@@ -100,22 +123,38 @@ async def _first(
     flow = Flow(place.flow, is_race=True)
     found: dict[str, Any] = {}
 
+    others = _Others(len(members))
+
     async def one(name: str) -> None:
         async with room:
             here = dataclasses.replace(
                 place, flow=flow, path=path, after=(), suffix="", in_row=False
             )
-            async with interpreter.session.transaction(name):
+            async with interpreter.session.transaction(name) as block:
                 flow.check()  # in here: what an attempt before this one did in it is undone
+                if block.was_undone:
+                    # It had lost, or failed. What made it lose is replayed first, or it would get
+                    # farther than it did.
+                    room.release()
+                    await others.wait()
+                    await room.acquire()
+                    flow.check()
                 value = await _value_of(interpreter, members[name], here)
                 if len(found) >= wanted:
                     raise Lost
                 found[name] = value
                 if len(found) == wanted:
                     flow.end(calls=True)
+                    others.go_on()
+
+    async def counted(name: str) -> None:
+        try:
+            await one(name)
+        finally:
+            others.ended()
 
     with interpreter.session.turn(opens=dict.fromkeys(members, ())):
-        tasks = [asyncio.create_task(one(name)) for name in members]
+        tasks = [asyncio.create_task(counted(name)) for name in members]
         with cancelling(tasks):
             ended = await asyncio.gather(*tasks, return_exceptions=True)
     failed = [each for each in ended if isinstance(each, BaseException)]
