@@ -5,6 +5,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -64,6 +65,9 @@ def test_a_line_that_the_server_refuses_halts_before_the_body(url: str) -> None:
             Session("job", store=url, replay="off") as session,
         ):
             add(2)
+            looked = open_store(url)  # its outcome was sent, and may still be on its way
+            while b'"event":"step.finished"' not in looked.read(session.run_id).data:
+                time.sleep(0.01)
             db.execute(
                 "CREATE TRIGGER full_ BEFORE INSERT ON lines FOR EACH ROW EXECUTE FUNCTION full_()"
             )
