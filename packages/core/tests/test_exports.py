@@ -1,7 +1,10 @@
 """The public names, the tree of errors as it is drawn, and what importing costs."""
 
+import ast
 import inspect
 import re
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,3 +198,15 @@ def test_core_needs_only_its_own_libraries(python: Any) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["rollcage"]
+
+
+def test_a_name_of_a_type_means_one_thing() -> None:
+    """Private ones included: whoever searches for a name finds one definition."""
+    root = Path(rollcage.__file__).parent
+    found = Counter(
+        node.name
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in found.items() if count > 1} == set()

@@ -236,10 +236,10 @@ def _alternatives(declared: Any, root: Schema, seen: set[int]) -> Iterator[Schem
 def _signature_base() -> type[pydantic.BaseModel]:
     """The base of models made from a function's parameters; created when first needed."""
 
-    class Signature(pydantic.BaseModel):
+    class FromParameters(pydantic.BaseModel):
         model_config = pydantic.ConfigDict(protected_namespaces=())
 
-    return Signature
+    return FromParameters
 
 
 def is_signature(model: type[pydantic.BaseModel]) -> bool:

@@ -37,7 +37,7 @@ class _Ended(NamedTuple):
     is_write: bool
 
 
-class _Work:
+class _TriedWork:
     """What was done of one piece of work: in earlier attempts, and in the present one."""
 
     def __init__(self, attempt: WorkAttempt) -> None:
@@ -75,7 +75,7 @@ class Attempts:
         self._run = run
         self._at = at
         self._halts = halts
-        self._works: OrderedDict[tuple[str, ...], _Work] = OrderedDict()
+        self._works: OrderedDict[tuple[str, ...], _TriedWork] = OrderedDict()
         self._order = itertools.count()
         self._lock = threading.Lock()
 
@@ -123,16 +123,16 @@ class Attempts:
             own.made.append(_Ended(next(self._order), keys[-1], origin, answer, name, done))
         return answer
 
-    def _begun(self, attempts: Sequence[WorkAttempt]) -> list[_Work]:
+    def _begun(self, attempts: Sequence[WorkAttempt]) -> list[_TriedWork]:
         """The works around a call, from the outermost; those that are started over begin anew."""
-        works: list[_Work] = []
+        works: list[_TriedWork] = []
         place: tuple[str, ...] = ()
         undone = self._driver.ledger.branches.undone
         for attempt in attempts:
             place = (*place, attempt.work)
             work = self._works.get(place)
             if work is None:
-                work = self._works[place] = _Work(attempt)
+                work = self._works[place] = _TriedWork(attempt)
                 while len(self._works) > _REMEMBERED:
                     self._works.popitem(last=False)
             elif attempt.by is not work.attempt.by or attempt.number != work.attempt.number:
@@ -143,7 +143,7 @@ class Attempts:
             works.append(work)
         return works
 
-    def _start_over(self, place: tuple[str, ...], work: _Work, attempt: WorkAttempt) -> None:
+    def _start_over(self, place: tuple[str, ...], work: _TriedWork, attempt: WorkAttempt) -> None:
         """Leave what was made to the next attempt; a failure that nothing came after is made anew.
 
         A retry starts all the works inside of it over, too. One that goes on from a memory does

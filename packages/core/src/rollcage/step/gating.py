@@ -55,7 +55,7 @@ __all__ = ["Above", "Gate", "failed"]
 _log: Final = logging.getLogger("rollcage")
 
 
-class _Run(RunView):
+class _RunSoFar(RunView):
     """The run so far, looked at when a condition asks."""
 
     def __init__(self, gate: Gate) -> None:
@@ -143,7 +143,7 @@ class Gate:
         self._has_user_input = user_input is not None  # though it may be empty
         texts = (user_input,) if isinstance(user_input, str) else user_input
         self.user_input = () if texts is None else tuple(texts)
-        self._run = _Run(self)
+        self._run = _RunSoFar(self)
         self._stats: Stats | None = None
         self._refuses: Verdict | None = None  # all calls: there is no policy that can be read
         self._lost: Verdict | None = None  # all calls: a guard has lost count

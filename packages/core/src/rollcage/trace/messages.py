@@ -36,7 +36,7 @@ class _Request(NamedTuple):
     ends: list[int]  # how many bytes they take, up to each
 
 
-class _Run(NamedTuple):
+class _Common(NamedTuple):
     """Messages that two requests have in common."""
 
     at: int  # where they are in the new one
@@ -50,7 +50,7 @@ class MessagesWritten:
 
     def __init__(self) -> None:
         self._requests: OrderedDict[int, _Request] = OrderedDict()  # by step, the latest at the end
-        self._next: tuple[int, _Request, _Run | None] | None = None
+        self._next: tuple[int, _Request, _Common | None] | None = None
         self._left = _MOST
 
     def shortened(self, event: Event) -> Event:
@@ -80,9 +80,9 @@ class MessagesWritten:
         if len(self._requests) > _REMEMBERED:
             self._requests.popitem(last=False)
 
-    def _longest(self, request: _Request) -> _Run | None:
+    def _longest(self, request: _Request) -> _Common | None:
         """The longest run of messages, from the first or the second on, that a step holds."""
-        best: _Run | None = None
+        best: _Common | None = None
         for step, known in reversed(self._requests.items()):
             for at, wanted in enumerate(request.digests[:2]):  # the first may tell the time, say
                 if wanted not in known.digests:
@@ -94,7 +94,7 @@ class MessagesWritten:
                         break
                     count += 1
                 if best is None or count > best.length:
-                    best = _Run(at, step, first, count)
+                    best = _Common(at, step, first, count)
         if best is None or best.length > self._left:
             return None
         size = request.ends[best.at + best.length - 1] - (request.ends[0] if best.at else 0)
