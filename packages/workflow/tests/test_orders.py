@@ -12,7 +12,8 @@ import pytest
 from rollcage import Approval, Session, compensate, open_store, tool
 from rollcage.errors import ApprovalInvalid
 from rollcage.gate import ApprovalQueue
-from rollcage_workflow import execution, executions, inputs
+from rollcage_workflow import execution, executions, inputs, running
+from rollcage_workflow.engine import worker
 from rollcage_workflow.engine.reconcile import reconcile
 from rollcage_workflow.errors import ExecutionFailed, WorkflowError
 from rollcage_workflow.holds import Holds
@@ -346,6 +347,31 @@ async def test_one_that_is_paused_before_it_begins_does_not(world: World) -> Non
     await crew.work()
     assert crew.job().status == "completed"
     assert world.most == 1
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["not opened", "opened"])
+async def test_one_that_is_paused_as_a_worker_takes_it_begins_when_it_is_resumed(
+    late: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the worker has looked: its start stays open, for nothing else has its inputs."""
+    crew = Crew(world, steps(a=put("='a' + string(inputs.n)")))
+    crew.start(inputs={"n": 3})
+    where, name = (running, "keep_outline") if late else (worker, "run")
+    real: Any = getattr(where, name)
+
+    def paused_by_now(*args: Any, **how: Any) -> Any:
+        Holds(crew.store, "job").put("paused", by="ann")
+        return real(*args, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, paused_by_now)
+        await crew.work()
+    assert crew.job().status == "paused"
+    assert not world.standing
+    crew.commands.resume("job", by="ann")
+    await crew.work()
+    assert (crew.job().status, world.standing) == ("completed", {"a3": 1})
+    assert crew.due() == []
 
 
 @pytest.mark.parametrize("kind", ["paused", "cancelled"])

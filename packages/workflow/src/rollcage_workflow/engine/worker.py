@@ -210,6 +210,8 @@ class Worker:
             raise
         except Exception as error:  # noqa: BLE001 - it is what the execution failed with
             return await self._failed(command, error)
+        if is_start and not found.plan and not found.is_over:
+            return _OPEN  # it was paused before it began: its inputs are in this command alone
         if found.status == "waiting":
             if self.ending:
                 return _OPEN
