@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fleet import check_blinds, check_chaos, check_kills, check_mixed, fleet, start_mixed
+from fleet import Steering, check_blinds, check_chaos, check_kills, check_mixed, fleet, start_mixed
 from fleet_plans import STEPS
 from postgres import server
 
@@ -46,3 +46,14 @@ def test_random_plans_end_right_or_are_rolled_back_whole(place: str, tmp_path: P
         ids = start_mixed(made, 8)
         made.kill_until_done(kills=3, every=10)
         assert check_mixed(made, ids)[1] == 4
+
+
+def test_what_is_paused_resumed_and_cancelled_while_workers_are_killed_ends_right(
+    tmp_path: Path,
+) -> None:
+    """Whoever steers does so at random moments; each execution ends right, or is rolled back."""
+    with fleet(tmp_path, seed=6, workers=2, postgres=None) as made:
+        ids = start_mixed(made, 8)
+        steering = Steering(made, ids, most=20)
+        made.kill_until_done(kills=2, every=10, steer=steering)
+        check_mixed(made, ids, steering.cancelled)
