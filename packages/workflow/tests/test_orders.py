@@ -374,6 +374,32 @@ async def test_one_that_is_paused_as_a_worker_takes_it_begins_when_it_is_resumed
     assert crew.due() == []
 
 
+async def test_one_that_is_stopped_as_it_begins_and_resumed_by_then_begins_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause has stopped its run, and is over before the attempt looks what it was for."""
+    crew = Crew(world, steps(a=put("='a' + string(inputs.n)")))
+    crew.start(inputs={"n": 3})
+    real: Any = vars(running)["keep_outline"]
+
+    def paused_and_resumed(*args: Any) -> None:
+        holds = Holds(crew.store, "job")
+        holds.put("paused", by="ann")
+        hold = holds.read()
+        assert hold is not None
+        holds.stop(crew.store.runs()[-1].run, hold)
+        holds.lift()
+        real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "keep_outline", paused_and_resumed)
+        await crew.work()
+    assert (crew.job().status, len(crew.due())) == ("pending", 1)
+    await crew.work()
+    assert (crew.job().status, world.standing) == ("completed", {"a3": 1})
+    assert crew.due() == []
+
+
 @pytest.mark.parametrize("kind", ["paused", "cancelled"])
 async def test_a_hold_that_comes_while_the_session_opens_is_seen(
     world: World, kind: Any, monkeypatch: pytest.MonkeyPatch

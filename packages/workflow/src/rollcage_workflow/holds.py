@@ -103,6 +103,10 @@ class Holds:
             reason = _shortened(f"the execution {self._execution!r} was {hold}")
             self._store.stop(StopOrder(run, hold.by, reason, hold.time))
 
+    def gave(self, reason: str) -> bool:
+        """Whether an order to stop, of this reason, was given as the execution was paused."""
+        return reason.startswith(f"the execution {self._execution!r} was paused")
+
     def let_go(self, run: str) -> None:
         """Lift the order to stop that a run has, so that the next attempt can go on with it."""
         order = self._store.stop_order(run) if run else None

@@ -12,6 +12,7 @@ from rollcage import (
     Halt,
     RollcageError,
     RunInUse,
+    RunStopped,
     SessionHalted,
     UndoPlan,
     aplan_undo,
@@ -224,10 +225,21 @@ class Worker:
             return _OPEN  # somebody else goes on with it by now
         message = f"{type(error).__name__}: {error}"
         if now.status == "pending":  # nothing was run
+            if isinstance(error, RunStopped) and await asyncio.to_thread(self._was_paused, error):
+                return _OPEN
             return _Done("refused", message)
         if not now.is_over and not isinstance(error, (Halt, SessionHalted, RollcageError)):
             _log.error("execution %s", command.execution, exc_info=error)
         return _Done(now.status, message)
+
+    def _was_paused(self, stopped: RunStopped) -> bool:
+        """Whether an attempt was stopped by a pause; if that is over by now, so is its order."""
+        holds = Holds(self.store, self.store.info(stopped.run).name)
+        if not holds.gave(stopped.reason):
+            return False
+        if holds.read() is None:
+            holds.let_go(stopped.run)
+        return True
 
     async def _waits(self, command: Command, found: Execution, waited: list[Waits]) -> _Done:
         """See to it that the next attempt is made when what it waits for is there."""
