@@ -65,8 +65,9 @@ def test_a_line_that_the_server_refuses_halts_before_the_body(url: str) -> None:
             Session("job", store=url, replay="off") as session,
         ):
             add(2)
-            looked = open_store(url)  # its outcome was sent, and may still be on its way
+            looked, until = open_store(url), time.monotonic() + 30
             while b'"event":"step.finished"' not in looked.read(session.run_id).data:
+                assert time.monotonic() < until, "the outcome was sent, and did not arrive"
                 time.sleep(0.01)
             db.execute(
                 "CREATE TRIGGER full_ BEFORE INSERT ON lines FOR EACH ROW EXECUTE FUNCTION full_()"

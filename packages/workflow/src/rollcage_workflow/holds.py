@@ -100,18 +100,23 @@ class Holds:
             StoreError: the order can't be given.
         """
         if run and self._store.live(run):
-            reason = _shortened(f"the execution {self._execution!r} was {hold}")
+            reason = _shortened(f"{self._was}{hold}")
             self._store.stop(StopOrder(run, hold.by, reason, hold.time))
 
     def gave(self, reason: str) -> bool:
         """Whether an order to stop, of this reason, was given as the execution was paused."""
-        return reason.startswith(f"the execution {self._execution!r} was paused")
+        return reason.startswith(f"{self._was}paused")
 
     def let_go(self, run: str) -> None:
         """Lift the order to stop that a run has, so that the next attempt can go on with it."""
         order = self._store.stop_order(run) if run else None
         if order is not None:
             self._store.lift(order.run or run)
+
+    @property
+    def _was(self) -> str:
+        """How the reason of each order begins that is given for a hold."""
+        return f"the execution {self._execution!r} was "
 
     def _read(self, kind: Kind) -> Hold | None:
         held = self._store.get(_KIND, self._key(kind))

@@ -136,21 +136,21 @@ def _carried_out(
         if not request.branch:
             yield Rewind()
         elif not incomplete:
-            for entry in _held_by(request.branch, lineage):
+            for entry in _ahead_in(request.branch, request.run, lineage):
                 yield TakenBack(entry.run, entry.step)
     return done
 
 
-def _held_by(branch: str, lineage: Lineage) -> list[Entry]:
-    """What else is recorded of a branch that was undone whole: its scopes, and how it came back.
+def _ahead_in(branch: str, run: str, lineage: Lineage) -> list[Entry]:
+    """The scopes of a branch that was undone whole, and how it came back, in the runs before.
 
-    Where it lies ahead, nobody asks for it any more.
+    Where they lie ahead of this run, nobody asks for them any more.
     """
     names = branches_below(branch, lineage.entries) or set()
     return [
         entry
         for entry in lineage.entries
-        if entry.has_effect
+        if entry.has_effect and entry.run != run
         if (entry.kind == "branch" and entry.name == branch)
         or (entry.branch in names and (entry.kind == "branch" or entry.effect == "scope"))
     ]

@@ -94,7 +94,10 @@ class _Others:
     async def wait(self) -> None:
         """Wait until all the others have ended, wait too, or have lost."""
         self.ended()
-        await self._may.wait()
+        try:
+            await self._may.wait()
+        finally:
+            self._going_on += 1
 
     def ended(self) -> None:
         """One of them goes on no longer."""
@@ -122,7 +125,6 @@ async def _first(
     room = asyncio.Semaphore(team.max_concurrent)
     flow = Flow(place.flow, is_race=True)
     found: dict[str, Any] = {}
-
     others = _Others(len(members))
 
     async def one(name: str) -> None:
@@ -136,8 +138,10 @@ async def _first(
                     # It had lost, or failed. What made it lose is replayed first, or it would get
                     # farther than it did.
                     room.release()
-                    await others.wait()
-                    await room.acquire()
+                    try:
+                        await others.wait()
+                    finally:
+                        await room.acquire()
                     flow.check()
                 value = await _value_of(interpreter, members[name], here)
                 if len(found) >= wanted:
