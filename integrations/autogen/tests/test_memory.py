@@ -132,13 +132,13 @@ async def test_what_a_team_did_after_its_state_was_saved_is_done_once(
             follow_state(session, state)
             await team.load_state(state)
             await within(team.run())
-    assert WRITTEN == ["a", "b", "c", "c2"]
+    assert sorted(WRITTEN) == ["a", "b", "c", "c2"]  # c and c2 are made at the same time
     async with lab.session() as session:
         team = team_of(session, 2, "c is done")
         follow_state(session, state)
         await team.load_state(state)
         await within(team.run())
-    assert WRITTEN == ["a", "b", "c", "c2", "d"]
+    assert sorted(WRITTEN) == ["a", "b", "c", "c2", "d"]
     assert (session.stats.seen, session.stats.hits) == (4, 3)
     assert lab.events(session)[-1]["status"] == "ok"
 
