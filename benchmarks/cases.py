@@ -56,6 +56,10 @@ OURS: Final[dict[str, Spec]] = {
     "hit": Spec("hit", "ours", "hit", sourced=True),
     "ahit": Spec("hit, async", "ours", "ahit", sourced=True),
 }
+POLICED: Final[dict[str, Spec]] = {
+    f"write-{rules}-rules": Spec(f"write, policy of {rules} rules", "gate", "write", rules=rules)
+    for rules in (0, 10)
+}
 UNDO: Final[dict[str, Spec]] = {
     "undo": Spec("undo, of a live session", "undo", "live"),
     "undo-run": Spec("undo, of a finished run", "undo", "finished"),
@@ -101,17 +105,31 @@ FRAMEWORKS: Final[dict[str, Spec]] = {
     for name, label in (("langchain", "LangChain"), ("autogen", "AutoGen"), ("crewai", "CrewAI"))
     for together, told in ((1, "one by one"), (10, "ten at once"))
 }
+SERVICE: Final[dict[str, Spec]] = {
+    "service": Spec(
+        "a service, LangChain", "frameworks.langchain_service", "requests", "rollcage-langchain"
+    ),
+}
 RECORD: Final = Spec("record a source", "ours", "record_source")
 DECISIONS: Final = {**BARE, **GATE, **CEDAR}
 ALL: Final = {
-    **FLOOR, **OURS, **UNDO, **OPENING, **DECISIONS, **PEERS, **FRAMEWORKS, "record": RECORD,
+    **FLOOR, **OURS, **POLICED, **UNDO, **OPENING, **DECISIONS, **PEERS, **FRAMEWORKS, **SERVICE,
+    "record": RECORD,
 }  # fmt: skip
 
-IMPORTS: Final[dict[str, str]] = {
-    "rollcage": "import rollcage",
-    "session": "from rollcage import Session, tool",
-    "needed": "from pydantic import BaseModel; import orjson",
+IMPORTS: Final[dict[str, tuple[str, str]]] = {
+    "rollcage": ("import rollcage", "import rollcage"),
+    "session": ("from rollcage import Session, tool", "from rollcage import Session, tool"),
+    "needed": (
+        "from pydantic import BaseModel; import orjson",
+        "from pydantic import BaseModel; import orjson",
+    ),
+    "version": (
+        "rollcage --version",
+        "import sys, rollcage.__main__ as r; sys.argv[1:] = ['--version']; r.main()",
+    ),
 }
+"""By name: what the table calls it, and the statement."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +145,7 @@ class Plan:
         open_steps: steps of the source that is opened.
         undo_steps: writes of the runs that are undone, from small to large.
         rounds: how many processes measure each case; the table shows their median.
-        agent_rounds: the same for agents, whose frameworks take seconds to import.
+        agent_rounds: the same for agents and services, whose frameworks take seconds to import.
         import_rounds: the same for the imports.
     """
 

@@ -1,4 +1,7 @@
-"""What a decision of a policy costs, beside its two conditions alone, and beside Cedar.
+"""What a policy costs: a write under it, and a decision beside its two conditions, and Cedar's.
+
+A write is made under a policy without a rule, and under one of ten rules that apply, each with a
+condition on its arguments.
 
 Two rules are about the tool, each with a condition on the arguments or on what is declared of it;
 8, 98 or 998 others are about other tools. Bare, the same two compiled conditions are evaluated with
@@ -18,10 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from rollcage import Contract
+from rollcage import Contract, Session
 from rollcage.gate import StepView
 from rollcage_policy import Policy
 
+from benchmarks.ours import write_mail
 from benchmarks.timing import WARM_UP, cpu_per_call
 from benchmarks.workload import Mail, mail, send_mail
 
@@ -61,6 +65,24 @@ _CEDAR_OTHER: Final = """
 forbid (principal, action == Action::"other_{0}", resource)
 when {{ context.args.size > {0} }};
 """
+
+
+_APPLYING: Final = """
+[[rules]]
+id = "applying-{0}"
+tools = ["send_*"]
+when = 'args.priority > 1000000{0}'
+decision = "deny"
+reason = "it is urgent"
+"""
+
+
+def write(calls: int, folder: Path, *, rules: int = 0) -> dict[str, float]:
+    """A recorded write under a policy of so many rules, which apply to it."""
+    applying = "".join(_APPLYING.format(number) for number in range(rules))
+    policy = Policy.parse('version = 1\ndefault = "allow"\n' + applying)
+    with Session("bench", store=folder, replay="off", policy=policy):
+        return {"cpu_us": cpu_per_call(lambda arguments: write_mail(**arguments), calls)}
 
 
 def decide(calls: int, folder: Path, *, rules: int) -> dict[str, float]:

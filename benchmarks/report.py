@@ -10,18 +10,31 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from benchmarks.cases import CEDAR, FRAMEWORKS, GATE, OURS, PEERS, RULES, UNDO, Plan
+from benchmarks.cases import (
+    CEDAR,
+    FRAMEWORKS,
+    GATE,
+    OURS,
+    PEERS,
+    POLICED,
+    RULES,
+    SERVICE,
+    UNDO,
+    Plan,
+)
 from benchmarks.runner import Series
 
-WRITE_FLOORS: Final = 3.0  # a recorded write, in floors
-HIT_FLOORS: Final = 1.5
+FLOORS: Final = {"write": 2.7, "read": 2.4, "hit": 2.2}  # a recorded call, in floors
+POLICED_TIMES: Final = {"write-0-rules": 1.1, "write-10-rules": 1.4}  # under a policy, in writes
 FLAT: Final = 1.25  # the largest size against the smallest
 OPEN_PARSES: Final = 4.0  # opening a source, against parsing its lines
 REOPEN_PARSES: Final = 1.0  # opening it again
 CRASH_TIMES: Final = 3.0  # opening the 60th resume of a job that crashes each time, against the 2nd
 PEER_TIMES: Final = 10.0  # a peer's recorded call, against ours
 DECISION_TIMES: Final = 1.3  # a policy's decision, against the conditions it evaluates
-IMPORT_TIMES: Final = 1.5
+IMPORT_TIMES: Final = 1.2
+VERSION_TIMES: Final = 3.5  # `rollcage --version`, against importing what we need
+SERVICE_TIMES: Final = 1.3  # a request of a guarded agent, against a bare one
 GUARDED_TIMES: Final = 1.2  # an agent's call of a guarded tool, against a bare one
 
 
@@ -56,6 +69,9 @@ def targets(series: Sequence[Series]) -> list[Target]:
     by = {(each.case, each.calls): each for each in series if each.rounds}
     sizes = sorted({calls for case, calls in by if case == "floor"})
     found = list(_against_floor(by, sizes))
+    for case, limit in POLICED_TIMES.items():
+        ratio = _ratio(by[case, sizes[0]], by["write", sizes[0]], "cpu_us")
+        found.append(Target(f"{POLICED[case].label}: to one without", ratio, limit))
     found += [each for case in OURS for each in _growth(by, case, "calls")]
     found += [each for case in UNDO for each in _growth(by, case, "steps")]
     opening = {case: each for (case, _), each in by.items()}
@@ -73,15 +89,20 @@ def targets(series: Sequence[Series]) -> list[Target]:
             found.append(Target(f"{spec.label} to ours", ratio, PEER_TIMES, at_least=True))
     for case, spec in FRAMEWORKS.items():
         if case in opening:
-            pairs = zip(*map(opening[case].all, ("guarded_us", "bare_us")), strict=True)
-            ratio = statistics.median(guarded / bare for guarded, bare in pairs)
+            ratio = _within(opening[case], "guarded_us", "bare_us")
             found.append(Target(f"{spec.label}: guarded to bare", ratio, GUARDED_TIMES))
+    for case, spec in SERVICE.items():
+        if case in opening:
+            ratio = _within(opening[case], "guarded_us", "bare_us")
+            found.append(Target(f"{spec.label}: guarded to bare", ratio, SERVICE_TIMES))
     ratio = _ratio(opening["rollcage"], opening["needed"], "cpu_s")
-    return [*found, Target("import rollcage to what it needs", ratio, IMPORT_TIMES)]
+    found.append(Target("import rollcage to what it needs", ratio, IMPORT_TIMES))
+    ratio = _ratio(opening["version"], opening["needed"], "cpu_s")
+    return [*found, Target("rollcage --version to the same", ratio, VERSION_TIMES)]
 
 
 def _against_floor(by: dict[tuple[str, int], Series], sizes: list[int]) -> Iterator[Target]:
-    for case, limit in (("write", WRITE_FLOORS), ("hit", HIT_FLOORS)):
+    for case, limit in FLOORS.items():
         for size in sizes:
             ratio = _ratio(by[case, size], by["floor", size], "cpu_us")
             yield Target(f"{case} to floor, {size:,} calls", ratio, limit)
@@ -117,12 +138,22 @@ def _ratio(one: Series, other: Series, measure: str) -> float:
     return statistics.median(a / b for a, b in pairs)
 
 
+def _within(one: Series, measure: str, other: str) -> float:
+    """The median over the rounds of two measures of one case."""
+    return statistics.median(each[measure] / each[other] for each in one.rounds)
+
+
 def table(series: Sequence[Series], reached: Sequence[Target]) -> str:
     """All of it as Markdown, as the terminal and the documentation show it."""
     return "\n\n".join(
         (
             _rows("| case | calls | CPU a call, µs | ± | bytes a step |", _calls(series)),
             _rows("| agents | calls | bare, µs | ± | guarded, µs | ± |", _agents(series)),
+            _rows(
+                "| 100 requests at once | bare, µs | ± | middleware that does nothing, µs | ± "
+                "| guarded, µs | ± |",
+                _services(series),
+            ),
             _rows("| opening | steps | CPU, s | ± | wall, s | memory, MiB |", _opening(series)),
             _rows("| import | CPU, ms | ± |", _imports(series)),
             _rows("| target | ratio | to reach | |", _targets(reached)),
@@ -149,11 +180,19 @@ def _calls(series: Sequence[Series]) -> Iterator[str]:
 
 def _agents(series: Sequence[Series]) -> Iterator[str]:
     for each in series:
-        if each.rounds and "guarded_us" in each.rounds[0]:
-            both = (
-                f"{each.median(n):,.0f} | {each.spread(n):.0%}" for n in ("bare_us", "guarded_us")
-            )
-            yield f"| {each.label} | {each.calls:,} | {' | '.join(both)} |"
+        if each.rounds and each.case in FRAMEWORKS:
+            both = _medians(each, "bare_us", "guarded_us")
+            yield f"| {each.label} | {each.calls:,} | {both} |"
+
+
+def _services(series: Sequence[Series]) -> Iterator[str]:
+    for each in series:
+        if each.rounds and each.case in SERVICE:
+            yield f"| {each.label} | {_medians(each, 'bare_us', 'nothing_us', 'guarded_us')} |"
+
+
+def _medians(one: Series, *measures: str) -> str:
+    return " | ".join(f"{one.median(n):,.0f} | {one.spread(n):.0%}" for n in measures)
 
 
 def _opening(series: Sequence[Series]) -> Iterator[str]:

@@ -29,6 +29,8 @@ from benchmarks.cases import (
     OPENING,
     OURS,
     PEERS,
+    POLICED,
+    SERVICE,
     UNDO,
     Plan,
     Spec,
@@ -104,6 +106,7 @@ class Runner:
         series = [
             Series(n, s.label, size) for size in plan.sizes for n, s in (FLOOR | OURS).items()
         ]
+        series += [Series(name, spec.label, plan.sizes[0]) for name, spec in POLICED.items()]
         series += [Series(n, s.label, size) for size in plan.undo_steps for n, s in UNDO.items()]
         series += [Series(name, spec.label, plan.open_steps) for name, spec in OPENING.items()]
         series += [Series(name, spec.label, plan.decisions) for name, spec in DECISIONS.items()]
@@ -113,11 +116,13 @@ class Runner:
             for name, spec in FRAMEWORKS.items()
             if name.partition("-")[0] in plan.frameworks
         ]
+        if "langchain" in plan.frameworks:
+            series += [Series(n, spec.label, plan.agent_calls) for n, spec in SERVICE.items()]
         for each in series:
             each.missing = _missing(ALL[each.case])
         for number in range(max(plan.rounds, plan.agent_rounds)):
             for each in series:
-                rounds = plan.agent_rounds if each.case in FRAMEWORKS else plan.rounds
+                rounds = plan.agent_rounds if each.case in FRAMEWORKS | SERVICE else plan.rounds
                 if number < rounds and not each.missing:
                     self._tell(f"round {number + 1}/{rounds}: {each.label}, {each.calls}")
                     each.rounds.append(self._measure(each, number))
@@ -149,14 +154,14 @@ class Runner:
         return measures
 
     def _imports(self) -> list[Series]:
-        series = [Series(name, statement, 1) for name, statement in IMPORTS.items()]
+        series = [Series(name, label, 1) for name, (label, _) in IMPORTS.items()]
         for number in range(-1, self._plan.import_rounds):  # the first fills the disk's cache
             self._tell(f"round {number + 1}/{self._plan.import_rounds}: imports")
             for each in series:
-                command = [sys.executable, "-c", _IMPORT.format(each.label)]
+                command = [sys.executable, "-c", _IMPORT.format(IMPORTS[each.case][1])]
                 output = _python(command, self._folder, max(number, 0))
                 if number >= 0:
-                    each.rounds.append({"cpu_s": float(output)})
+                    each.rounds.append({"cpu_s": float(output.splitlines()[-1])})
         return series
 
 

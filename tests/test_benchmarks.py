@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PEERS = {"failcore": "failcore", "langgraph": "langgraph.checkpoint.sqlite", "dbos": "dbos"}
 SIZES = [20]
+CALLS = ("write", "read", "hit")
 UNDO_SIZES = [5, 10]
 DECISIONS = 20
 
@@ -25,7 +26,7 @@ def installed(module: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     """What one small run printed, and its JSON."""
     folder = tmp_path_factory.mktemp("bench")
     sizes = [str(size) for size in SIZES]
@@ -50,8 +51,8 @@ def measures(data: dict[str, Any], case: str) -> dict[int, dict[str, Any]]:
     return {s["calls"]: s["measures"] for s in data["series"] if s["case"] == case}
 
 
-def test_the_json_says_what_was_measured_and_on_what(said: tuple[str, dict[str, Any]]) -> None:
-    data = said[1]
+def test_the_json_says_what_was_measured_and_on_what(measured: tuple[str, dict[str, Any]]) -> None:
+    data = measured[1]
     assert data["plan"]["sizes"] == SIZES
     assert data["python"] == sys.version.split()[0]
     assert {"platform", "cores"} <= data.keys()
@@ -66,68 +67,86 @@ def test_the_json_says_what_was_measured_and_on_what(said: tuple[str, dict[str, 
             assert len(found["cpu_us"]["rounds"]) == 1
 
 
-def test_the_floor_writes_as_much_as_we_do(said: tuple[str, dict[str, Any]]) -> None:
+def test_the_floor_writes_as_much_as_we_do(measured: tuple[str, dict[str, Any]]) -> None:
     floor, ours = (
-        measures(said[1], case)[SIZES[0]]["bytes"]["median"] for case in ("floor", "write")
+        measures(measured[1], case)[SIZES[0]]["bytes"]["median"] for case in ("floor", "write")
     )
     assert floor == pytest.approx(ours, rel=0.1)
 
 
-def test_an_undo_is_measured_by_its_steps(said: tuple[str, dict[str, Any]]) -> None:
-    assert said[1]["plan"]["undo_steps"] == UNDO_SIZES
+def test_an_undo_is_measured_by_its_steps(measured: tuple[str, dict[str, Any]]) -> None:
+    assert measured[1]["plan"]["undo_steps"] == UNDO_SIZES
     for case in ("undo", "undo-run"):
-        each = measures(said[1], case)
+        each = measures(measured[1], case)
         assert list(each) == UNDO_SIZES
         assert all(found["cpu_us"]["median"] > 0 for found in each.values())
-        assert f"{case}: 10 steps to 5" in {target["what"] for target in said[1]["targets"]}
+        assert f"{case}: 10 steps to 5" in {target["what"] for target in measured[1]["targets"]}
 
 
-def test_opening_and_importing_are_measured(said: tuple[str, dict[str, Any]]) -> None:
+def test_opening_and_importing_are_measured(measured: tuple[str, dict[str, Any]]) -> None:
     for case in ("open", "parse"):
-        assert measures(said[1], case)[50].keys() == {"cpu_s", "wall_s", "peak_mib", "steps"}
+        assert measures(measured[1], case)[50].keys() == {"cpu_s", "wall_s", "peak_mib", "steps"}
     for case in ("rollcage", "needed"):
-        assert measures(said[1], case)[1]["cpu_s"]["median"] > 0
+        assert measures(measured[1], case)[1]["cpu_s"]["median"] > 0
 
 
-def test_a_guarded_agent_is_held_against_a_bare_one(said: tuple[str, dict[str, Any]]) -> None:
-    targets = {each["what"] for each in said[1]["targets"]}
+def test_a_guarded_agent_is_held_against_a_bare_one(measured: tuple[str, dict[str, Any]]) -> None:
+    targets = {each["what"] for each in measured[1]["targets"]}
     for told in ("one by one", "ten at once"):
         assert f"LangChain, {told}: guarded to bare" in targets
     for together in (1, 10):
-        found = measures(said[1], f"langchain-{together}")[10]
+        found = measures(measured[1], f"langchain-{together}")[10]
         assert found["bare_us"]["median"] > 0
         assert found["guarded_us"]["median"] > 0
 
 
-def test_a_decision_is_held_against_its_conditions(said: tuple[str, dict[str, Any]]) -> None:
-    targets = {each["what"] for each in said[1]["targets"]}
+def test_a_guarded_service_is_held_against_a_bare_one(measured: tuple[str, dict[str, Any]]) -> None:
+    found = measures(measured[1], "service")[10]
+    assert all(found[each]["median"] > 0 for each in ("bare_us", "nothing_us", "guarded_us"))
+    assert "a service, LangChain: guarded to bare" in {t["what"] for t in measured[1]["targets"]}
+
+
+def test_a_write_under_a_policy_is_held_against_one_without(
+    measured: tuple[str, dict[str, Any]],
+) -> None:
+    targets = {each["what"] for each in measured[1]["targets"]}
+    for rules in (0, 10):
+        assert measures(measured[1], f"write-{rules}-rules")[SIZES[0]]["cpu_us"]["median"] > 0
+        assert f"write, policy of {rules} rules: to one without" in targets
+
+
+def test_a_decision_is_held_against_its_conditions(measured: tuple[str, dict[str, Any]]) -> None:
+    targets = {each["what"] for each in measured[1]["targets"]}
     for rules in (10, 100, 1_000):
         assert f"decision, {rules:,} rules, to its two conditions bare" in targets
-        assert measures(said[1], f"decide-{rules}")[DECISIONS]["cpu_us"]["median"] > 0
-        cedar = measures(said[1], f"cedar-{rules}")[DECISIONS]
+        assert measures(measured[1], f"decide-{rules}")[DECISIONS]["cpu_us"]["median"] > 0
+        cedar = measures(measured[1], f"cedar-{rules}")[DECISIONS]
         assert bool(cedar) == installed("cedarpy")
     for how in ("bare", "bare-named", "bare-kept", "bare-plain"):
-        assert measures(said[1], how)[DECISIONS]["cpu_us"]["median"] > 0
+        assert measures(measured[1], how)[DECISIONS]["cpu_us"]["median"] > 0
     assert "decision: 1,000 rules to 10" in targets
 
 
 @pytest.mark.parametrize("peer", PEERS)
 def test_a_peer_is_measured_or_said_to_be_missing(
-    said: tuple[str, dict[str, Any]], peer: str
+    measured: tuple[str, dict[str, Any]], peer: str
 ) -> None:
-    (only,) = [s for s in said[1]["series"] if s["case"] == peer]
+    (only,) = [s for s in measured[1]["series"] if s["case"] == peer]
     if installed(PEERS[peer]):
         assert only["measures"]["cpu_us"]["median"] > 0
     else:
         assert only["missing"] == "not installed"
-        assert f"| {only['label']} | not installed |" in said[0]
+        assert f"| {only['label']} | not installed |" in measured[0]
 
 
-def test_each_target_is_held_against_its_limit(said: tuple[str, dict[str, Any]]) -> None:
-    table, data = said
+def test_each_target_is_held_against_its_limit(measured: tuple[str, dict[str, Any]]) -> None:
+    table, data = measured
     targets = {each["what"]: each for each in data["targets"]}
-    expected = {f"{case} to floor, {size} calls" for case in ("write", "hit") for size in SIZES}
+    expected = {
+        f"{case} to floor, {size} calls" for case in ("write", "read", "hit") for size in SIZES
+    }
     expected |= {"opening a source to parsing its lines", "import rollcage to what it needs"}
+    expected |= {"rollcage --version to the same"}
     assert expected <= targets.keys()
     for what, each in targets.items():
         assert math.isfinite(each["ratio"])

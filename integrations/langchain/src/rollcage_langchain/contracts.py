@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast, get_args, get_origin
 
@@ -40,8 +41,13 @@ class CallParameters(pydantic.BaseModel):
     )
 
 
+# By a tool's call schema, of which LangChain makes one for each tool, what becomes of it: a service
+# guards its tools for each request, and to make a model takes longer than the rest of that.
+_MODELS: Final = weakref.WeakKeyDictionary[type[pydantic.BaseModel], type[CallParameters]]()
+
+
 def parameters_of(tool: BaseTool) -> AnyParameters:
-    """The tool's arguments without those that the framework injects; LangChain makes them anew."""
+    """The tool's arguments without those that the framework injects."""
     if isinstance(tool, Tool) and tool.args_schema is None:
         return {"type": "object", "properties": tool.args, "required": list(tool.args)}
     schema: Any = tool.tool_call_schema
@@ -49,12 +55,15 @@ def parameters_of(tool: BaseTool) -> AnyParameters:
         return schema
     if not is_model_class(schema):  # one of Pydantic v1, which LangChain takes as well
         return cast("dict[str, Any]", schema.schema())
-    fields: dict[str, Any] = {n: (f.annotation, f) for n, f in schema.model_fields.items()}
-    with warnings.catch_warnings():  # a parameter may be called `copy` or `json`
-        warnings.simplefilter("ignore", UserWarning)
-        return pydantic.create_model(
-            schema.__name__, __base__=CallParameters, __doc__=schema.__doc__, **fields
-        )
+    model = _MODELS.get(schema)
+    if model is None:
+        fields: dict[str, Any] = {n: (f.annotation, f) for n, f in schema.model_fields.items()}
+        with warnings.catch_warnings():  # a parameter may be called `copy` or `json`
+            warnings.simplefilter("ignore", UserWarning)
+            model = _MODELS[schema] = pydantic.create_model(
+                schema.__name__, __base__=CallParameters, __doc__=schema.__doc__, **fields
+            )
+    return model
 
 
 def _names(parameters: AnyParameters) -> frozenset[str]:
@@ -67,7 +76,13 @@ def _names(parameters: AnyParameters) -> frozenset[str]:
 
 
 class BodySignature(Signature):
-    """How one body of a tool is called."""
+    """How one body of a tool is called.
+
+    Attributes:
+        hints: the body's annotations, resolved.
+        with_artifact: it returns what the model reads, and something for the program.
+        is_mcp: it calls a tool of an MCP server.
+    """
 
     def __init__(
         self, tool: BaseTool, body: Callable[..., Any], call_parameters: AnyParameters
@@ -77,7 +92,8 @@ class BodySignature(Signature):
         self.is_mcp = self.with_artifact and body.__module__ == "langchain_mcp_adapters.tools"
         parameters = [p for p in _signature(tool, body) if p.name != "self"]
         annotations: dict[str, Any] = {p.name: p.annotation for p in parameters}
-        annotations |= type_hints(body)
+        self.hints = type_hints(body)
+        annotations |= self.hints
         visible = _names(call_parameters)
         hidden: set[str] = set()
         self._validated = is_model_class(schema)

@@ -26,7 +26,6 @@ from rollcage.adapter import (
     plain_body,
     required_contract,
     swapped,
-    type_hints,
 )
 from rollcage.errors import ContractError, ReplayedError
 
@@ -219,7 +218,7 @@ def _dressed(guard: _Guard, body: Callable[..., Any], form: BodyForm) -> Callabl
 
     So it finds a signature that is made already, and annotations of nothing else.
     """
-    hints, guarded = type_hints(body), guard.function(body, form)
+    hints, guarded = guard.signature.hints, guard.function(body, form)
     dressed: Any = functools.update_wrapper(guarded, body)
     dressed.__annotations__ = {
         n: each for n, each in hints.items() if n in guard.signature.injected
