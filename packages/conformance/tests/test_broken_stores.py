@@ -41,6 +41,7 @@ FOUND_BY = {
     "ForgetsPruned": "test_a_pruned_run_was_done_all_the_same[False]",
     "RestoresTwice": "test_a_run_is_restored_whole_or_not_at_all",
     "RestoresOver": "test_another_run_of_the_same_id_is_a_conflict",
+    "KeepsLoopsWaiting": "test_a_loop_goes_on_while_a_session_waits_to_open",
     "NewKeys": "test_large_values_and_secrets",
     "MadeByLooking": "test_nothing_is_made_by_looking",
     "Unfenced": "test_whoever_lost_its_run_is_refused_before_the_body",

@@ -234,6 +234,10 @@ class RestoresOver(Sound):
             return super().restore(trace)
 
 
+class KeepsLoopsWaiting(Sound):
+    waits = False
+
+
 class NewKeys(Sound):
     def secret_key(self) -> bytes:
         return os.urandom(32)

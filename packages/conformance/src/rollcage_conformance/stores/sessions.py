@@ -63,6 +63,32 @@ class SessionSuite(StoreBase):
         assert len({info.run for info in store.runs()}) == 20
         assert {info.status for info in store.runs()} == {"ok"}
 
+    async def test_a_loop_goes_on_while_a_session_waits_to_open(
+        self, store: Store, url: str
+    ) -> None:
+        """Somebody else opens one; a store that keeps its callers waiting has `waits` set."""
+
+        async def job(name: str) -> None:
+            async with Session(name, store=url):
+                await asyncio.to_thread(keep, 1)
+
+        await job("before")
+        held, lets_go = threading.Event(), threading.Event()
+
+        def holding() -> None:
+            with open_store(url).opening():
+                held.set()
+                assert lets_go.wait(5), "the loop was kept waiting"
+
+        other = asyncio.create_task(asyncio.to_thread(holding))
+        assert await asyncio.to_thread(held.wait, 30)
+        waiting = asyncio.create_task(job("waiting"))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        lets_go.set()
+        await asyncio.gather(other, waiting)
+        assert {info.name for info in store.runs()} == {"before", "waiting"}
+
     def test_many_sessions_in_threads(self, store: Store, url: str) -> None:
         ready = threading.Barrier(6)
 
