@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from programs import Deed, Lab, Op, Program, Tools, World
 from rollcage import current_step
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.store import Store
 
 from tests.simulation.scheduler import Process, Scheduler, Violation

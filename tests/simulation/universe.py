@@ -36,7 +36,7 @@ from rollcage.errors import (
     UndoIncomplete,
 )
 from rollcage.gate import ApprovalQueue
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.store import RunInfo, StopOrder, Store, check_attested, system
 from rollcage.trace import Worlds, check_events
 

@@ -22,7 +22,7 @@ from rollcage import (
     open_store,
     tool,
 )
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.store import Store
 
 URLS = [".rollcage", "sqlite:///prune.db"]

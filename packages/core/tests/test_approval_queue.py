@@ -31,7 +31,7 @@ from rollcage import (
     tool,
 )
 from rollcage.gate import ApprovalQueue, Pending, Queued
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
 from rollcage_policy import Policy

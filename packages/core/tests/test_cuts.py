@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from memory import Remembering
 from programs import Block, Branches, Lab, Node, Op, Program, Turn, folder
 from rollcage import Fork, RollcageError, abandon_run
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from strategies import programs, seeds
 
 pytestmark = [pytest.mark.law, pytest.mark.slow]

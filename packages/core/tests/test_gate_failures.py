@@ -26,7 +26,7 @@ from rollcage import (
 )
 from rollcage.errors import DetectorMissing, RegistryCorrupt
 from rollcage.gate import Detecting, Labels, secrets
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore
 from rollcage_governance import FacadeSnapshot, Registry
 from rollcage_policy import Policy

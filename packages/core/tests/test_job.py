@@ -22,7 +22,7 @@ from rollcage import (
     tool,
     undo_run,
 )
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rollcage import Blocked, DidNotHappen, Happened, Session, current_step, tool
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore, newest_run
 from rollcage.trace import check_events
 from rollcage_policy import Policy

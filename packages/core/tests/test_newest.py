@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 from rollcage import RunInUse, Session, tool
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore, Lock, RunInfo, RunTrace, TraceFile, newest_run
 
 done: list[int] = []

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rollcage import RunInUse, Session, StoreError, TraceCorrupt, compensate, tool, undo_run
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.store import (
     JsonlStore,
     RunInfo,

@@ -15,7 +15,7 @@ import pytest
 from rollcage import Approval, ArgumentsInvalid, Blocked, Contract, Session, Verdict, tool
 from rollcage.adapter import Answer
 from rollcage.gate import Spent, StepView
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore
 from rollcage_policy import Policy
 

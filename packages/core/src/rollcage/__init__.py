@@ -88,12 +88,12 @@ if TYPE_CHECKING:
     )
     from rollcage.replay.fork import Fork
     from rollcage.session.abandon import abandon_run
+    from rollcage.session.current import CurrentStep, current_step
     from rollcage.session.declare import tool
     from rollcage.session.finished import aplan_undo, aundo_run, plan_undo, undo_run
     from rollcage.session.resolving import Resolved, resolve_step
-    from rollcage.session.scope import CurrentStep, current_step
     from rollcage.session.session import Session
-    from rollcage.step.driver import Clock
+    from rollcage.step.clock import Clock
     from rollcage.step.observing import (
         Instrument,
         Observer,
@@ -230,11 +230,11 @@ _LATE: Final = {
     "aundo_run": "session.finished",
     "plan_undo": "session.finished",
     "undo_run": "session.finished",
-    "CurrentStep": "session.scope",
-    "current_step": "session.scope",
+    "CurrentStep": "session.current",
+    "current_step": "session.current",
     "Session": "session.session",
     "Stats": "step.stats",
-    "Clock": "step.driver",
+    "Clock": "step.clock",
     "Instrument": "step.observing",
     "Observer": "step.observing",
     "RunEvent": "step.observing",

@@ -50,8 +50,8 @@ from rollcage import (
     tool,
 )
 from rollcage.gate import Pending
-from rollcage.session.scope import BranchHandle, TurnHandle
-from rollcage.step.driver import Clock
+from rollcage.session.places import BranchHandle, TurnHandle
+from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore, Store
 
 ATTEMPTS = 40  # how often a program is resumed before it counts as halted for ever

@@ -64,8 +64,9 @@ from rollcage.contract.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate import Ask, Instead
 from rollcage.replay.ahead import WorkAttempt
+from rollcage.session.current import step_here
 from rollcage.session.importing import import_session, imported_run
-from rollcage.session.scope import Asked, asking, call_id_here, facade_here, step_here
+from rollcage.session.scope import Asked, asking, call_id_here, facade_here
 from rollcage.values.answer import Answer, ToolRequest
 from rollcage.values.codec import NOT_RECORDED
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, NoReturn
 
 from rollcage.errors import Blocked
+from rollcage.session.current import step_here
 from rollcage.session.declare import open_sessions
-from rollcage.session.scope import Enclosing, here, step_here
+from rollcage.session.scope import Enclosing, here
 from rollcage.session.session import Session
 
 __all__ = ["Running", "refuse_bare", "refuses_unguarded", "session_here"]

@@ -31,6 +31,7 @@ from rollcage.gate import (
 from rollcage.replay.path import Entry
 from rollcage.replay.steps import Origin
 from rollcage.session.attempts import Attempts
+from rollcage.session.current import enter_body, enter_watched
 from rollcage.session.declare import declaration, declared_contracts
 from rollcage.session.following import MemoryFollower
 from rollcage.session.means import Means
@@ -44,8 +45,6 @@ from rollcage.session.scope import (
     Unguarded,
     around,
     asked,
-    enter_body,
-    enter_watched,
     scope_of,
 )
 from rollcage.step.call import Call, OpenStep, Progress, key_of

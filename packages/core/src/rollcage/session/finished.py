@@ -26,14 +26,15 @@ from rollcage.gate import (
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage
 from rollcage.session.calls import Calls, check_approved
+from rollcage.session.leaving import leave
 from rollcage.session.means import Means
-from rollcage.session.opening import enter, leave, sealed_within
+from rollcage.session.opening import enter, sealed_within
 from rollcage.session.run import Key, OpenRun
 from rollcage.session.scope import Lent, here, looking_under
-from rollcage.session.undoing import undo_of
+from rollcage.session.undoing import aundo, undo
 from rollcage.step.call import Progress
 from rollcage.step.capture import Setting
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.step.gating import Gate
 from rollcage.step.ledger import Ledger
 from rollcage.step.looking import Looking
@@ -108,16 +109,14 @@ def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoRepo
     """
     request = _expecting(_request(run, options), options)
     with _reopened(store, run, options) as calls:
-        report: UndoReport = calls.driver.run(undo_of(calls, request))
-        return report
+        return undo(calls, request)
 
 
 async def aundo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoReport:
     """`undo_run` for async tools, or sync ones in threads."""
     request = _expecting(_request(run, options, is_async=True), options)
     with _reopened(store, run, options) as calls:
-        report: UndoReport = await calls.driver.arun(undo_of(calls, request), is_async=True)
-        return report
+        return await aundo(calls, request)
 
 
 def plan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> UndoPlan:

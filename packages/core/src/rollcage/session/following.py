@@ -11,7 +11,8 @@ from rollcage.replay.ahead import Histories, Memory, Spot, Standing
 from rollcage.replay.path import Entry
 from rollcage.session.naming import Names
 from rollcage.session.scope import Scope
-from rollcage.step.driver import Clock, Driver
+from rollcage.step.clock import Clock
+from rollcage.step.driver import Driver
 from rollcage.step.gating import Gate
 from rollcage.step.recorded import kept
 from rollcage.step.requests import Flow

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rollcage.errors import RunNotFound
 from rollcage.fingerprint.identity import uuid7
 from rollcage.session.session import Session
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.store.protocol import RunInfo, Store
 
 __all__ = ["import_session", "imported_run"]

@@ -8,7 +8,7 @@ from typing import Final
 from rollcage.contract.permissions import Enforce
 from rollcage.gate import Ask, FacadeGuard, Sealing
 from rollcage.session.scope import Lent, Unguarded
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.step.gating import Gate
 from rollcage.step.observing import Observer
 from rollcage.undo.compensation import KnownTools

@@ -1,47 +1,37 @@
-"""How the run of a session is opened, and how it is left: what its first and last lines say."""
+"""How the run of a session is opened: what it builds on, and what its first line says."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
-import functools
 import logging
-import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
-from rollcage.errors import (
-    SessionError,
-    StoreError,
-    StoreReadOnly,
-    TraceUnwritable,
-    UndoIncomplete,
-)
+from rollcage.errors import SessionError, StoreReadOnly, UndoIncomplete
 from rollcage.gate import Ask, Detecting, FacadeGuard, PolicyGuard, Sealing
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording, load
-from rollcage.session.awaiting import in_thread, perform, perform_in_thread
+from rollcage.session.awaiting import in_thread
 from rollcage.session.calls import Calls
 from rollcage.session.declare import open_sessions
-from rollcage.session.ending import cut_off, ending, partial
 from rollcage.session.job import JobRequest, encode_input
+from rollcage.session.leaving import give_up, run_event
 from rollcage.session.lineage import SourceRun
 from rollcage.session.means import Means
 from rollcage.session.naming import writable
 from rollcage.session.options import Options
 from rollcage.session.run import Key, OpenRun
 from rollcage.session.scope import Lent
-from rollcage.session.threads import in_threads_of
 from rollcage.step.capture import LARGE
-from rollcage.step.driver import Clock
+from rollcage.step.clock import Clock
 from rollcage.step.gating import Gate
 from rollcage.step.ledger import Ledger, Mode
-from rollcage.step.observing import Observer, RunEvent, notify
+from rollcage.step.observing import Observer, notify
 from rollcage.step.requests import Flow
 from rollcage.step.undo_checks import UndoRequest
 from rollcage.step.undoing import undo_steps
@@ -54,12 +44,9 @@ from rollcage.trace.events import FORMAT
 from rollcage.undo.compensation import KnownTools
 from rollcage.undo.report import UndoReport
 from rollcage.values.codec import tagged
-from rollcage.values.exceptions import encode_exception
 from rollcage.values.registered import Types
 
-__all__ = [
-    "Opening", "aleave", "enter", "forgotten", "give_up", "leave", "policy_data", "sealed_within",
-]  # fmt: skip
+__all__ = ["Opening", "enter", "policy_data", "sealed_within"]
 
 _log: Final = logging.getLogger("rollcage")
 
@@ -330,147 +317,13 @@ def sealed_within(seal: Sealing, key: Key, lent: Lent | None) -> Sealing:
     return seal
 
 
-# --- entering and leaving ------------------------------------------------------------------------
-
-
 def enter(calls: Calls) -> None:
     """Let the calls of this context be those of this run."""
     open_sessions[id(calls)] = calls
     calls.nesting.enter(calls)
     observing = calls.driver.observing
     if observing is not None:
-        notify(observing.observers, _run_event(calls, "opened"))
-
-
-def leave(calls: Calls, error: BaseException | None) -> None:
-    """End that: write how the run ended, and give its trace and locks up.
-
-    Raises:
-        BaseException: what halted the session, unless an interrupt goes on by itself.
-    """
-    perform(_leaving(calls, error))
-
-
-async def aleave(calls: Calls, error: BaseException | None) -> None:
-    """`leave`, while the event loop goes on; to its end, also where the task is cancelled.
-
-    Where the task is forgotten (nobody refers to it, or its loop is gone), its thread goes on.
-    """
-    where = f"leaves {calls.opened.store.url}"  # and waits for none of those that open
-    await perform_in_thread(where, _leaving(calls, error))
-
-
-def give_up(opened: tuple[Calls, tuple[Entry, ...]]) -> None:
-    """Leave a run in which nothing was done, because nobody waits for its session any more."""
-    calls = opened[0]
-    perform(_leaving(calls, asyncio.CancelledError(), entered=False))
-
-
-def forgotten(calls: Calls) -> None:
-    """Leave a run in a thread, because all tasks are gone that could call in it.
-
-    Such a task can't wait, so what it still had to wait for, such as the undo of a transaction or
-    what some other block has to close, kept it from leaving the session itself.
-    """
-    if calls.driver.writer.forked or sys.is_finalizing():
-        return
-    work = functools.partial(leave, calls, GeneratorExit("the task was forgotten"))
-    with contextlib.suppress(RuntimeError):  # the system has no thread for it
-        in_threads_of(f"leaves {calls.opened.store.url}", work)
-
-
-def _leaving(
-    calls: Calls, error: BaseException | None, *, entered: bool = True
-) -> Generator[Callable[[], str], str, None]:
-    """Leave a run; what may wait for the disk, or a lock, is asked for."""
-    driver, calls.forgotten = calls.driver, None
-    if entered:
-        calls.nesting.leave()
-        open_sessions.pop(id(calls), None)
-    halted = driver.ledger.halted
-    status = ""
-    try:
-        if driver.writer.forked:
-            _close(calls)
-        else:
-            status = yield functools.partial(_end, calls, error)
-    except (StoreError, TraceUnwritable) as unwritable:
-        if error is None and halted is None:
-            raise
-        _log.warning("the end of run %s is not recorded: %s", calls.run_id, unwritable)
-    finally:
-        if entered and driver.observing is not None and not driver.writer.forked:
-            cause = driver.ledger.halted or error
-            named = "" if cause is None else type(cause).__qualname__
-            notify(driver.observing.observers, _run_event(calls, "closed", status, named))
-    halted = driver.ledger.halted
-    interrupts = error is not None and not isinstance(error, Exception)
-    if halted is not None and error is not halted and not interrupts:
-        raise halted
-
-
-def _run_event(
-    calls: Calls, what: Literal["opened", "closed"], status: str = "", error: str = ""
-) -> RunEvent:
-    """The event for instruments about the run."""
-    run = calls.opened
-    return RunEvent(
-        what,
-        run.id,
-        calls.name,
-        "undo" if run.source is None else run.source.mode,
-        run.root,
-        None if run.source is None else run.source.run,
-        calls.means.clock.wall() // 1000,
-        status,
-        error,
-    )
-
-
-def _end(calls: Calls, error: BaseException | None) -> str:
-    """Write the end of the run, and give its trace and locks up; its status, if it gets one.
-
-    One piece of work: whoever waits for it may be gone, and the trace must not be closed meanwhile.
-    """
-    try:
-        return _finish(calls, error)
-    finally:
-        with calls.driver.lock:  # a thread that is left over may be writing a line
-            calls.driver.closed = True
-        _close(calls)
-
-
-def _close(calls: Calls) -> None:
-    calls.driver.closed = True
-    calls.means.gate.close()
-    calls.opened.close()
-
-
-def _finish(calls: Calls, error: BaseException | None) -> str:
-    """Write the end of the run; its status, if it gets one."""
-    run, driver, ledger = calls.opened, calls.driver, calls.driver.ledger
-    if run.source is None:
-        run.finish(driver, None, run.status_again)
-        return ""
-    driver.performing.withdraw()
-    cut = [step for step in ledger.in_flight() if step.world_effect]
-    if cut and error is None and ledger.halted is None:
-        ledger.halted = cut_off(run.id, cut)
-    left = ledger.left_behind()
-    status = ending(ledger, error, left)
-    if status == "partial":
-        ledger.stats.orphans += len(left)
-        _log.warning(partial(run.id, calls.name, ledger, left, store_option(run.store)))
-    cause = ledger.halted or error
-    event = make.run_finished(
-        time=calls.means.clock.wall() // 1000,
-        status=status,
-        steps=ledger.stats.calls,
-        error=None if cause is None else encode_exception(cause, calls.means.seal),
-        reason=ledger.waits if status == "paused" and cause is None else None,
-    )
-    run.finish(driver, event, status)
-    return status
+        notify(observing.observers, run_event(calls, "opened"))
 
 
 def policy_data(policy: PolicyGuard) -> dict[str, str]:

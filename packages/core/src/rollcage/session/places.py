@@ -1,20 +1,76 @@
-"""Where calls stand: in a turn, in a branch, or where a framework's hook says."""
+"""Where calls are made: in a turn, in a branch, or at the place that a framework's hook names."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Generator, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping
+from typing import Any, TypeVar, overload
 
 from rollcage.errors import SessionError
 from rollcage.gate import Ask
 from rollcage.replay.world import Turn
 from rollcage.session.calls import Calls
 from rollcage.session.naming import writable
-from rollcage.session.scope import BranchHandle, InScope, Scope, TurnHandle
+from rollcage.session.scope import InScope, Scope
 
-__all__ = ["Places"]
+__all__ = ["BranchHandle", "Places", "TurnHandle"]
+
+R = TypeVar("R")
+
+
+class TurnHandle:
+    """A turn that is stated explicitly; its calls were issued together.
+
+    Calls get their slots in order of arrival. Where they arrive in any order (threads), say
+    `with turn.slot(i):` around each, in the thread itself.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self._at = scope
+
+    @contextlib.contextmanager
+    def slot(self, index: int) -> Generator[None]:
+        """The next call in this context is the turn's `index`-th (from 0)."""
+        with InScope(dataclasses.replace(self._at, slot=index)):
+            yield
+
+
+class BranchHandle:
+    """A branch of a session: a world of its own, for an agent or a thread with dependent writes."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._at = scope
+
+    @property
+    def name(self) -> str:
+        """Its full name, as the trace has it."""
+        return self._at.branch
+
+    @property
+    def was_undone(self) -> bool:
+        """Whether all that is recorded of it was undone when it ran: it is replayed as it was.
+
+        A call in it that is not recorded halts the session: whatever ended the branch then, such as
+        another one that was faster, has to end it again before it makes one.
+        """
+        return self._at.calls.replays_undone(self._at.branch)
+
+    def call(self, tool: Callable[..., R], /, **arguments: Any) -> R:
+        """Like `Session.call`, in this branch, from whichever thread."""
+        with InScope(self._at):
+            return self._at.calls.call(tool, **arguments)
+
+    @overload
+    async def acall(
+        self, tool: Callable[..., Coroutine[Any, Any, R]], /, **arguments: Any
+    ) -> R: ...
+    @overload
+    async def acall(self, tool: Callable[..., R], /, **arguments: Any) -> R: ...
+    async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
+        """Like `Session.acall`, in this branch, from whichever task."""
+        with InScope(self._at):
+            return await self._at.calls.acall(tool, **arguments)
 
 
 class Places:

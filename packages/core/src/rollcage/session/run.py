@@ -20,7 +20,8 @@ from rollcage.session.lineage import (
     read_traces,
     take_source,
 )
-from rollcage.step.driver import Clock, Driver
+from rollcage.step.clock import Clock
+from rollcage.step.driver import Driver
 from rollcage.store.protocol import Lock, RunTrace, StopOrder, Store, Writer, check_attested
 from rollcage.trace.reader import ended
 

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextvars import ContextVar, Token
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from rollcage.contract.contract import Contract
-from rollcage.contract.permissions import Enforce, Grants
-from rollcage.fingerprint.identity import idempotency_key
+from rollcage.contract.permissions import Enforce
 from rollcage.gate import Ask, FacadeGuard, Sealing
 from rollcage.replay.steps import Origin
 from rollcage.replay.world import Turn
 from rollcage.step.call import OpenStep
 from rollcage.step.driver import Driver
 from rollcage.step.gating import Above
-from rollcage.step.watch import Watch, install
 from rollcage.values.registered import Types
 
 __all__ = [
-    "Asked", "BranchHandle", "CurrentStep", "Enclosing", "InScope", "Lent", "Nesting", "Scope",
-    "TurnHandle", "Unguarded", "around", "asked", "asking", "call_id_here", "current_step",
-    "enter_body", "enter_watched", "facade_here", "here",
-    "looking_under", "scope_of", "step_here",
+    "Asked", "Enclosing", "InScope", "Lent", "Nesting", "Scope", "Unguarded", "around", "asked",
+    "asking", "call_id_here", "facade_here", "here", "looking_under", "scope_of",
 ]  # fmt: skip
 
 Unguarded = Literal["warn", "refuse"]
@@ -286,84 +282,10 @@ def scope_of(session: Enclosing) -> Scope:
     return dataclasses.replace(scope, call_id="", inside=inside)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CurrentStep:
-    """The step whose body is running.
-
-    Attributes:
-        run: the run's id.
-        number: its number in the run's trace.
-        name: the tool's name.
-        idempotency_key: the same whenever this step is run again in a resume of the run (64 hex
-            digits); hand it to the service that the tool calls.
-        before: what the tool's `observe` saw, for its undo; None where it declares none. A body
-            that locks what it changes can refuse where somebody else has changed it since.
-    """
-
-    run: str
-    number: int
-    name: str
-    idempotency_key: str
-    before: Mapping[str, Any] | None = None
-
-
-def current_step() -> CurrentStep | None:
-    """The step whose body is running in this context; None outside of one."""
-    scope = around.get()
-    if scope is None or scope.step is None:
-        return None
-    step = scope.step
-    contract, captured = step.call.contract, step.captured
-    return CurrentStep(
-        step.run,
-        step.number,
-        contract.name,
-        idempotency_key(scope.calls.root, step.branch.name, step.fingerprint.hex()),
-        captured.before if captured is not None and contract.observe is not None else None,
-    )
-
-
-def step_here() -> tuple[str, int] | None:
-    """The run and number of the step whose body is running in this context; None outside of one."""
-    scope = around.get()
-    if scope is None or scope.step is None:
-        return None
-    return scope.step.run, scope.step.number
-
-
 def call_id_here() -> str:
     """The framework's id of the call that stands here, as given to `Session.place`; else empty."""
     scope = around.get()
     return "" if scope is None else scope.call_id
-
-
-def enter_body(session: Enclosing, step: OpenStep) -> Token[Scope | None]:
-    """Make `step` the one whose body is running in its session; `around.reset` ends that."""
-    inside = scope_of(session).inside
-    agent, branch = step.call.agent, step.branch.name
-    return around.set(Scope(session, agent=agent, branch=branch, step=step, inside=inside))
-
-
-def enter_watched(
-    enforce: Enforce,
-    grants_of: Callable[[tuple[str, ...]], Grants],
-    session: Enclosing,
-    step: OpenStep,
-) -> Token[Scope | None]:
-    """`enter_body`, and hold what the body does to the permissions that its tool declares."""
-    contract = step.call.contract
-    if contract.permissions and step.watch is None:  # a stream is entered for each chunk
-        install(_watched)
-        step.watch = Watch(contract.name, grants_of(contract.permissions), enforce)
-    return enter_body(session, step)
-
-
-def _watched() -> Watch | None:
-    """The watch of the body whose context this is; inside of another tool's, it is that one's."""
-    scope = around.get()
-    while scope is not None and scope.step is None:
-        scope = scope.calls.nesting.outer  # a session that a body has entered counts as its own
-    return None if scope is None or scope.step is None else scope.step.watch
 
 
 class InScope:
@@ -382,57 +304,3 @@ class InScope:
             around.reset(self._token)
         except ValueError:  # of a task that was forgotten, in another context
             pass
-
-
-class TurnHandle:
-    """A turn that is stated explicitly; its calls were issued together.
-
-    Calls get their slots in order of arrival. Where they arrive in any order (threads), say
-    `with turn.slot(i):` around each, in the thread itself.
-    """
-
-    def __init__(self, scope: Scope) -> None:
-        self._at = scope
-
-    @contextlib.contextmanager
-    def slot(self, index: int) -> Generator[None]:
-        """The next call in this context is the turn's `index`-th (from 0)."""
-        with InScope(dataclasses.replace(self._at, slot=index)):
-            yield
-
-
-class BranchHandle:
-    """A branch of a session: a world of its own, for an agent or a thread with dependent writes."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._at = scope
-
-    @property
-    def name(self) -> str:
-        """Its full name, as the trace has it."""
-        return self._at.branch
-
-    @property
-    def was_undone(self) -> bool:
-        """Whether all that is recorded of it was undone when it ran: it is replayed as it was.
-
-        A call in it that is not recorded halts the session: whatever ended the branch then, such as
-        another one that was faster, has to end it again before it makes one.
-        """
-        return self._at.calls.replays_undone(self._at.branch)
-
-    def call(self, tool: Callable[..., R], /, **arguments: Any) -> R:
-        """Like `Session.call`, in this branch, from whichever thread."""
-        with InScope(self._at):
-            return self._at.calls.call(tool, **arguments)
-
-    @overload
-    async def acall(
-        self, tool: Callable[..., Coroutine[Any, Any, R]], /, **arguments: Any
-    ) -> R: ...
-    @overload
-    async def acall(self, tool: Callable[..., R], /, **arguments: Any) -> R: ...
-    async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
-        """Like `Session.acall`, in this branch, from whichever task."""
-        with InScope(self._at):
-            return await self._at.calls.acall(tool, **arguments)

@@ -40,23 +40,17 @@ from rollcage.replay.fork import Fork, asked_for
 from rollcage.session.calls import Calls, Kind
 from rollcage.session.declare import Declared, declaration, guarded, tool
 from rollcage.session.job import Replay, microseconds
+from rollcage.session.leaving import aleave, forgotten, leave
 from rollcage.session.lineage import read_answers
 from rollcage.session.naming import name_of_script, writable
-from rollcage.session.opening import (
-    Opening,
-    aleave,
-    enter,
-    forgotten,
-    leave,
-    policy_data,
-)
+from rollcage.session.opening import Opening, enter, policy_data
 from rollcage.session.options import Options
-from rollcage.session.places import Places
+from rollcage.session.places import BranchHandle, Places, TurnHandle
 from rollcage.session.run import Key
-from rollcage.session.scope import BranchHandle, Lent, TurnHandle, Unguarded, here
+from rollcage.session.scope import Lent, Unguarded, here
 from rollcage.session.transaction import Transaction
-from rollcage.session.undoing import undo_of
-from rollcage.step.driver import Clock
+from rollcage.session.undoing import aundo, undo
+from rollcage.step.clock import Clock
 from rollcage.step.gating import Gate
 from rollcage.step.ledger import OnDivergence
 from rollcage.step.observing import Observer
@@ -367,14 +361,7 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        calls = self._entered()
-        try:
-            if (memory := _asked_at_end(calls, error)) is not None:
-                self._take_pause(memory.waits())
-        except BaseException as instead:
-            leave(calls, instead)
-            raise
-        leave(calls, error)
+        leave(self._entered(), error)
 
     async def __aexit__(
         self,
@@ -382,18 +369,7 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        calls = self._entered()
-        try:
-            if (memory := _asked_at_end(calls, error)) is not None:
-                self._take_pause(await memory.awaits())
-        except BaseException as instead:
-            await aleave(calls, instead)
-            raise
-        await aleave(calls, error)
-
-    def _take_pause(self, waits: str | None) -> None:
-        if waits is not None and not self._entered().driver.ledger.paused:
-            self.pause(waits)
+        await aleave(self._entered(), error)
 
     def _entered(self) -> Calls:
         """The calls of the run that this session has, from when it is entered."""
@@ -663,33 +639,24 @@ class Session:
             ToolMissing: a tool that is needed is not here, or is another version.
             SessionError: it can't be done here; nothing was changed.
         """
-        return self._undo(UndoRequest(run=self.run_id, to=to, in_doubt=in_doubt))
+        return undo(self._entered(), UndoRequest(run=self.run_id, to=to, in_doubt=in_doubt))
 
     async def aundo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
         """`undo` for async tools, or sync ones in threads."""
         request = UndoRequest(run=self.run_id, to=to, in_doubt=in_doubt, is_async=True)
-        return await self._aundo(request)
+        return await aundo(self._entered(), request)
 
     def undo_branch(self, name: str) -> UndoReport:
         """Undo what was done in the branch of this full name, and below. See `undo`."""
-        return self._undo(UndoRequest(run=self.run_id, branch=name))
+        return undo(self._entered(), UndoRequest(run=self.run_id, branch=name))
 
     async def aundo_branch(self, name: str) -> UndoReport:
         """`undo_branch` for async tools."""
-        return await self._aundo(UndoRequest(run=self.run_id, branch=name, is_async=True))
+        request = UndoRequest(run=self.run_id, branch=name, is_async=True)
+        return await aundo(self._entered(), request)
 
     def _came_back(self, branch: str) -> bool:
         return self._entered().driver.ledger.came_back(branch)
-
-    def _undo(self, request: UndoRequest) -> UndoReport:
-        calls = self._entered()
-        report: UndoReport = calls.driver.run(undo_of(calls, request))
-        return report
-
-    async def _aundo(self, request: UndoRequest) -> UndoReport:
-        calls = self._entered()
-        report: UndoReport = await calls.driver.arun(undo_of(calls, request), is_async=True)
-        return report
 
     # --- its state -------------------------------------------------------------------------------
 
@@ -769,11 +736,7 @@ class Session:
 
     def halt(self, error: Exception) -> None:
         """Halt the session: from now on nothing runs in it, and leaving it raises `error`."""
-        driver = self._entered().driver
-        driver.check_process()
-        with driver.lock:
-            if driver.ledger.halted is None:
-                driver.ledger.halted = error
+        self._entered().driver.halt(error)
 
     @property
     def paused(self) -> str | None:
@@ -793,17 +756,11 @@ class Session:
         Args:
             reason: what it waits for, in a few words; it is recorded as it stands.
         """
-        driver = self._entered().driver
-        driver.check_process()
-        with driver.lock:
-            driver.ledger.paused = writable(reason) or "paused"
+        self._entered().driver.pause(writable(reason))
 
     def go_on(self) -> None:
         """What the run waited for is there; without a `pause`, this changes nothing."""
-        driver = self._entered().driver
-        driver.check_process()
-        with driver.lock:
-            driver.ledger.go_on()
+        self._entered().driver.go_on()
 
     def recorded_answers(self, agent: str | None = None) -> tuple[str, list[Answer]]:
         """The run that this session replays, and what the model answered in it, in order.
@@ -836,13 +793,6 @@ class Session:
             return lambda each: self.tool(tool(**declared)(each))
         body, contract = declaration(function)
         return guarded(body, contract, self._entered)
-
-
-def _asked_at_end(calls: Calls, error: BaseException | None) -> Memory | None:
-    """The memory of a framework that may wait for something; None where that is no matter."""
-    driver = calls.driver
-    ends = error is not None or driver.ledger.halted is not None or driver.writer.forked
-    return None if ends else calls.following.memory
 
 
 def _person(actor: str) -> str:

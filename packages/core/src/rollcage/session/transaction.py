@@ -24,7 +24,7 @@ from rollcage.errors import (
     SessionHalted,
     UndoIncomplete,
 )
-from rollcage.session.scope import BranchHandle
+from rollcage.session.places import BranchHandle
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Store
 from rollcage.undo.report import UndoReport

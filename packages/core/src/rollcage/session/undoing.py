@@ -1,4 +1,4 @@
-"""What a session undoes of its own run: by a step that stays, or a whole branch."""
+"""Undo within an open run: of all that came after a step, or of a whole branch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,26 @@ from rollcage.step.undo_checks import UndoRequest
 from rollcage.step.undoing import undo_steps
 from rollcage.undo.report import UndoReport
 
-__all__ = ["undo_of"]
+__all__ = ["aundo", "undo"]
 
 
-def undo_of(calls: Calls, request: UndoRequest) -> Flow:
-    """The flow of an undo in the run of these calls.
+def undo(calls: Calls, request: UndoRequest) -> UndoReport:
+    """Undo what was done in the run of these calls.
 
     Raises:
         SessionError: it can't be undone here.
     """
+    report: UndoReport = calls.driver.run(_flow(calls, request))
+    return report
+
+
+async def aundo(calls: Calls, request: UndoRequest) -> UndoReport:
+    """`undo` for async tools, or sync ones in threads."""
+    report: UndoReport = await calls.driver.arun(_flow(calls, request), is_async=True)
+    return report
+
+
+def _flow(calls: Calls, request: UndoRequest) -> Flow:
     source = calls.opened.source
     if source is not None and source.mode in ("offline", "verify"):
         if calls.driver.ledger.is_taken_back(request.branch):

@@ -6,11 +6,8 @@ It is written once, as a coroutine. In a thread it is given what performs at onc
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import os
 import threading
-import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from hashlib import sha256
@@ -33,6 +30,7 @@ from rollcage.replay.recording import Lineage
 from rollcage.step.admission import Admission
 from rollcage.step.bodies import Bodies
 from rollcage.step.call import Call, OpenStep, Progress
+from rollcage.step.clock import Clock
 from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Instrument, InstrumentedBodies, Observer, Observing
 from rollcage.step.pausing import Pausing
@@ -69,26 +67,9 @@ from rollcage.store.protocol import Reader, StopOrder, Store, Writer
 from rollcage.trace import constructors as make
 from rollcage.trace.messages import MessagesWritten
 
-__all__ = ["Clock", "Driver"]
+__all__ = ["Driver"]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Clock:
-    """Where time and randomness come from, so that a test can bring its own.
-
-    Called from any thread; what they give must not depend on anything that the agent does.
-
-    Attributes:
-        wall: the time, in ns since 1970.
-        monotonic: ns that never go back; durations are their differences.
-        random: so many random bytes, for the ids of runs.
-    """
-
-    wall: Callable[[], int] = time.time_ns
-    monotonic: Callable[[], int] = time.perf_counter_ns
-    random: Callable[[int], bytes] = os.urandom
 
 
 class Driver:
@@ -138,7 +119,7 @@ class Driver:
             writer,
             sync=self.sync,
             settle=self._settle,
-            stop=self._stop,
+            stop=self.halt,
             looked=self._ended,
         )
         self._pausing = Pausing(self.lock, lambda: self._pause() is not None)
@@ -198,7 +179,7 @@ class Driver:
     def beyond_cut(self) -> NotReplayable:
         """Halt where a consumer reads on after the end of a recorded stream that was cut."""
         error = NotReplayable("the recorded stream was not read any further than this")
-        self._stop(error)
+        self.halt(error)
         return error
 
     # --- drives that are broken off --------------------------------------------------------------
@@ -286,7 +267,7 @@ class Driver:
             case Resolve():
                 return self._resolve(effect)
             case Stop(error=error):
-                return self._stop(error)
+                return self.halt(error)
             case Note(event=event, name=name):
                 event.setdefault("time", self._wall() // 1000)
                 with self.lock:
@@ -450,11 +431,26 @@ class Driver:
             self.append(event, effect.outcome)
             self.ledger.written(step)
 
-    def _stop(self, error: Exception) -> None:
+    # --- halting and pausing ---------------------------------------------------------------------
+
+    def halt(self, error: Exception) -> None:
+        """Halt the session with this error, unless it was halted before."""
         self.check_process()
         with self.lock:
             if self.ledger.halted is None:
                 self.ledger.halted = error
+
+    def pause(self, reason: str) -> None:
+        """The run waits for something outside of it."""
+        self.check_process()
+        with self.lock:
+            self.ledger.paused = reason or "paused"
+
+    def go_on(self) -> None:
+        """What the run waited for is there."""
+        self.check_process()
+        with self.lock:
+            self.ledger.go_on()
 
     def _resolve(self, effect: Resolve) -> None:
         event = make.step_resolved(
