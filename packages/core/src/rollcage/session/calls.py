@@ -8,52 +8,31 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast, overload
 
-from rollcage.contract.asked import as_asked, secret_names
 from rollcage.contract.contract import Contract
-from rollcage.contract.permissions import Enforce, grants_of
-from rollcage.errors import (
-    ArgumentsInvalid,
-    Blocked,
-    ContractError,
-)
+from rollcage.errors import ArgumentsInvalid, ContractError
 from rollcage.fingerprint.identity import key_digest
-from rollcage.gate import (
-    ALLOWED,
-    Ask,
-    FacadeGuard,
-    Instead,
-    Terms,
-    Verdict,
-)
+from rollcage.gate import ALLOWED, FacadeGuard, Instead, Verdict
 from rollcage.replay.path import Entry
 from rollcage.replay.steps import Origin
 from rollcage.session.attempts import Attempts
-from rollcage.session.current import enter_body, enter_watched
-from rollcage.session.declare import declaration, declared_contracts
+from rollcage.session.current import entering
+from rollcage.session.deciding import Deciding
+from rollcage.session.declare import declaration
 from rollcage.session.following import MemoryFollower
 from rollcage.session.means import Means
-from rollcage.session.naming import Names, writable
+from rollcage.session.naming import Names
 from rollcage.session.once import Once
+from rollcage.session.refusing import put_on_record
 from rollcage.session.run import OpenRun
-from rollcage.session.scope import (
-    Lent,
-    Nesting,
-    Scope,
-    Unguarded,
-    around,
-    asked,
-    scope_of,
-)
+from rollcage.session.scope import Lent, Nesting, Scope, Unguarded, around, asked, scope_of
 from rollcage.step.call import Call, OpenStep, Progress, key_of
-from rollcage.step.capture import Setting, on_record
+from rollcage.step.capture import Setting
 from rollcage.step.driver import Driver
 from rollcage.step.flow import run_step
-from rollcage.step.gating import Above, Gate, failed
+from rollcage.step.gating import Above
 from rollcage.step.ledger import Ledger
-from rollcage.step.observing import Instrument, Observer
 from rollcage.step.outcomes import Read, late_end
 from rollcage.step.pausing import held_back
 from rollcage.step.requests import Flow, Raised, Request, Returned
@@ -62,16 +41,14 @@ from rollcage.step.undo_checks import UndoRequest
 from rollcage.step.undoing import take_back
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Reader, Writer
-from rollcage.trace.constructors import call_refused
 from rollcage.undo.compensation import Tool
 
-__all__ = ["Calls", "Kind", "check_approved"]
+__all__ = ["Calls", "Kind"]
 
 R = TypeVar("R")
 Kind = Literal["tool", "model"]
 
 _NOTHING_ELSE: Final = Instead()  # what a framework's body comes to, where its adapter says nothing
-_NAMED: Final = "secret_in_name"
 
 
 class Calls:
@@ -84,6 +61,7 @@ class Calls:
         opened: the run.
         driver: performs what the flows of the calls ask for; it has the ledger.
         means: what the calls are made with.
+        deciding: who decides on them, and what they say.
         following: the memory of a framework, where one is followed.
         once: what calls came to that a framework may repeat.
         attempts: what those came to that it makes again as it starts their work over.
@@ -114,26 +92,27 @@ class Calls:
             run.store,
             reader,
             means.clock,
-            self._entering(means.enforce),
+            entering(self, means.enforce),
             around.reset,
             run.recall,
             self._late_end,
-            _observers(means),
+            means.notified(),
         )
         self.once = Once(self.driver)
         at = store_option(run.store)
         self.attempts = Attempts(self.driver, run.id, at, halts=ledger.on_divergence != "warn")
         self.driver.around = None if lent is None else lent.driver
         self.driver.seal = means.seal
+        deciding = self.deciding = Deciding(name, self, means)
         self.setting = Setting(
             means.seal,
             means.durable or writer.buffered,
             run.root,
             means.tools,
             self._take_back,
-            self.decide,
-            self._terms_here,
-            self.allow,
+            deciding.decide,
+            deciding.terms_here,
+            deciding.allow,
             means.types,
             at,
             run.id,
@@ -143,13 +122,6 @@ class Calls:
     def __del__(self) -> None:
         if self.forgotten is not None:
             self.forgotten(self)
-
-    def _entering(self, enforce: Enforce) -> Callable[[OpenStep], Any]:
-        if enforce == "off":
-            return functools.partial(enter_body, self)
-        based = functools.partial(grants_of, base=str(Path.cwd()))
-        grants = functools.lru_cache(maxsize=1024)(based)
-        return functools.partial(enter_watched, enforce, grants, self)
 
     @property
     def session(self) -> object:
@@ -273,7 +245,7 @@ class Calls:
         streamed: bool = False,
     ) -> Flow:
         scope = scope_of(self)
-        gate = self._gate if scope.inside is None else self._deciding(scope)
+        gate = self._gate if scope.inside is None else self.deciding.gate_of(scope)
         inside_of = scope.step
         undoes = None if inside_of is None else inside_of.call.undoes
         refused = None
@@ -316,13 +288,13 @@ class Calls:
         )
         if call.agent or call.conversation or call.call_id:
             self._check_names(call, raw, kind)
-        progress = Progress(call, self.asked(scope))
+        progress = Progress(call, self.deciding.ask_of(scope))
         setting = self.setting
         if contract.captures and refused is None:
             self.means.tools.add(contract)
         if asks:
             start = functools.partial(run_step, body, setting, answer, waits)
-            verdict = refused or self._said_by(gate, progress)
+            verdict = refused or self.deciding.verdict(gate, progress)
             flow = gate.flow(progress, verdict, start, self.run_id, streamed=streamed)
         else:
             verdict = ALLOWED
@@ -347,14 +319,11 @@ class Calls:
         Raises:
             Blocked: one does; nothing happened.
         """
-        what = self.names.quoting(call)
-        if what:
-            reason = (
-                f"{call.contract.name} was not called: {what} quotes a declared secret, and names "
-                f"are written to the trace as they are. Use one without the secret."
-            )
-            self.refused(call.contract, raw, reason=reason, code=_NAMED, kind=kind)
-            raise Blocked(reason, rule="", code=_NAMED)
+        refusal = self.names.refusal(call)
+        if refusal is not None:
+            reason, code = refusal.reason, refusal.verdict_code
+            self.refused(call.contract, raw, reason=reason, code=code, kind=kind)
+            raise refusal
 
     def refused(
         self,
@@ -367,88 +336,32 @@ class Calls:
         call_id: str = "",
     ) -> None:
         """See `Session.refused`."""
-        driver = self.driver
-        driver.check_process()
-        if driver.closed or driver.ledger.halted is not None:
-            return  # nothing is asked of it any more
-        if (framework := asked.get()) is not None:
-            framework.reached = True
-        contract = None if isinstance(tool, str) else tool
-        known = [contract] if contract is not None else [*declared_contracts()]
-        hidden = frozenset[str]().union(*map(secret_names, known))
-        named = self._seal.hide_in_name(writable(tool)) if isinstance(tool, str) else tool.name
-        if contract is not None and not code:
-            why = contract.takes.why_not(arguments, self._seal)
-            reason, code = why or reason, ArgumentsInvalid.code if why else "refused"
-        scope = self.here()
-        event = call_refused(
+        put_on_record(
+            self.driver,
+            self._seal,
+            self.here(),
+            tool,
+            arguments,
+            reason=reason,
+            code=code,
             kind=kind,
-            name=named,
-            version="" if contract is None else contract.version,
-            args=as_asked(arguments, self._seal, hidden),
-            code=code or "tool_missing",
-            reason=writable(reason) or f"there is no tool called {named!r}",
-            branch=scope.branch,
-            turn=None if scope.turn is None else scope.turn.number,
-            slot=scope.slot,
-            agent=self._seal.hide_in_name(scope.agent),
-            call_id=self._seal.hide_in_name(writable(call_id) or scope.call_id),
-            parent=None if scope.step is None else scope.step.number,
+            call_id=call_id,
         )
-        driver.run(on_record(event))
-        with driver.lock:
-            driver.ledger.stats.refused += 1
 
-    # --- what is known of them --------------------------------------------------------------------
-
-    def decide(self, progress: Progress) -> Verdict:
-        """What the gate says of a call, without the secrets that it may quote."""
-        return self._said_by(self._deciding(scope_of(self)), progress)
-
-    def _said_by(self, gate: Gate, progress: Progress) -> Verdict:
-        verdict = gate.decide(progress)
-        if verdict is ALLOWED:
-            return verdict
-        try:
-            return self._seal.verdict(verdict)
-        except Exception as error:  # noqa: BLE001 - what it says may hold a secret
-            return failed(error)
-
-    def _deciding(self, scope: Scope) -> Gate:
-        """What decides on a call: that of a session inside of this one asks this one's, too."""
-        return self._gate if scope.inside is None else scope.inside.above.gate
-
-    def asked(self, scope: Scope) -> Ask | None:
-        """Who is asked to approve a call, unless it is for a session around to say."""
-        inside = None if scope.inside is None else scope.inside.above.ask
-        return inside or scope.ask or self.means.ask
-
-    def _terms(self) -> Terms:
-        return self._gate.terms(self.means.actor or self.name)
-
-    def _terms_here(self) -> Terms:
-        inside = scope_of(self).inside
-        return self._terms() if inside is None else inside.above.terms()
-
-    def allow(self, tool: Tool) -> None:
-        """Refuse a tool that undoes something, and was never approved.
-
-        Raises:
-            ToolRefused: there is a facade, and that gives no such tool.
-        """
-        check_approved(self.means.facade, tool)
+    # --- undo -------------------------------------------------------------------------------------
 
     def compensating(
         self, tool: Tool, arguments: Mapping[str, Any], branch: str, origin: Origin
     ) -> tuple[Progress, Verdict]:
         """A compensating call, and what the rules say of it; for an undo."""
-        self.allow(tool)
+        deciding = self.deciding
+        deciding.allow(tool)
         bound = tool.contract.bind(arguments, self._seal)
-        ask = self.asked(Scope(self, inside=scope_of(self).inside))
+        ask = deciding.ask_of(Scope(self, inside=scope_of(self).inside))
         key = key_of("tool", tool.contract, bound)
         call = Call("tool", tool.contract, bound, key, branch, undoes=origin)
         progress = Progress(call, ask)
-        return progress, self._gate.screens(tool.contract) or self.decide(progress)
+        return progress, self._gate.screens(tool.contract) or deciding.decide(progress)
 
     def _take_back(
         self,
@@ -468,29 +381,8 @@ class Calls:
     def lend(self, scope: Scope) -> Lent:
         """What a session takes over that is entered at this place of this one."""
         step = 0 if scope.step is None else scope.step.number
-        above = Above(self._gate, scope.ask or self.means.ask, self._terms, step)
+        above = Above(self._gate, scope.ask or self.means.ask, self.deciding.terms, step)
         return Lent(above, self.driver, self._seal, self.means.types, self.means.enforce)
-
-
-def _observers(means: Means) -> tuple[Observer, ...]:
-    """Who is notified of each step: the session's own observers, and those of the one around."""
-    around_it = None if means.lent is None else means.lent.driver.observing
-    theirs = () if around_it is None else around_it.observers
-    both = means.observers + tuple(
-        each for each in theirs if not any(each is own for own in means.observers)
-    )
-    return tuple(each for each in both if not isinstance(each, Instrument) or each.wanted())
-
-
-def check_approved(facade: FacadeGuard | None, tool: Tool) -> None:
-    """Refuse a tool that undoes something, and was never approved.
-
-    Raises:
-        ToolRefused: there is a facade, and that gives no such tool.
-    """
-    verdict = None if facade is None else facade.check(tool.contract, tool.body, undo=True)
-    if facade is not None and verdict is not None:
-        raise facade.refusal(tool.contract, verdict)
 
 
 def _chunks(contract: Contract, body: Callable[..., Any]) -> Instead | None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from contextvars import Token
+from pathlib import Path
 from typing import Any
 
-from rollcage.contract.permissions import Enforce, Grants
+from rollcage.contract.permissions import Enforce, Grants, grants_of
 from rollcage.fingerprint.identity import idempotency_key
 from rollcage.session.scope import Enclosing, Scope, around, scope_of
 from rollcage.step.call import OpenStep
 from rollcage.step.watch import Watch, install
 
-__all__ = ["CurrentStep", "current_step", "enter_body", "enter_watched", "step_here"]
+__all__ = ["CurrentStep", "current_step", "entering", "step_here"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,25 +63,34 @@ def step_here() -> tuple[str, int] | None:
     return scope.step.run, scope.step.number
 
 
-def enter_body(session: Enclosing, step: OpenStep) -> Token[Scope | None]:
+def entering(session: Enclosing, enforce: Enforce) -> Callable[[OpenStep], Any]:
+    """What enters the body of a step of this session, and holds it to its permissions so far."""
+    if enforce == "off":
+        return functools.partial(_enter_body, session)
+    based = functools.partial(grants_of, base=str(Path.cwd()))
+    grants = functools.lru_cache(maxsize=1024)(based)
+    return functools.partial(_enter_watched, enforce, grants, session)
+
+
+def _enter_body(session: Enclosing, step: OpenStep) -> Token[Scope | None]:
     """Make `step` the one whose body is running in its session; `around.reset` ends that."""
     inside = scope_of(session).inside
     agent, branch = step.call.agent, step.branch.name
     return around.set(Scope(session, agent=agent, branch=branch, step=step, inside=inside))
 
 
-def enter_watched(
+def _enter_watched(
     enforce: Enforce,
-    grants_of: Callable[[tuple[str, ...]], Grants],
+    grants: Callable[[tuple[str, ...]], Grants],
     session: Enclosing,
     step: OpenStep,
 ) -> Token[Scope | None]:
-    """`enter_body`, and hold what the body does to the permissions that its tool declares."""
+    """`_enter_body`, and hold what the body does to the permissions that its tool declares."""
     contract = step.call.contract
     if contract.permissions and step.watch is None:  # a stream is entered for each chunk
         install(_watched)
-        step.watch = Watch(contract.name, grants_of(contract.permissions), enforce)
-    return enter_body(session, step)
+        step.watch = Watch(contract.name, grants(contract.permissions), enforce)
+    return _enter_body(session, step)
 
 
 def _watched() -> Watch | None:

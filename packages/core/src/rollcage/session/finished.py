@@ -25,7 +25,8 @@ from rollcage.gate import (
 )
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage
-from rollcage.session.calls import Calls, check_approved
+from rollcage.session.calls import Calls
+from rollcage.session.deciding import check_approved
 from rollcage.session.leaving import leave
 from rollcage.session.means import Means
 from rollcage.session.opening import enter, sealed_within

@@ -46,12 +46,13 @@ def import_session(
     """
     # Made as one that runs nothing: that is no fork, whatever fork its process was started as.
     session = Session(name, store=store, replay="offline", secrets="detected", clock=clock)
-    digest = session._key.sign(source.decode("utf-8", "surrogateescape"))  # noqa: SLF001 - of its room
+    opening = session._opening  # noqa: SLF001 - of its room
+    digest = opening.key.sign(source.decode("utf-8", "surrogateescape"))
     imported: dict[str, Any] = {"format": format, "trace": trace, "digest": digest}
     if skipped:
         imported["skipped"] = dict(skipped)
-    options = dataclasses.replace(session._options, replay="off", imported=imported)  # noqa: SLF001
-    session._options = options  # noqa: SLF001
+    options = dataclasses.replace(opening.options, replay="off", imported=imported)
+    session._opening = dataclasses.replace(opening, options=options)  # noqa: SLF001 - the same
     return session
 
 

@@ -10,7 +10,7 @@ from rollcage.gate import Ask, FacadeGuard, Sealing
 from rollcage.session.scope import Lent, Unguarded
 from rollcage.step.clock import Clock
 from rollcage.step.gating import Gate
-from rollcage.step.observing import Observer
+from rollcage.step.observing import Instrument, Observer
 from rollcage.undo.compensation import KnownTools
 from rollcage.values.registered import REGISTERED, Types
 
@@ -65,3 +65,15 @@ class Means:
             types=Types((), self.types, lent.types),
             enforce=max(self.enforce, lent.enforce, key=_ENFORCED.index),
         )
+
+    def notified(self) -> tuple[Observer, ...]:
+        """Who is notified of each step: the session's own observers, and those of the one around.
+
+        Instruments that want nothing now are left out.
+        """
+        around_it = None if self.lent is None else self.lent.driver.observing
+        theirs = () if around_it is None else around_it.observers
+        both = self.observers + tuple(
+            each for each in theirs if not any(each is own for own in self.observers)
+        )
+        return tuple(each for each in both if not isinstance(each, Instrument) or each.wanted())

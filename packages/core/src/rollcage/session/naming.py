@@ -8,7 +8,7 @@ import sysconfig
 from pathlib import Path
 from typing import Final
 
-from rollcage.errors import SessionError
+from rollcage.errors import Blocked, SessionError
 from rollcage.gate import Sealing
 from rollcage.step.call import Call
 
@@ -62,8 +62,18 @@ class Names:
         if name:
             self._recorded.add(name)
 
-    def quoting(self, call: Call) -> str:
-        """What quotes a secret of a call that is about to be recorded; empty where nothing does."""
+    def refusal(self, call: Call) -> Blocked | None:
+        """Why a call must not be recorded as it is; None if none of its names quotes a secret."""
+        what = self._quoting(call)
+        if not what:
+            return None
+        reason = (
+            f"{call.contract.name} was not called: {what} quotes a declared secret, and names are "
+            f"written to the trace as they are. Use one without the secret."
+        )
+        return Blocked(reason, rule="", code="secret_in_name")
+
+    def _quoting(self, call: Call) -> str:
         for what, name in (("its agent", call.agent), ("its conversation", call.conversation)):
             if name and name not in self._recorded:
                 if self._seal.is_quoted_by(name):

@@ -12,12 +12,13 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from rollcage.errors import SessionError, StoreReadOnly, UndoIncomplete
-from rollcage.gate import Ask, Detecting, FacadeGuard, PolicyGuard, Sealing
+from rollcage.errors import SessionError, StoreReadOnly
+from rollcage.gate import Ask, Detecting, FacadeGuard, Sealing
 from rollcage.replay.path import Entry
-from rollcage.replay.recording import Recording, load
+from rollcage.replay.recording import Recording
 from rollcage.session.awaiting import in_thread
 from rollcage.session.calls import Calls
+from rollcage.session.deciding import policy_data
 from rollcage.session.declare import open_sessions
 from rollcage.session.job import JobRequest, encode_input
 from rollcage.session.leaving import give_up, run_event
@@ -26,15 +27,13 @@ from rollcage.session.means import Means
 from rollcage.session.naming import writable
 from rollcage.session.options import Options
 from rollcage.session.run import Key, OpenRun
-from rollcage.session.scope import Lent
+from rollcage.session.scope import Lent, here
 from rollcage.step.capture import LARGE
 from rollcage.step.clock import Clock
+from rollcage.step.driver import Driver
 from rollcage.step.gating import Gate
 from rollcage.step.ledger import Ledger, Mode
 from rollcage.step.observing import Observer, notify
-from rollcage.step.requests import Flow
-from rollcage.step.undo_checks import UndoRequest
-from rollcage.step.undoing import undo_steps
 from rollcage.store.at_once import WouldWait, at_once
 from rollcage.store.jobs import store_option
 from rollcage.store.jsonl import JsonlStore
@@ -42,11 +41,10 @@ from rollcage.store.protocol import Store
 from rollcage.trace import constructors as make
 from rollcage.trace.events import FORMAT
 from rollcage.undo.compensation import KnownTools
-from rollcage.undo.report import UndoReport
 from rollcage.values.codec import tagged
 from rollcage.values.registered import Types
 
-__all__ = ["Opening", "enter", "policy_data", "sealed_within"]
+__all__ = ["Opening", "enter", "sealed_within"]
 
 _log: Final = logging.getLogger("rollcage")
 
@@ -76,10 +74,10 @@ class Opening:
         ask: who is asked to approve one.
         tools: those that plans can name.
         types: that recorded values come back as.
-        facade: what the agent gets of the registry, here.
         observers: are notified of what becomes of each step.
         clock: time and randomness.
-        lent: what the session around gives, where there is one.
+        facade: what the agent gets of the registry, here.
+        lent: what the session around gives, if there is one.
         session: whose calls they will be.
         is_async: whether tasks make them.
     """
@@ -93,12 +91,49 @@ class Opening:
     ask: Ask | None
     tools: KnownTools
     types: Types
-    facade: FacadeGuard | None
     observers: tuple[Observer, ...]
     clock: Clock
-    lent: Lent | None
-    session: object
-    is_async: bool
+    facade: FacadeGuard | None = None
+    lent: Lent | None = None
+    session: object = None
+    is_async: bool = False
+
+    def entered(self, session: object, facade: FacadeGuard | None, *, is_async: bool) -> Opening:
+        """What the run is opened with in this context: if another session is around, inside of it.
+
+        Args:
+            session: whose run it is.
+            facade: of that session by itself; inside of another one, the agent gets what both give.
+            is_async: whether tasks make its calls.
+
+        Raises:
+            SessionError: the session around is a fork that performs no writes, and this one would.
+        """
+        outer = here()
+        if outer is None:
+            return dataclasses.replace(self, session=session, facade=facade, is_async=is_async)
+        theirs, lent = outer.calls.facade, outer.calls.lend(outer)
+        if theirs is not None:
+            facade = theirs if facade is None else facade.within(theirs)
+        self._check_inside(lent)
+        self.gate.nest(lent.above)
+        return dataclasses.replace(
+            self, session=session, facade=facade, lent=lent, is_async=is_async
+        )
+
+    def _check_inside(self, lent: Lent) -> None:
+        """Refuse a session that may write inside of a fork that performs no writes."""
+        fork = self.options.fork
+        if self.options.replay in ("offline", "verify") or (fork is not None and not fork.live):
+            return
+        driver: Driver | None = lent.driver
+        while driver is not None:
+            if driver.ledger.is_dry:
+                raise SessionError(
+                    f"session {self.name!r} is inside of a fork, which performs no writes: make it "
+                    f"a fork as well (fork=), or the one around it live"
+                )
+            driver = driver.around
 
     def open(
         self, check: Callable[[], None] = lambda: None, *, waits: bool = True
@@ -275,37 +310,6 @@ class Opening:
             fork=self.options.fork,
         )
 
-    # --- an undo of the source that was cut off --------------------------------------------------
-
-    def rest_of_undo(
-        self, calls: Calls, half_undone: tuple[Entry, ...], *, is_async: bool = False
-    ) -> Flow:
-        """Go on with an undo of the source that was cut off: it holds neither half nor whole."""
-        _log.warning(
-            "an undo of run %s was interrupted: its %d steps are finished first",
-            half_undone[0].run,
-            len(half_undone),
-        )
-        request = UndoRequest(run=calls.run_id, only=half_undone, is_async=is_async)
-        return undo_steps(request, calls.setting, calls)
-
-    def finished_undo(self, calls: Calls, report: UndoReport) -> None:
-        """Follow what is recorded as it holds after that undo."""
-        run, driver = calls.opened, calls.driver
-        assert run.source is not None
-        if not report.complete:
-            at = store_option(self.store)
-            raise UndoIncomplete(
-                f"an undo was interrupted, and can't be finished: {report}\nSee what is left: "
-                f"rollcage undo {run.id}{at} --plan\nThen accept its steps as performed, with "
-                f'on_divergence="warn", or start over: rollcage abandon {run.id}{at}'
-            )
-        recording = load(run.traces(), offline=False, retry_failed=self.options.retry_failed)
-        with driver.lock:
-            ledger = self.ledger(run.id, run.source.mode, recording, driver.ledger.counted)
-            driver.ledger = ledger
-            self.gate.counted_by(ledger.stats)
-
 
 def sealed_within(seal: Sealing, key: Key, lent: Lent | None) -> Sealing:
     """The seal inside of another session: what is a secret there is quoted here, too."""
@@ -324,8 +328,3 @@ def enter(calls: Calls) -> None:
     observing = calls.driver.observing
     if observing is not None:
         notify(observing.observers, run_event(calls, "opened"))
-
-
-def policy_data(policy: PolicyGuard) -> dict[str, str]:
-    """What the trace holds of a policy."""
-    return {"name": policy.name, "digest": policy.digest, "mode": policy.mode}

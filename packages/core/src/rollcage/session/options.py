@@ -1,21 +1,24 @@
-"""The options of a session for the run that it records; checked once, then it stays."""
+"""The options of a session for the run that it records, checked when it is made."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from rollcage.contract.permissions import Enforce
 from rollcage.errors import SessionError
-from rollcage.replay.fork import Fork
+from rollcage.gate import person
+from rollcage.replay.fork import Fork, asked_for
 from rollcage.session.job import Replay
 from rollcage.session.lineage import MODES
 from rollcage.session.scope import Unguarded
 from rollcage.step.ledger import OnDivergence
+from rollcage.store.jobs import job_name
 from rollcage.store.url import RunSource
 
-__all__ = ["Options"]
+__all__ = ["Options", "fork_of", "person_acted_for"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +62,31 @@ class Options:
 def _check(field: str, value: Any, allowed: tuple[Any, ...]) -> None:
     if value not in allowed:
         raise SessionError(f"{field}={value!r} is not one of {', '.join(map(repr, allowed))}")
+
+
+def fork_of(given: Fork | str | os.PathLike[str] | None, job: str, replay: Replay) -> Fork | None:
+    """The fork that a session of this job is: the given one, or the one its process was started as.
+
+    Raises:
+        SessionError: its file can't be used, or it is a fork of another job's run.
+    """
+    if given is None:
+        return None if replay in ("offline", "verify") else asked_for(job)
+    fork = given if isinstance(given, Fork) else Fork.load(given)
+    if fork.name and job_name(fork.name) != job:
+        raise SessionError(f"the fork is one of a run of {fork.name!r}, not of {job!r}")
+    return fork
+
+
+def person_acted_for(actor: str) -> str:
+    """The person that `actor=` names; empty if it names nobody.
+
+    Raises:
+        SessionError: the name can't be used.
+    """
+    if not actor:
+        return ""
+    try:
+        return person(actor)
+    except ValueError as error:
+        raise SessionError(f"actor= has to name who the run acts for: {error}") from None

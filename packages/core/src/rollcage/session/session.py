@@ -20,7 +20,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from rollcage.contract.contract import Contract
 from rollcage.contract.permissions import Enforce
-from rollcage.errors import PolicyInvalid, SessionError, SessionHalted
+from rollcage.errors import SessionError, SessionHalted
 from rollcage.gate import (
     Approver,
     Ask,
@@ -33,21 +33,21 @@ from rollcage.gate import (
     Sealing,
     Spent,
     all_given,
-    person,
 )
 from rollcage.replay.ahead import Memory
-from rollcage.replay.fork import Fork, asked_for
+from rollcage.replay.fork import Fork
 from rollcage.session.calls import Calls, Kind
 from rollcage.session.declare import Declared, declaration, guarded, tool
+from rollcage.session.interrupted import afinish_undo, finish_undo
 from rollcage.session.job import Replay, microseconds
 from rollcage.session.leaving import aleave, forgotten, leave
 from rollcage.session.lineage import read_answers
 from rollcage.session.naming import name_of_script, writable
-from rollcage.session.opening import Opening, enter, policy_data
-from rollcage.session.options import Options
+from rollcage.session.opening import Opening, enter
+from rollcage.session.options import Options, fork_of, person_acted_for
 from rollcage.session.places import BranchHandle, Places, TurnHandle
 from rollcage.session.run import Key
-from rollcage.session.scope import Lent, Unguarded, here
+from rollcage.session.scope import Unguarded
 from rollcage.session.transaction import Transaction
 from rollcage.session.undoing import aundo, undo
 from rollcage.step.clock import Clock
@@ -60,11 +60,9 @@ from rollcage.step.undo_checks import UndoRequest
 from rollcage.store.jobs import job_name
 from rollcage.store.protocol import Store
 from rollcage.store.url import RunSource, open_store
-from rollcage.trace import constructors as make
 from rollcage.undo.compensation import KnownTools, ToolSource
 from rollcage.undo.report import InDoubt, UndoReport
 from rollcage.values.answer import Answer
-from rollcage.values.exceptions import encode_exception
 from rollcage.values.registered import REGISTERED, Types
 
 __all__ = ["Session"]
@@ -193,15 +191,15 @@ class Session:
         if not name:
             raise SessionError("a session needs a name: it identifies the job")
         self.name = job_name(name)
-        given = fork
-        fork = self.fork = self._forked(given, replay)
+        given, fork = fork, fork_of(fork, self.name, replay)
+        self.fork = fork
         if fork is not None and given is None:  # the process decides, not its program
             replay, source = "auto", None
         if fork is not None and fork.policy is not None:
             policy = fork.policy
         if fork is not None and not fork.live:
             unguarded = "refuse"
-        self._options = Options(
+        options = Options(
             replay=replay,
             source=source,
             fork=fork,
@@ -215,12 +213,11 @@ class Session:
             enforce=enforce,
             unguarded=unguarded,
             secrets=secrets,
-            actor=_person(actor) if actor else "",
+            actor=person_acted_for(actor),
         )
         self.store = open_store(store)
-        self.run_id = self.root = ""
-        self._is_entered = False
         self.unguarded = unguarded
+        self.run_id = self.root = ""
         self._gate = Gate(
             name,
             all_given(gate, policy=policy, facade=facade, rules=rules),
@@ -228,31 +225,30 @@ class Session:
             strict=strict,
             clock=clock.monotonic,
         )
-        self._key = Key(self.store)
-        self._seal = (Detecting if secrets == "detected" else Sealing)(self._key.sign)
-        self._ask = None if approver is None else Ask(approver)
-        self._observers = tuple(observers)
-        self._clock = clock
-        self._tools = KnownTools(tools)
-        self._types = Types(types, REGISTERED)
+        key = Key(self.store)
+        self._opening = Opening(
+            name=self.name,
+            store=self.store,
+            key=key,
+            seal=(Detecting if secrets == "detected" else Sealing)(key.sign),
+            options=options,
+            gate=self._gate,
+            ask=None if approver is None else Ask(approver),
+            tools=KnownTools(tools),
+            types=Types(types, REGISTERED),
+            observers=tuple(observers),
+            clock=clock,
+        )
+        self._is_entered = False
         self._facade: FacadeGuard | None = None
         self._memory: Memory | None = None  # that it is to follow, once it is entered
         self._calls: Calls | None = None
         self._places: Places | None = None
 
-    def _forked(self, fork: Fork | str | os.PathLike[str] | None, replay: Replay) -> Fork | None:
-        """The fork that it is to be: as given, or as its process was started."""
-        if fork is None:
-            return None if replay in ("offline", "verify") else asked_for(self.name)
-        fork = fork if isinstance(fork, Fork) else Fork.load(fork)
-        if fork.name and job_name(fork.name) != self.name:
-            raise SessionError(f"the fork is one of a run of {fork.name!r}, not of {self.name!r}")
-        return fork
-
     # --- entering and leaving --------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        opening = self._opening(is_async=False)
+        opening = self._open_here(is_async=False)
         try:
             calls, half_undone = opening.open()
         except BaseException:
@@ -260,17 +256,11 @@ class Session:
             self._gate.close()
             raise
         self._enter(calls)
-        if half_undone:
-            try:
-                rest = opening.rest_of_undo(calls, half_undone)
-                opening.finished_undo(calls, calls.driver.run(rest))
-            except BaseException as error:
-                leave(calls, error)
-                raise
+        finish_undo(opening, calls, half_undone)
         return self
 
     async def __aenter__(self) -> Self:
-        opening = self._opening(is_async=True)
+        opening = self._open_here(is_async=True)
         try:
             calls, half_undone = await opening.aopen()
         except Exception:
@@ -279,65 +269,20 @@ class Session:
             raise
         self._enter(calls)
         calls.forgotten = forgotten
-        if half_undone:
-            try:
-                rest = opening.rest_of_undo(calls, half_undone, is_async=True)
-                opening.finished_undo(calls, await calls.driver.arun(rest, is_async=True))
-            except BaseException as error:
-                await aleave(calls, error)
-                raise
+        await afinish_undo(opening, calls, half_undone)
         return self
 
-    def _opening(self, *, is_async: bool) -> Opening:
-        """What its run is opened with, from here: inside of another session, with what that lends.
+    def _open_here(self, *, is_async: bool) -> Opening:
+        """What its run is opened with, in this context.
 
         Raises:
             SessionError: it was entered before.
         """
         if self._is_entered:
             raise SessionError("a session can be entered once only; make another one")
+        opening = self._opening.entered(self, self.facade, is_async=is_async)
         self._is_entered = True
-        facade, outer = self._facade_here(), here()
-        lent = None if outer is None else outer.calls.lend(outer)
-        self._check_inside(lent)
-        if lent is not None:
-            self._gate.nest(lent.above)
-        return Opening(
-            name=self.name,
-            store=self.store,
-            key=self._key,
-            seal=self._seal,
-            options=self._options,
-            gate=self._gate,
-            ask=self._ask,
-            tools=self._tools,
-            types=self._types,
-            facade=facade,
-            observers=self._observers,
-            clock=self._clock,
-            lent=lent,
-            session=self,
-            is_async=is_async,
-        )
-
-    def _check_inside(self, lent: Lent | None) -> None:
-        """Whether it may be entered there: in a fork that writes nothing, nothing else may.
-
-        Raises:
-            SessionError: it would.
-        """
-        harmless = self._options.replay in ("offline", "verify")
-        if harmless or (self.fork is not None and not self.fork.live):
-            return
-        driver = None if lent is None else lent.driver
-        while driver is not None:
-            if driver.ledger.is_dry:
-                self._is_entered = False
-                raise SessionError(
-                    f"session {self.name!r} is inside of a fork, which performs no writes: make it "
-                    f"a fork as well (fork=), or the one around it live"
-                )
-            driver = driver.around
+        return opening
 
     def _enter(self, calls: Calls) -> None:
         """Have the calls of this context be those of the run that was opened."""
@@ -346,14 +291,6 @@ class Session:
             calls.following.follow(self._memory)
         self.run_id, self.root = calls.run_id, calls.root
         enter(calls)
-
-    def _facade_here(self) -> FacadeGuard | None:
-        """The session's facade where it is entered: inside of another one's, what both give."""
-        own, outer = self.facade, here()
-        around_it = None if outer is None else outer.calls.facade
-        if own is None or around_it is None:
-            return own or around_it
-        return own.within(around_it)
 
     def __exit__(
         self,
@@ -545,7 +482,7 @@ class Session:
         well. Nested ones are undone with the one around them. Where not everything can be undone,
         the error says so in a note, and the session halts with `UndoIncomplete`.
         """
-        return Transaction(self, name, self._came_back)
+        return Transaction(self, name, self._entered().driver.ledger.came_back)
 
     def place(
         self,
@@ -655,9 +592,6 @@ class Session:
         request = UndoRequest(run=self.run_id, branch=name, is_async=True)
         return await aundo(self._entered(), request)
 
-    def _came_back(self, branch: str) -> bool:
-        return self._entered().driver.ledger.came_back(branch)
-
     # --- its state -------------------------------------------------------------------------------
 
     @property
@@ -721,18 +655,7 @@ class Session:
             SessionError: it has other limits, labels or prices.
         """
         calls = self._entered()
-        driver = calls.driver
-        driver.check_process()
-        loaded = failure = None
-        try:
-            loaded = policy_data(self._gate.reload(policy))
-        except (PolicyInvalid, SessionError, OSError) as error:
-            failure = encode_exception(error, calls.means.seal)
-            raise
-        finally:
-            now = self._clock.wall() // 1000
-            with driver.lock:
-                driver.append(make.policy_loaded(time=now, policy=loaded, error=failure))
+        calls.deciding.load_policy(policy, calls.driver)
 
     def halt(self, error: Exception) -> None:
         """Halt the session: from now on nothing runs in it, and leaving it raises `error`."""
@@ -793,10 +716,3 @@ class Session:
             return lambda each: self.tool(tool(**declared)(each))
         body, contract = declaration(function)
         return guarded(body, contract, self._entered)
-
-
-def _person(actor: str) -> str:
-    try:
-        return person(actor)
-    except ValueError as error:
-        raise SessionError(f"actor= has to name who the run acts for: {error}") from None

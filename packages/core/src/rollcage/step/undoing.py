@@ -39,9 +39,7 @@ from rollcage.step.undo_checks import (
     state_now,
 )
 from rollcage.trace import constructors as make
-from rollcage.undo.compensation import (
-    differing,
-)
+from rollcage.undo.compensation import differing
 from rollcage.undo.expected import changes, stays_undone
 from rollcage.undo.report import UndoneStep, UndoPlan, UndoReport
 from rollcage.undo.task import Task
