@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from rollcage.step.driver import Driver
+from rollcage.step.orders import Orders
 from rollcage.store import JsonlStore, disk
 from rollcage.store.index import Index
 from rollcage.store.writer import JsonlWriter
@@ -109,7 +109,7 @@ BUGS: Final[Mapping[str, Bug]] = {
     "an order to stop is seen by the first call only": Bug(
         "disk", JsonlWriter, "stop_order", _looks_once
     ),
-    "a call of a paused run does not wait": Bug("disk", Driver, "_waits_for", _nothing),
+    "a call of a paused run does not wait": Bug("disk", Orders, "waits_for", _nothing),
     "who takes over does not fence": Bug("server", Server, "fence", _fences_nobody),
     "a line is acknowledged before it is committed": Bug("server", Server, "ask", _too_early),
     "locks of the server are not looked at": Bug("server", Server, "lock", _yes),

@@ -300,7 +300,7 @@ class Calls:
             verdict = ALLOWED
             flow = run_step(body, setting, answer, waits, progress, verdict)
         if scope.inside is not None:
-            flow = held_back(functools.partial(scope.inside.driver.holds_back, call), flow)
+            flow = held_back(functools.partial(scope.inside.driver.orders.holds_back, call), flow)
         if (scope.once is None and memory is None) or verdict.decision == "deny":
             return flow
         return self._repeated(progress, flow, scope)

@@ -611,7 +611,7 @@ class Session:
         That is the order of somebody else (see `rollcage.store.pause`), not the `pause` below. What
         limits the time of an agent's work leaves it out.
         """
-        return self._entered().driver.held
+        return self._entered().driver.orders.held
 
     def check(self) -> None:
         """Say whether the session may go on: for adapters, at a hook that may end the agent.

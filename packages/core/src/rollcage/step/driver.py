@@ -9,31 +9,22 @@ import contextlib
 import functools
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from concurrent.futures import Future
 from hashlib import sha256
 from typing import Any, Final, assert_never
 
 import orjson
 
-from rollcage.errors import (
-    Forked,
-    Halt,
-    NotReplayable,
-    RunStopped,
-    SessionError,
-    SessionHalted,
-    StoreError,
-    TraceUnwritable,
-)
+from rollcage.errors import Forked, Halt, SessionError, StoreError, TraceUnwritable
 from rollcage.gate import Sealing
 from rollcage.replay.recording import Lineage
 from rollcage.step.admission import Admission
+from rollcage.step.blobs import Blobs
 from rollcage.step.bodies import Bodies
-from rollcage.step.call import Call, OpenStep, Progress
+from rollcage.step.call import OpenStep, Progress
 from rollcage.step.clock import Clock
 from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Instrument, InstrumentedBodies, Observer, Observing
-from rollcage.step.pausing import Pausing
+from rollcage.step.orders import Orders
 from rollcage.step.performing import Perform, Performing
 from rollcage.step.requests import (
     Admit,
@@ -62,8 +53,7 @@ from rollcage.step.requests import (
     WaitForCall,
 )
 from rollcage.step.waiting import stepped, unwrap
-from rollcage.store.jobs import store_option
-from rollcage.store.protocol import Reader, StopOrder, Store, Writer
+from rollcage.store.protocol import Reader, Store, Writer
 from rollcage.trace import constructors as make
 from rollcage.trace.messages import MessagesWritten
 
@@ -73,12 +63,19 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class Driver:
-    """Performs the effects of one session's flows.
+    """Performs what the flows of one session ask for.
 
-    `enter` and `leave` are called around a body, in its own context: the one with its step, the
-    other with what that gave. `recall` reads
-    what the session's run and its lineage hold. `late_end` makes the flow that records the end of a
-    body which outlived its cancelled call. `observers` are notified of what is written.
+    Args:
+        ledger: the state of the run.
+        writer: of its trace.
+        store: where it is kept.
+        source: where the run that it replays is kept.
+        clock: time.
+        enter: called before a body, in its own context, with its step.
+        leave: called after it, with what that gave.
+        recall: reads what the run and its lineage hold.
+        late_end: makes the flow that records the end of a body which outlived its cancelled call.
+        observers: are notified of what is written.
     """
 
     def __init__(
@@ -99,8 +96,8 @@ class Driver:
         observing = Observing(writer.run, observers)
         self.observing = observing if observing.observers else None
         self.lock = self.observing or threading.Lock()
-        # Where nothing waits between the look for an order and the body, that is looked for once.
-        # With a recording, a step that stands for a call needs no body.
+        # If nothing waits between the look for an order and the body, one look is enough. With a
+        # recording, a step that answers a call needs no body.
         alone = not writer.waits and self.observing is None
         self._looks_once = alone and not ledger.has_recording
         self.closed = False
@@ -108,13 +105,14 @@ class Driver:
         self.seal: Sealing | None = None  # hides secrets in what the trace says itself
         self.store = store
         self._messages = MessagesWritten()
-        self._source = source
+        self._blobs = Blobs(store, source)
         self._wall, self._monotonic = clock.wall, clock.monotonic
         instruments = [each for each in observing.observers if isinstance(each, Instrument)]
         if instruments:
             surroundings = InstrumentedBodies(writer.run, instruments, enter, leave)
             enter, leave = surroundings.enter, surroundings.leave
-        self.bodies = Bodies(enter, leave, self.refusal, self._late, lambda: self.closed)
+        self.orders = Orders(self, self._wall)
+        self.bodies = Bodies(enter, leave, self.orders.refusal, self._late, lambda: self.closed)
         self.performing = Performing(
             writer,
             sync=self.sync,
@@ -122,7 +120,6 @@ class Driver:
             stop=self.halt,
             looked=self._ended,
         )
-        self._pausing = Pausing(self.lock, lambda: self._pause() is not None)
         self._recall = recall
         self._late_end = late_end
 
@@ -176,12 +173,6 @@ class Driver:
             self._abandon(progress)
             raise
 
-    def beyond_cut(self) -> NotReplayable:
-        """Halt where a consumer reads on after the end of a recorded stream that was cut."""
-        error = NotReplayable("the recorded stream was not read any further than this")
-        self.halt(error)
-        return error
-
     # --- drives that are broken off --------------------------------------------------------------
 
     def _abandon(self, progress: Progress | None) -> None:
@@ -202,51 +193,7 @@ class Driver:
                 self._abandon(each)
             raise
 
-    # --- what may not begin any more -------------------------------------------------------------
-
-    def refusal(self, step: OpenStep) -> Raised | None:
-        """Why a body must not begin any more: it may have waited for the disk, or for a thread."""
-        if step.cleared:
-            step.cleared = False  # for this once
-        else:
-            self._look_again(step.call)
-        halted = self.ledger.halted
-        if halted is not None and self.ledger.stops(step.call):
-            error: Exception = SessionHalted(f"the session was halted: {halted}")
-            error.__cause__ = halted
-            return Raised(error, began=False)
-        if self.closed:
-            return Raised(SessionError("the session was left before this call began"), began=False)
-        return None
-
-    def _look_again(self, call: Call) -> None:
-        """Halt the session where the run has an order to stop since a call was admitted."""
-        try:
-            ordered = self.around is not None or self.writer.stop_order(closely=True) is not None
-        except Halt:  # nobody could stop it any more
-            ordered = True
-        if ordered:
-            with self.lock:
-                if not self.closed:
-                    self._look_for_stop(call, closely=True)
-
-    def holds_back(self, call: Call) -> SessionHalted | Future[None] | None:
-        """Why a call of the session around must not be made from inside of this one, or not yet."""
-        self.check_process()
-        with self.lock:
-            order = None if self.closed else self._look_for_stop(call)
-            pause = None if order is None else self._waits_for(call)
-        halted = self.ledger.halted
-        if halted is None or not self.ledger.stops(call):
-            return pause
-        error = SessionHalted(f"the session inside of this one was halted: {halted}")
-        error.__cause__ = halted
-        return error
-
-    @property
-    def held(self) -> float:
-        """For how many seconds calls have waited because the run was paused."""
-        return self._pausing.seconds
+    # --- bodies that outlive their calls ---------------------------------------------------------
 
     def _late(self, step: OpenStep, answer: Returned | Raised) -> None:
         """A body outlived its cancelled call: record its end."""
@@ -278,9 +225,9 @@ class Driver:
             case PutBlob(digest=digest, data=data):
                 return self._halting(self.store.put_blob, digest, data)
             case GetBlob(digest=digest):
-                return self._get_blob(digest)
+                return self._blobs.get(digest)
             case KeepBlob(digest=digest):
-                return None if self._source is self.store else self._get_blob(digest)
+                return self._blobs.keep(digest)
             case Recall():
                 return self._recalled()
             case BeginAsking() | EndAsking() | BeginUndo() | OpenUndo() | TakenBack() | Rewind():
@@ -316,8 +263,8 @@ class Driver:
             if self.closed:
                 raise SessionError("the session was left already; open another one")
             call = effect.progress.call
-            order = self._look_for_stop(call, closely=self._looks_once)
-            if order is not None and (pause := self._waits_for(call)) is not None:
+            order = self.orders.look(call, closely=self._looks_once)
+            if order is not None and (pause := self.orders.waits_for(call)) is not None:
                 return Admission(None, first=pause)
             admission = self.ledger.admit(
                 effect.progress, effect.verdict, self._wall() // 1000, effect.arrival
@@ -329,67 +276,6 @@ class Driver:
             step.cleared = self._looks_once
             step.began = self._monotonic()
         return admission
-
-    def _look_for_stop(self, call: Call, *, closely: bool = False) -> StopOrder | None:
-        """Halt the session if the run has an order to stop, or could be given none any more.
-
-        The caller has the lock. What undoes a step goes on: that is what is left to do.
-
-        Returns:
-            The order to pause, where there is one.
-        """
-        paused: StopOrder | None = None
-        if self.ledger.halted is not None or call.undoes is not None:
-            return None
-        driver: Driver | None = self
-        while driver is not None:
-            try:
-                order = None if driver.closed else driver.writer.stop_order(closely=closely)
-            except Halt as error:
-                self.ledger.halted = error
-                return None
-            if order is not None and order.is_pause:
-                paused = paused or order
-            elif order is not None:
-                run, store = order.run or driver.writer.run, store_option(driver.store)
-                self.ledger.halted = RunStopped(run, order.by, order.reason, store)
-                now = self._wall() // 1000
-                self.append(
-                    make.run_stopped(
-                        time=now, run=run, by=order.by, reason=order.reason, ordered=order.time
-                    )
-                )
-                return None
-            halted = None if driver is self else driver.ledger.halted
-            if halted is not None:
-                message = f"the session around this one was halted: {halted}"
-                self.ledger.halted = SessionHalted(message)
-                self.ledger.halted.__cause__ = halted
-                return None
-            driver = driver.around
-        return paused
-
-    def _pause(self) -> StopOrder | None:
-        """The order to pause that holds, as long as nothing ends the session; with the lock."""
-        found: StopOrder | None = None
-        driver: Driver | None = None if self.closed else self
-        while driver is not None:
-            try:
-                order = None if driver.closed else driver.writer.stop_order()
-            except Exception:  # noqa: BLE001 - the calls that wait find out, each for itself
-                return None
-            if driver.ledger.halted is not None or (order is not None and not order.is_pause):
-                return None
-            found = found or order
-            driver = driver.around
-        return found
-
-    def _waits_for(self, call: Call) -> Future[None] | None:
-        """What a call of a paused run waits for; none that is made in order to undo a step."""
-        inside = call.parent
-        while inside is not None and inside.call.undoes is None:
-            inside = inside.call.parent
-        return self._pausing.over() if inside is None else None
 
     def _ended(self, effect: Consult) -> None:
         """Where a body has ended, looking at what it changed is no part of its duration."""
@@ -510,18 +396,6 @@ class Driver:
                 f"run {self.writer.run} belongs to the parent process; open a session of its own "
                 f"here"
             )
-
-    def _get_blob(self, digest: str) -> bytes | Raised:
-        if self._source is not self.store:  # the replay outlives its source
-            with contextlib.suppress(StoreError):
-                return self.store.get_blob(digest)
-        try:
-            data = self._source.get_blob(digest)
-        except StoreError as error:
-            return Raised(error)
-        if self._source is not self.store:
-            self.store.put_blob(digest, data)
-        return data
 
     def sync(self) -> Returned | Raised:
         """Wait until the trace is on the disk."""

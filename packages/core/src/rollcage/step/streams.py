@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final, Protocol
 
+from rollcage.errors import NotReplayable
 from rollcage.step.call import OpenStep
 from rollcage.step.driver import Driver
 from rollcage.step.performing import Perform
@@ -112,7 +113,7 @@ async def _chunks(  # noqa: C901, PLR0912 - a generator's exit reaches its own f
                 break
             if type(effect) is Execute:
                 live = True
-                answer = driver.refusal(effect.step)
+                answer = driver.orders.refusal(effect.step)
                 chunks: list[Any] = []
                 source: _Source | None = None
                 try:
@@ -148,7 +149,9 @@ async def _chunks(  # noqa: C901, PLR0912 - a generator's exit reaches its own f
         for chunk in value:
             yield chunk
         if answer.cut:
-            raise driver.beyond_cut()
+            unread = NotReplayable("the recorded stream was not read any further than this")
+            driver.halt(unread)
+            raise unread
 
 
 def _cut_off(error: BaseException, step: OpenStep, chunks: list[Any]) -> Returned | Raised:
