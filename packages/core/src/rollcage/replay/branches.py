@@ -84,6 +84,25 @@ class Branches:
         self.by_name[name] = branch
         return branch
 
+    def was_undone(self, name: str) -> bool:
+        """Whether all that is recorded of this branch was undone when it ran."""
+        return self._recording is not None and name in self._recording.rolled
+
+    def replays_undone(self, name: str) -> bool:
+        """Whether this branch is replayed as it was, for the run has gone on from its undo."""
+        return self._recording is not None and name in self._recording.as_recorded
+
+    def was_joined(self, name: str) -> bool:
+        """Whether this branch is replayed up to here, and was joined when it ran."""
+        if self._recording is None or not self.by_name[name].following:
+            return False
+        undone = self._recording.taken.undone
+        return any(
+            entry.kind == "branch" and entry.name == name
+            for entry in self._recording.entries
+            if not (entry.undone or entry.abandoned or entry.past or entry in undone)
+        )
+
     def name_in(self, name: str, parent: tuple[str, bytes] | None) -> str:
         """The branch in which calls stand: inside of a step's body, one of its own.
 

@@ -24,7 +24,7 @@ from rollcage.session.following import MemoryFollower
 from rollcage.session.means import Means
 from rollcage.session.naming import Names
 from rollcage.session.once import Once
-from rollcage.session.refusing import put_on_record
+from rollcage.session.refusing import bind_refused, put_on_record
 from rollcage.session.run import OpenRun
 from rollcage.session.scope import Lent, Nesting, Scope, Unguarded, around, asked, scope_of
 from rollcage.step.call import Call, OpenStep, Progress, key_of
@@ -135,7 +135,7 @@ class Calls:
 
     def replays_undone(self, branch: str) -> bool:
         """See `BranchHandle.was_undone`."""
-        return self.driver.ledger.replays_undone(branch)
+        return self.driver.ledger.branches.replays_undone(branch)
 
     def here(self) -> Scope:
         """Where a call of this run stands in this context."""
@@ -266,7 +266,7 @@ class Calls:
                 self.refused(contract, raw, reason=str(error), code=error.code, kind=kind)
                 raise
         else:
-            bound = gate.bind_refused(contract, arguments, self._seal, kind=kind)
+            bound = bind_refused(gate.facade, contract, arguments, self._seal, kind=kind)
         memory = self.following.memory
         standing = None if memory is None else memory.here()
         call = Call(

@@ -15,6 +15,7 @@ from rollcage.step.clock import Clock
 from rollcage.step.driver import Driver
 from rollcage.step.gating import Gate
 from rollcage.step.recorded import kept
+from rollcage.step.remembering import remember
 from rollcage.step.requests import Flow
 
 __all__ = ["MemoryFollower"]
@@ -116,4 +117,4 @@ class MemoryFollower:
                 self._names.keep(entry.agent)
         for number, entry in entries:
             driver.run(kept(entry))
-            self._gate.remember(number, entry)
+            remember(self._gate, number, entry)

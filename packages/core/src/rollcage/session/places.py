@@ -112,7 +112,7 @@ class Places:
             parent = driver.ledger.branch_name(here.branch, here.step)
             turn = here.turn or driver.ledger.branches.turn_at(standing, parent)
             now, behind = wall() // 1000, list(dict.fromkeys(each.name for each in after))
-            full, forked = driver.ledger.fork(parent, name, turn, now, standing, behind)
+            full, forked = driver.ledger.branching.fork(parent, name, turn, now, standing, behind)
             if not driver.closed and driver.ledger.halted is None:
                 driver.append(forked)
         scope = dataclasses.replace(here, branch=full, turn=None, slot=None)

@@ -1,22 +1,24 @@
-"""Calls that were refused before they came to a session: they are put on record; nothing ran."""
+"""Calls that are refused before they are made: what the trace holds of them; nothing runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from rollcage.contract.arguments import Arguments
 from rollcage.contract.asked import as_asked, secret_names
 from rollcage.contract.contract import Contract
 from rollcage.errors import ArgumentsInvalid
-from rollcage.gate import Sealing
+from rollcage.gate import FacadeGuard, Sealing
 from rollcage.session.declare import declared_contracts
 from rollcage.session.naming import writable
 from rollcage.session.scope import Scope, asked
 from rollcage.step.capture import on_record
 from rollcage.step.driver import Driver
 from rollcage.trace.constructors import call_refused
+from rollcage.values.hiding import Seal
 
-__all__ = ["put_on_record"]
+__all__ = ["bind_refused", "put_on_record"]
 
 
 def put_on_record(
@@ -73,3 +75,28 @@ def put_on_record(
     driver.run(on_record(event))
     with driver.lock:
         driver.ledger.stats.refused += 1
+
+
+def bind_refused(
+    facade: FacadeGuard | None,
+    contract: Contract,
+    given: Mapping[str, Any],
+    seal: Seal,
+    *,
+    kind: Literal["tool", "model"],
+) -> Arguments:
+    """The arguments of a call that must not be made, for the trace.
+
+    The validators of a tool that was never approved are not called either: its arguments are taken
+    as they were given.
+
+    Raises:
+        ArgumentsInvalid: they do not pass the schema of a tool that was approved once.
+    """
+    if facade is not None and facade.check(contract, kind=kind, undo=True) is None:
+        return contract.bind(given, seal)
+    plain = Contract(name=contract.name, parameters={}, secret=contract.secret)
+    try:
+        return plain.bind(given, seal)
+    except ArgumentsInvalid:
+        return plain.bind({}, seal)

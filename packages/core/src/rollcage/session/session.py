@@ -482,7 +482,7 @@ class Session:
         well. Nested ones are undone with the one around them. Where not everything can be undone,
         the error says so in a note, and the session halts with `UndoIncomplete`.
         """
-        return Transaction(self, name, self._entered().driver.ledger.came_back)
+        return Transaction(self, name, self._entered().driver.ledger.branches.was_joined)
 
     def place(
         self,

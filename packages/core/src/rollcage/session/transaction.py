@@ -66,12 +66,12 @@ class Transaction:
     Args:
         session: in which it is.
         name: of the branch.
-        came_back: whether a branch is but replayed, and came back when it ran.
+        was_joined: whether a branch is only replayed, and was joined when it ran.
     """
 
-    def __init__(self, session: Transacting, name: str, came_back: Callable[[str], bool]) -> None:
+    def __init__(self, session: Transacting, name: str, was_joined: Callable[[str], bool]) -> None:
         self._session = session
-        self._came_back = came_back
+        self._was_joined = was_joined
         self._manager = session.branch(name)
         self._branch: BranchHandle | None = None
 
@@ -135,7 +135,7 @@ class Transaction:
         if halted is None:
             return True
         is_stop = isinstance(halted, (ControlLost, RunStopped))
-        if is_stop and not self._came_back(self._name):
+        if is_stop and not self._was_joined(self._name):
             return True
         why = "it had ended well before the run was resumed"
         if not is_stop:  # the run is to be resumed: what was done stays until then

@@ -33,14 +33,14 @@ async def aundo(calls: Calls, request: UndoRequest) -> UndoReport:
 def _flow(calls: Calls, request: UndoRequest) -> Flow:
     source = calls.opened.source
     if source is not None and source.mode in ("offline", "verify"):
-        if calls.driver.ledger.is_taken_back(request.branch):
+        if calls.driver.ledger.branches.was_undone(request.branch):
             return _nothing_left(request)
         raise SessionError(f'replay="{source.mode}" runs nothing, so there is nothing to undo')
     scope = calls.here()
     if not request.branch and scope.step is not None:
         raise SessionError(f"{scope.step.call.contract.name} can't undo the run that it is in")
     if request.branch and calls.driver.ledger.halted is not None:
-        if calls.driver.ledger.replays_undone(request.branch):
+        if calls.driver.ledger.branches.replays_undone(request.branch):
             return _nothing_left(request)
         request = dataclasses.replace(request, again=True)
     return undo_steps(request, calls.setting, calls)

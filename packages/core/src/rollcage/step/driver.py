@@ -114,11 +114,7 @@ class Driver:
         self.orders = Orders(self, self._wall)
         self.bodies = Bodies(enter, leave, self.orders.refusal, self._late, lambda: self.closed)
         self.performing = Performing(
-            writer,
-            sync=self.sync,
-            settle=self._settle,
-            stop=self.halt,
-            looked=self._ended,
+            writer, sync=self.sync, settle=self._settle, stop=self.halt, looked=self._ended
         )
         self._recall = recall
         self._late_end = late_end
@@ -192,8 +188,6 @@ class Driver:
             for each in begun:
                 self._abandon(each)
             raise
-
-    # --- bodies that outlive their calls ---------------------------------------------------------
 
     def _late(self, step: OpenStep, answer: Returned | Raised) -> None:
         """A body outlived its cancelled call: record its end."""
@@ -296,13 +290,8 @@ class Driver:
         if self.writer.forked:
             self.check_process()
         with self.lock:
-            event = self.ledger.settle(
-                step,
-                effect.outcome,
-                effect.encoded,
-                (ended - step.began) // 1000,
-                self._wall() // 1000,
-            )
+            duration, now = (ended - step.began) // 1000, self._wall() // 1000
+            event = self.ledger.settle(step, effect.outcome, effect.encoded, duration, now)
             if effect.marks:
                 event |= effect.marks
             if effect.halt is not None and self.ledger.halted is None:

@@ -1,8 +1,7 @@
-"""All that a session asks before a call, in one place and in this order (DESIGN §5).
+"""All that decides on a call before it runs, in this order (DESIGN §5).
 
-The facade and the guards that screen (may the tool be called at all?), the policy, the rules and
-guards that decide, then budgets and loops, around the flow of the call. What labels the arguments
-carry is found out first. Whatever fails in here denies.
+The facade and the guards that screen (may the tool be called at all?); the labels of the arguments;
+policy, rules and guards; limits, around the flow of the call. Whatever fails in here denies.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from rollcage.contract.arguments import Arguments
 from rollcage.contract.contract import Contract
-from rollcage.errors import ArgumentsInvalid, PolicyInvalid, SessionError
+from rollcage.errors import PolicyInvalid, SessionError
 from rollcage.gate import (
     ALLOWED,
     Ask,
@@ -25,7 +23,6 @@ from rollcage.gate import (
     Given,
     Labels,
     PolicyGuard,
-    RunView,
     Settled,
     Settles,
     StepView,
@@ -39,64 +36,17 @@ from rollcage.gate import (
     user_input_here,
 )
 from rollcage.gate.verdict import stronger
-from rollcage.replay.path import Entry
 from rollcage.step.call import Progress
 from rollcage.step.labelled import labelled
 from rollcage.step.metering import Start, limited
 from rollcage.step.requests import Flow
-from rollcage.step.settling import seen, settling
+from rollcage.step.run_so_far import RunSoFar
+from rollcage.step.settling import settling
 from rollcage.step.stats import Stats
-from rollcage.values.decoding import decode
-from rollcage.values.exceptions import decode_exception
-from rollcage.values.hiding import Seal
 
 __all__ = ["Above", "Gate", "failed"]
 
 _log: Final = logging.getLogger("rollcage")
-
-
-class _RunSoFar(RunView):
-    """The run so far, looked at when a condition asks."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._looking = threading.Lock()
-        self._latest = 0  # the clock's, when somebody asked before
-
-    @property
-    def id(self) -> str:
-        """See `RunView`."""
-        return self._gate.run_id
-
-    @property
-    def name(self) -> str:
-        """See `RunView`."""
-        return self._gate.job
-
-    @property
-    def calls(self) -> int:
-        """See `RunView`."""
-        return self._gate.calls()
-
-    @property
-    def tokens(self) -> int:
-        """See `RunView`."""
-        return self._gate.meter.spent.tokens if self._gate.meter else 0
-
-    @property
-    def cost(self) -> float:
-        """See `RunView`."""
-        return self._gate.meter.spent.cost if self._gate.meter else 0.0
-
-    @property
-    def elapsed(self) -> float:
-        """See `RunView`."""
-        with self._looking:
-            now = self._gate.clock()
-            if now < max(self._latest, self._gate.opened):
-                raise ValueError("the clock went backwards")
-            self._latest = now
-        return (now - self._gate.opened) / 1e9
 
 
 class Gate:
@@ -122,18 +72,15 @@ class Gate:
         strict: bool,
         clock: Callable[[], int],
     ) -> None:
-        self.job = job
         self._strict = strict
         self.guards = guards_of(given)
         self.policy = policy = self.guards.policy
         self.facade: FacadeGuard | None = None
         self._asks = bool(self.guards.names) or policy is not None
-        self._above: Above | None = None
+        self.above: Above | None = None
         self._inside: list[Gate] = []  # those of the sessions that are open in this one
         self._left = 0  # how many calls those made that were
-        self.clock = clock
-        self.opened = 0
-        self.run_id = ""
+        self._clock = clock
         self.meter: WithLimits | None = None
         self.labels: Labels | None = None
         if policy is not None:
@@ -143,7 +90,7 @@ class Gate:
         self._has_user_input = user_input is not None  # though it may be empty
         texts = (user_input,) if isinstance(user_input, str) else user_input
         self.user_input = () if texts is None else tuple(texts)
-        self._run = _RunSoFar(self)
+        self._run = RunSoFar(job, self.calls, clock)
         self._stats: Stats | None = None
         self._refuses: Verdict | None = None  # all calls: there is no policy that can be read
         self._lost: Verdict | None = None  # all calls: a guard has lost count
@@ -152,7 +99,7 @@ class Gate:
     @property
     def asks(self) -> bool:
         """Whether there is anything to ask."""
-        return self._asks or (self._above is not None and self._above.gate.asks)
+        return self._asks or (self.above is not None and self.above.gate.asks)
 
     def nest(self, above: Above) -> None:
         """The session is entered inside of another: what that one says holds here as well.
@@ -160,7 +107,7 @@ class Gate:
         Both decide on each call, deny over ask over allow, and the limits of both count it. What
         the policy around says is asked for anew each time, so one that is loaded there counts here.
         """
-        self._above = above
+        self.above = above
         above.gate.entered(self)
         around = above.gate.labels
         if around is not None:
@@ -178,15 +125,16 @@ class Gate:
 
     def close(self) -> None:
         """The session is left."""
-        if self._above is not None:
-            self._above.gate.left(self)
+        if self.above is not None:
+            self.above.gate.left(self)
 
     def open(self, run: str, facade: FacadeGuard | None) -> None:
         """The session is entered."""
-        self.run_id, self.facade, self.opened = run, facade, self.clock()
+        self.facade = facade
         self._asks = self._asks or facade is not None
         if self.policy is not None:
-            self.meter = self.policy.metered(self.clock)
+            self.meter = self.policy.metered(self._clock)
+        self._run.begin(run, self.meter)
 
     def counted_by(self, stats: Stats) -> None:
         """Whose calls these are."""
@@ -233,14 +181,14 @@ class Gate:
         own = Terms(actor)
         if self.policy is not None:
             own = Terms(actor, self.policy.digest, *self.policy.approval_terms)
-        return own if self._above is None else own.within(self._above.terms())
+        return own if self.above is None else own.within(self.above.terms())
 
     @property
     def strict(self) -> bool:
         """Whether arguments that would have to be coerced are refused, here or around."""
         policy = self.policy
         own = policy is not None and policy.strict and policy.mode == "enforce"
-        return own or self._strict or (self._above is not None and self._above.gate.strict)
+        return own or self._strict or (self.above is not None and self.above.gate.strict)
 
     # --- a call ----------------------------------------------------------------------------------
 
@@ -251,36 +199,16 @@ class Gate:
         refusal = None
         if self.facade is not None:
             refusal = self.facade.check(contract, body, kind=kind, undo=undo)
-        if refusal is None and (self.guards.screens or self._above is not None):
+        if refusal is None and (self.guards.screens or self.above is not None):
             return self.screens(contract)
         return refusal
 
     def screens(self, contract: Contract) -> Verdict | None:
         """What the guards that screen say of a tool, here and around."""
         refusal = screened(contract, self.guards.screens) if self.guards.screens else None
-        if refusal is None and self._above is not None:
-            return self._above.gate.screens(contract)
+        if refusal is None and self.above is not None:
+            return self.above.gate.screens(contract)
         return refusal
-
-    def bind_refused(
-        self, contract: Contract, given: Mapping[str, Any], seal: Seal, *, kind: str
-    ) -> Arguments:
-        """The arguments of a call that must not be made, for the trace.
-
-        The validators of a tool that was never approved are not called either: its arguments are
-        taken as they were given.
-
-        Raises:
-            ArgumentsInvalid: they do not pass the schema of a tool that was approved once.
-        """
-        facade = self.facade
-        if facade is not None and facade.check(contract, kind=kind, undo=True) is None:
-            return contract.bind(given, seal)
-        plain = Contract(name=contract.name, parameters={}, secret=contract.secret)
-        try:
-            return plain.bind(given, seal)
-        except ArgumentsInvalid:
-            return plain.bind({}, seal)
 
     def decide(self, progress: Progress) -> Verdict:
         """What all of them say of a call: deny over ask over allow."""
@@ -293,7 +221,7 @@ class Gate:
                     return refused
             if self.labels is not None:
                 progress.found = self.labels.of(call.arguments.values)
-            if self._above is None:
+            if self.above is None:
                 verdict = self._own(progress)
             else:
                 verdict, asks = self.verdict_of(progress)
@@ -309,11 +237,11 @@ class Gate:
         With the outermost of those around it that asks.
         """
         own = self._own(progress)
-        if self._above is None:
+        if self.above is None:
             return own, None
-        above, asks = self._above.gate.verdict_of(progress)
+        above, asks = self.above.gate.verdict_of(progress)
         if above.decision == "ask" and asks is None:
-            asks = self._above
+            asks = self.above
         return stronger(above, own), asks
 
     def _own(self, progress: Progress) -> Verdict:
@@ -347,13 +275,7 @@ class Gate:
         return ALLOWED.beside(verdict) if policy.mode == "shadow" else verdict
 
     def flow(
-        self,
-        progress: Progress,
-        verdict: Verdict,
-        start: Start,
-        run: str,
-        *,
-        streamed: bool,
+        self, progress: Progress, verdict: Verdict, start: Start, run: str, *, streamed: bool
     ) -> Flow:
         """The flow of a call of `run`, with what is counted and noted around it."""
         flow = self.counted(progress, verdict, start, run)
@@ -367,14 +289,14 @@ class Gate:
     def is_settling(self) -> bool:
         """Whether a guard is notified how calls end, here or around."""
         own = bool(self.guards.settles)
-        return own or (self._above is not None and self._above.gate.is_settling)
+        return own or (self.above is not None and self.above.gate.is_settling)
 
     def settled(self, details: Settled) -> None:
         """A call has ended: notify the guards, here and around."""
         for each in self.guards.settles:
             self._settle(each, details)
-        if self._above is not None:
-            self._above.gate.settled(details)
+        if self.above is not None:
+            self.above.gate.settled(details)
 
     def _settle(self, guard: Settles, details: Settled) -> None:
         try:
@@ -396,8 +318,8 @@ class Gate:
 
         `asked` is called where a limit of this one asks.
         """
-        if self._above is not None:
-            start = functools.partial(self._counted_above, self._above, start, run)
+        if self.above is not None:
+            start = functools.partial(self._counted_above, self.above, start, run)
         meter, policy = self.meter, self.policy
         if meter is None or policy is None or progress.call.undoes is not None:
             return start(progress, verdict)
@@ -415,36 +337,6 @@ class Gate:
             progress.ask = above.ask
 
         return above.gate.counted(progress, verdict, start, run, asked)
-
-    def remember(self, number: int, entry: Entry) -> None:
-        """A step was seen: it counts, and its result has its labels, as if it had been asked for.
-
-        Args:
-            number: of its event.
-            entry: as it is recorded.
-        """
-        contract = Contract(name=entry.name, version=entry.version, parameters={})
-        self.count(entry, contract)
-        if self.is_settling:
-            self.settled(seen(self._seen(entry, contract), entry))
-        if self.labels is not None:
-            labels = self.labels.declared(contract).union(entry.labels)
-            self.labels.note(number, entry.name, labels, _given(entry))
-
-    def count(self, entry: Entry, contract: Contract) -> None:
-        """Count a step that was seen, here and around."""
-        if self.meter is not None:
-            usage, failed = entry.outcome.get("usage"), entry.status == "error"
-            ticket = self.meter.take(self._seen(entry, contract))
-            ticket.end(made=True, failed=failed, usage=usage)
-        if self._above is not None:
-            self._above.gate.count(entry, contract)
-
-    def _seen(self, entry: Entry, contract: Contract) -> StepView:
-        """A recorded step that nobody asked for, as a guard is shown it."""
-        return StepView(
-            entry.kind, contract, {}, entry.agent, entry.branch, self.calls(), {}, entry.key
-        )
 
     def _shadowed(
         self, progress: Progress, verdict: Verdict, meter: WithLimits, start: Start, run: str
@@ -495,16 +387,6 @@ class Above(NamedTuple):
     ask: Ask | None
     terms: Callable[[], Terms]
     step: int
-
-
-def _given(entry: Entry) -> object:
-    """What a recorded step gave, to look for it in later calls; if that is unknown, anything."""
-    try:
-        if entry.status == "error":
-            return decode_exception(entry.outcome["error"])
-        return decode(entry.outcome["value"])
-    except Exception:  # noqa: BLE001 - a large value, one of a framework that is not here, ...
-        return object()
 
 
 def failed(error: Exception) -> Verdict:

@@ -7,7 +7,7 @@ recorded of a call is found in `replay.finding`; here it is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from hashlib import sha256
 from types import MappingProxyType
@@ -24,23 +24,24 @@ from rollcage.errors import (
     SessionHalted,
     TraceUnwritable,
 )
-from rollcage.fingerprint.identity import key_digest, link
+from rollcage.fingerprint.identity import link
 from rollcage.gate import Verdict, untimely
-from rollcage.replay.ahead import Ahead, Histories, Spot, Standing, family
+from rollcage.replay.ahead import Ahead, Histories, Spot, family
 from rollcage.replay.branches import Branches
 from rollcage.replay.finding import NEW, Finder, Match
 from rollcage.replay.fork import Fork
 from rollcage.replay.forking import Forking
 from rollcage.replay.path import UNKNOWN_DIGEST, Entry
 from rollcage.replay.recording import Recording
-from rollcage.replay.world import Turn, union
+from rollcage.replay.world import Turn
 from rollcage.step import halts, journal
 from rollcage.step.admission import Admission, Precondition
+from rollcage.step.branching import Branching
 from rollcage.step.call import Arrival, Call, OpenStep, Progress
 from rollcage.step.seeing import Seeing
 from rollcage.step.stats import Stats
 from rollcage.step.taking import Mode, OnDivergence, Refused, Taking, denied
-from rollcage.trace.constructors import Event, branch_forked, step_finished
+from rollcage.trace.constructors import Event, step_finished
 
 __all__ = ["Ledger", "Mode", "OnDivergence"]
 
@@ -53,6 +54,7 @@ class Ledger:
         halted: the error that halted it; None while it may go on.
         paused: what the run waits for, as the session was given it.
         branches: those that are open, and the turns.
+        branching: forks and joins them.
         ahead: what is recorded and nobody has asked for.
         forked: of a fork, what it was asked to be.
         on_divergence: what a new write does where it would leave effects behind.
@@ -95,6 +97,9 @@ class Ledger:
         self._taking = Taking(
             run, at, mode, on_divergence, recording, self._finder, self.stats, self._number
         )
+        self.branching = Branching(
+            run, at, self.branches, self._finder, self._number, is_fork=fork is not None
+        )
         self.ahead = Ahead(recording)
         self._seeing = Seeing(recording, self.branches, self.ahead, self.stats, self._number)
 
@@ -136,81 +141,13 @@ class Ledger:
         inside = None if parent is None else (parent.branch.name, parent.fingerprint)
         return self.branches.name_in(name, inside)
 
-    def fork(
-        self,
-        parent: str,
-        name: str,
-        turn: Turn | None,
-        now: int,
-        standing: Standing | None = None,
-        after: Sequence[str] = (),
-    ) -> tuple[str, Event]:
-        """Start a branch off another one: its full name, and what is written of it.
-
-        It begins after what was done in those that it comes `after`.
-        """
-        forked = self.branches.fork(parent, name, turn, standing, after)
-        conversation, checkpoint = forked.at
-        return forked.name, branch_forked(
-            time=now,
-            name=forked.name,
-            branch=parent,
-            turn=forked.turn.number,
-            conversation=conversation,
-            checkpoint=checkpoint,
-            after=after,
-        )
-
     def join(self, parent: str, name: str, turn: Turn | None, now: int) -> Event | None:
-        """A branch comes back: what it wrote becomes one write of its parent."""
-        child, branch = self.branches.named(name), self.branches.named(parent)
-        self.branches.came_back(child)
-        final = child.final_world()
-        if final is None:
-            return None
-        turn = turn or self.branches.new_turn()
-        start = branch.arrive(turn)[1]
-        slot = turn.take_slot(None)
-        key = key_digest("branch", name, "", b"")
-        path, entry = branch.path, None
-        if path is not None and child.at_path_end() and branch.may_follow(turn):
-            entry = path.find(key.hex(), start, slot)
-            if entry is not None and entry.digest != final.hex():
-                entry = None
-        as_recorded = (
-            child.path is not None and child.path.taken_back
-        )  # as it was, before it was undone
-        if entry is None and as_recorded and self.forked is None:
-            self.halted = halts.taken_back(name, self._run, self._at)
-            raise self.halted
-        # What is recorded of branches that were open beside it was recorded before this one came
-        # back, and still holds.
-        leaves = (
-            entry is None
-            and not self._finder.orphans.beside(name, path)
-            and branch.leave_path(turn)
-        )
-        place = branch.place(turn, slot, key)
-        place.since = min(place.since, child.forked_at)
-        if entry is not None:
-            assert path is not None
-            if branch.following:
-                place = union(place, entry)
-            place.fingerprint = bytes.fromhex(entry.fingerprint)
-            path.take(entry)
-        event = journal.joined(
-            self._number(),
-            name,
-            branch,
-            place,
-            key,
-            final=final,
-            now=now,
-            leaves=leaves,
-            entry=entry,
-        )
-        branch.replayed_write(turn, place.position, link(place.fingerprint, final))
-        return event
+        """See `Branching.join`; what it raises halts the session."""
+        try:
+            return self.branching.join(parent, name, turn, now)
+        except Halt as error:
+            self.halted = error
+            raise
 
     # --- a call arrives --------------------------------------------------------------------------
 
@@ -368,27 +305,6 @@ class Ledger:
     def missed(self) -> Entry | None:
         """Of a fork, the step that it changes, as long as nobody has asked for it."""
         return self._finder.missed if isinstance(self._finder, Forking) else None
-
-    # --- undo ------------------------------------------------------------------------------------
-
-    def is_taken_back(self, branch: str) -> bool:
-        """Whether all that is recorded of this branch was undone when it ran."""
-        return self._recording is not None and branch in self._recording.rolled
-
-    def replays_undone(self, branch: str) -> bool:
-        """Whether this branch is replayed as it was, for the run has gone on from its undo."""
-        return self._recording is not None and branch in self._recording.as_recorded
-
-    def came_back(self, branch: str) -> bool:
-        """Whether this branch is replayed up to here, and came back when it ran."""
-        if self._recording is None or not self._by_name[branch].following:
-            return False
-        undone = self._recording.taken.undone
-        return any(
-            entry.kind == "branch" and entry.name == branch
-            for entry in self._recording.entries
-            if not (entry.undone or entry.abandoned or entry.past or entry in undone)
-        )
 
     # --- a step ends -----------------------------------------------------------------------------
 
