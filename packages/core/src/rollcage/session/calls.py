@@ -18,7 +18,7 @@ from rollcage.replay.path import Entry
 from rollcage.replay.steps import Origin
 from rollcage.session.attempts import Attempts
 from rollcage.session.current import entering
-from rollcage.session.deciding import Deciding
+from rollcage.session.deciding import Decisions
 from rollcage.session.declare import declaration
 from rollcage.session.following import MemoryFollower
 from rollcage.session.means import Means
@@ -103,7 +103,7 @@ class Calls:
         self.attempts = Attempts(self.driver, run.id, at, halts=ledger.on_divergence != "warn")
         self.driver.around = None if lent is None else lent.driver
         self.driver.seal = means.seal
-        deciding = self.deciding = Deciding(name, self, means)
+        deciding = self.deciding = Decisions(name, self, means)
         self.setting = Setting(
             means.seal,
             means.durable or writer.buffered,

@@ -15,10 +15,10 @@ from rollcage.trace import constructors as make
 from rollcage.undo.compensation import Tool
 from rollcage.values.exceptions import encode_exception
 
-__all__ = ["Deciding", "check_approved", "policy_data"]
+__all__ = ["Decisions", "check_approved", "policy_data"]
 
 
-class Deciding:
+class Decisions:
     """Who decides on a call of an open run, and what they say, without the secrets it may quote.
 
     Args:
