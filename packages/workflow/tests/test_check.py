@@ -1,6 +1,7 @@
 """Every kind of mistake in a plan is found, with its line, before anything runs."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,16 @@ def test_patterns_name_the_properties_that_are_meant() -> None:
         else:
             with pytest.raises(PlanInvalid, match=re.escape(wrong)):
                 check(given)
+
+
+def test_a_generator_is_no_step() -> None:
+    def pages(count: int) -> Iterator[int]:
+        yield from range(count)
+
+    plan = {"name": "letters", "steps": {"a": {"call": "pages", "args": {"count": 2}}}}
+    with pytest.raises(PlanInvalid, match="a generator, and a step has one result") as raised:
+        check(plan, {"pages": pages})
+    assert [each.code for each in raised.value.findings] == ["unknown_tool"]
 
 
 def test_a_tool_whose_schema_can_not_be_compared_checks_its_arguments_itself() -> None:

@@ -26,8 +26,9 @@ class Node:
         name: its name in its block.
         step: what the plan says of it.
         before: the steps of its block that it comes after.
-        tool: what a call or an agent calls.
-        contract: that tool's.
+        contract: of the tool that a call or an agent calls.
+        body: that tool's own function.
+        is_async: whether that is a coroutine function.
         inner: the steps inside it.
         plan: of a workflow step, that plan.
     """
@@ -35,8 +36,9 @@ class Node:
     name: str
     step: PlanStep
     before: tuple[str, ...]
-    tool: Callable[..., Any] | None = None
     contract: Contract | None = None
+    body: Callable[..., Any] | None = None
+    is_async: bool = False
     inner: Graph | None = None
     plan: Checked | None = None
 

@@ -154,11 +154,11 @@ class Interpreter:
         for unit in graph.units:
             place.flow.check()
             if isinstance(unit, Node):
-                found = {unit.name: (await self.step(unit, here)).value}
+                seen[unit.name] = results[unit.name] = (await self.step(unit, here)).value
             else:
                 found = values_of(await self._loop(unit, here))
-            seen.update(found)
-            results.update(found)
+                seen.update(found)
+                results.update(found)
         return results
 
     async def _units(self, block: Graph | Loop, place: BlockPlace) -> dict[str, Done]:

@@ -79,7 +79,7 @@ class Names:
                 if self._seal.is_quoted_by(name):
                     return f"the name of {what}"
                 self._recorded.add(name)
-        quoted = call.call_id and self._seal.is_quoted_by(call.call_id)
+        quoted = call.call_id and not self._seal.idle and self._seal.is_quoted_by(call.call_id)
         return "its call id" if quoted else ""
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from rollcage import Contract
+from rollcage.adapter import plain_body
 
 from rollcage_workflow.errors import StepFailed
 from rollcage_workflow.expressions import ExpressionInvalid, expression, fill, plain
@@ -36,12 +38,18 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
         checking.find((*path, kind), "unknown_tool", message + nearest(named, checking.tools))
         return node, ANY
     contract = contract_of(tool)
+    if contract.streams:
+        message = f"{named!r} is a generator, and a step has one result: let it return that"
+        checking.find((*path, kind), "unknown_tool", message)
     if kind == "agent" and contract.effect != "scope":
         message = f'{named!r} is no agent: declare it with @tool(effect="scope")'
         checking.find((*path, kind), "unknown_tool", message)
     _check_arguments(checking, contract, node, given, path, around)
     check_effects(checking, contract, path, around)
-    return dataclasses.replace(node, tool=tool, contract=contract), of_type(contract.returns)
+    body = plain_body(tool)
+    is_async = inspect.iscoroutinefunction(body)
+    node = dataclasses.replace(node, contract=contract, body=body, is_async=is_async)
+    return node, of_type(contract.returns)
 
 
 def _check_arguments(
@@ -119,10 +127,10 @@ def _path_of(template: Any) -> tuple[str, ...] | None:
 
 async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     """See `Kind.run`. What changes nothing may be broken off."""
-    assert node.tool is not None
+    assert node.body is not None
     assert node.contract is not None
     arguments = fill(node.step.args, place.variables)
-    call = interpreter.session.acall(node.tool, **arguments)
+    call = interpreter.session.arun(node.contract, arguments, node.body, is_async=node.is_async)
     if node.contract.effect in ("write", "scope"):
         value = await call
     else:
