@@ -42,6 +42,11 @@ def test_the_example_waits_is_signalled_and_ends(shop: Path) -> None:
     assert code == 0
     assert "waits for the signal approved" in said
     assert json.loads((shop / "stock.json").read_text()) == {"apple": 7, "pear": 9}
+    assert said.splitlines()[-2:] == [
+        "To let it go on:",
+        "  rollcage workflow signal first approved --data JSON",
+    ]
+    assert rollcage("show", "first")[1].endswith(said.splitlines()[-1] + "\n")
     sent = ("signal", "first", "approved", "--data", "true", "--by", "ann", "--once", "mail 7")
     assert rollcage(*sent)[0] == 0
     assert rollcage(*sent)[0] == 1
@@ -66,6 +71,20 @@ def test_findings_exit_with_one(shop: Path) -> None:
     assert "orders.yaml:20: steps.ship.call: there is no tool 'shipp'; did you mean 'ship'?" in said
     found = json.loads(rollcage("check", "orders.yaml", "--json", *TOOLS)[1])
     assert [each["code"] for each in found["findings"]] == ["unknown_tool"]
+
+
+def test_findings_are_wrapped_on_a_terminal(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = (shop / "orders.yaml").read_text()
+    plan = plan.replace("call: ship", "call: no_tool_has_a_name_that_is_as_long_as_this_one_is")
+    (shop / "orders.yaml").write_text(plan)
+    whole = rollcage("check", "orders.yaml", *TOOLS)[1]
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = Text.from_ansi(rollcage("check", "orders.yaml", *TOOLS)[1]).plain.splitlines()
+    assert len(lines) > 1
+    assert lines[0].startswith("orders.yaml:20: ")
+    assert all(len(line) <= 60 for line in lines)
+    assert " ".join(line.strip() for line in lines) == whole.strip()
 
 
 def test_the_example_is_not_written_over_another(shop: Path) -> None:

@@ -187,7 +187,7 @@ def run(
     queue: QueueOption = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Run a server behind a guard, for one client at standard input and output."""
+    """Run a server behind a guard, for one client at stdin and stdout."""
     log_to_stderr()
     asks = ClientApprover(lambda: open_store(store).secret_key())
 
@@ -223,7 +223,10 @@ def serve(
     ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Guard a server for clients that come by HTTP, on loopback: http://127.0.0.1:PORT/mcp."""
+    """Guard a server for clients that connect by HTTP.
+
+    It listens on loopback: http://127.0.0.1:PORT/mcp.
+    """
     log_to_stderr()
     try:
         from rollcage_mcp.http_proxy import serve_http
@@ -268,7 +271,7 @@ def ops(
     ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Serve runs, undo and approvals as tools, at standard input and output.
+    """Serve runs, undo and approvals as tools, at stdin and stdout.
 
     An approval counts only if it comes from somebody else than the agent whose call it is.
     """
@@ -309,7 +312,10 @@ def serve_tools(
     queue: QueueOption = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Serve functions declared with @rollcage.tool, guarded, at standard input and output."""
+    """Serve functions declared with @rollcage.tool, guarded.
+
+    At standard input and output.
+    """
     log_to_stderr()
     own = load_tools(tools) if tools or not plans else []
     functions = [each for each in own if not isinstance(each, Contract)]

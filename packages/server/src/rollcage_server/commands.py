@@ -158,7 +158,7 @@ def revoke(
     tokens: TokensFileOption = _DEFAULT_TOKENS,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Take a token back: from now on, nobody is known by it, and its sessions are over."""
+    """Revoke a token, and end its sessions."""
     gone = TokenFile(tokens).revoke(id)
     if as_json:
         print_json(_data(gone))

@@ -108,7 +108,7 @@ def uninstall(
     yes: YesOption = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Take back what rollcage mcp install has changed in a client's configuration.
+    """Undo what rollcage mcp install has changed.
 
     Each server is started again just as it was before. Where somebody has changed what was
     installed, nothing is written.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +30,7 @@ from rollcage_workflow.commands.given import (
 )
 from rollcage_workflow.commands.progress import ProgressTable
 from rollcage_workflow.commands.steering import add_commands
+from rollcage_workflow.commands.waiting import commands_for
 from rollcage_workflow.errors import PlanInvalid
 from rollcage_workflow.example import PLAN, TOOLS
 from rollcage_workflow.graph import Checked
@@ -103,7 +105,7 @@ def check(
             print_json({"findings": found})
         else:
             for finding in error.findings:
-                console().print(Text(visible(str(finding))), soft_wrap=True)
+                _print_finding(visible(str(finding)))
         raise typer.Exit(DIFFERENT) from None
     if as_json:
         print_json({"findings": [], "name": checked.plan.name, "digest": checked.plan.digest})
@@ -138,7 +140,7 @@ def run(
     else:
         with ProgressTable(console(error=True)) as progress:
             found = asyncio.run(run_plan(checked, inputs, on_step=progress.on_step, **options))
-    _show(found, as_json=as_json)
+    _show(found, store, as_json=as_json)
 
 
 @workflow.command(name="list")
@@ -163,7 +165,7 @@ def list_(
 @workflow.command()
 def show(id: IdArgument, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:  # noqa: A002
     """Show the state of an execution, with its steps."""
-    _show(_found(store, id), as_json=as_json)
+    _show(_found(store, id), store, as_json=as_json)
 
 
 @workflow.command()
@@ -178,7 +180,9 @@ def signal(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Send an execution a signal: each wait takes the next one of its name.
+    """Send an execution a signal.
+
+    Each wait takes the next one of its name.
 
     Exits with 1 where it was sent under the same --once before.
     """
@@ -256,7 +260,20 @@ def _checked(plan: Path, tools: list[str] | None, workflows: Sequence[Path] | No
     return check_plan(str(plan), loaded, {path.stem: str(path) for path in workflows or ()})
 
 
-def _show(found: Execution, *, as_json: bool) -> None:
+def _print_finding(text: str) -> None:
+    """On a terminal, its lines after the first are indented; elsewhere it is one line."""
+    if console().is_terminal:
+        text = textwrap.fill(
+            text,
+            console().width,
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    console().print(Text(text), soft_wrap=True)
+
+
+def _show(found: Execution, store: str, *, as_json: bool) -> None:
     if as_json:
         print_json(_data(found, steps=True))
         return
@@ -277,6 +294,10 @@ def _show(found: Execution, *, as_json: bool) -> None:
         row = (step.path, step.name, step.state, took)
         table.add_row(*(Text(visible(text)) for text in row))
     console().print(table)
+    if commands := commands_for(found, open_store(store)):
+        console().print("To let it go on:")
+        for command in commands:
+            console().print(Text(visible(f"  {command}")), soft_wrap=True)
 
 
 def _data(found: Execution, *, steps: bool) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def pause(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Let no step of an execution begin until it is resumed; what is in flight ends."""
+    """Pause an execution: no step begins; what is in flight ends."""
     found = Commands(open_store(store)).pause(id, by=who(by), reason=reason)
     _print_state(found, f"to go on: rollcage workflow resume {visible(id)}", as_json=as_json)
 
@@ -107,7 +107,7 @@ def resume(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """End an execution's pause, and have a worker make the next attempt."""
+    """End an execution's pause; a worker makes the next attempt."""
     key = Commands(open_store(store)).resume(id, by=who(by), again=again)
     if as_json:
         print_json({"id": id, "command": key})
@@ -133,7 +133,7 @@ def cancel(
 
 
 def reconcile(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
-    """Have the next attempt made at all executions that were cut off, or that wait."""
+    """Have a worker go on with executions that were cut off or wait."""
     found = reconcile_store(open_store(store))
     if as_json:
         print_json({"woken": found})
@@ -152,7 +152,10 @@ def schedule(
     by: ByOption = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Have a plan started again and again, by workers with an engine's database."""
+    """Have workers start a plan again and again.
+
+    They need an engine's database: rollcage worker --engine.
+    """
     inputs = given_inputs(given) if given else {}
     Schedules(open_store(store)).put(Schedule(name, plan, cron, who(by), inputs, zone))
     console().print(f"{visible(name)} is scheduled: {visible(cron)} {visible(zone or 'UTC')}")
