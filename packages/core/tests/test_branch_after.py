@@ -46,12 +46,12 @@ def test_10_their_tasks_come_in_any_order(program: Program) -> None:
     with folder() as root:
         lab = Lab(root)
         lab.through(program)
-        given, ran = lab.given, len(lab.tools.ran)
+        given, ran = lab.given, len(lab.ran)
         for seed in range(4):
             lab.shuffle = seed
             lab.once(program, replay="offline", source=lab.path(lab.newest))
             assert lab.given == given
-            assert len(lab.tools.ran) == ran
+            assert len(lab.ran) == ran
 
 
 performed: list[str] = []

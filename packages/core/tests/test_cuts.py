@@ -203,12 +203,12 @@ def test_10_calls_come_in_any_order_within_their_turn(program: Program, seed: in
 
 def comes_in_any_order(lab: Lab, program: Program, seed: int) -> None:
     """What a lab has just done is replayed offline, three times, in other orders."""
-    given_back, ran = lab.given, len(lab.tools.ran)
+    given_back, ran = lab.given, len(lab.ran)
     for generation in range(1, 4):
         lab.shuffle = seed + 1000 * generation
         lab.once(program, replay="offline", source=(lab.store, lab.newest))
         assert lab.given == given_back
-        assert len(lab.tools.ran) == ran
+        assert len(lab.ran) == ran
 
 
 SHUFFLED: list[Program] = [  # by a search

@@ -6,18 +6,19 @@ in another form; what each operation gave back, and how many bodies ran, is what
 
 import asyncio
 import dataclasses
+import functools
 import itertools
 import random
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from programs import folder
 from rollcage import Halt, Session, SessionHalted, UnknownOutcome, tool
 from rollcage.store import JsonlStore
 from rollcage.trace import Worlds, check_events
@@ -57,37 +58,47 @@ class Bodies:
         return "same" if op.does == "same" else f"{op.tool} {op.arg} #{next(self.numbers)}"
 
 
-def make_tools(bodies: Bodies) -> dict[str, Any]:
+_bodies: ContextVar[Bodies] = ContextVar("bodies")  # of the run that is executed
+
+
+@functools.cache
+def make_tools() -> dict[str, Any]:
+    """The tools of all runs: declaring them takes longer than most runs do."""
+
     @tool(effect="write")
     async def write(arg: int, does: str) -> str:
         await asyncio.sleep(0)
-        return bodies.body(Op("write", arg, does))
+        return _bodies.get().body(Op("write", arg, does))
 
     @tool(effect="read")
     async def read(arg: int, does: str) -> str:
         await asyncio.sleep(0)
-        return bodies.body(Op("read", arg, does))
+        return _bodies.get().body(Op("read", arg, does))
 
     @tool(effect="pure")
     async def pure(arg: int, does: str) -> str:
-        return bodies.body(Op("pure", arg, does))
+        return _bodies.get().body(Op("pure", arg, does))
 
     @tool(effect="write")
     async def outer(arg: int, does: str) -> str:
         first = await write(arg, "new")
         seen = await read(arg, "new")
         second = await write(arg, "new")
-        return f"{bodies.body(Op('outer', arg, does))}: {first}, {seen}, {second}"
+        return f"{_bodies.get().body(Op('outer', arg, does))}: {first}, {seen}, {second}"
 
     @tool(effect="write")
     async def fresh_write(arg: int, does: str) -> str:
-        return bodies.body(Op("fresh_write", arg, does))
+        return _bodies.get().body(Op("fresh_write", arg, does))
 
     @tool(effect="read")
     async def fresh_read(arg: int, does: str) -> str:
-        return bodies.body(Op("fresh_read", arg, does))
+        return _bodies.get().body(Op("fresh_read", arg, does))
 
-    named = (write, read, pure, outer, fresh_write, fresh_read)
+    @tool(effect="read")
+    async def model(arg: int, does: str) -> str:
+        return _bodies.get().body(Op("model", arg, does))
+
+    named = (write, read, pure, outer, fresh_write, fresh_read, model)
     return {each.__name__: each for each in named}
 
 
@@ -95,18 +106,16 @@ async def execute(
     session: Session, program: Program, bodies: Bodies, *, at_once: bool
 ) -> list[list[Outcome]]:
     """Run a program: each turn's calls at once, or one after another."""
-    tools = make_tools(bodies)
-    model = tool(effect="read", name="model")(tools["read"].__wrapped__).__rollcage_contract__
+    tools = make_tools()
+    model = tools["model"]
+    _bodies.set(bodies)
 
     async def one(op: Op) -> Outcome:
         try:
             if op.tool == "model":
-
-                async def answer(arg: int, does: str) -> str:
-                    return bodies.body(Op("model", arg, does))
-
                 asked = {"arg": op.arg, "does": op.does}
-                return "ok", await session.arun(model, asked, answer, kind="model")
+                contract, answer = model.__rollcage_contract__, model.__wrapped__
+                return "ok", await session.arun(contract, asked, answer, kind="model")
             return "ok", await tools[op.tool](arg=op.arg, does=op.does)
         except (UnknownOutcome, TimeoutError, SessionHalted):
             return "unknown", None  # cut off itself, or the calls of its own body were
@@ -176,11 +185,8 @@ class Lab:
 
 @contextmanager
 def lab() -> Iterator[Lab]:
-    folder = Path(tempfile.mkdtemp(prefix="rollcage-laws-"))
-    try:
-        yield Lab(folder)
-    finally:
-        shutil.rmtree(folder)
+    with folder() as root:
+        yield Lab(root)
 
 
 # --- random programs -----------------------------------------------------------------------------

@@ -7,13 +7,13 @@ time on a host with another clock. At the end each of its effects is there once,
 import dataclasses
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from programs import folder
 from rollcage import Blocked, DidNotHappen, Happened, Session, current_step, tool
 from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore, newest_run
@@ -138,8 +138,8 @@ BACK = [
 def test_12_a_clock_that_jumps_loses_nothing_and_doubles_nothing(
     program: list[str], generations: list[tuple[Host, End]], last: Host
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        store, world = JsonlStore(folder), World()
+    with folder() as root:
+        store, world = JsonlStore(root), World()
         before = run(store, world, ["double"], last, None)  # of a day before: it ended well
         for host, end in generations:
             session = run(store, world, program, host, end)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import random
 import shutil
 import tempfile
@@ -172,11 +173,14 @@ class World:
 
 
 class Tools:
-    """The tools of a lab, on its present world."""
+    """The tools of all labs, on the present world of the lab that `Lab.tools` was last asked for.
 
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-        self.ran: list[str] = []  # bodies that ran, by label
+    They are declared once in a process: to declare them takes as long as to run a program.
+    """
+
+    lab: Lab
+
+    def __init__(self) -> None:
         self.by_name = self._make()
 
     def _deed(self, token: str, sign: int) -> None:
@@ -187,7 +191,7 @@ class Tools:
 
     def body(self, label: str, does: str, inside: Iterable[str] = ()) -> str:
         """What the body of a write does, behind the calls `inside` of it."""
-        self.ran.append(label)
+        self.lab.ran.append(label)
         step = current_step()
         assert step is not None
         key = step.idempotency_key
@@ -215,7 +219,7 @@ class Tools:
 
     def look(self, label: str, does: str) -> str:
         """What the body of a read, a pure call or a model does."""
-        self.ran.append(label)
+        self.lab.ran.append(label)
         if does == "fail":
             raise ValueError(f"{label} failed")
         return label
@@ -299,6 +303,11 @@ class Tools:
         return [stream, thread]
 
 
+@functools.cache
+def _tools() -> Tools:
+    return Tools()
+
+
 def asks(step: StepView) -> Verdict | None:
     """A rule that has the operator asked."""
     return Verdict.ask("may it?") if step.args.get("does") in ("wait", "refuse") else None
@@ -323,13 +332,12 @@ class Lab:
         root: Path,
         world: World | None = None,
         shuffle: int | None = None,
-        tools: Tools | None = None,
     ) -> None:
         self.root = root
         self.job = "job"
         self.shuffle = shuffle  # the seed of the order in which calls of a turn come; None: as told
         self.world = world or World()
-        self.tools = tools or Tools(self)
+        self.ran: list[str] = []  # bodies that ran, by label
         self.inner: dict[str, tuple[Node, ...]] = {}
         self.session: Session | None = None
         self.given: list[str] = []
@@ -338,6 +346,13 @@ class Lab:
         self.clock: Callable[[], Clock] | None = None  # makes that of each session
         self.asks = True  # the operator, of the calls that wait for that
         self.pauses = Pauses(self)
+
+    @property
+    def tools(self) -> Tools:
+        """The tools, on this lab."""
+        tools = _tools()
+        tools.lab = self
+        return tools
 
     def path(self, run: str) -> Path:
         return self.root / "runs" / f"{run}.jsonl"
