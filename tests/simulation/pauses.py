@@ -109,7 +109,7 @@ class Overseer:
             try:
                 scheduler.sleep(LOOKS)
                 with pausing._lock:
-                    stands = bool(pausing._stands())
+                    stands = bool(pausing._holds())
             finally:  # one that was killed finds out at its next point
                 if stands:
                     asyncio.get_running_loop().call_soon(look, pausing, waits)

@@ -1,4 +1,4 @@
-"""A run is set aside: nothing goes on with it, and what it did stays done."""
+"""A run is set aside: no session continues it, and its effects stay."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def abandon_run(
 ) -> None:
     """Set a run aside, and all that it builds on: the next session of its job starts over.
 
-    Nothing is undone: what it did stays done, and is done again where the job asks for it. To
-    undo it, use `undo_run`, before that or afterwards. It can still be looked at and replayed
+    Nothing is undone: its effects stay, and a new run of the job performs them again. To undo them,
+    use `undo_run`, before that or afterwards. It can still be looked at and replayed
     offline.
 
     Args:
@@ -37,7 +37,7 @@ def abandon_run(
         SessionError: another run builds on it, it was abandoned before, or it only looked back.
     """
     own = open_store(store)
-    own.read(run)  # or a folder is made where there is no store
+    own.read(run)  # otherwise a folder would be made if there is no store
     with own.opening():
         writer = own.reopen(run)
         try:

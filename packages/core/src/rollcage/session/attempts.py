@@ -1,4 +1,4 @@
-"""Work that a framework starts over within one session: what it had done is given back.
+"""Work that a framework starts over within one session: what was done before is not done again.
 
 A retry policy, an interrupt that was answered, or an error that somebody has dealt with, starts a
 node from its first line. That is a resume, in one process: calls that ended are not made again.
@@ -30,7 +30,7 @@ class _Ended(NamedTuple):
     """A call that ended, with what it came to."""
 
     order: int
-    key: Key  # with the names of the works that it stands in, below the one that holds this
+    key: Key  # with the names of the works that it is in, below the one that holds this
     origin: tuple[str, int]
     answer: Returned | Raised
     name: str
@@ -47,7 +47,7 @@ class _TriedWork:
         self.asked: set[Key] = set()  # in either, whatever became of it
 
     def behind(self, key: Key) -> list[_Ended]:
-        """What a new write would leave behind: one that was asked for before is no new one."""
+        """The writes that a new write would leave behind; one asked for before is not new."""
         if key in self.asked:
             return []
         return [each for each in self.left if each.is_write and each.key[0] == key[0]]
@@ -61,13 +61,13 @@ class _TriedWork:
 
 
 class Attempts:
-    """Gives back what a call came to in an earlier attempt at the work that it is a part of.
+    """Gives a call the outcome that it had in an earlier attempt at the work it belongs to.
 
     Args:
         driver: of the run.
         run: the run's id.
         at: what a command line needs to find the store.
-        halts: whether a write that leaves others of an earlier attempt behind halts the session.
+        halts: whether a write that leaves writes of an earlier attempt behind halts the session.
     """
 
     def __init__(self, driver: Driver, run: str, at: str, *, halts: bool) -> None:
@@ -80,7 +80,7 @@ class Attempts:
         self._lock = threading.Lock()
 
     def flow(self, progress: Progress, flow: Flow, attempts: Sequence[WorkAttempt]) -> Flow:
-        """The flow of a call in a piece of work; one that ended in an earlier attempt is it."""
+        """The flow of a call in a piece of work; one that ended before is not run."""
         call = progress.call
         around = None if call.parent is None else call.parent.call.key
         key: Key = (around, _plain(call.branch, inside=around is not None), call.key)
@@ -124,7 +124,7 @@ class Attempts:
         return answer
 
     def _begun(self, attempts: Sequence[WorkAttempt]) -> list[_TriedWork]:
-        """The works around a call, from the outermost; those that are started over begin anew."""
+        """The works around a call, from the outermost; those that are started over begin again."""
         works: list[_TriedWork] = []
         place: tuple[str, ...] = ()
         undone = self._driver.ledger.branches.undone
@@ -137,14 +137,14 @@ class Attempts:
                     self._works.popitem(last=False)
             elif attempt.by is not work.attempt.by or attempt.number != work.attempt.number:
                 self._start_over(place, work, attempt)
-            if work.left:  # what was undone, and whatever came after it, holds no longer
+            if work.left:  # what was undone, and whatever came after it, no longer holds
                 holds = itertools.takewhile(lambda each: each.origin not in undone, work.left)
                 work.left = [*holds]
             works.append(work)
         return works
 
     def _start_over(self, place: tuple[str, ...], work: _TriedWork, attempt: WorkAttempt) -> None:
-        """Leave what was made to the next attempt; a failure that nothing came after is made anew.
+        """Leave what was done to the next attempt; a failure that nothing came after runs again.
 
         A retry starts all the works inside of it over, too. One that goes on from a memory does
         not: what those did is held there.
@@ -170,6 +170,6 @@ def _below(names: tuple[str, ...], key: Key) -> Key:
 
 
 def _plain(branch: str, *, inside: bool) -> tuple[str, ...]:
-    """The names of the branches that a call stands in; how often each was opened does not count."""
+    """The names of the branches that a call is in, without how often each was opened."""
     names = branch.split("/") if branch else []
     return tuple(name.partition("#")[0] for name in names[1 if inside else 0 :])

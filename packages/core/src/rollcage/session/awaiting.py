@@ -35,7 +35,7 @@ class _Work(Generic[T]):
         self.done: Final[asyncio.Future[None]] = self._loop.create_future()
 
     def start(self, where: str, *, or_here: bool = False) -> None:
-        """Do it in a thread; where the system has none for it, do it here or raise RuntimeError."""
+        """Do it in a thread; if the system has none for it, do it here or raise RuntimeError."""
         try:
             in_threads_of(where, self._run)
         except RuntimeError:
@@ -89,13 +89,13 @@ class _Work(Generic[T]):
 async def in_thread(
     where: str, do: Callable[[Callable[[], None]], T], undo: Callable[[T], None]
 ) -> T:
-    """Do what may block in a thread, in the context of here; the loop goes on meanwhile.
+    """Do what may block in a thread, in this context; the loop goes on meanwhile.
 
     Args:
         where: whose threads these are: what blocks one place keeps nobody from another.
-        do: is given a function that it calls where it could still stop; that raises `Withdrawn`.
-        undo: what is done with its result where the task was cancelled meanwhile; in that thread,
-            unless it was done by then.
+        do: is given a function to call while it can still stop; that raises `Withdrawn`.
+        undo: what is done with its result if the task was cancelled meanwhile; in that thread,
+            unless it was done already.
     """
     work = _Work(do, undo)
     try:
@@ -121,10 +121,10 @@ def perform(flow: Generator[Callable[[], T], T, None]) -> None:
 
 
 async def perform_in_thread(where: str, flow: Generator[Callable[[], T], T, None]) -> None:
-    """Do each in a thread; to its end, also where the task is cancelled: that is raised then.
+    """Do each in a thread; to its end, also if the task is cancelled: that is raised then.
 
     A task that is forgotten can't wait: what is being done ends without it. So does what is still
-    to be done where its loop is gone.
+    to be done if its loop is gone.
     """
     cancelled: asyncio.CancelledError | None = None
     try:

@@ -48,7 +48,7 @@ __all__ = ["Calls", "Kind"]
 R = TypeVar("R")
 Kind = Literal["tool", "model"]
 
-_NOTHING_ELSE: Final = Instead()  # what a framework's body comes to, where its adapter says nothing
+_NOTHING_ELSE: Final = Instead()  # of a framework's body, if its adapter says nothing
 
 
 class Calls:
@@ -62,10 +62,10 @@ class Calls:
         driver: performs what the flows of the calls ask for; it has the ledger.
         means: what the calls are made with.
         deciding: who decides on them, and what they say.
-        following: the memory of a framework, where one is followed.
-        once: what calls came to that a framework may repeat.
-        attempts: what those came to that it makes again as it starts their work over.
-        nesting: where this was entered.
+        following: the memory of a framework, if one is followed.
+        once: the outcomes of calls that a framework may repeat.
+        attempts: the outcomes of calls of work that it may start over.
+        nesting: the context in which this was entered.
         forgotten: called with this when nobody is left who could make a call.
     """
 
@@ -130,7 +130,7 @@ class Calls:
 
     @property
     def facade(self) -> FacadeGuard | None:
-        """What the agent gets of the registry of tools; None where that is not restricted."""
+        """What the agent gets of the registry of tools; None if that is not restricted."""
         return self.means.facade
 
     def replays_undone(self, branch: str) -> bool:
@@ -138,7 +138,7 @@ class Calls:
         return self.driver.ledger.branches.replays_undone(branch)
 
     def here(self) -> Scope:
-        """Where a call of this run stands in this context."""
+        """The place of a call of this run in this context."""
         return scope_of(self)
 
     # --- calls -----------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class Calls:
         return self._repeated(progress, flow, scope)
 
     def _repeated(self, progress: Progress, flow: Flow, scope: Scope) -> Flow:
-        """The flow of a call that a framework may make again: that gives its outcome again."""
+        """The flow of a call that a framework may make again: then its outcome is given again."""
         if scope.once is not None:
             return self.once.flow(progress, flow, failed=scope.once)
         memory = self.following.memory
@@ -368,7 +368,7 @@ class Calls:
         orphans: tuple[Entry, ...],
         waits: bool,  # noqa: FBT001 - the engine calls it
     ) -> Generator[Request, Any, str]:
-        """Undo what a new write would leave behind."""
+        """Undo the effects that a new write would leave behind."""
         request = UndoRequest(run=self.run_id, only=orphans, is_async=waits)
         return take_back(request, self.setting, self)
 
@@ -379,12 +379,12 @@ class Calls:
     # --- sessions inside -------------------------------------------------------------------------
 
     def lend(self, scope: Scope) -> Lent:
-        """What a session takes over that is entered at this place of this one."""
+        """What a session that is entered at this place of this one takes over."""
         step = 0 if scope.step is None else scope.step.number
         above = Above(self._gate, scope.ask or self.means.ask, self.deciding.terms, step)
         return Lent(above, self.driver, self._seal, self.means.types, self.means.enforce)
 
 
 def _chunks(contract: Contract, body: Callable[..., Any]) -> Instead | None:
-    """What an approver may make of a stream: its answer is the one chunk."""
+    """How an approver may answer in place of a stream: with one chunk."""
     return None if contract.framework else Instead(body, lambda value: [value])

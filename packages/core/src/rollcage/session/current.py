@@ -28,8 +28,8 @@ class CurrentStep:
         name: the tool's name.
         idempotency_key: the same whenever this step is run again in a resume of the run (64 hex
             digits); hand it to the service that the tool calls.
-        before: what the tool's `observe` saw, for its undo; None where it declares none. A body
-            that locks what it changes can refuse where somebody else has changed it since.
+        before: what the tool's `observe` saw, for its undo; None if it declares none. A body that
+            locks what it changes can refuse if somebody else has changed it since.
     """
 
     run: str
@@ -64,7 +64,7 @@ def step_here() -> tuple[str, int] | None:
 
 
 def entering(session: Enclosing, enforce: Enforce) -> Callable[[OpenStep], Any]:
-    """What enters the body of a step of this session, and holds it to its permissions so far."""
+    """What enters the bodies of this session's steps, and enforces their permissions that far."""
     if enforce == "off":
         return functools.partial(_enter_body, session)
     based = functools.partial(grants_of, base=str(Path.cwd()))
@@ -73,7 +73,7 @@ def entering(session: Enclosing, enforce: Enforce) -> Callable[[OpenStep], Any]:
 
 
 def _enter_body(session: Enclosing, step: OpenStep) -> Token[Scope | None]:
-    """Make `step` the one whose body is running in its session; `around.reset` ends that."""
+    """Make `step` the one whose body is running in its session, until `around.reset`."""
     inside = scope_of(session).inside
     agent, branch = step.call.agent, step.branch.name
     return around.set(Scope(session, agent=agent, branch=branch, step=step, inside=inside))
@@ -94,7 +94,7 @@ def _enter_watched(
 
 
 def _watched() -> Watch | None:
-    """The watch of the body whose context this is; inside of another tool's, it is that one's."""
+    """The watch of the body that runs in this context: the innermost."""
     scope = around.get()
     while scope is not None and scope.step is None:
         scope = scope.calls.nesting.outer  # a session that a body has entered counts as its own

@@ -1,4 +1,4 @@
-"""Declared tools: functions with a contract attached, guarded where a session is around them."""
+"""Declared tools: functions with a contract attached, guarded inside of a session."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 open_sessions: Final[weakref.WeakValueDictionary[int, Enclosing]] = weakref.WeakValueDictionary()
 """The sessions of this process that are open, by the `id` of their calls.
 
-It keeps none: one that all have forgotten who could call in it is left by that (see `enter`).
+It keeps none alive: a session that nobody can call any more is left (see `forgotten`).
 """
 
 

@@ -18,7 +18,7 @@ EndStatus = Literal["ok", "error", "halted", "paused", "partial", "would_write",
 `ok`: cleanly, and all that its source recorded was asked for; `error`: by an exception; `halted`:
 it may not go on; `paused`: it waits for an approval, an interrupt or a signal; `partial`: cleanly,
 while recorded effects were never asked for. The next session of the job builds on any but `ok`. A
-fork is `partial` where it never came to the step that it changes. One that is not live may end as
+fork is `partial` if it never came to the step that it changes. One that is not live may end as
 it comes to a write that it may not do (`would_write`), or to a call that somebody has to approve
 (`would_ask`).
 """

@@ -77,8 +77,8 @@ class UndoOptions(PlanOptions, total=False):
 def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoReport:
     """Undo what a run did after step `to`, and all of its source that it had not come to.
 
-    The undo is appended to the run's trace; one that was cut off goes on where it was. Afterwards,
-    the next session of this name replays up to `to`, and runs on.
+    The undo is appended to the run's trace; one that was interrupted is continued. Afterwards, the
+    next session of this name replays up to `to` and runs the rest.
 
     Args:
         store: where the run is kept.
@@ -90,14 +90,14 @@ def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoRepo
               `@rollcage.tool`, contracts, or a mapping of them; None: all that this process
               declared; `...` among others: those, too, but for the names that are given.
             * `in_doubt`: what is done with a step whose outcome is unknown: `"list"` it, or
-              `"restore"` what was before, where its plan was made by then.
+              `"restore"` what was before, if its plan had been made.
             * `expected`: the plan that somebody has seen (see `plan_undo`), or its digest. It is
-              compared while nobody else can write the run: where the undo would do something else,
-              nothing is done. Of a plan, all the rest may be left, after an undo was cut off.
+              compared while nobody else can write the run: if the undo would do something else,
+              nothing is done. After an interrupted undo, it may be what is left of the plan.
             * `gate`: what decides on each compensating call, as in `Session`.
             * `policy`: a policy, or the file that it is in; as the first of `gate`.
             * `rules`: rules, as the last of `gate`.
-            * `approver`: decides where a rule asks.
+            * `approver`: decides if a rule asks.
             * `observers`: each is notified of what becomes of each step, as in `Session`.
             * `durability`: as in `Session`.
 
@@ -158,9 +158,9 @@ def _expecting(request: UndoRequest, options: UndoOptions) -> UndoRequest:
 
 @contextlib.contextmanager
 def _reopened(store: Where, run: str, options: UndoOptions) -> Generator[Calls]:
-    """The calls of a run that was there before: what is done in it is appended to that."""
+    """The calls of a finished run; they are appended to its trace."""
     own = open_store(store)
-    own.read(run)  # or a folder is made where there is no store
+    own.read(run)  # otherwise a folder would be made if there is no store
     guards = all_given(
         options.get("gate", ()),
         policy=options.get("policy"),
@@ -215,9 +215,9 @@ def _reopened(store: Where, run: str, options: UndoOptions) -> Generator[Calls]:
 def _recorded(
     run: OpenRun, lineage: Lineage, lent: Lent | None = None
 ) -> tuple[Sealing, FacadeGuard | None]:
-    """What stands for secrets in a run, and what was approved for it.
+    """What replaces secrets in a run, and what was approved for it.
 
-    What was approved then, or is now, may undo what it has done.
+    What was approved then, or is now, may undo its effects.
     """
     settings = lineage.settings
     given = settings.get("facade")
@@ -230,7 +230,7 @@ def _recorded(
 def _looked_at(
     store: Where, run: str, options: PlanOptions
 ) -> tuple[Looking, Setting, FacadeGuard | None]:
-    """What performs a look at a run, what the flow of one needs to know, and what was approved."""
+    """What reads a run without changing it, what its flow needs to know, and what was approved."""
     opened, lineage = OpenRun.inspect(open_store(store), run)
     seal, facade = _recorded(opened, lineage)
     setting = Setting(

@@ -29,7 +29,7 @@ class MemoryFollower:
         gate: counts what is seen.
         names: those of the agents that are recorded.
         clock: the time.
-        here: where a call stands in the present context.
+        here: the place of a call in this context.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class MemoryFollower:
         self.memory = self.memory or memory
 
     def standing(self) -> Standing | None:
-        """Where the framework stands in this context; None where no memory is followed."""
+        """The framework's position in this context; None if no memory is followed."""
         return None if self.memory is None else self.memory.here()
 
     def seen(self, histories: Mapping[str, Iterable[str]]) -> None:
@@ -74,7 +74,7 @@ class MemoryFollower:
     def before(
         self, start: Callable[[], Flow], chunks: Callable[[Flow], AsyncGenerator[Any]]
     ) -> AsyncIterator[Any]:
-        """A stream, before which a memory has to be looked at where one is followed."""
+        """A stream; if a memory is followed, that is looked at before it begins."""
         return chunks(start()) if self.memory is None else self._before(start, chunks)
 
     async def _before(
@@ -86,7 +86,7 @@ class MemoryFollower:
                 yield chunk
 
     def _places(self) -> Iterator[Spot]:
-        """Where the recorded steps stand that nobody has asked for, of the body around this."""
+        """The places of the recorded steps that nobody has asked for, in the body around this."""
         driver, scope = self._driver, self._here()
         driver.check_process()
         with driver.lock:

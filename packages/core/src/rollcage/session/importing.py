@@ -44,7 +44,7 @@ def import_session(
     Raises:
         DetectorMissing: what finds credentials is not installed.
     """
-    # Made as one that runs nothing: that is no fork, whatever fork its process was started as.
+    # Made as one that runs nothing: that is never a fork, even if its process was started as one.
     session = Session(name, store=store, replay="offline", secrets="detected", clock=clock)
     opening = session._opening  # noqa: SLF001 - of its room
     digest = opening.key.sign(source.decode("utf-8", "surrogateescape"))
@@ -57,7 +57,7 @@ def import_session(
 
 
 def imported_run(store: Store, clock: Clock) -> RunInfo | None:
-    """The run that a session with this clock would write, where the store has it."""
+    """The run that a session with this clock would write, if the store has it."""
     run = uuid7(clock.wall() // 1_000_000, clock.random(10))
     try:
         return store.info(run)

@@ -1,4 +1,4 @@
-"""A job: what a session is to go on with, by its name and its input."""
+"""A job: which run a session continues, by its name and its input."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SHOWN: Final = 1000  # bytes of an input that the trace holds as it is
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobRequest:
-    """Which run a session goes on with, and how.
+    """Which run a session continues, and how.
 
     Attributes:
         name: of the job.
-        input: the digest of what it works on; None where it was given none.
+        input: the digest of what it works on; None if it was given none.
         replay: what the session does with what is recorded.
-        source: the run that is named, where one is.
-        within: how old the last line of a run may be that is gone on with (µs); None: any age.
+        source: the run that is named, if one is.
+        within: how old the last line of a run that is continued may be (µs); None: any age.
         clock: the time now (Unix, ns).
         fork: what a fork was asked to be; the run is the one that it names.
     """
@@ -68,7 +68,7 @@ class JobRequest:
         return found
 
     def check(self, info: RunInfo, store: Store) -> None:
-        """Whether this run may be gone on with.
+        """Check that this run may be continued.
 
         Raises:
             RunAbandoned: it was set aside.
@@ -89,7 +89,7 @@ class JobRequest:
             )
 
     def check_age(self, run: str, time: int, store: Store) -> None:
-        """Whether a run was last written to (at a `time`) lately enough to be gone on with.
+        """Check that a run was last written to (at a `time`) recently enough to be continued.
 
         Only wall clocks can say. By one that was set back since, it may be from the future: it
         counts as new, for what was done must not be done twice.

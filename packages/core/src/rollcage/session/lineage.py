@@ -123,7 +123,7 @@ def _find_source(store: Store, job: JobRequest) -> SourceRun:
 
 
 def _mode_of(reader: Reader, run: str) -> str:
-    """How a run was recorded, as the index says, or, where there is none, its first line."""
+    """How a run was recorded: as the index says, or, if it has no entry, its first line."""
     if isinstance(reader, Store):
         return reader.info(run).mode
     trace = reader.read(run)
@@ -174,7 +174,7 @@ def read_lineage(
 ) -> Recording:
     """The recording of a source and of all that it builds on, transitively.
 
-    Where it is resumed, each that it builds on is locked, into `locks`, so that nobody else resumes
+    If it is resumed, each that it builds on is locked, into `locks`, so that nobody else resumes
     them too; the source itself is locked already. `settings` are what the runs must have been
     recorded with. If one of them has an order to pause, that order comes to the `pauses`, those of
     newer runs first: it holds for what resumes it, too.
@@ -265,7 +265,7 @@ def read_traces(
     Args:
         reader: where they come from.
         run: the newest of them.
-        locks: where given, each but the newest is locked, into it.
+        locks: if given, each but the newest is locked, into it.
         settings: what they must have been recorded with.
         whole: what an unfinished run builds on must be there.
     """

@@ -25,18 +25,18 @@ class Means:
 
     Attributes:
         gate: decides on each call.
-        seal: makes what stands for a secret.
+        seal: makes what replaces a secret.
         tools: those that plans can name.
-        ask: who is asked where a rule asks, if anybody.
+        ask: who is asked if a rule asks; None: nobody.
         actor: who the run acts for; empty: the job's name.
         types: that recorded values come back as.
-        facade: what the agent gets of the registry of tools, where that is restricted.
+        facade: what the agent gets of the registry of tools, if that is restricted.
         enforce: what becomes of a body that goes beyond its permissions.
         unguarded: what becomes of a tool that is called past every session.
         durable: wait for the disk before a write runs, and before its outcome counts.
         observers: are notified of what becomes of each step.
         clock: time and randomness.
-        lent: what the session around gives, where there is one.
+        lent: what the session around gives, if there is one.
         session: whose calls they are; None: of the undo of a finished run.
     """
 

@@ -24,7 +24,7 @@ _NOT_MADE: Final = (ArgumentsInvalid, Blocked, Halt, SessionError)
 
 
 class Once:
-    """Gives a call that its turn and slot name its outcome again, where it is made again."""
+    """Gives a call that is repeated, by its turn and slot, the outcome that it had."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -36,7 +36,7 @@ class Once:
         return len(self._ended)
 
     def flow(self, progress: Progress, flow: Flow, *, failed: bool) -> Flow:
-        """The flow of such a call; `failed`: one that failed is not made again either."""
+        """The flow of such a call; `failed`: one that failed is not run again either."""
         call = progress.call
         assert call.turn is not None
         turns, turn = self._ended, call.turn.number

@@ -50,7 +50,7 @@ _log: Final = logging.getLogger("rollcage")
 
 
 class _Found(NamedTuple):
-    """A run that is about to begin: where, what it hides and was given, and what it replays."""
+    """A run that is about to begin: its store, seal, input and source."""
 
     kept: Store
     seal: Sealing
@@ -68,7 +68,7 @@ class Opening:
         name: the job's.
         store: where its runs are.
         key: of the store.
-        seal: of the session by itself; what it is inside of may demand more.
+        seal: of the session by itself; a session around it may demand more.
         options: what the session was given.
         gate: decides on its calls.
         ask: who is asked to approve one.
@@ -141,7 +141,7 @@ class Opening:
         """The calls of a new run, and the steps of its source whose undo was cut off.
 
         Args:
-            check: called before anything is locked or written; it raises where nobody wants it.
+            check: called before anything is locked or written; it raises if it is not wanted now.
             waits: whether to wait for whoever opens another run, and for a source to be read.
 
         Raises:
@@ -168,7 +168,7 @@ class Opening:
         return await in_thread(f"opens {self.store.url}", self.open, give_up)
 
     def _elsewhere(self, error: StoreReadOnly) -> Store:
-        """Where a run that only looks back is recorded, if its store can't be written."""
+        """The store of a run that only replays, if its own can't be written."""
         if self.options.replay not in ("offline", "verify"):
             raise error
         folder = tempfile.mkdtemp(prefix="rollcage-")

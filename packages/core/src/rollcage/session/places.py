@@ -22,7 +22,7 @@ R = TypeVar("R")
 class TurnHandle:
     """A turn that is stated explicitly; its calls were issued together.
 
-    Calls get their slots in order of arrival. Where they arrive in any order (threads), say
+    Calls get their slots in order of arrival. If they arrive in any order (threads), say
     `with turn.slot(i):` around each, in the thread itself.
     """
 
@@ -111,8 +111,8 @@ class Places:
         with driver.lock:
             parent = driver.ledger.branch_name(here.branch, here.step)
             turn = here.turn or driver.ledger.branches.turn_at(standing, parent)
-            now, behind = wall() // 1000, list(dict.fromkeys(each.name for each in after))
-            full, forked = driver.ledger.branching.fork(parent, name, turn, now, standing, behind)
+            now, names = wall() // 1000, list(dict.fromkeys(each.name for each in after))
+            full, forked = driver.ledger.branching.fork(parent, name, turn, now, standing, names)
             if not driver.closed and driver.ledger.halted is None:
                 driver.append(forked)
         scope = dataclasses.replace(here, branch=full, turn=None, slot=None)
@@ -156,7 +156,7 @@ class Places:
         )
 
     def _turn(self, here: Scope, name: object) -> Turn:
-        """The turn that a framework calls by this name, here."""
+        """The turn of this name that a framework has begun here."""
         driver = self._driver
         driver.check_process()
         key = (here.branch, None if here.step is None else here.step.number, name)

@@ -1,4 +1,4 @@
-"""A person says what became of a write, or what it gave, where no trace can."""
+"""A person resolves a write whose outcome is unknown, or whose result can't be replayed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def resolve_step(
     happened: bool,
     result: Any = _NONE,
 ) -> Resolved:
-    """Say what became of an unknown step, or what one gave that can't be given back.
+    """Record what became of an unknown step, or a result that can't be replayed.
 
     Then its run can be resumed: a step that happened is replayed with its result, one that did not
     happen runs again. This can't be undone: find out first.
@@ -60,7 +60,7 @@ def resolve_step(
         RunNotFound: there is no such run.
         RunInUse: it has a live writer, or is being resumed or undone.
         StepNotFound: it has no such step.
-        StepNotUnknown: the step has a known outcome, that can be given back.
+        StepNotUnknown: the step has a known outcome that can be replayed.
         SessionError: a step that did not happen has no result; or one was performed, and its
             result is what has to be given.
     """
@@ -71,7 +71,7 @@ def resolve_step(
     elif given:
         raise SessionError("a step that did not happen has no result")
     own = open_store(store)
-    # A look before anything is locked or set aside.
+    # Checked before anything is locked or set aside.
     _check(_in_doubt(read_run(own.read(run)), run, step), outcome, given=given)
     writer = own.reopen(run)
     try:
@@ -115,7 +115,7 @@ def _in_doubt(seen: Run, run: str, number: int) -> Step:
 
 
 def _check(row: Step, outcome: dict[str, Any], *, given: bool) -> None:
-    """Refuse a word that says nothing new of a write that was performed."""
+    """Refuse a resolution that says nothing new of a write that was performed."""
     if row.unreplayable and (outcome["status"] != "ok" or not given):
         raise SessionError(
             f"step {row.step} ({row.name}) was performed, but its result can't be replayed "

@@ -1,4 +1,4 @@
-"""A run that is open: where it is kept, what it builds on, who else is kept out, what drives it."""
+"""A run that is open: where it is kept, what it builds on, and the locks that it holds."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = ["Key", "OpenRun"]
 
 
 class Key:
-    """The key of a store: it makes the HMACs that stand for secrets.
+    """The key of a store: it makes the HMACs that replace secrets.
 
-    `instead` is the store that has it where the first can't be written, and has none.
+    `instead` is the store that has it if the first has none and can't be written.
     """
 
     def __init__(self, store: Store) -> None:
@@ -52,14 +52,14 @@ class Key:
 
 
 class OpenRun:
-    """A run that is open: recorded now, opened again to be appended to, or only looked at.
+    """A run that is open: recorded now, opened again to be appended to, or only inspected.
 
     Attributes:
         id: the run's id.
         root: the first run of its lineage.
         store: where it is kept, and its large values.
-        source: what it replays, and how; None where it is not recorded now.
-        writer: appends to its trace; None where that is not begun yet, or it is only looked at.
+        source: what it replays, and how; None if it is not recorded now.
+        writer: appends to its trace; None before that has begun, or if it is only inspected.
         pause: the order of a run that it resumes, with which it begins.
     """
 
@@ -73,7 +73,7 @@ class OpenRun:
         self.writer: Writer | None = None
         self.pause: StopOrder | None = None
         self._locks = locks
-        self._attested: str | None = None  # how it had ended, where it was opened again
+        self._attested: str | None = None  # how it had ended, if it was opened again
 
     # --- opening ---------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class OpenRun:
 
     @classmethod
     def reopen(cls, store: Store, run: str) -> tuple[OpenRun, Writer, Lineage]:
-        """A run that was there before, to be appended to: it and all that it builds on are locked.
+        """A finished run, to be appended to: it and all that it builds on are locked.
 
         Raises:
             StoreError: it, or a run that it builds on, is gone, in use or corrupt.
@@ -150,9 +150,9 @@ class OpenRun:
 
     @classmethod
     def inspect(cls, store: Store, run: str) -> tuple[OpenRun, Lineage]:
-        """A run that was there before, to be looked at: nothing is locked, nothing is written.
+        """A finished run, to be inspected: nothing is locked, nothing is written.
 
-        Raises as `reopen` does, but for a run in use.
+        Raises as `reopen` does, except for a run in use.
         """
         _, lineage = _looked_up(store, run)
         return cls(store, run, str(lineage.settings["root"]), None, []), lineage
@@ -189,7 +189,7 @@ class OpenRun:
 
     @property
     def status_again(self) -> str:
-        """How a run that was opened again has ended by now; empty where that was not attested."""
+        """How a run that was opened again has ended by now; empty if that was not attested."""
         return "" if self._attested is None else ended(self._own().data) or ""
 
     def _own(self) -> RunTrace:
@@ -202,14 +202,14 @@ class OpenRun:
             self.writer.sync()
 
     def close(self) -> None:
-        """Give the trace and the locks up."""
+        """Release the trace and the locks."""
         if self.writer is not None:
             self.writer.close()
         _release(self._locks)
 
 
 def _looked_up(store: Store, run: str) -> tuple[RunTrace, Lineage]:
-    """A run that was there before, and what its lineage holds, for an undo of it."""
+    """A finished run, and what its lineage holds, for an undo of it."""
     trace = store.read(run)
     check_attested(trace)
     lineage = read(read_traces(store, run, locks=None, whole=True))

@@ -42,10 +42,10 @@ def take_saved(
     locks: list[Lock] | None,
     check: Callable[[str, Mapping[str, Any]], None],
 ) -> Saved | None:
-    """What was kept of a run and of all that it builds on; None where that can't be gone by.
+    """What was kept of a run and of all that it builds on; None if it can't be relied on.
 
-    Each older trace must still be there, end as it did then and, where they are given, is locked,
-    into `locks`; `check` refuses a run by its settings.
+    Each older trace must still be there and end as it did then; if `locks` are given, it is locked
+    into them; `check` refuses a run by its settings.
 
     Raises:
         StoreError: one of them is in use, or has an order to stop.
@@ -103,7 +103,7 @@ def _saved(reader: Reader, run: str) -> Saved | None:
 def keep_saved(
     reader: Reader, base: Saved | None, traces: Sequence[ReadTrace], lineage: Lineage
 ) -> None:
-    """Keep what was read of a lineage, where reading it again would take its time.
+    """Keep what was read of a lineage, if reading it again would take long.
 
     Args:
         reader: where its traces are.

@@ -1,4 +1,4 @@
-"""Where a call comes from: what it finds around it in its context."""
+"""The context of a call: its session, branch, turn, and the step whose body makes it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Enclosing(Protocol):
         ...
 
     def lend(self, scope: Scope) -> Lent:
-        """What a session takes over that is entered here, at a place in this one."""
+        """What a session that is entered at this place of this one takes over."""
         ...
 
     def run(
@@ -99,15 +99,15 @@ class Enclosing(Protocol):
 
 
 class Lent(NamedTuple):
-    """What a session takes over from the one around it: it may add to it, and loosen nothing.
+    """What a session takes over from the one around it: it may add to that, and loosen nothing.
 
     Attributes:
         above: what decides on each call, too.
         driver: whose halt, and whose orders to stop, hold as well.
-        seal: what is declared a secret in one is quoted in the other; credentials are detected in
+        seal: what is declared a secret in one is hidden in the other; credentials are detected in
             both.
         types: values of these come back as themselves, too.
-        enforce: bodies are held to their permissions at least like this.
+        enforce: bodies are held to their permissions at least this strictly.
     """
 
     above: Above
@@ -164,7 +164,7 @@ asked: ContextVar[Asked | None] = ContextVar("rollcage_asked", default=None)
 def asking(raw: Mapping[str, Any] | None = None) -> Generator[Asked]:
     """Around a call that a framework makes, to see whether it comes to a session.
 
-    `raw` are its arguments as the model wrote them, where the framework validates them itself.
+    `raw` are its arguments as the model wrote them, if the framework validates them itself.
     """
     call = Asked(raw)
     token = asked.set(call)
@@ -180,7 +180,7 @@ _looking: ContextVar[FacadeGuard | None] = ContextVar("rollcage_looking", defaul
 
 @contextlib.contextmanager
 def looking_under(facade: FacadeGuard | None) -> Generator[None]:
-    """Around a look at a run that is no session: what was approved for that counts."""
+    """Around the inspection of a run without a session: what was approved for that run counts."""
     token = _looking.set(facade)
     try:
         yield
@@ -189,7 +189,7 @@ def looking_under(facade: FacadeGuard | None) -> Generator[None]:
 
 
 def facade_here() -> FacadeGuard | None:
-    """The facade of the calls around this context, an undo's too; None where there is none."""
+    """The facade of the calls around this context, an undo's too; None if there is none."""
     scope = here()
     return _looking.get() or (None if scope is None else scope.calls.facade)
 
@@ -226,7 +226,7 @@ class Nesting:
             here()
 
     def is_here(self) -> bool:
-        """Whether the session was entered in this very context, not in one it was copied from."""
+        """Whether the session was entered in this context itself, not in one it was copied from."""
         if self._token is None:
             return False
         try:
@@ -261,10 +261,10 @@ def _not_left(scope: Scope | None) -> Scope | None:
 
 
 def scope_of(session: Enclosing) -> Scope:
-    """Where a call of `session` stands in this context.
+    """The place of a call of `session` in this context.
 
-    One that is made in a session inside of that stands where the inner one was entered, and the
-    inner one has a say in it.
+    One that is made in a session inside of it has the place at which the inner one was entered, and
+    the inner one decides on it, too.
     """
     scope = around.get()
     if scope is not None and scope.calls is session and not session.nesting.left:
@@ -283,7 +283,7 @@ def scope_of(session: Enclosing) -> Scope:
 
 
 def call_id_here() -> str:
-    """The framework's id of the call that stands here, as given to `Session.place`; else empty."""
+    """The framework's id of the call that is placed here (see `Session.place`); else empty."""
     scope = around.get()
     return "" if scope is None else scope.call_id
 

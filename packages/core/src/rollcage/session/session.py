@@ -1,4 +1,4 @@
-"""What users touch: `Session`. It has a run, whose calls it guards from entering to leaving."""
+"""The public facade: `Session`. It guards the calls of one run from entering to leaving."""
 
 from __future__ import annotations
 
@@ -85,17 +85,17 @@ class Session:
         replay: `"auto"`; `"continue"`: its newest run is resumed even if it finished; `"off"`
             records a new run; `"resume"` reuses what holds and runs the rest, and needs a run;
             `"offline"` gives back what is recorded and runs nothing; `"verify"` also runs pure and
-            read tools again, and reports drift.
+            read tools again and reports drift.
         source: the run to replay: its id; the path of its trace; or, of a run in another store,
             that store (a folder, a URL, or a `Store`) and its id: `(store, run)`. By default, it is
             the newest of the job.
-        fork: a recorded run with one thing changed, or the file of one: see `rollcage.Fork`. What
-            is recorded answers; nothing that is not is written, unless the fork is `live`. A tool
-            that is called past the session is refused, and so is a session inside of this one.
-            By default, what the environment variable `ROLLCAGE_FORK` names, as `rollcage fork`
-            sets it.
-        input: what the job works on, any value that a tool may take. With another input it is
-            another job: neither is resumed in place of the other.
+        fork: a recorded run with one thing changed, or the file of one: see `rollcage.Fork`. Calls
+            are answered from the recording; no new write is performed unless the fork is `live`. A
+            tool that is called without the session is refused, and so is a session inside of this
+            one. By default, what the environment variable `ROLLCAGE_FORK` names, as `rollcage
+            fork` sets it.
+        input: what the job works on, any value that a tool may take. Another input makes it another
+            job: neither is resumed in place of the other.
         resume_within: how long ago the run that is resumed may have been written to, as a
             timedelta or in seconds; an older one is refused. By wall clocks: one from the future
             counts as new.
@@ -108,10 +108,11 @@ class Session:
             `rollcage.StepEvent`. Those of a session around this one are notified as well.
         user_input: one text or several, for conditions with `named(…)`; recorded, so that such a
             decision can be checked again.
-        approver: see `rollcage.Approver`; decides where a rule asks. Without one, the session
-            halts there.
-        actor: who the run acts for, who can't approve its calls; by default the job's name.
-        chain: `"effects"`: writes move the world on; `"all"`: every tool step does.
+        approver: see `rollcage.Approver`; decides if a rule asks. Without one, the session
+            halts then.
+        actor: the person that the run acts for, who can't approve its calls; by default the job's
+            name.
+        chain: `"effects"`: writes advance the world; `"all"`: every tool step does.
         durability: `"os"`: what is recorded survives the death of the process; `"disk"`: and of
             the machine.
         on_divergence: what a new write does when recorded effects are still ahead: `"halt"`;
@@ -119,40 +120,42 @@ class Session:
         seed: sets this job's worlds apart from those of another seed.
         retry_failed: which recorded failures run again: None, those that nothing came after;
             True, all; False, none.
-        enforce: what is done where the body of a tool that declares permissions touches what it
-            does not declare: `"report"` says so in its step, `"strict"` refuses it with
-            `PermissionUndeclared`. It is defence in depth, no sandbox.
-        strict: arguments that would have to be coerced are refused, of every tool: `"3"` for an
-            int. By default a tool's own schema says what it makes of them. See `Contract`.
-        unguarded: what becomes of a tool that is called past every session while this one is open,
-            in a thread that knows none, say: `"warn"` (`UnguardedCallWarning`), or `"refuse"`
-            (`Blocked`, with the code `unguarded`). Adapters refuse by it what they see unguarded.
-        tools: the tools that undo plans name, where they are not those of this process: functions
+        enforce: what is done if the body of a tool that declares permissions touches what it does
+            not declare: `"report"` records it in the step, `"strict"` refuses it with
+            `PermissionUndeclared`. It is defence in depth, not a sandbox.
+        strict: arguments of any tool that would have to be coerced, such as `"3"` for an int, are
+            refused. By default, the tool's own schema decides. See `Contract`.
+        unguarded: what is done if a tool is called without any session while this one is open, for
+            example in a thread without its context: `"warn"` (`UnguardedCallWarning`), or
+            `"refuse"` (`Blocked`, with the code `unguarded`). Adapters apply it to unguarded tools
+            that they see.
+        tools: the tools that undo plans name, if they are not those of this process: functions
             declared with `@rollcage.tool`, and contracts of a framework's tools; `...` among them
-            stands for those of this process, too.
+            adds those of this process.
         facade: the name of a `rollcage_governance.Facade` in `gate`: what the agent gets of the
-            store's registry of tools (see `Registry` there), as it stands when the session opens:
-            no other tool runs in it, and none that was changed since it was approved. Inside of a
-            session with a facade, what both give.
+            store's registry of tools (see `Registry` there), as it is when the session opens: no
+            other tool runs in it, and none that was changed since it was approved. Inside of a
+            session with a facade, the tools that both give.
         secrets: what never reaches the disk: what is `"declared"` a secret, or also each credential
             that is `"detected"` in arguments, results and errors (extra `rollcage[secrets]`). A
             result that held one can't be given back: see the page on audits.
         types: classes of the application whose values, in results and as errors, come back as
-            themselves, beside those that a tool's return type names: see `rollcage.register`.
-        clock: where time and randomness come from; for tests, whose traces are then the same
-            each time.
+            themselves, in addition to those that a tool's return type names: see
+            `rollcage.register`.
+        clock: the source of time and randomness; for tests, whose traces are then the same each
+            time.
 
     Raises:
         PackageMissing: what reads the policy's file, or the facade, is not installed.
         PolicyInvalid: the policy can't be used; the message names each line that is wrong.
         DetectorMissing: credentials are to be detected, and what finds them is not installed.
         FacadeMissing: on entering: the registry knows no such facade.
-        RunTooOld: on entering: the run that it would go on with is older than `resume_within`.
+        RunTooOld: on entering: the run that it would resume is older than `resume_within`.
         RunAbandoned: on entering: that run was set aside.
         Unencodable: on entering: the input holds a value without an encoding.
-        StoreError: on entering: the store, the source or its trace can't be used. One that can't be
-            written is no hindrance to `"offline"` and `"verify"`: their own run is then recorded in
-            a temporary folder, and the log says where.
+        StoreError: on entering: the store, the source or its trace can't be used. A store that
+            can't be written is no error for `"offline"` and `"verify"`: their own run is then
+            recorded in a temporary folder, which is logged.
     """
 
     def __init__(
@@ -241,7 +244,7 @@ class Session:
         )
         self._is_entered = False
         self._facade: FacadeGuard | None = None
-        self._memory: Memory | None = None  # that it is to follow, once it is entered
+        self._memory: Memory | None = None  # to be followed once it is entered
         self._calls: Calls | None = None
         self._places: Places | None = None
 
@@ -354,9 +357,9 @@ class Session:
         """Guard one call: for adapters, which bring the contract and the body.
 
         `body` gets the validated arguments as keywords. `answer` reads what a model answered off
-        its value. `instead` says what else an approver may make of the call: without it, one of a
-        framework's own contract can be neither edited nor answered, for nobody knows whether its
-        body takes the arguments. Raises as `call` does, and whatever the body raises.
+        its value. `instead` says what else an approver may make of the call: without it, a call
+        with a framework's own contract can be neither edited nor answered, since its body might
+        not take the arguments. Raises as `call` does, and whatever the body raises.
         """
         return self._entered().run(contract, arguments, body, kind, answer, instead)
 
@@ -415,32 +418,32 @@ class Session:
         kind: Kind = "tool",
         call_id: str = "",
     ) -> None:
-        """Put a call on record that was refused before it came to the session; nothing ran.
+        """Record a call that was refused before it reached the session; nothing ran.
 
-        For adapters, and for loops of one's own in which a model asks for a tool that does not
-        exist. A call of the session whose arguments do not pass is put on record by itself.
+        For adapters, and for loops of your own in which a model asks for a tool that does not
+        exist. A call of the session whose arguments do not pass is recorded automatically.
 
         Args:
-            tool: the tool's contract; or the name that was asked for, where there is no such tool.
+            tool: the tool's contract; or the name that was asked for, if there is no such tool.
             arguments: as they were asked for.
             reason: what the model gets to read; if the arguments do not pass the tool's schema, it
                 is replaced by what is wrong with them.
-            code: why, for machines; by default `tool_missing` of a name, `arguments_invalid` where
-                they do not pass, else `refused`.
+            code: the machine-readable reason; by default `tool_missing` for a name,
+                `arguments_invalid` if they do not pass, else `refused`.
             kind: of the call.
-            call_id: the framework's id of the call, where it was not placed.
+            call_id: the framework's id of the call, if it was not placed.
         """
         self._entered().refused(
             tool, arguments, reason=reason, code=code, kind=kind, call_id=call_id
         )
 
-    # --- where calls stand -----------------------------------------------------------------------
+    # --- the places of calls ---------------------------------------------------------------------
 
     def unasked(self) -> tuple[tuple[str, int], ...]:
         """The recorded steps (run, step) that nobody has asked for, in their order.
 
-        For tests that replay: what a recorded agent did, and this one does not. Those that ran in
-        the body of a step that was replayed, or was not asked for itself, are not named.
+        For tests that replay: what the recorded agent did and this one did not. Steps that ran in
+        the body of a step that was replayed, or was not asked for itself, are left out.
         """
         driver = self._entered().driver
         with driver.lock:
@@ -454,20 +457,21 @@ class Session:
         Args:
             opens: by name, the branches that are opened in it, each with the names of those that it
                 comes after. A resumed run whose recorded branches are not all opened yet halts at a
-                new write in another one, which may be one of those, renamed; not so where it is
-                told that they are still to come, and don't come after that write.
+                new write in another one, which may be one of those, renamed. It does not halt if
+                they are listed here as still to come, and not after that write.
         """
         return self._placing().turn(opens)
 
     def branch(
         self, name: str, *, after: Iterable[BranchHandle] = ()
     ) -> AbstractContextManager[BranchHandle]:
-        """A world of its own for the calls inside, forked here and joined at the end.
+        """A branch for the calls inside, with a world of its own: forked here, joined at the end.
 
         Args:
             name: the same in each run of the job.
             after: branches forked off the same one whose blocks have ended, and whose effects the
-                calls inside depend on. What is recorded here holds as long as it does in those.
+                calls inside depend on. What is recorded of this branch holds only if it does in
+                those.
 
         Raises:
             SessionError: the name is empty, holds one of `/ #` or quotes a declared secret; one
@@ -478,9 +482,9 @@ class Session:
     def transaction(self, name: str = "transaction") -> Transaction:
         """A block that undoes what was done in it when it raises; `with` or `async with`.
 
-        It is a branch: its calls have a world of their own, which comes back when the block ends
-        well. Nested ones are undone with the one around them. Where not everything can be undone,
-        the error says so in a note, and the session halts with `UndoIncomplete`.
+        It is a branch: its calls have a world of their own, which is joined when the block ends
+        well. Nested ones are undone with the one around them. If not everything can be undone,
+        a note on the error says so, and the session halts with `UndoIncomplete`.
         """
         return Transaction(self, name, self._entered().driver.ledger.branches.was_joined)
 
@@ -495,19 +499,19 @@ class Session:
         once: bool = False,
         ask: Ask | None = None,
     ) -> AbstractContextManager[None]:
-        """Say where the next call in this context stands: for adapters, at the framework's hook.
+        """Set the place of the next call in this context: for adapters, at the framework's hook.
 
         Turn and slot together name one call of the model. Made again, it is that call, not a new
-        one: where it ended well, its outcome is given back, however often a framework repeats it.
+        one: if it ended well, its outcome is given back, however often a framework repeats it.
 
         Args:
             turn: anything hashable that is the same for all the calls of one model message.
             slot: the call's place in that message.
             agent: the agent's name.
             call_id: the framework's id of the call.
-            conversation: of which of the framework's threads it is, where that has a history of
-                its own; see `seen`.
-            once: a call that failed is not made again either: it fails as before.
+            conversation: the framework's thread that it belongs to, if that has a history of its
+                own; see `seen`.
+            once: a call that failed is not run again either: it fails as before.
             ask: who is asked to approve the call, in place of the session's approver.
         """
         return self._placing().place(turn, slot, agent, call_id, conversation, once=once, ask=ask)
@@ -522,11 +526,11 @@ class Session:
     def follow(self, memory: Memory) -> None:
         """Look at a framework's own memory before each call: for adapters.
 
-        A framework with a checkpointer goes on by itself where it was, and never asks for what came
-        before. Recorded steps that its memory holds as done are *seen*: they are used up in their
-        order, as if they had been asked for, and the world moves on with them. Where the memory
-        says at the end that the framework waits for something, the run is `paused`. A session
-        follows one memory: the first that is given.
+        A framework with a checkpointer resumes by itself and never asks for what came before.
+        Recorded steps that its memory holds as done are *seen*: they are used up in their order, as
+        if they had been asked for, and advance the world. If the memory says at the end that the
+        framework waits for something, the run is `paused`. A session follows one memory: the first
+        that is given.
         """
         if self._calls is None:
             self._memory = self._memory or memory
@@ -537,40 +541,40 @@ class Session:
         """Say which calls a framework's histories show as answered: for adapters, at its hook.
 
         For a framework whose memory is a history of messages: recorded calls of these ids are seen,
-        as `follow` has it, and the model's answers before them. An id that was given in this
-        session as often as the history shows it is left alone. A history that shows a call as
-        answered which is recorded without an answer (the session was halted there, or nobody can
-        tell whether it happened) halts the session.
+        as with `follow`, and the model's answers before them. An id that was given in this session
+        as often as the history shows it is left alone. A history that shows a call as answered
+        which is recorded without an answer (the session was halted there, or its outcome is
+        unknown) halts the session.
 
         Args:
-            histories: by conversation, as `place` was given it, the ids of the calls that have a
-                result in its history, in any order, each as often.
+            histories: by conversation (see `place`), the ids of the calls that have a result in its
+                history, in any order, each as often as it is there.
         """
         self._entered().following.seen(histories)
 
     def look_back(self) -> None:
-        """See what the memory holds that the session follows, as each call does by itself.
+        """See what the followed memory holds, as each call does by itself.
 
-        For adapters, at a hook that may come before no guarded call.
+        For adapters, at a hook after which no guarded call may come.
         """
         self._entered().following.look_back()
 
     async def alook_back(self) -> None:
-        """`look_back`, where the memory has to be awaited."""
+        """`look_back` for a memory that has to be awaited."""
         await self._entered().following.alook_back()
 
     # --- undo ------------------------------------------------------------------------------------
 
     def undo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
-        """Undo what this run did after step `to`, the newest effect first.
+        """Undo the effects of this run after step `to`, the newest first.
 
-        Effects of its source are included, whether they were replayed by now or not. Everything is
-        looked at before anything is changed: where somebody else changed a state since, nothing is.
+        Effects of its source are included, whether they have been replayed or not. Everything is
+        checked before anything is changed: if somebody else has changed a state since, nothing is.
 
         Args:
             to: the last step that stays; None undoes everything.
             in_doubt: what is done with a step whose outcome is unknown:
-                `"list"` it, or `"restore"` what was before, where its plan was made by then.
+                `"list"` it, or `"restore"` what was before, if its plan had been made.
 
         Raises:
             ToolMissing: a tool that is needed is not here, or is another version.
@@ -584,7 +588,7 @@ class Session:
         return await aundo(self._entered(), request)
 
     def undo_branch(self, name: str) -> UndoReport:
-        """Undo what was done in the branch of this full name, and below. See `undo`."""
+        """Undo the effects of the branch of this full name, and of those below it. See `undo`."""
         return undo(self._entered(), UndoRequest(run=self.run_id, branch=name))
 
     async def aundo_branch(self, name: str) -> UndoReport:
@@ -601,20 +605,20 @@ class Session:
 
     @property
     def halted(self) -> BaseException | None:
-        """The error that halted the session; None while it may go on."""
+        """The error that halted the session; None if it is not halted."""
         return self._entered().driver.ledger.halted
 
     @property
     def held(self) -> float:
-        """For how many seconds its calls have waited, all at once, because its run was paused.
+        """The seconds that its calls have waited because its run was paused from outside.
 
-        That is the order of somebody else (see `rollcage.store.pause`), not the `pause` below. What
-        limits the time of an agent's work leaves it out.
+        That is an order of somebody else (see `rollcage.store.pause`), not the `pause` below. A
+        limit on the time of an agent's work should leave it out.
         """
         return self._entered().driver.orders.held
 
     def check(self) -> None:
-        """Say whether the session may go on: for adapters, at a hook that may end the agent.
+        """Raise if the session is halted: for adapters, at a hook that may end the agent.
 
         Raises:
             SessionHalted: it was halted; nothing runs in it any more.
@@ -625,7 +629,7 @@ class Session:
 
     @property
     def facade(self) -> FacadeGuard | None:
-        """What the agent gets of the registry, read once; None where that is not restricted."""
+        """What the agent gets of the registry, read once; None if that is not restricted."""
         if self._calls is not None:
             return self._calls.facade
         named = self._gate.guards.facade
@@ -640,15 +644,15 @@ class Session:
 
     @property
     def spent(self) -> Spent | None:
-        """What was used up of the policy's limits, and what it cost; None without a policy."""
+        """How much of the policy's limits is used, and the cost so far; None without a policy."""
         meter = self._gate.meter
         return None if meter is None else meter.spent
 
     def load_policy(self, policy: PolicyGuard | str | os.PathLike[str]) -> None:
         """Decide by another policy from now on, with the same limits, labels and prices.
 
-        Where it can't be used, every call is denied until one is loaded that can. Approvals that
-        were given under the old one count no longer.
+        If it can't be used, every call is denied until one is loaded that can. Approvals that were
+        given under the old one no longer count.
 
         Raises:
             PolicyInvalid: it can't be used.
@@ -663,32 +667,32 @@ class Session:
 
     @property
     def paused(self) -> str | None:
-        """What the run waits for, as `pause` was given it; None while it does not.
+        """What the run waits for (see `pause`); None if it does not.
 
-        One that goes on with a paused run waits for the same until a call is made.
+        A session that resumes a paused run waits for the same until a call is made.
         """
         return self._entered().driver.ledger.waits
 
     def pause(self, reason: str) -> None:
-        """The run waits for something outside: a person's answer, an interrupt, a signal.
+        """Mark the run as waiting for something outside: a person's answer, an interrupt, a signal.
 
-        Left like that, it ends `paused`, and the next session of the job goes on where it stands.
-        Calls are still taken: parts of the agent may be at work while others wait. For adapters,
-        where a framework comes back with its work half done; plain code may use it too.
+        If it is left like that, it ends `paused`, and the next session of the job resumes it. Calls
+        are still made: parts of the agent may be at work while others wait. For adapters, if a
+        framework returns with its work half done; plain code may use it too.
 
         Args:
-            reason: what it waits for, in a few words; it is recorded as it stands.
+            reason: what it waits for, in a few words; it is recorded as given.
         """
         self._entered().driver.pause(writable(reason))
 
     def go_on(self) -> None:
-        """What the run waited for is there; without a `pause`, this changes nothing."""
+        """Mark the run as no longer waiting; without a `pause`, this changes nothing."""
         self._entered().driver.go_on()
 
     def recorded_answers(self, agent: str | None = None) -> tuple[str, list[Answer]]:
-        """The run that this session replays, and what the model answered in it, in order.
+        """The run that this session replays, and the model's answers in it, in order.
 
-        Those of one `agent`, or of all agents but the ones inside of tools.
+        Those to one `agent`, or to all agents except the ones inside of tools.
 
         Raises:
             SessionError: it replays nothing.

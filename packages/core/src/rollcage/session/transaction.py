@@ -1,11 +1,11 @@
 """A block whose effects are undone when it raises.
 
 A session that was halted undoes nothing: a resume goes on in the middle of the block, and what
-raised there comes out as `SessionHalted`, as it does where not everything could be undone. One
-that has an order to stop, or may have been, does undo: whoever stops a run wants no half of a
-transaction. A block that had ended well before, and is but replayed, is none: what came after it
-builds on it. In a task that was forgotten (nobody refers to it any more) nothing can be waited for:
-nothing is undone then either, and a resume goes on in the middle.
+raised there comes out as `SessionHalted`, as it does if not everything could be undone. One that
+has an order to stop, or may have one, does undo: whoever stops a run wants no half of a
+transaction. A block that had ended well before, and is only replayed, is not undone: what came
+after it builds on it. In a task that was forgotten (nobody refers to it any more) nothing can be
+waited for: nothing is undone then either, and a resume goes on in the middle.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Transaction:
         return False
 
     def _report(self, error: BaseException, what: UndoReport | Exception) -> None:
-        """Where something is left, say so with the error that goes on, and halt the session."""
+        """If something is left, say so in a note on the error, and halt the session."""
         if isinstance(what, UndoReport) and what.complete:
             return
         text = what.code + ": " + str(what) if isinstance(what, RollcageError) else str(what)
@@ -163,6 +163,6 @@ class Transaction:
 
     @staticmethod
     def _stop(error: BaseException, text: str, halted: BaseException | None) -> None:
-        """Whoever swallows the block's own error must not take it for undone, and go on."""
+        """Whoever swallows the block's own error must not take the block for undone and go on."""
         if isinstance(error, Exception) and not isinstance(error, Halt | SessionHalted):
             raise SessionHalted(text) from halted

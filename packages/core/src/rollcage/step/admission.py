@@ -1,4 +1,4 @@
-"""What the ledger answers to a call: it may run, something stands for it, or what comes first."""
+"""The ledger's answer to a call: it may run, a recorded step answers it, or what comes first."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Precondition(NamedTuple):
             states that it will change have to be kept (`capture`); a fork gives it other arguments
             (`change`); an earlier slot of its turn is
             being probed, and it has to `wait` for that.
-        entry: the recorded step that stands for it, if any.
+        entry: the recorded step in its place, if any.
         orphans: the effects to undo.
-        asked: how the call stands, for whoever has to approve it.
+        asked: what whoever has to approve it needs to know.
         until: what it waits for.
         args: what it has instead.
     """

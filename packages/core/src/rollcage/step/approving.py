@@ -1,4 +1,4 @@
-"""How somebody is asked about a call, and what becomes of the answer: parts of flows.
+"""How somebody is asked to approve a call, and what becomes of the answer: parts of flows.
 
 Whatever goes wrong here denies: the call then counts as refused, with a code that says why.
 """
@@ -51,7 +51,7 @@ Said = Generator[Request, Any, tuple[Verdict, BaseException | None]]
 
 
 class _Unusable(Exception):
-    """An answer that can't be followed, with its refusal."""
+    """A decision that can't be used, with its refusal."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -61,7 +61,7 @@ class _Unusable(Exception):
 def approved(progress: Progress, verdict: Verdict, asked: AskContext, setting: Setting) -> Said:
     """Ask; the verdict after that, or the pause that ends this attempt.
 
-    The call itself is then what was approved: with other arguments, or a person's answer.
+    The call is then the one that was approved: with other arguments, or a person's answer.
     """
     ask = progress.ask
     assert ask is not None
@@ -90,9 +90,9 @@ def approved(progress: Progress, verdict: Verdict, asked: AskContext, setting: S
 
 
 def edited_again(progress: Progress, verdict: Verdict, entry: Entry, setting: Setting) -> Said:
-    """Make a call the one that it was recorded as, after an approver had edited its arguments.
+    """Give a call the arguments that it was recorded with after an approver had edited them.
 
-    The rules decide on that one: a deny wins over what is recorded.
+    The gate decides on those: a deny wins over what is recorded.
     """
     reason = "its edited arguments make another call now"
     try:
@@ -117,7 +117,7 @@ def edited_again(progress: Progress, verdict: Verdict, entry: Entry, setting: Se
 def changed(progress: Progress, given: Mapping[str, Any], setting: Setting) -> Said:
     """Give a call the arguments that a fork has for it; those that are not named stay.
 
-    The rules decide on what it is then.
+    The gate decides on the changed call.
     """
     call, reason = progress.call, "its arguments can't be changed here"
     if call.kind == "tool" and (call.instead is None or call.instead.edited is not None):
@@ -137,7 +137,7 @@ def changed(progress: Progress, given: Mapping[str, Any], setting: Setting) -> S
 
 
 def in_place(call: Call, value: Any, setting: Setting) -> Any:
-    """What stands for a call, as its tool would give it.
+    """An answer in place of a tool, as the tool would give it.
 
     Raises:
         ValueError: it gives no such value, and why.
@@ -184,7 +184,7 @@ def _request(
 
 
 def _announced(progress: Progress, request: ApprovalRequest) -> Generator[Request, Any, None]:
-    """Write that somebody is asked: once, however often a framework comes back to it."""
+    """Record that somebody is asked: once, however often a framework makes the call again."""
     fresh: bool = yield BeginAsking(request.id)
     if not fresh:
         return
@@ -213,7 +213,7 @@ def _announced(progress: Progress, request: ApprovalRequest) -> Generator[Reques
 def _decided(
     request: ApprovalRequest, decision: str, *, by: str = "", **more: Any
 ) -> Generator[Request, Any, None]:
-    """Write what became of it."""
+    """Record the decision."""
     yield EndAsking(request.id)
     yield Note(
         make.approval_decided(
@@ -228,7 +228,7 @@ def _decided(
 
 
 def _failed(error: Exception) -> Refusal:
-    """An approver that raised; the words of its error may hold anything, and stay out."""
+    """An approver that raised; the text of its error may hold anything, and is left out."""
     name = type(error).__name__
     code = "approval_unavailable" if isinstance(error, (StoreError, OSError)) else "approver_failed"
     return Refusal(code, f"the approver failed: {name}")
@@ -240,7 +240,7 @@ def _failed(error: Exception) -> Refusal:
 def _followed(
     progress: Progress, request: ApprovalRequest, reply: Approval, setting: Setting
 ) -> Generator[Request, Any, Verdict]:
-    """Make the call what was decided; its verdict then."""
+    """Change the call as decided; its verdict then."""
     call = progress.call
     more: dict[str, Any] = {}
     progress.decide(approval=request.id)
@@ -274,7 +274,7 @@ def _edit(progress: Progress, arguments: Arguments) -> Generator[Request, Any, N
 
 
 def _merged(progress: Progress, given: Mapping[str, Any], setting: Setting) -> Arguments:
-    """The arguments with which an approver lets a call run: what is as before, as it was.
+    """The arguments with which an approver lets a call run; those that are not edited stay.
 
     Secrets were not shown, so they are kept, and can't be edited.
     """
@@ -312,7 +312,7 @@ def _merged(progress: Progress, given: Mapping[str, Any], setting: Setting) -> A
 
 
 def _answer(call: Call, value: Any, setting: Setting) -> Any:
-    """What a person says in place of the tool, in the form of what the tool would give back."""
+    """A person's answer in place of the tool, in the form of the tool's own result."""
     contract, instead = call.contract, call.instead
     code = "approval_response_invalid"
     if call.kind != "tool" or (instead is not None and instead.answered is None):
@@ -338,7 +338,7 @@ def _refuse(code: str, reason: str) -> NoReturn:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are one JSON, however their keys are ordered."""
+    """Whether two values are the same JSON, in whatever order their keys are."""
     try:
         return orjson.dumps(one, option=_SORT) == orjson.dumps(other, option=_SORT)
     except (TypeError, RecursionError):

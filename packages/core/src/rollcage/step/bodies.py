@@ -45,7 +45,7 @@ class Bodies:
 
     @contextlib.contextmanager
     def inside(self, step: OpenStep) -> Generator[None]:
-        """Stand in the body of a step."""
+        """Be in the body of a step."""
         token = self._enter(step)
         try:
             yield
@@ -75,7 +75,7 @@ class Bodies:
     async def aexecute(self, effect: Execute, *, is_async: bool) -> Returned | Raised:
         """Run a body in this task, or a sync one in a thread that has the context of this one.
 
-        `is_async` is what it is, where the effect does not say.
+        `is_async` is what it is, if the effect does not say.
         """
         if not (is_async if effect.is_async is None else effect.is_async):
             return await self._in_thread(effect)
@@ -107,7 +107,7 @@ class Bodies:
         except asyncio.CancelledError as error:
             if ticket.acquire(blocking=False):  # it was waiting for a free thread
                 return Raised(error, began=False)
-            # The body goes on in its thread; what becomes of it is written down when it is known.
+            # The body goes on in its thread; its outcome is recorded when it is known.
             body.add_done_callback(lambda done: self._outlived(effect, done))
             return Raised(error)
 

@@ -39,18 +39,18 @@ __all__ = ["Arrival", "Call", "Consent", "OpenStep", "Prepared", "Progress", "ke
 class Call(NamedTuple):
     """What is requested: a contract with its arguments, and where the call comes from.
 
-    It stays as it is: what becomes of it stands in its `Progress`.
+    It never changes: what becomes of it is in its `Progress`.
 
     Attributes:
         kind: `tool` or `model`.
         contract: of the tool.
         arguments: validated and bound.
         key: its content identity.
-        branch: where it stands, with turn and slot where they are known.
+        branch: the branch that it is made in; turn and slot, if they are known.
         agent: who makes it, if the framework says.
         call_id: the framework's id of it.
         conversation: of the framework's own memory.
-        standing: where the framework stands in that.
+        standing: the framework's position in that.
         parent: the step whose body makes it.
         undoes: the step (run, step) that it undoes.
         instead: what else an approver may make of it.
@@ -87,7 +87,7 @@ class Call(NamedTuple):
 
     @property
     def passed(self) -> dict[str, Any]:
-        """The arguments for the body; its own, where somebody looks at them after it."""
+        """The arguments for the body; copies, if they are needed after it."""
         values = self.arguments.values
         if not self.contract.captures:
             return values
@@ -100,14 +100,14 @@ def key_of(kind: str, contract: Contract, arguments: Arguments) -> bytes:
 
 
 class Consent(NamedTuple):
-    """How it stands with somebody's approval of a call.
+    """The state of a call's approval.
 
     Attributes:
         request: what was asked last.
         approved: the approval.
         response: answers the call in place of the tool.
-        decided: what is written of that.
-        waits: nobody has decided yet, in words.
+        decided: the fields of that decision in the trace.
+        waits: who or what is waited for, if nobody has decided yet.
     """
 
     request: ApprovalRequest | None = None
@@ -122,7 +122,7 @@ class Prepared(NamedTuple):
 
     Attributes:
         captured: what its undo needs.
-        refused: why that could not be had.
+        refused: why that could not be captured.
         probe: what became of the recorded step in its place.
     """
 
@@ -139,24 +139,24 @@ class Progress:
     """What has become of a call so far.
 
     Attributes:
-        call: as it is by now: an approver may have made another one of it.
+        call: as it is now: an approver may have changed it.
         asked_key: the key of the call that was asked for.
         shown: its arguments as the trace holds them; `compared`: the same, to look into.
-        ask: who is asked, where somebody has to approve it.
+        ask: who is asked, if somebody has to approve it.
         found: the labels of its arguments.
-        pace: asked before it may run, where a limit says how many may.
-        consent: how it stands with somebody's approval.
+        pace: asked before it may run, if a limit says how many may.
+        consent: the state of its approval.
         prepared: what was found out before it may run.
         number: of its step, once it is admitted.
-        stand_in: what stands for the tool, in a fork.
-        tallied_by: counts the call, where nothing is limited: of this session, of those around it.
+        stand_in: what replaces the tool, in a fork.
+        tallied_by: the meters that count the call without a limit, here and of sessions around.
         view: what was last shown of it: to which gate, as which call.
-        labels: those of the run, where they are followed.
+        labels: those of the run, if they are followed.
         carried: those that its result carries, once its end is written.
         streamed: its value is the list of a stream's chunks, which are handed on before its end.
-        recorded: the step that stands for it, if one does.
+        recorded: the step that answers it, if one does.
         began: whether its body did.
-        outcome: how it ended, as the trace has it; None until then, and where that is not written.
+        outcome: how it ended, as the trace has it; None until then, and if that is not written.
     """
 
     __slots__ = (
@@ -187,14 +187,14 @@ class Progress:
 
     @property
     def is_made(self) -> bool:
-        """Whether it has begun to do something, or a recorded step stands for it."""
+        """Whether its body has begun, or a recorded step answers it."""
         if self.recorded is not None:
             return True
         return self.began if self.outcome is None else self.outcome["status"] != "not_started"
 
     @property
     def is_edited(self) -> bool:
-        """Whether it is another call than what was asked for."""
+        """Whether it is no longer the call that was asked for."""
         return self.call.key != self.asked_key
 
     def has_changed(self, seal: Seal) -> bool:
@@ -221,7 +221,7 @@ class Progress:
         self.decide(responded=True)
 
     def stand_in_for(self, given: StandIn) -> None:
-        """Make it one that something stands for, in a fork: the tool does not run."""
+        """Make it one that is answered in place of the tool, in a fork: the tool does not run."""
         effect = self.call.contract.effect
         self._changes_nothing()
         self.stand_in = given
@@ -234,7 +234,7 @@ class Progress:
         self.call = self.call._replace(contract=contract)
 
     def decide(self, **fields: Any) -> None:
-        """Keep what is written of a decision."""
+        """Keep the fields of a decision for the trace."""
         consent = self.consent
         self.consent = consent._replace(decided={**(consent.decided or {}), **fields})
 
@@ -267,17 +267,17 @@ class Arrival:
         self.verdict = verdict
         self.now = now  # Unix time, µs
         self.strict = strict
-        self.supersedes: tuple[str, int] | None = None  # a recorded no that stands for it
+        self.supersedes: tuple[str, int] | None = None  # a recorded refusal that answers it
         self.look()
 
     def look(self) -> None:
-        """See what the call is: again, where it has become another."""
+        """Read what the call is now; again after it was changed."""
         progress, strict = self.progress, self.strict
         self.call = call = progress.call
         self.contract = contract = call.contract
         self.key = call.key.hex()
         self.asks = self.verdict.decision == "ask" and progress.consent.approved is None
-        # Whether there is nothing to check or do before it may run, but for what is recorded.
+        # Whether nothing has to be checked or done before it may run, except for what is recorded.
         self.is_plain = (
             self.verdict.decision == "allow"
             and not contract.captures
@@ -307,7 +307,7 @@ class Arrival:
 
     @property
     def probe_result(self) -> ProbeResult | None:
-        """The result of its probe for the recorded step that stands for it."""
+        """The result of its probe for the recorded step in its place."""
         return self.progress.prepared.probe
 
     def is_beside(self, entry: Entry) -> bool:
@@ -315,14 +315,14 @@ class Arrival:
         return self.call.is_beside(entry)
 
     def asked(self, run: str) -> AskContext:
-        """How it stands, for somebody to be asked about it."""
+        """What somebody who is asked to approve it needs to know."""
         fingerprint = self.branch.asked_as(self.turn, self.slot, self.call.key)
         return AskContext(
             fingerprint.hex(), run, self.branch.name, self.turn.number, self.slot, self.now
         )
 
     def place(self, known: bytes | None = None) -> Place:
-        """Its place; `known` is the fingerprint of the recorded step that stands for it."""
+        """Its place; `known` is the fingerprint of the recorded step that answers it."""
         return self.branch.place(self.turn, self.slot, self.call.key, known)
 
 
@@ -345,7 +345,7 @@ class OpenStep:
         self.fingerprint = place.fingerprint
         self.world_effect = call.kind == "tool" and call.contract.effect == "write"
         self.advances = False
-        self.cleared = False  # no order to stop, looked at closely; and nothing has waited since
-        self.withdrawn = False  # its session was left before its body began, and says so
+        self.cleared = False  # no order to stop at a close look, and no wait since
+        self.withdrawn = False  # its session was left, and recorded so, before its body began
         self.began = self.ended = 0  # monotonic, ns; the driver's
-        self.watch: Watch | None = None  # where its body is held to what it declares
+        self.watch: Watch | None = None  # if its body is held to what it declares

@@ -1,7 +1,7 @@
-"""What is kept of a write for its undo, and how is found out what became of it: parts of flows.
+"""What is kept of a write for its undo, and how its outcome is found out: parts of flows.
 
-The user's own functions (`observe`, `undo`, `probe`) are called here, between the ledger's word and
-the body. What goes wrong before the effect refuses the call; after it, it is logged.
+The user's own functions (`observe`, `undo`, `probe`) are called here, after the call was admitted
+and around its body. A failure before the effect refuses the call; one after it is logged.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class Setting:
     """What the flows of one session share.
 
     Attributes:
-        seal: makes the HMAC that stands for a secret.
+        seal: makes the HMAC that replaces a secret.
         barrier: wait for the store before a write runs, and before its outcome counts.
         root: the first run of the lineage.
         tools: those that plans can name.
-        take_back: the flow that undoes recorded effects before a new write leaves them behind, told
-            them and whether it can await; it gives what is left of them, in words, or nothing.
-        decide: what the gate says of a call: asked again for each that an approver let through.
-        terms: under which approvals count, by now.
+        take_back: makes the flow that undoes recorded effects before a new write leaves them
+            behind, from them and whether it can await; it gives what is left of them, as text.
+        decide: the verdict on a call; asked for again after an approver has approved it.
+        terms: under which approvals count now.
         allow: refuses a tool that was not approved to undo something: it raises.
         types: that recorded values come back as, of any tool.
         at: what a command line needs to find the store.
@@ -96,7 +96,7 @@ class Setting:
 
 
 class _Stopped(Exception):
-    """Something that is no error of the user's function came while it was called."""
+    """An interrupt that came while a user's function was called."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -123,7 +123,7 @@ def observed(
 
 
 def revived(encoded: Mapping[str, Any]) -> Generator[Request, Any, dict[str, Any]]:
-    """Recorded states or arguments with their large values; ValueError where one is gone."""
+    """Recorded states or arguments with their large values; ValueError if one is gone."""
     whole: dict[str, Any] = {}
     for name, value in encoded.items():
         if isinstance(value, dict) and value.get(TAG) == "blob":
@@ -137,7 +137,7 @@ def revived(encoded: Mapping[str, Any]) -> Generator[Request, Any, dict[str, Any
 
 
 def keep(data: bytes) -> Generator[Request, Any, dict[str, Any]]:
-    """Keep a large value as a blob; what stands for it."""
+    """Keep a large value as a blob; the reference to it."""
     digest = sha256(data).hexdigest()
     yield PutBlob(digest, data)
     return {**tagged("blob", None), "sha256": digest, "size": len(data)}
@@ -197,8 +197,7 @@ def capture(
 ) -> Generator[Request, Any, BaseException | None]:
     """Keep what the undo of a call needs; an interrupt that came meanwhile is given back.
 
-    Where a recorded step runs again in its place, what it changed or may have changed counts from
-    before the first time.
+    If a recorded step runs again in its place, the state before it is that before the first run.
     """
     try:
         captured = yield from _captured(progress, entry, setting)
@@ -299,7 +298,7 @@ def plan_late(
     result: Any,
     setting: Setting,
 ) -> Generator[Request, Any, dict[str, Any]]:
-    """The plan of a call that has happened, where that needed its result."""
+    """The plan of a call that has happened, if that needed its result."""
     if contract.undo is None or "result" not in contract.undo_words:
         return {}
     known = {"args": dict(arguments), "before": before, "result": result}
@@ -324,9 +323,9 @@ def probed(
     undo: Mapping[str, Any] | None,
     seal: Seal,
 ) -> Generator[Request, Any, Happened | DidNotHappen | str | BaseException]:
-    """Ask a tool what became of a call; why that is unknown, or an interrupt, otherwise.
+    """Ask a tool what became of a call; otherwise why that is unknown, or an interrupt.
 
-    Its probe first; then, whether what it would have changed is as it was before.
+    Its probe is asked first; then the observed state is compared with the one before.
     """
     before: dict[str, Any] | None = None
     if undo is not None and "before" in undo:
@@ -345,7 +344,7 @@ def probed(
         if isinstance(answer, Returned):
             if isinstance(answer.value, Happened | DidNotHappen):
                 return answer.value
-            if answer.value is not None:  # True may mean either: it is not set against the state
+            if answer.value is not None:  # True may mean either: the state is not asked then
                 given = type(answer.value).__name__
                 return f"its probe gave {given}, and not Happened, DidNotHappen or None"
             message = "its probe does not know"

@@ -1,4 +1,4 @@
-"""Where a session takes time and randomness from."""
+"""The source of time and randomness of a session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Clock"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Clock:
-    """Where time and randomness come from, so that a test can bring its own.
+    """The source of time and randomness, so that a test can bring its own.
 
     Called from any thread; what they give must not depend on anything that the agent does.
 

@@ -36,6 +36,7 @@ from rollcage.step.requests import (
     Flow,
     GetBlob,
     KeepBlob,
+    LedgerUpdate,
     Note,
     OpenUndo,
     PutBlob,
@@ -49,7 +50,6 @@ from rollcage.step.requests import (
     Stop,
     Sync,
     TakenBack,
-    Telling,
     WaitForCall,
 )
 from rollcage.step.waiting import stepped, unwrap
@@ -102,7 +102,7 @@ class Driver:
         self._looks_once = alone and not ledger.has_recording
         self.closed = False
         self.around: Driver | None = None  # that of the session around: its orders hold here
-        self.seal: Sealing | None = None  # hides secrets in what the trace says itself
+        self.seal: Sealing | None = None  # hides secrets in the trace's own texts
         self.store = store
         self._messages = MessagesWritten()
         self._blobs = Blobs(store, source)
@@ -140,7 +140,7 @@ class Driver:
         """Perform what a flow asks for, up to its end.
 
         `execute` runs a body, at once or as something to wait for; `wait` performs what else may
-        take its time.
+        take long.
         """
         answer: Any = None
         progress: Progress | None = None
@@ -169,7 +169,7 @@ class Driver:
             self._abandon(progress)
             raise
 
-    # --- drives that are broken off --------------------------------------------------------------
+    # --- drives that are interrupted -------------------------------------------------------------
 
     def _abandon(self, progress: Progress | None) -> None:
         """A call was admitted and will not be settled: an interrupt came between the two."""
@@ -180,7 +180,7 @@ class Driver:
 
     @contextlib.contextmanager
     def driven(self) -> Generator[list[Progress]]:
-        """Abandon the calls that are still listed when the block is broken off."""
+        """Abandon the calls that are still listed if the block is interrupted."""
         begun: list[Progress] = []
         try:
             yield begun
@@ -232,7 +232,7 @@ class Driver:
             case _:
                 assert_never(effect)
 
-    def _report(self, effect: Telling) -> Any:
+    def _report(self, effect: LedgerUpdate) -> Any:
         ledger = self.ledger
         match effect:
             case BeginAsking(request=request):
@@ -272,7 +272,7 @@ class Driver:
         return admission
 
     def _ended(self, effect: Consult) -> None:
-        """Where a body has ended, looking at what it changed is no part of its duration."""
+        """After a body has ended, observing what it changed is not part of its duration."""
         if effect.after is not None:
             effect.after.ended = self._monotonic()
 
@@ -347,8 +347,8 @@ class Driver:
 
         Args:
             event: what is written.
-            outcome: the step's, where the event has one, for observers.
-            name: the step's, where the event has none, for observers.
+            outcome: the step's, if the event has one, for observers.
+            name: the step's, if the event has none, for observers.
         """
         seal = self.seal
         if seal is not None and not seal.idle:

@@ -126,7 +126,7 @@ def run_step(  # noqa: C901, PLR0912 - from top to bottom: each part of its own 
         else:
             answer = yield from _answered(progress, setting)
         if isinstance(answer, Raised) and isinstance(answer.error, ForkEnded):
-            # A fork of this fork, with an answer for what ended it, makes this call anew.
+            # A fork of this fork, with an answer for what ended it, makes this call again.
             yield _not_started(progress, step)
             return answer
         settled = ended(step, answer, setting, read)
@@ -149,7 +149,7 @@ def _not_started(progress: Progress, step: OpenStep) -> Settle:
 
 
 def _answered(progress: Progress, setting: Setting) -> Flow:
-    """What a call gave whose body does not run: by a person, or what a fork was given for it."""
+    """The answer to a call whose body does not run: a person's, or the one given to a fork."""
     if progress.stand_in is not None:
         return (yield from _stood_in(progress, progress.stand_in, setting))
     response = progress.consent.response
@@ -158,7 +158,7 @@ def _answered(progress: Progress, setting: Setting) -> Flow:
 
 
 def _stood_in(progress: Progress, given: StandIn, setting: Setting) -> Flow:
-    """What a fork was given in place of the tool; it ends there where the tool gives no such."""
+    """What a fork was given in place of the tool; the fork ends if the tool could not give that."""
     call = progress.call
     if given.error is not None:
         return Raised(given.error)
@@ -183,7 +183,7 @@ def _stood_in(progress: Progress, given: StandIn, setting: Setting) -> Flow:
 
 
 def _whole(given: Callable[..., Any]) -> Callable[..., Any]:
-    """What stands in for a tool; the list of its chunks, where it is a stream."""
+    """The stand-in for a tool; of a stream, the list of its chunks."""
     if inspect.isgeneratorfunction(given):
         return functools.wraps(given)(lambda **words: [*given(**words)])
     if not inspect.isasyncgenfunction(given):
@@ -196,7 +196,7 @@ def _whole(given: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _body(progress: Progress, body: Callable[..., Any]) -> Callable[..., Any]:
-    """What is called: of arguments that an approver has edited, by the adapter's own way."""
+    """What is called; with arguments that an approver has edited, by the adapter's own way."""
     instead = progress.call.instead
     if instead is None or not progress.is_edited:
         return body
@@ -205,7 +205,7 @@ def _body(progress: Progress, body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _synced(answer: Returned) -> Flow:
-    """What a body gave, once nothing of that is lost with this process."""
+    """What a body gave, once that survives the death of this process."""
     synced: Returned | Raised = yield Sync(sent=True)
     return synced if isinstance(synced, Raised) else answer
 
@@ -216,7 +216,7 @@ def _synced(answer: Returned) -> Flow:
 def _prepared(
     progress: Progress, verdict: Verdict, admission: Admission, setting: Setting, *, waits: bool
 ) -> Generator[Request, Any, Admission]:
-    """Do what has to be done first, then place the call anew: it may run now, or is refused."""
+    """Do what has to be done first, then admit the call again: it may run now, or is refused."""
     verdict, admission = yield from _unpaused(progress, verdict, admission, setting)
     first = admission.first
     if not isinstance(first, Precondition):
@@ -282,8 +282,8 @@ def _unpaused(
 ) -> Generator[Request, Any, tuple[Verdict, Admission]]:
     """Wait until the run is not paused; how the call is admitted then, and its verdict.
 
-    What was found out for it before may not be so any more. The gate decides on it once more: what
-    is denied by now does not run, and nothing is loosened.
+    What was found out for it before may no longer hold. The gate decides on it again: what is now
+    denied does not run, and nothing is loosened.
     """
     while isinstance(admission.first, Future):
         answer: Returned | Raised = yield WaitForCall(admission.first)
@@ -325,7 +325,7 @@ def happened(
     answered: Happened,
     setting: Setting,
 ) -> Generator[Request, Any, ProbeResult]:
-    """What a probe's word makes of a step of unknown outcome."""
+    """What a probe's answer makes of a step whose outcome is unknown."""
     answer = Returned(answered.result)
     outcome, encoded = outcome_of(contract, answer, setting, None)
     if len(encoded) >= LARGE:
@@ -335,7 +335,7 @@ def happened(
         states = yield from revived(undo["before"])
     before = {resource: decode(state) for resource, state in states.items()}
     undoing = yield from plan_late(contract, arguments, before, answered.result, setting)
-    if contract.observe is not None:  # from here on, what somebody else changes will show
+    if contract.observe is not None:  # from here on, a change by somebody else is noticed
         now = yield from observed(contract, arguments, setting.seal)
         if not isinstance(now, Raised):
             undoing["after"] = digests_of(now)

@@ -55,7 +55,7 @@ class Gate:
     Args:
         job: the session's name.
         given: its guards, its policy and its facade among them.
-        user_input: one text or several, for conditions with `named(…)`; None where none is given.
+        user_input: one text or several, for conditions with `named(…)`; None if none is given.
         strict: refuse arguments that would have to be coerced.
         clock: monotonic time in ns.
 
@@ -102,10 +102,10 @@ class Gate:
         return self._asks or (self.above is not None and self.above.gate.asks)
 
     def nest(self, above: Above) -> None:
-        """The session is entered inside of another: what that one says holds here as well.
+        """The session is entered inside of another, whose gate holds here as well.
 
-        Both decide on each call, deny over ask over allow, and the limits of both count it. What
-        the policy around says is asked for anew each time, so one that is loaded there counts here.
+        Both decide on each call, deny over ask over allow, and the limits of both count it. The
+        policy around is asked each time, so one that is loaded there counts here.
         """
         self.above = above
         above.gate.entered(self)
@@ -148,11 +148,11 @@ class Gate:
         return own + self._left
 
     def reload(self, policy: PolicyGuard | str | os.PathLike[str]) -> PolicyGuard:
-        """Decide by another policy from now on; where it can't be used, everything is denied.
+        """Decide by another policy from now on; if it can't be used, everything is denied.
 
         Raises:
             PolicyInvalid: it can't be used.
-            SessionError: it has other limits, labels or prices: those stand for a whole session.
+            SessionError: it has other limits, labels or prices: those hold for a whole session.
         """
         if self.policy is None:
             raise SessionError(
@@ -177,7 +177,7 @@ class Gate:
             return loaded
 
     def terms(self, actor: str) -> Terms:
-        """Under which approvals count."""
+        """The terms under which approvals count."""
         own = Terms(actor)
         if self.policy is not None:
             own = Terms(actor, self.policy.digest, *self.policy.approval_terms)
@@ -195,7 +195,7 @@ class Gate:
     def refuses(
         self, contract: Contract, body: Callable[..., Any] | None, *, kind: str, undo: bool
     ) -> Verdict | None:
-        """What the facade, and the guards that screen, say of a tool that may not run at all."""
+        """The refusal, by the facade or a guard that screens, of a tool that may not run at all."""
         refusal = None
         if self.facade is not None:
             refusal = self.facade.check(contract, body, kind=kind, undo=undo)
@@ -204,14 +204,14 @@ class Gate:
         return refusal
 
     def screens(self, contract: Contract) -> Verdict | None:
-        """What the guards that screen say of a tool, here and around."""
+        """The refusal of a tool by the guards that screen, here and around."""
         refusal = screened(contract, self.guards.screens) if self.guards.screens else None
         if refusal is None and self.above is not None:
             return self.above.gate.screens(contract)
         return refusal
 
     def decide(self, progress: Progress) -> Verdict:
-        """What all of them say of a call: deny over ask over allow."""
+        """The verdict of all of them on a call: deny over ask over allow."""
         call = progress.call
         try:
             if self.facade is not None:
@@ -225,16 +225,16 @@ class Gate:
                 verdict = self._own(progress)
             else:
                 verdict, asks = self.verdict_of(progress)
-                if asks is not None:  # who may say yes to that is not this session's to choose
+                if asks is not None:  # this session does not choose who may approve that
                     progress.ask = asks.ask
             return verdict if verdict.decision == "allow" else progress.found.explain(verdict)
         except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
             return failed(error)
 
     def verdict_of(self, progress: Progress) -> tuple[Verdict, Above | None]:
-        """What policies and rules say, of this session and of those around it.
+        """The verdict of policies and rules, of this session and of those around it.
 
-        With the outermost of those around it that asks.
+        With it comes the outermost of those around that asks.
         """
         own = self._own(progress)
         if self.above is None:
@@ -316,7 +316,7 @@ class Gate:
     ) -> Flow:
         """The flow of a call of `run`, in the limits of this session and of those around it.
 
-        `asked` is called where a limit of this one asks.
+        `asked` is called if a limit of this one asks.
         """
         if self.above is not None:
             start = functools.partial(self._counted_above, self.above, start, run)
@@ -378,7 +378,7 @@ class Above(NamedTuple):
 
     Attributes:
         gate: decides on each call, too.
-        ask: who is asked where that asks.
+        ask: who is asked if that asks.
         terms: under which an approval counts there.
         step: the number of the step whose body has opened the session; 0 outside of any.
     """

@@ -1,4 +1,4 @@
-"""What the errors say that halt a session: what happened, and each way on, as it is typed."""
+"""The errors that halt a session: what happened, and each command or option that helps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def unknown(run: str, step: int, name: str, at: str, *, why: str = "") -> UnknownOutcome:
-    """Whether a write happened is unknown.
+    """The outcome of a write is unknown.
 
     Args:
         run: where the step first ran.
@@ -47,7 +47,7 @@ def unknown(run: str, step: int, name: str, at: str, *, why: str = "") -> Unknow
 
 
 def _ways_on(run: str, at: str) -> str:
-    """What can be done with a run that goes another way than what is recorded."""
+    """What can be done with a run that diverges from its recording."""
     return (
         f"To see what was done: rollcage show {run}{at}; to undo it: rollcage undo {run}{at}; to "
         f'keep it and start over: rollcage abandon {run}{at}; or replay="off" just this once'
@@ -64,7 +64,7 @@ def diverged(
         orphans: what it would leave behind.
         run: the session's own.
         at: what a command line needs to find the store.
-        left: what of them could not be undone, in words; empty where that was not tried.
+        left: which of them could not be undone, as text; empty if that was not tried.
     """
     contract, args = arrival.contract, arrival.args
     path = arrival.branch.path
@@ -105,13 +105,13 @@ def started_over(
     run: str,
     at: str,
 ) -> Diverged:
-    """Work that a framework has started over makes a new write, and has left others behind.
+    """Work that a framework has started over makes a new write and leaves earlier ones behind.
 
     Args:
         name: of the tool.
         args: of the call.
         work: the name of what was started over.
-        behind: what it had written: the tool's name, and the step.
+        behind: the earlier writes: the tool's name, and the step.
         run: the session's own.
         at: what a command line needs to find the store.
     """
@@ -128,7 +128,7 @@ def started_over(
 
 
 def taken_back(branch: str, run: str, at: str) -> Diverged:
-    """A branch whose effects were undone, and that the run has left behind, goes another way.
+    """A branch that was undone before the run went on diverges from its recording.
 
     Args:
         branch: its name.
@@ -143,7 +143,7 @@ def taken_back(branch: str, run: str, at: str) -> Diverged:
 
 
 def contradicted(entry: Entry, at: str) -> Halt:
-    """A framework's history holds an answer to a call that is recorded without one."""
+    """A framework's history has an answer to a call that is recorded without one."""
     if entry.status == "unknown":
         return unknown(entry.run, entry.step, entry.name, at)
     return Halt(
@@ -155,7 +155,7 @@ def contradicted(entry: Entry, at: str) -> Halt:
 
 
 def missing(arrival: Arrival, recording: Recording) -> ReplayMiss:
-    """Nothing is recorded at the place of a call that may not run."""
+    """Nothing is recorded for a call that may not run."""
     call, contract, path = arrival.call, arrival.contract, arrival.branch.path
     entries = list(path.entries) if path is not None else []
     entries += recording.pure.values()
@@ -185,7 +185,7 @@ def missing(arrival: Arrival, recording: Recording) -> ReplayMiss:
 
 
 def lossy(entry: Entry, at: str) -> NotReplayable:
-    """A recorded write was performed, and its result can't be given back."""
+    """A recorded write was performed, and its result can't be replayed."""
     return NotReplayable(
         f"step {entry.step} of run {entry.run} ({entry.name}) was performed, but its "
         f"result can't be replayed: {entry.flaw}. Record its result: rollcage resolve "
@@ -195,7 +195,7 @@ def lossy(entry: Entry, at: str) -> NotReplayable:
 
 
 def changed(what: str, entry: Entry, contract: Contract) -> NotReplayable:
-    """A call is recorded, but its tool declares `another version` or `another effect` by now."""
+    """A call is recorded, but its tool now declares `another version` or `another effect`."""
     if what == "another version":
         return NotReplayable(
             f"step {entry.step} of run {entry.run} performed {contract.name} as version "
@@ -210,7 +210,7 @@ def changed(what: str, entry: Entry, contract: Contract) -> NotReplayable:
 
 
 def would_write(arrival: Arrival, entry: Entry | None) -> ForkEnded:
-    """A fork has come to a write that it may not do.
+    """A fork has come to a write that it may not perform.
 
     Args:
         arrival: the write.
@@ -241,7 +241,7 @@ def would_ask(arrival: Arrival) -> ForkEnded:
 
 
 def _state(entry: Entry) -> str:
-    """Why a recorded step can't answer a call; empty where that is up to the fork."""
+    """Why a recorded step can't answer a call; empty if that is up to the fork."""
     if entry.status == "unknown":
         return "its outcome is unknown"
     texts = {"blocked": "it was refused", "not_started": "it never ran"}

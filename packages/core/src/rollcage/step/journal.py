@@ -1,4 +1,4 @@
-"""What the steps of a live run say of themselves: from their state to the events of the trace."""
+"""The events of a live run's steps, made from their state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def started(number: int, arrival: Arrival, place: Place) -> Event:
 
 
 def replayed(number: int, arrival: Arrival, place: Place, entry: Entry) -> Event:
-    """A recorded step stands for a call."""
+    """A recorded step answers a call."""
     verdict = arrival.verdict
     differs = verdict.decision != "allow" or verdict.shadow is not None
     call = _requested(number, arrival, place.slot)
@@ -104,7 +104,7 @@ def joined(
     entry: Entry | None = None,
     seen: bool = False,
 ) -> Event:
-    """The branch `name` came back to `branch`, with its last world `final`; as `entry` says."""
+    """The branch `name` was joined to `branch`, with its last world `final`; as `entry` says."""
     return make.branch_joined(
         time=now,
         step=number,
@@ -125,7 +125,7 @@ def joined(
 
 
 def joined_again(number: int, branch: Branch, place: Place, entry: Entry, now: int) -> Event:
-    """A branch that nobody forked came back to `branch`: all that was done in it was seen."""
+    """A branch that nobody forked was joined to `branch`: all that was done in it was seen."""
     key, final = bytes.fromhex(entry.key), bytes.fromhex(entry.digest)
     place.fingerprint = bytes.fromhex(entry.fingerprint)
     return joined(

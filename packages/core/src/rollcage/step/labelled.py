@@ -14,7 +14,7 @@ from rollcage.step.requests import Flow, Raised, Returned, Settle
 
 __all__ = ["begin_stream", "labelled", "mark"]
 
-# What these say is not a tool's own words.
+# The texts of these are not a tool's own.
 _OURS: Final = (ArgumentsInvalid, Blocked, CaptureFailed, Halt, SessionError)
 
 
@@ -72,7 +72,7 @@ def _note(
     if isinstance(ended, Returned):
         value = ended.value
     elif streamed or isinstance(ended.error, _OURS) or not isinstance(ended.error, Exception):
-        return  # what a stream gave until then stays open: all later calls carry its labels
+        return  # what a stream gave until then is not known: all later calls carry its labels
     else:
         value = ended.error
     labels.note(

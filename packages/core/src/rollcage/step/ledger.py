@@ -1,4 +1,4 @@
-"""What a session knows of its run: it places each call, matches it, and says what is written.
+"""The state of a session's run: it places each call, matches it, and makes the events.
 
 A `Ledger` is plain state and decisions: no I/O, clock or lock. Whoever drives it holds the
 session's lock around each call, and appends the events that it gives back before going on. What is
@@ -52,12 +52,12 @@ class Ledger:
     Attributes:
         stats: what the session has done so far.
         halted: the error that halted it; None while it may go on.
-        paused: what the run waits for, as the session was given it.
+        paused: what the run waits for; see `Session.pause`.
         branches: those that are open, and the turns.
         branching: forks and joins them.
-        ahead: what is recorded and nobody has asked for.
+        ahead: the recorded steps that nobody has asked for.
         forked: of a fork, what it was asked to be.
-        on_divergence: what a new write does where it would leave effects behind.
+        on_divergence: what a new write does if it would leave effects behind.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Ledger:
 
     @property
     def has_recording(self) -> bool:
-        """Whether anything is recorded that may stand for a call."""
+        """Whether anything is recorded that may answer a call."""
         return self._recording is not None
 
     @property
@@ -124,7 +124,7 @@ class Ledger:
         return self.paused or (self._waited if not self._steps else "") or None
 
     def go_on(self) -> None:
-        """What the run waited for is there."""
+        """The run no longer waits."""
         self.paused = self._waited = ""
 
     def _number(self, progress: Progress | None = None) -> int:
@@ -137,7 +137,7 @@ class Ledger:
     # --- branches --------------------------------------------------------------------------------
 
     def branch_name(self, name: str, parent: OpenStep | None) -> str:
-        """The branch in which calls stand, in the body of `parent` or outside of any."""
+        """The branch in which calls are made, in the body of `parent` or outside of any."""
         inside = None if parent is None else (parent.branch.name, parent.fingerprint)
         return self.branches.name_in(name, inside)
 
@@ -154,10 +154,10 @@ class Ledger:
     def admit(
         self, progress: Progress, verdict: Verdict, now: int, arrival: Arrival | None = None
     ) -> Admission:
-        """Place a call, find what is recorded of it and take that; or say what is to be done first.
+        """Place a call, find what is recorded of it and take that; or say what must be done first.
 
-        One that something was done for first comes again with its `arrival`: nothing was taken for
-        it until then.
+        A call that something was done for comes again with its `arrival`: nothing was taken for it
+        until then.
         """
         if self.halted is not None and self.stops(progress.call):
             error = SessionHalted(f"the session was halted: {self.halted}")
@@ -203,7 +203,7 @@ class Ledger:
         return Arrival(progress, branch, turn, verdict, strict=self._strict, now=now)
 
     def stops(self, call: Call) -> bool:
-        """Whether a halted session refuses this call too; an undo may go on where it was safe."""
+        """Whether a halted session refuses this call too; an undo may go on if that is safe."""
         safe = isinstance(self.halted, Halt) and not isinstance(self.halted, TraceUnwritable)
         return call.undoes is None or not safe
 
@@ -270,7 +270,7 @@ class Ledger:
     # --- what a framework's own memory holds -----------------------------------------------------
 
     def places(self, within: tuple[str, OpenStep | None]) -> Iterator[Spot]:
-        """Where the recorded steps stand that nobody has asked for; see `see`."""
+        """The places of the recorded steps that nobody has asked for; see `see`."""
         if self.halted is not None:
             return iter(())
         return self.ahead.places(family(self.branch_name(*within)))
@@ -334,7 +334,7 @@ class Ledger:
         self._taking.open.pop(step.number, None)
 
     def abandon(self, progress: Progress) -> None:
-        """An interrupt broke off what drives a call, before its end was written.
+        """An interrupt stopped what drives a call before its end was written.
 
         Whoever swallows that must not go on: the call's write may have happened, or its recorded
         step is used up and would run again.

@@ -1,4 +1,4 @@
-"""Looks at a run, without a writer: for the plan of an undo."""
+"""Inspects a run without a writer, for the plan of an undo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Looking"]
 
 
 class Looking:
-    """Performs the requests of a look; nothing is written, whatever it finds.
+    """Performs the requests of an inspection; nothing is written, whatever it finds.
 
     `recall` reads what the run and its lineage hold.
     """
@@ -23,10 +23,10 @@ class Looking:
     def __init__(self, store: Reader, recall: Callable[[], Lineage]) -> None:
         self._store = store
         self._recall = recall
-        self._blobs: dict[str, bytes] = {}  # large values that the look itself came to
+        self._blobs: dict[str, bytes] = {}  # large values that were made meanwhile
 
     def run(self, flow: Flow) -> Any:
-        """Look, in this thread."""
+        """Inspect, in this thread."""
 
         async def here(effect: Consult) -> Returned | Raised:
             return consult(effect)
@@ -34,7 +34,7 @@ class Looking:
         return unwrap(stepped(self._through(flow, here)))
 
     async def arun(self, flow: Flow) -> Any:
-        """Look, in this task."""
+        """Inspect, in this task."""
         return unwrap(await self._through(flow, aconsult))
 
     async def _through(

@@ -1,4 +1,4 @@
-"""What a call takes of the limits, around its flow: before it is decided, until it has ended."""
+"""What a call takes of the limits: around its flow, until it has ended."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def limited(
     Args:
         progress: of the call.
         view: the same, as the gate sees it.
-        verdict: what the policy says of it; where that denies, nothing is taken.
+        verdict: the policy's; if that denies, nothing is taken.
         meter: the session's.
         start: makes the flow of the call, from what policy and limits say together.
         run: the run that the call is made in: the session's, or one of a session inside of it.
-        asked: called where a limit asks.
+        asked: called if a limit asks.
     """
     if verdict.decision == "deny":
         return (yield from start(progress, verdict))
@@ -75,7 +75,7 @@ def tally_ended(progress: Progress) -> None:
 
 
 def _outcome(progress: Progress) -> Mapping[str, Any]:
-    """How a call ended, be it now or where it was recorded; empty where that is not known."""
+    """How a call ended, now or when it was recorded; empty if that is not known."""
     if progress.recorded is not None:
         return progress.recorded.outcome
     return progress.outcome or {}

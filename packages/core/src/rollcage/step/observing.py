@@ -1,7 +1,7 @@
-"""What observers receive: each thing that became of a step, after it was written.
+"""Events for observers: each thing that became of a step, after it was written.
 
-They are called outside of the session's lock, by the thread or task that wrote it. What an observer
-does changes nothing of the run: an error of its own is logged, and that observer misses that event.
+Observers are called outside of the session's lock, by the thread or task that wrote it. They change
+nothing of the run: an error of theirs is logged, and that observer misses that event.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = [
 _log: Final = logging.getLogger("rollcage")
 
 Happening = Literal["started", "settled", "replayed", "blocked", "asked", "undone"]
-"""What became of a step: its body is about to run, its outcome is recorded, a recorded step stands
-for it, it was refused, somebody has to approve it, it was undone (or that failed)."""
+"""What became of a step: its body is about to run, its outcome is recorded, a recorded step
+answers it, it was refused, somebody has to approve it, it was undone (or that failed)."""
 
 _HAPPENINGS: Final[Mapping[str, Happening]] = {
     "step.started": "started",
@@ -58,9 +58,9 @@ class StepEvent:
         run: the run's id; that of a session inside of the observed one has its own.
         step: its number in that run; 0 of what is `asked`: a call gets its number afterwards.
         time: when it was written, in µs since 1970.
-        kind: `tool` or `model`; empty where a step of another run was undone.
+        kind: `tool` or `model`; empty if a step of another run was undone.
         name: of the tool or model.
-        effect: what the tool declares; empty where the trace does not say it here.
+        effect: what the tool declares; empty if the trace does not say it here.
         agent: who made the call, if the framework says.
         branch: the branch of the run; empty for the main one.
         parent: the step whose body made the call.
@@ -69,7 +69,7 @@ class StepEvent:
             undo of what is undone ended (see `UndoneStep`); else empty.
         duration: of what is settled or replayed, in µs, as the run had it that performed it.
         error: the type of the error of what is settled or replayed with one; else empty.
-        usage: the tokens that a model call used, where it says so.
+        usage: the tokens that a model call used, if it says so.
         verdict: the decision, reason, code and rule, if there was one.
         origin: of what is replayed or undone: the run and step that performed it.
         undoes: of a compensating call: the run and step that it undoes.
@@ -102,7 +102,7 @@ class StepEvent:
     )
 
     def get(self, field: str) -> str | int | bool | None:
-        """A plain field of the event as the trace holds it, `world` say; None where it has none."""
+        """A plain field of the event as the trace holds it, such as `world`; None without one."""
         value = self._written.get(field)
         return value if isinstance(value, (str, int)) else None
 
@@ -129,9 +129,9 @@ class RunEvent:
         mode: `record`, `resume`, `offline`, `verify`, `imported` or `fork`; `undo` of a
             finished run that is undone.
         root: the first run of its lineage.
-        source: the run that it replays; None where it replays none.
+        source: the run that it replays; None if it replays none.
         time: when, in µs since 1970.
-        status: of one that is closed, as `run.finished` has it; empty where that is not recorded,
+        status: of one that is closed, as `run.finished` has it; empty if that is not recorded,
             or the run was opened for an undo.
         error: the type of the error that ended it; empty without one.
     """
@@ -150,7 +150,7 @@ class RunEvent:
 class Instrument:
     """An observer that also receives events of runs, and wraps bodies to set context for them.
 
-    Tracing stands on it: what a body does, requests over HTTP or statements in a database, is then
+    Tracing is built on it: what a body does, such as HTTP requests or database statements, is then
     seen as a part of its step. As with every observer, what it raises is logged, and the run goes
     on. Override what is needed.
     """
@@ -169,9 +169,9 @@ class Instrument:
         """The session was left. A child of a fork, in which nothing is recorded, calls nothing."""
 
     def around(self, run: str, step: int, /) -> Surrounding:
-        """What to stand in while a body runs, in its own thread or task; gets no error.
+        """A context manager around a body, in its own thread or task; it gets no error.
 
-        It is asked for whenever the body is entered, which of a stream is once a chunk.
+        It is called whenever the body is entered: for a stream, once per chunk.
 
         Args:
             run: the run's id.
@@ -183,7 +183,7 @@ class Instrument:
 
 
 def notify(observers: Sequence[Observer], event: RunEvent) -> None:
-    """Tell those that want to know that a run was opened or closed."""
+    """Notify instruments that a run was opened or closed."""
     for each in observers:
         if isinstance(each, Instrument):
             with _logged(f"that run {event.run} was {event.what}"):
@@ -195,7 +195,7 @@ class InstrumentedBodies:
 
     Args:
         run: the run's id.
-        instruments: the later ones stand inside.
+        instruments: the later ones are the inner ones.
         enter: what makes a step the one whose body is running; it gives what `leave` takes.
         leave: ends that.
     """
@@ -213,7 +213,7 @@ class InstrumentedBodies:
         self._leave = leave
 
     def enter(self, step: OpenStep) -> tuple[Any, list[Surrounding]]:
-        """Stand in the body of a step; the answer is for `leave`."""
+        """Enter the body of a step; the result is for `leave`."""
         token = self._enter(step)
         entered: list[Surrounding] = []
         for each in self._instruments:
@@ -247,7 +247,7 @@ class Happenings:
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self._open: dict[int, dict[str, Any]] = {}  # by step, who and what it is until it has ended
+        self._open: dict[int, dict[str, Any]] = {}  # by step, until it has ended
 
     def event_of(
         self, what: Happening, event: Mapping[str, Any], outcome: Mapping[str, Any], name: str
@@ -285,7 +285,7 @@ class Happenings:
         if what == "settled":
             about = self._open.pop(step, None) or {"name": name}
             if outcome.get("status") == "unknown":
-                self._open[step] = about  # somebody may say yet what became of it
+                self._open[step] = about  # it may still be resolved
             return about, step
         about = {field: event[field] for field in _ABOUT if field in event}
         if what == "started":
@@ -323,8 +323,8 @@ class Observing:
 
         Args:
             event: as it was written.
-            outcome: the step's, where it has one.
-            name: of the step that it is about, where the event does not say that.
+            outcome: the step's, if it has one.
+            name: of the step that it is about, if the event does not say that.
         """
         what = _HAPPENINGS.get(event["event"])
         if what is not None:

@@ -89,7 +89,7 @@ def outcome_of(
 
 
 def _failure(step: OpenStep, raised: Raised, setting: Setting) -> Settle:
-    """How a raise ends: an error, or unknown where a write was cut off."""
+    """How a step ends that raised: with an error, or unknown if a write was cut off."""
     if not raised.began:
         return Settle(step, NOT_STARTED, orjson.dumps(NOT_STARTED))
     error = raised.error
@@ -102,7 +102,7 @@ def _failure(step: OpenStep, raised: Raised, setting: Setting) -> Settle:
         else:
             cut_off = isinstance(error, (TimeoutError, *contract.unknown_on))
     if cut_off and contract.effect == "scope":
-        return Settle(step, UNKNOWN, _UNKNOWN)  # is entered again: never in doubt
+        return Settle(step, UNKNOWN, _UNKNOWN)  # is entered again: its outcome is never unknown
     if cut_off and step.world_effect:
         why = f": it was cut off by {type(error).__name__}"
         halt = unknown(step.run, step.number, contract.name, setting.at, why=why)
@@ -117,7 +117,7 @@ def _failure(step: OpenStep, raised: Raised, setting: Setting) -> Settle:
 
 
 def _without_secrets(outcome: dict[str, Any], seal: Seal) -> dict[str, Any]:
-    """The outcome as the trace may hold it; a value that lost something can't come back."""
+    """The outcome as the trace may hold it; a value that lost a secret can't be replayed."""
     parts = {each: hidden(outcome[each], seal) for each in _QUOTING if each in outcome}
     if not any(each.found for each in parts.values()):
         return outcome
@@ -129,7 +129,7 @@ def _without_secrets(outcome: dict[str, Any], seal: Seal) -> dict[str, Any]:
 
 
 def drift_of(contract: Contract, answer: Returned, seal: Seal) -> dict[str, Any]:
-    """How an output breaks its contract, as the outcome has it; a cut stream is none yet."""
+    """How an output breaks its contract, as the outcome has it; of a cut stream, nothing."""
     if contract.promise is None or answer.cut:
         return {}
     drift = contract.promise.broken_by(answer.value, seal)
@@ -137,7 +137,7 @@ def drift_of(contract: Contract, answer: Returned, seal: Seal) -> dict[str, Any]
 
 
 def refused_output(contract: Contract, outcome: dict[str, Any]) -> Raised | None:
-    """The error of an output that breaks its contract; None where none does, or it is reported."""
+    """The error of an output that breaks its contract; None if it does not, or is only reported."""
     drift = raised(outcome)
     if drift is None:
         return None
@@ -160,7 +160,7 @@ def kept_whole(settled: Settle, answer: Returned | Raised, setting: Setting) -> 
 def keep_large_value(
     outcome: dict[str, Any],
 ) -> Generator[Request, Any, tuple[dict[str, Any], bytes]]:
-    """An outcome, and its bytes, whose large parts are kept beside the trace."""
+    """An outcome, and its bytes, whose large parts are kept as blobs."""
     for field in ("value", "answer"):
         data = orjson.dumps(outcome.get(field))
         if len(data) >= LARGE:
@@ -171,13 +171,13 @@ def keep_large_value(
 def answer_on_record(
     call: Call, outcome: dict[str, Any], answer: Returned | Raised
 ) -> Returned | Raised:
-    """What the caller gets of a call that is on record: an error where its output is refused."""
+    """What the caller gets of a recorded call: an error if its output is refused."""
     contract = call.contract
     if isinstance(answer, Raised):
         return answer
     drifted = refused_output(contract, outcome) if "drift" in outcome else None
     if drifted is not None or "lossy" not in outcome or call.undoes is not None:
-        return drifted or answer  # of what undoes a step, nobody asks for the value
+        return drifted or answer  # nobody asks for the value of a compensating call
     warning = warn_of(contract, outcome)
     return answer if warning is None else Raised(warning)
 

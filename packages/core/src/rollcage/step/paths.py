@@ -81,7 +81,7 @@ def open_directories() -> Iterator[str]:
 @cache
 def installed() -> tuple[str, ...]:
     """The folders of installed packages and time zones: reading there reads nobody's data."""
-    import site  # only where something is held to what it declares
+    import site  # needed only if permissions are enforced
     import sysconfig
     import zoneinfo
 

@@ -1,4 +1,4 @@
-"""How the calls of a paused run wait: all of a session for one thing, none by itself."""
+"""How the calls of a paused run wait: all calls of a session on one future."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _MOST: Final = 0.25  # ... and never longer than that
 class Pausing:
     """What the calls of a session wait for while their run is paused.
 
-    While there are any, one thread looks whether the order still stands. It holds the session's
+    As long as there are any, one thread looks whether the order still holds. It holds the session's
     lock for that alone, so whoever leaves the session, or finishes a call in it, is not kept back.
 
     Args:
         lock: the session's.
-        stands: whether the session is open, and an order to pause holds; called with the lock.
+        holds: whether the session is open, and an order to pause holds; called with the lock.
     """
 
     def __init__(
-        self, lock: AbstractContextManager[Any, bool | None], stands: Callable[[], bool]
+        self, lock: AbstractContextManager[Any, bool | None], holds: Callable[[], bool]
     ) -> None:
         self._lock = lock
-        self._stands = stands
+        self._holds = holds
         self._over: Future[None] | None = None
         self._since = self._before = 0.0
 
@@ -45,7 +45,7 @@ class Pausing:
             return self._before + now
 
     def over(self) -> Future[None]:
-        """Done as soon as the run is no longer paused, be it stopped. The caller has the lock."""
+        """Done as soon as the run is no longer paused, or is stopped. The caller has the lock."""
         if self._over is None:
             over = Future[None]()
             name = "rollcage-pause"
@@ -54,13 +54,13 @@ class Pausing:
         return self._over
 
     def _watch(self, over: Future[None]) -> None:
-        """Look until the order is gone; those who wait then find out what holds instead."""
+        """Look until the order is gone; the calls that waited then find out what holds instead."""
         look, wait = threading.Event(), _FIRST
         try:
             while not look.wait(wait):
                 wait = min(wait * 2, _MOST)
                 with self._lock:
-                    if not self._stands():
+                    if not self._holds():
                         self._before += time.monotonic() - self._since
                         self._over = None
                         return
@@ -72,7 +72,7 @@ def held_back(why: Callable[[], SessionHalted | Future[None] | None], flow: Flow
     """The flow of a call that is made from inside of another session, as soon as that allows it.
 
     Args:
-        why: what it has to wait for, or why it is refused; None where it may go on.
+        why: what it has to wait for, or why it is refused; None if it may go on.
         flow: what follows.
     """
     held: BaseException | Future[None] | None = why()

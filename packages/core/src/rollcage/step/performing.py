@@ -1,4 +1,4 @@
-"""What may take its time: performed in this thread, in a task, or in another thread."""
+"""Requests that may take long: performed in this thread, in a task, or in another thread."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from rollcage.store.protocol import Writer
 __all__ = ["Perform", "Performing"]
 
 Perform = Callable[[Waiting], Awaitable[Returned | Raised]]
-"""Performs what may take its time, but for bodies."""
+"""Performs what may take long, except for bodies."""
 
 
 class Performing:
-    """Performs what may take its time, for one run; its bodies are run by `Bodies`.
+    """Performs what may take long, for one run; its bodies are run by `Bodies`.
 
     Args:
         writer: of its trace.
         sync: waits, in this thread, until that is on the disk.
         settle: records how a step has ended.
         stop: halts the session with an error.
-        looked: called with what is consulted, before that is called.
+        looked: called with a `Consult` before its function is called.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Performing:
         self._waiting: dict[int, OpenStep] = {}  # steps that begin when the store has their intents
 
     async def here(self, effect: Waiting) -> Returned | Raised:
-        """Perform in this thread what may take its time; this never suspends."""
+        """Perform in this thread what may take long; this never suspends."""
         match effect:
             case Sync(sent=True) if self._writer.send():
                 return Returned(None)
@@ -73,7 +73,7 @@ class Performing:
                 assert_never(effect)
 
     async def there(self, effect: Waiting) -> Returned | Raised:
-        """Perform in this task what may take its time; what would block the loop, in a thread."""
+        """Perform in this task what may take long; what would block the loop, in a thread."""
         match effect:
             case Sync(sent=True) if self._writer.send():
                 return Returned(None)
@@ -101,7 +101,7 @@ class Performing:
                 self._waiting.pop(step.number, None)
 
     def withdraw(self) -> None:
-        """Write of the steps whose bodies still wait for the store that they never began."""
+        """Record that the steps whose bodies still wait for the store never began."""
         outcome: dict[str, Any] = {"status": "not_started"}
         while self._waiting:
             step = self._waiting.popitem()[1]

@@ -1,4 +1,4 @@
-"""A recorded step is given back in place of a call, compared with what it gives now, or kept."""
+"""Recorded steps: given back to a call, compared with what a call gives now, or kept."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def give_back(contract: Contract, entry: Entry, setting: Setting) -> Flow:
         value = given_back(contract, outcome, encoded, setting.types_of(contract))
         return Returned(value, cut="cut" in outcome)
     except Exception as error:  # noqa: BLE001 - hostile data, and validators of the user's own
-        # The recorded step is used up by now: whoever swallows this must not get to run it again.
+        # The recorded step is used up: whoever swallows this error must not run it again.
         stop = NotReplayable(f"step {entry.step} of run {entry.run} ({entry.name}): {error}")
         yield Stop(stop)
         return Raised(stop)

@@ -1,4 +1,4 @@
-"""What the flow of a step asks of the outside: a closed set, performed by the drivers."""
+"""The requests of a step's flow to the outside: a closed set, performed by the driver."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ __all__ = [
     "Flow",
     "GetBlob",
     "KeepBlob",
+    "LedgerUpdate",
     "Note",
     "OpenUndo",
     "PutBlob",
@@ -34,7 +35,6 @@ __all__ = [
     "Stop",
     "Sync",
     "TakenBack",
-    "Telling",
     "WaitForCall",
     "Waiting",
 ]
@@ -42,9 +42,9 @@ __all__ = [
 
 @dataclasses.dataclass(slots=True)
 class Admit:
-    """Place and match a call, and write what comes of it. Answered by an `Admission`.
+    """Place and match a call, and write the result. Answered by an `Admission`.
 
-    With its `arrival`, a call comes again that something had to be done for first.
+    A call that something had to be done for first comes again with its `arrival`.
     """
 
     progress: Progress
@@ -54,10 +54,10 @@ class Admit:
 
 @dataclasses.dataclass(slots=True)
 class Consult:
-    """Call what a user declared beside a tool: an approver, or what observes or probes.
+    """Call a user's function that is not a body: an approver, an `observe` or a `probe`.
 
-    Answered by `Returned` or `Raised`. A sync one is called in a thread where the loop must not
-    wait for it; not one that looks at its context, `here`.
+    Answered by `Returned` or `Raised`. A sync one is called in a thread if the loop must not wait
+    for it; unless it needs its context (`here`).
     """
 
     function: Callable[..., Any]
@@ -114,7 +114,7 @@ class OpenUndo:
 
 @dataclasses.dataclass(slots=True)
 class TakenBack:
-    """A step was undone: where its recording lies ahead, it holds no longer."""
+    """A step was undone: if its recording lies ahead, that no longer holds."""
 
     run: str
     step: int
@@ -122,12 +122,12 @@ class TakenBack:
 
 @dataclasses.dataclass(slots=True)
 class Rewind:
-    """What is recorded holds no longer: the world is not the one that it was recorded in."""
+    """What is recorded no longer holds: the world is not the one that it was recorded in."""
 
 
 @dataclasses.dataclass(slots=True)
 class KeepBlob:
-    """See that a large value of the source is in the own store, too."""
+    """See that a large value of the source is in the run's own store, too."""
 
     digest: str
 
@@ -143,7 +143,7 @@ class Execute:
 
 @dataclasses.dataclass(slots=True)
 class Settle:
-    """Write how a step ended. `halt`, where given, halts the session with it."""
+    """Write how a step ended. `halt`, if given, halts the session."""
 
     step: OpenStep
     outcome: dict[str, Any]
@@ -171,7 +171,7 @@ class Stop:
 
 @dataclasses.dataclass(slots=True)
 class Note:
-    """Write an event as it is; `name` says to observers which step's, where it does not."""
+    """Write an event as it is; `name` is the step's, for observers, if the event has none."""
 
     event: dict[str, Any]
     name: str = ""
@@ -183,7 +183,7 @@ class Sync:
 
     Attributes:
         before: the step whose body begins only after that, if there is one.
-        sent: it is enough that a killed process loses nothing: nobody waits, where that is so.
+        sent: it is enough that a killed process loses nothing: if so already, nobody waits.
     """
 
     before: OpenStep | None = None
@@ -200,7 +200,7 @@ class PutBlob:
 
 @dataclasses.dataclass(slots=True)
 class GetBlob:
-    """Fetch a recorded large value; answered by its bytes, or `Raised` where it is not there."""
+    """Fetch a recorded large value; answered by its bytes, or `Raised` if it is not there."""
 
     digest: str
 
@@ -222,9 +222,9 @@ class Raised:
 
 
 Waiting = Sync | Consult | WaitForCall
-"""What may take its time, beside bodies: a thread performs it in one way, a task in another."""
+"""What may take long, besides bodies: a thread performs it in one way, a task in another."""
 
-Telling = BeginAsking | EndAsking | BeginUndo | OpenUndo | TakenBack | Rewind
+LedgerUpdate = BeginAsking | EndAsking | BeginUndo | OpenUndo | TakenBack | Rewind
 """What the ledger is notified of."""
 
 Request = (
@@ -237,7 +237,7 @@ Request = (
     | GetBlob
     | KeepBlob
     | Recall
-    | Telling
+    | LedgerUpdate
     | Execute
     | Waiting
 )

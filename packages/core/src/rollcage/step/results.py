@@ -1,6 +1,6 @@
-"""What a body gave, as the trace holds it, and that value back again.
+"""A body's result as the trace holds it, and back.
 
-What can't come back is found when it is recorded: each result is decoded again at once.
+A result that can't be replayed is noticed when it is recorded: each is decoded again at once.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _NAMING: Final = frozenset({"enum", "model", "dataclass", "subclass", "url"})
 
 
 def recorded(contract: Contract, value: Any, seal: Seal, types: Types) -> dict[str, Any]:
-    """The fields of an outcome that hold a value, and say whether it comes back."""
+    """The fields of an outcome that hold a value, and whether it can be replayed."""
     result = encode_result(value, seal, typed=contract.typed, types=types)
     flaws = result.flaws
     if result.needs_type and not flaws:
         flaws = _shown(contract, result.value, seal, types)
-        if flaws and contract.typed:  # which class it is that the return type does not bring back
+        if flaws and contract.typed:  # the class that the return type does not restore
             flaws = encode_result(value, seal, types=types).flaws or flaws
     if flaws:
         return {"value": result.value, "lossy": "; ".join(flaws[:5])}
@@ -36,10 +36,10 @@ def recorded(contract: Contract, value: Any, seal: Seal, types: Types) -> dict[s
 
 
 def given_back(contract: Contract, outcome: Mapping[str, Any], encoded: Any, types: Types) -> Any:
-    """The value of an outcome whose encoding, where it was kept apart, is `encoded`.
+    """The value of an outcome; `encoded` is its encoding, if that was kept as a blob.
 
     Raises:
-        Exception: it can't be made again: hostile data, or the words of a class's own validation.
+        Exception: it can't be restored: hostile data, or a class's own validation.
     """
     try:
         return decode_result(encoded, types, framework=contract.framework)
@@ -56,10 +56,10 @@ def given_back(contract: Contract, outcome: Mapping[str, Any], encoded: Any, typ
 
 
 def warn_of(contract: Contract, outcome: Mapping[str, Any]) -> NotReplayableWarning | None:
-    """Say of a write that is on record that its result can't be given back.
+    """Warn that a recorded write's result can't be replayed.
 
-    The warning itself is given back where the program's filters make errors of warnings: it is
-    raised after the step's end then, and never in place of it.
+    The warning is returned if the program's filters make errors of warnings: it is then raised
+    after the step's end, never in place of it.
     """
     if contract.effect not in ("write", "scope"):
         return None  # it just runs again
@@ -85,7 +85,7 @@ def _outside() -> int:
 
 
 def _shown(contract: Contract, encoded: Any, seal: Seal, types: Types) -> list[str]:
-    """Show, rather than hope, that a value comes back."""
+    """Check that a value comes back as it was."""
     try:
         value = given_back(contract, {"typed": True}, encoded, types)
         again = encode_result(value, seal, typed=True, types=types)
@@ -97,7 +97,7 @@ def _shown(contract: Contract, encoded: Any, seal: Seal, types: Types) -> list[s
 
 
 def _outline(encoded: Any) -> Any:
-    """An encoding with its classes' names, wherever they are defined."""
+    """An encoding with its classes' names, but not their modules."""
     if isinstance(encoded, list):
         return [_outline(each) for each in encoded]
     if not isinstance(encoded, dict):

@@ -18,12 +18,12 @@ __all__ = ["Seeing"]
 
 
 class Seeing:
-    """What of a recording is seen, in a run.
+    """Consumes the steps of a recording that are seen in a run.
 
     Args:
-        recording: what is recorded; None where nothing is.
+        recording: what is recorded; None if nothing is.
         branches: those of the run.
-        ahead: what of the recording nobody has asked for.
+        ahead: the recorded steps that nobody has asked for.
         stats: counts what is seen.
         number: the next step's.
     """
@@ -54,11 +54,11 @@ class Seeing:
     def see(
         self, entries: Iterable[Entry], parent: int | None, now: int
     ) -> Iterator[tuple[Event, Entry]]:
-        """Use up such steps, up to the first that does not hold here: their events.
+        """Use up these steps, up to the first that does not hold here: their events.
 
         Args:
             entries: the steps.
-            parent: the step whose body it is, in which they are seen.
+            parent: the step in whose body they are seen.
             now: in µs.
         """
         for entry in entries:
@@ -73,7 +73,7 @@ class Seeing:
             yield event, entry
 
     def _see(self, entry: Entry, parent: int | None, now: int) -> Event | None:
-        """Use up one recorded step that nobody asks for; None where it does not hold here."""
+        """Use up one recorded step that nobody asks for; None if it does not hold here."""
         branch = self._branch(entry.branch)
         turn = self._turns.get(entry.group)
         if turn is None:
@@ -103,7 +103,7 @@ class Seeing:
         return journal.seen(self._number(), branch, place, entry, parent=parent, now=now)
 
     def _branch(self, name: str) -> Branch:
-        """A branch in which steps were seen; opened, where nobody has forked it."""
+        """A branch in which steps were seen; opened if nobody has forked it."""
         branch = self._branches.by_name.get(name)
         if branch is None:
             self._branch(name.rpartition("/")[0])

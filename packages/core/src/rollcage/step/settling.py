@@ -44,7 +44,7 @@ def settling(
 
 
 def seen(view: StepView, entry: Entry) -> Settled:
-    """A recorded step that nobody asked for, for a framework's own memory holds it."""
+    """A recorded step that nobody asked for, because a framework's own memory holds it."""
     return _settled(view, ALLOWED, entry.outcome, replayed=True)
 
 

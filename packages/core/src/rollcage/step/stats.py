@@ -14,7 +14,7 @@ class Stats:
     Attributes:
         calls: how many calls it placed.
         hits: how many were answered from the recording.
-        seen: recorded steps that nobody asked for, for a framework's own memory holds them.
+        seen: recorded steps that nobody asked for, because a framework's own memory holds them.
         misses: how many ran.
         blocked: how many a rule refused.
         refused: how many never became a step: their arguments do not pass, or there is no such

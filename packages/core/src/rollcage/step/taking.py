@@ -1,4 +1,4 @@
-"""What was found of a call is taken: from here on something is used up, written, or both."""
+"""Takes what was found for a call: from here on, something is used up, written, or both."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Taking:
         run: the run's id.
         at: what a command line needs to find the store.
         mode: what the session does with what is recorded.
-        on_divergence: what it does where recorded effects would be left behind.
-        recording: what is recorded; None where nothing is.
+        on_divergence: what it does if recorded effects would be left behind.
+        recording: what is recorded; None if nothing is.
         finder: finds it.
         stats: what the session has done so far.
         number: gives a call the number of its step, the run's next.
@@ -116,14 +116,14 @@ class Taking:
             recording.paths[entry.branch].take(entry)
 
     def _is_changed(self, entry: Entry | None) -> bool:
-        """Whether a recorded step is the one that a fork makes another one of."""
+        """Whether a recorded step is the one that a fork changes."""
         forking = self._forking
         if forking is None or entry is None or entry is not forking.at or forking.passed:
             return False
         return forking.fork.change in ("result", "error", "args")
 
     def _refusal(self, arrival: Arrival, match: Match) -> Refused:
-        """Why a call must not run, in the words of its error."""
+        """Why a call must not run, as an error."""
         entry = match.entry
         if match.why == "would write":
             return Refused(halts.would_write(arrival, entry))
@@ -178,7 +178,7 @@ class Taking:
         return Admission(event, entry=given)
 
     def _assume(self, arrival: Arrival, match: Match) -> Admission:
-        """Give a recorded step back in another world, in a fork: a write leaves its path there."""
+        """Give a recorded step back in another world, in a fork; a write leaves the path there."""
         entry, branch = match.entry, arrival.branch
         assert entry is not None
         changes = entry.effect in ("write", "scope")
@@ -195,7 +195,7 @@ class Taking:
         return Admission(event, entry=entry)
 
     def _compared(self, arrival: Arrival, place: Place, entry: Entry, event: Event) -> Admission:
-        """A hit of `verify`: what observes only is run again, where that says anything."""
+        """A hit of `verify`: a pure or read tool is run again, if the results are comparable."""
         effect, path = arrival.contract.effect, arrival.branch.path
         if entry.decided is not None and "responded" in entry.decided:
             return Admission(event, entry=entry)
@@ -241,9 +241,9 @@ class Taking:
         return self._start(arrival, place, advances=path.advances(entry), marks=marks)
 
     def _enter_again(self, arrival: Arrival, entry: Entry) -> Admission:
-        """Run a recorded body again, for a call in it is the one that a fork changes.
+        """Run a recorded body again, because a fork changes a call in it.
 
-        What that gives is known at its end only: nothing after it is sure to hold.
+        Its result is known at its end only: nothing after it is sure to hold.
         """
         path = arrival.branch.path
         advances = arrival.placed and path is not None and path.advances(entry)
@@ -252,11 +252,11 @@ class Taking:
             marks["leaves"] = True
         self._asked_for(arrival, entry)
         place = arrival.place()
-        place.fingerprint = bytes.fromhex(entry.fingerprint)  # its calls go by it
+        place.fingerprint = bytes.fromhex(entry.fingerprint)  # its calls are found by it
         return self._start(arrival, place, advances=advances, marks=marks)
 
     def _stand_in(self, arrival: Arrival, match: Match) -> Admission:
-        """Have what a fork was given stand for a call; a write would have moved the world on."""
+        """Answer a call by what a fork was given for it; a write leaves the recorded path."""
         progress = arrival.progress
         assert match.stand_in is not None
         changes = arrival.advances
@@ -272,7 +272,7 @@ class Taking:
         return self._start(arrival, place, advances=False, marks=marks)
 
     def go(self, arrival: Arrival, match: Match) -> Admission:
-        """Run a call that nothing recorded stands for.
+        """Run a call that nothing recorded answers.
 
         Raises:
             Refused: it may not run.
@@ -302,7 +302,7 @@ class Taking:
     def _check_verdict(self, arrival: Arrival) -> None:
         """Refuse a call that may not run today, whatever is recorded."""
         verdict = arrival.verdict
-        if verdict.decision == "deny":  # offline, what may run live: recorded outcomes go before
+        if verdict.decision == "deny":  # offline too, for a tool that may run live
             raise Refused(denied(arrival), halts=False)
         if arrival.asks and self._forking is not None and not self._forking.fork.live:
             raise Refused(halts.would_ask(arrival))
@@ -326,7 +326,7 @@ class Taking:
         return Admission(event, step)
 
     def _orphans(self, arrival: Arrival, behind: Collection[Entry]) -> Collection[Entry]:
-        """The recorded effects that are left behind; refused where that halts the session."""
+        """The recorded effects that are left behind; refused if that halts the session."""
         if not behind or self._recording is None:
             return ()
         self._stats.orphans += len(behind)
@@ -336,12 +336,12 @@ class Taking:
         self._stats.orphans += len(inside)
         orphans = [*behind, *inside]
         for entry in orphans:
-            if entry.status == "unknown" and entry.effect == "write":  # it may be this very call
+            if entry.status == "unknown" and entry.effect == "write":  # it may be this call itself
                 raise Refused(halts.unknown(entry.run, entry.step, entry.name, self._at))
         return orphans
 
     def _acknowledged(self, orphans: Collection[Entry]) -> Event:
-        """Leave recorded effects behind; what is written of that."""
+        """Leave recorded effects behind; the mark on the step that does."""
         if not orphans or self._recording is None:
             return {}
         for entry in orphans:

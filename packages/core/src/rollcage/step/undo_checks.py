@@ -1,4 +1,4 @@
-"""What an undo checks before it changes anything: which steps it is about, and what is possible."""
+"""What an undo checks before it changes anything: its steps, and what can be done with each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class UndoHost(Protocol):
     def compensating(
         self, tool: Tool, arguments: Mapping[str, Any], branch: str, origin: Origin
     ) -> tuple[Progress, Verdict]:
-        """A compensating call, and what the rules say of it."""
+        """A compensating call, and the verdict on it."""
         ...
 
 
@@ -65,7 +65,7 @@ class UndoRequest:
         branch: only what is in it, and below; empty: all.
         only: these effects, and what is below them; None: all.
         in_doubt: see `InDoubt`.
-        expected: the plan that was seen, or its digest: nothing else is done, but the rest of it.
+        expected: the plan that was seen, or its digest: only that, or the rest of it, is done.
         again: whether a resume runs the branch again, whatever came after it: the run was stopped.
         is_async: whether async functions can be called.
 
@@ -98,7 +98,7 @@ class UndoRefused(Exception):
 def looked_at(
     request: UndoRequest, setting: Setting, *, records: bool
 ) -> Generator[Request, Any, tuple[list[Task], Lineage]]:
-    """What is to be undone, and what can be done with each of it; nothing was changed."""
+    """What is to be undone, and what can be done with each step; nothing is changed."""
     lineage: Lineage | Raised = yield Recall()
     if isinstance(lineage, Raised):
         raise UndoRefused(lineage.error)
@@ -124,7 +124,7 @@ def looked_at(
 
 
 def _named(entry: Entry, error: Exception) -> Exception:
-    """An error that says which step it stands in the way of."""
+    """The error, with the step that can't be undone."""
     message = f"step {entry.step} of run {entry.run} ({entry.name}) can't be undone here: {error}"
     if isinstance(error, ToolMissing):
         return ToolMissing(message, error.tool)
@@ -166,7 +166,7 @@ def _known(
 
 
 def _contract_of(entry: Entry, setting: Setting, *, needed: bool) -> tuple[Contract | None, str]:
-    """The contract of a step's own tool, or why there is none; needed where it observes."""
+    """The contract of a step's own tool, or why there is none; needed if it observes."""
     try:
         tool = setting.tools.find(entry.name, entry.version)
         setting.allow(tool)
@@ -184,7 +184,7 @@ def _contract_of(entry: Entry, setting: Setting, *, needed: bool) -> tuple[Contr
 def _asked(
     task: Task, lineage: Lineage, setting: Setting, *, records: bool
 ) -> Generator[Request, Any, list[dict[str, Any]] | None]:
-    """Ask what became of a step in doubt; its plan, where that needed its result."""
+    """Ask what became of a step in doubt; its plan, if that needed its result."""
     entry, contract = task.entry, task.contract
     assert contract is not None
     if contract.probe is None:

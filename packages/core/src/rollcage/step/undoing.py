@@ -1,9 +1,9 @@
 """The flow of an undo, written once for sync and async (DESIGN §6).
 
-Everything is looked at before anything is changed: the tools that are needed, what became of steps
-in doubt, the states as they are now, and what the rules say of the compensating calls. These are
-ordinary steps, in a branch of their own for each step that they undo, so that an undo which
-was cut off goes on where it was.
+Everything is checked before anything is changed: the tools that are needed, what became of steps in
+doubt, the states as they are now, and the verdicts on the compensating calls. These are ordinary
+steps, in a branch of their own for each step that they undo, so that an interrupted undo can be
+continued.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def plan_steps(request: UndoRequest, setting: Setting) -> Flow:
 
 
 def undo_steps(request: UndoRequest, setting: Setting, host: UndoHost) -> Flow:
-    """Take effects back: gives an `UndoReport`."""
+    """Undo effects: gives an `UndoReport`."""
     try:
         tasks, lineage = yield from looked_at(request, setting, records=True)
         _check_expected(request, tasks, lineage, setting)
         stopped = denied_calls(tasks, host) or [
             task.ended(task.state, task.reason, task.differs)
             for task in tasks
-            # A block is all or nothing: while it is not known what there is to undo, it stays.
+            # A block is all or nothing: as long as an outcome is unknown, nothing is undone.
             if task.state == "conflict" or (task.state == "unknown" and request.branch)
         ]
         for each in stopped:  # nothing is changed at all
@@ -88,7 +88,7 @@ def _plan(request: UndoRequest, tasks: list[Task]) -> UndoPlan:
 def _check_expected(
     request: UndoRequest, tasks: list[Task], lineage: Lineage, setting: Setting
 ) -> None:
-    """Refuse what nobody has seen; the run is ours by now, so it stays what it is.
+    """Refuse an undo that differs from the plan that was seen; the run is locked, so it stays so.
 
     Raises:
         UndoRefused: it would do something else.
@@ -110,7 +110,7 @@ def _check_expected(
 def _carried_out(
     tasks: list[Task], lineage: Lineage, request: UndoRequest, setting: Setting, host: UndoHost
 ) -> Generator[Request, Any, list[UndoneStep]]:
-    """Take one step back after the other, up to the first that fails."""
+    """Undo one step after the other, up to the first that fails."""
     yield BeginUndo(undo_paths(lineage.entries))
     done: list[UndoneStep] = []
     for task in tasks:
@@ -140,9 +140,9 @@ def _carried_out(
 
 
 def _ahead_in(branch: str, run: str, lineage: Lineage) -> list[Entry]:
-    """The scopes of a branch that was undone whole, and how it came back, in the runs before.
+    """The scopes of a branch that was undone as a whole, and its joins, in the runs before.
 
-    Where they lie ahead of this run, nobody asks for them any more.
+    If they lie ahead of this run, nobody asks for them any more.
     """
     names = branches_below(branch, lineage.entries) or set()
     return [
@@ -157,7 +157,7 @@ def _ahead_in(branch: str, run: str, lineage: Lineage) -> list[Entry]:
 def take_back(
     request: UndoRequest, setting: Setting, host: UndoHost
 ) -> Generator[Request, Any, str]:
-    """Undo effects that a new write would leave behind; what is left of them, in words."""
+    """Undo effects that a new write would leave behind; what is left of them, as text."""
     answer: Returned | Raised = yield from undo_steps(request, setting, host)
     if isinstance(answer, Raised):
         if not isinstance(answer.error, Exception):
@@ -167,7 +167,7 @@ def take_back(
     if not report.complete:
         return str(report)
     joins = [e for e in request.only or () if e.kind == "branch"]
-    for entry in joins:  # what they brought back is gone
+    for entry in joins:  # what they restored is gone
         yield TakenBack(entry.run, entry.step)
     return ""
 
@@ -176,7 +176,7 @@ def take_back(
 
 
 def _undone(task: Task, setting: Setting, host: UndoHost) -> Generator[Request, Any, UndoneStep]:
-    """Take one step back, and look whether that worked."""
+    """Undo one step, and check whether that worked."""
     if task.state == "nothing":
         if not (yield from _is_there_still(task, setting)):
             return task.ended("compensated" if task.was is None else "verified", task.reason)
@@ -216,21 +216,21 @@ def _undone(task: Task, setting: Setting, host: UndoHost) -> Generator[Request, 
 
 
 def _is_there_still(task: Task, setting: Setting) -> Generator[Request, Any, bool]:
-    """Whether what a step left is there, though it was to be gone with the steps after it.
+    """Whether the state that a step left is still there, though it should be gone by now.
 
-    So it is where its tool observes things that are not the same under one name.
+    That happens if its tool observes different things under one name.
     """
     if task.put_back or task.happened is False or not (task.was and task.contract and task.calls):
         return False
     try:
         now = yield from state_now(task, setting)
     except SessionError:
-        return True  # what follows says so
+        return True  # the next check says so
     return bool(differing(task.was, now))
 
 
 def _changed_meanwhile(task: Task, setting: Setting) -> Generator[Request, Any, UndoneStep | None]:
-    """Look again, right before: the later steps are undone by now."""
+    """Check again, right before: the later steps are undone by now."""
     assert task.was is not None
     try:
         now = yield from state_now(task, setting)

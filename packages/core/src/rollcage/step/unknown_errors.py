@@ -1,7 +1,7 @@
 """Which errors out of a write leave its outcome unknown (DESIGN §3b, "Unknown by error").
 
 A client that got no answer can't tell whether the server performed the request: a timeout, and a
-connection that was reset or broke off. Where nothing can have been sent (refused, no such host, no
+connection that was reset or broke off. If nothing can have been sent (refused, no such host, no
 connection in time), the write did not happen. Libraries wrap these errors in their own, so an error
 is looked at with all that it is chained to. No library is imported: its classes are known by name.
 """
@@ -170,7 +170,7 @@ for _client in ("openai", "anthropic", "groq", "cohere", "mistralai"):  # they w
 
 
 def leaves_unknown(error: BaseException, more: tuple[type[BaseException], ...] = ()) -> bool:
-    """Whether an error leaves it unknown if what was asked for was done.
+    """Whether an error leaves the outcome of a request unknown.
 
     Args:
         error: what a write has raised.

@@ -49,7 +49,7 @@ async def aconsult(effect: Consult) -> Returned | Raised:
 
 
 def unwrap(result: Returned | Raised, *, stream: bool = False) -> Any:
-    """What a flow gave, or its error raised; a stream's own loop shows where it was cut."""
+    """What a flow gave, or its error raised; a stream's own loop shows that it was cut."""
     if type(result) is Returned:
         if result.cut and not stream:
             raise NotReplayable("the recorded stream was not read to its end")
@@ -72,7 +72,7 @@ def waited_for(until: Future[None]) -> Returned | Raised:
 class _Woken:
     """Tasks of one loop whose wait is over: another thread wakes the loop once for many of them.
 
-    It keeps neither them nor the loop: where that is closed, nobody waits.
+    It keeps neither them nor the loop alive: if that is closed, nobody waits.
     """
 
     def __init__(self) -> None:

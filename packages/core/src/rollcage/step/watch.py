@@ -1,7 +1,8 @@
 """What a body does, held against what its tool declares, by Python's audit events (PEP 578).
 
-Defence in depth, and no sandbox: it sees what Python's own functions announce, in the context of a
-body. Native code, threads that were started without the context, and other processes are not.
+Defence in depth, not a sandbox: it sees what Python's own functions announce, in the context of a
+body. It does not see native code, threads that were started without the context, and other
+processes.
 """
 
 # Audit events carry texts, bytes and descriptors, and each call counts here.
@@ -46,7 +47,7 @@ def calls_body(function: F) -> F:
 
 
 class _Local(threading.local):
-    looking = False  # what is done to find something out is not the body's doing
+    looking = False  # what is done to find something out is not done by the body
     directory: tuple[Watch, int] | None = None  # see `_announced`
 
 
@@ -62,8 +63,8 @@ class Watch:
         enforce: `"report"` or `"strict"`.
 
     Attributes:
-        found: what it did, or was about to do, without having declared it: the permissions that it
-            would have taken, in order, each once.
+        found: the undeclared permissions that what it did, or was about to do, would have needed,
+            in order, each once.
     """
 
     def __init__(self, tool: str, grants: Grants, enforce: Enforce) -> None:
@@ -89,7 +90,7 @@ class Watch:
     # --- files -----------------------------------------------------------------------------------
 
     def path(self, access: Access, name: Any, directory: int = CWD, *, follow: bool = True) -> None:
-        """A path is about to be read or changed; `follow` its last part where that is a link."""
+        """A path is about to be read or changed; `follow` its last part if that is a link."""
         if self.grants.covers_any_path(access):
             return
         where = place_of(name, directory, follow=follow)
@@ -129,9 +130,9 @@ class Watch:
     def _relative(
         self, accesses: list[Access], name: str, directory: int | None, *, creates: bool
     ) -> None:
-        """`os.open` does not announce its `dir_fd`: each directory may be meant that is open.
+        """`os.open` does not announce its `dir_fd`: any open directory may be meant.
 
-        Where nothing is there by that name, and nothing is made, nothing can happen.
+        If nothing of that name exists, and nothing is created, nothing can happen.
         """
         accesses = [each for each in accesses if not self.grants.covers_any_path(each)]
         if not accesses:
@@ -213,7 +214,7 @@ class Watch:
         self.undeclared(f"net:{shown}:{port}")
 
     def _addresses_of(self, name: str) -> frozenset[str]:
-        """What a declared name stands for: a connection says its address only."""
+        """The addresses of a declared name: a connection announces only its address."""
         found = self._addresses.get(name)
         if found is None:
             try:
@@ -353,13 +354,13 @@ def _heard(watch: Watch, event: str, args: tuple[Any, ...]) -> None:
         _EVENTS[event](watch, *args)
     except PermissionUndeclared:
         raise
-    except Exception as error:  # noqa: BLE001 - what can't be decided is not let through
+    except Exception as error:  # noqa: BLE001 - what can't be decided is not allowed
         watch.undeclared(f"{event}: {type(error).__name__}")
     finally:
         _local.looking = False
 
 
-# --- whose doing it is ---------------------------------------------------------------------------
+# --- who does it ---------------------------------------------------------------------------------
 
 
 def _is_none_of_its_own() -> bool:
