@@ -23,7 +23,7 @@ from rollcage.gate import StepView
 from rollcage.session import undoing
 from rollcage.session.run import OpenRun
 from rollcage.step.undo_checks import UndoRequest
-from rollcage.step.undoing import plan_steps, take_back, undo_steps
+from rollcage.step.undoing import plan_steps, undo_orphans, undo_steps
 from rollcage.store import JsonlStore
 from rollcage.trace import read_run
 
@@ -86,7 +86,7 @@ def test_an_undo_is_asked_for_by_one_request_that_stays_as_it_is(store: JsonlSto
     request = UndoRequest(run="r", to=1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         request.to = 2  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
-    for entry in (undo_steps, plan_steps, take_back, undoing.undo, undoing.aundo):
+    for entry in (undo_steps, plan_steps, undo_orphans, undoing.undo, undoing.aundo):
         assert UndoRequest in get_type_hints(entry).values()
     with Session("job", store=store) as session:
         put("a")

@@ -147,7 +147,7 @@ class Ahead:
             id(entry)
             for path in recording.paths.values()
             for entry in path.entries
-            if path.taken_back or not entry.abandoned
+            if path.was_undone or not entry.abandoned
         }
         held |= {id(entry) for queue in recording.models.values() for entry in queue}
         held |= {id(entry) for entry in recording.pure.values()}

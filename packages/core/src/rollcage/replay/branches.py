@@ -269,12 +269,12 @@ class Branches:
         self.open(name, undo_world(bytes.fromhex(fingerprint), attempt), follows=True)
         return name
 
-    def taken_back(self, run: str, step: int) -> None:
+    def mark_undone(self, run: str, step: int) -> None:
         """A step was undone: where its recording lies ahead, it holds no longer."""
         self.undone.add((run, step))
         if self._recording is not None:
             for path in self._recording.paths.values():
-                path.take_back(run, step)
+                path.mark_undone(run, step)
 
     def rewind(self) -> None:
         """What is recorded holds no longer: the world is not the one that it was recorded in."""

@@ -266,7 +266,7 @@ class Finder:
             other = path.other_version(contract.name, sought.args, contract.version)
             if other is not None:
                 return Match("refuse", "another version", other, other, past)
-        if path.taken_back:
+        if path.was_undone:
             return Match("refuse", "undone", past=past)
         return Match("run new", "new", past=past, behind=tuple(self._behind(sought, path)))
 

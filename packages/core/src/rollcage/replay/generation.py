@@ -170,7 +170,7 @@ class Generation:
         if kind in ("undo.started", "undo.finished"):
             self.waits = ""
             if self._undone.read(event):
-                self._undone_steps.take_back((event["of"][0], event["of"][1]))
+                self._undone_steps.mark_undone((event["of"][0], event["of"][1]))
         elif kind == "run.rewound":
             again = bool(event.get("again"))
             self._undone_steps.rewind(event["to"], event.get("branch", ""), again=again)
@@ -277,7 +277,7 @@ class Generation:
     def merged(self) -> list[Entry]:
         """This trace's steps, then what the older ones left and still holds."""
         for origin in self._undone.done:  # replayed before that, in another run
-            self._undone_steps.take_back(origin)
+            self._undone_steps.mark_undone(origin)
         self._undone_steps.cut()
         if self._replaced:
             self._steps.own = [
@@ -288,7 +288,7 @@ class Generation:
             since = self._left.get(entry.branch, (0, 0, 0))[2]  # what was seen before has new turns
             if entry.kind != "model" and entry.status != "blocked" and entry.number >= since:
                 last[entry.branch] = max(last.get(entry.branch, 0), entry.group)
-        self._undone_steps.take_back_calls()
+        self._undone_steps.mark_calls()
         for entry in self._steps.older.values():
             left = self._left.get(entry.branch)
             gone = left is not None and entry.effect != "pure" and entry.kind == "tool"

@@ -156,17 +156,17 @@ class Taken:
 class Path:
     """What is recorded of one branch, and what of it is still to be taken.
 
-    Of one that was `taken_back` whole, and that the run has left behind since, the steps are given
-    back as they were, though none of their effects is there: only that, nothing new.
+    If the whole branch `was_undone` and the run has gone on since, its steps are given back as they
+    were recorded, although none of their effects is there any more; no new call is made in it.
     """
 
     def __init__(
-        self, entries: list[Entry], taken: Taken, *, strict: bool, taken_back: bool = False
+        self, entries: list[Entry], taken: Taken, *, strict: bool, was_undone: bool = False
     ) -> None:
         self.entries = entries
         self.taken = taken
         self._used = taken.used
-        self.taken_back = taken_back
+        self.was_undone = was_undone
         self.position = 0
         self.ahead = 0  # recorded effects not taken yet
         self.length = 0  # positions that hold writes
@@ -178,10 +178,10 @@ class Path:
         self._reached: list[int] | None = None  # by position, the latest turn up to there
         queues, remaining = self._queues, self._remaining
         for entry in entries:  # a hundred thousand of them, maybe
-            if entry.past or (entry.undone and not taken_back):
+            if entry.past or (entry.undone and not was_undone):
                 taken.used.add(entry)
                 continue
-            if entry.abandoned and not taken_back:
+            if entry.abandoned and not was_undone:
                 self.ahead += entry.has_effect
                 continue
             queue = queues.get(entry.key)
@@ -198,7 +198,7 @@ class Path:
                 remaining[at] = remaining.get(at, 0) + 1
                 self.ahead += entry.has_effect
         self.length = max(remaining, default=-1) + 1
-        gone = {e.position for e in entries if (e.undone or e.abandoned) and not taken_back}
+        gone = {e.position for e in entries if (e.undone or e.abandoned) and not was_undone}
         while self.position in gone and self.exhausted():  # what the run did began after an undo
             self.position += 1
         # From here on in a queue, the earliest position that any entry holds at.
@@ -211,7 +211,7 @@ class Path:
     def tells(self, entry: Entry) -> bool:
         """Whether anything of this step holds: it was not undone, or is given back as it was."""
         undone = entry.undone or entry in self.taken.undone
-        return not entry.past and (self.taken_back or not undone)
+        return not entry.past and (self.was_undone or not undone)
 
     def advances(self, entry: Entry) -> bool:
         """Whether this step moves the world on."""
@@ -329,7 +329,7 @@ class Path:
         self._used.add(orphan)
         self.ahead -= 1
 
-    def take_back(self, run: str, step: int) -> None:
+    def mark_undone(self, run: str, step: int) -> None:
         """An effect that lies ahead, or was left behind, was undone."""
         for entry in self.entries:
             if entry.run == run and entry.step == step:

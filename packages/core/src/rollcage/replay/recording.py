@@ -231,7 +231,7 @@ def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) ->
             ],
             recording.taken,
             strict=strict,
-            taken_back=branch in as_recorded,
+            was_undone=branch in as_recorded,
         )
     return recording
 

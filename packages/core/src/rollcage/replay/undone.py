@@ -61,18 +61,18 @@ class UndoneSteps:
         self._reopened: list[Entry] = []  # scopes in whose bodies steps were undone
         self._rolled: set[str] = set()  # branches that were undone whole in this very trace
 
-    def take_back(self, origin: Origin) -> None:
+    def mark_undone(self, origin: Origin) -> None:
         """A step was undone: it holds no longer, nor does what came after it in its branch."""
         entry = self._steps.find(origin)
         if entry is None or entry.undone:  # None: of a run that is not read
             return
         bodies = [each for each in around(entry, self._steps.bodies()) if each.is_settled]
-        self._take_back(entry)
+        self._mark(entry)
         for body in bodies:  # it had ended with what is gone
             self._cut_at(body)
             if body.effect == "scope":
                 self._reopened.append(body)
-                self._take_back(self._steps.joins.get(body.branch))
+                self._mark(self._steps.joins.get(body.branch))
             else:
                 _let_go(body)
 
@@ -150,7 +150,7 @@ class UndoneSteps:
         """Branches are run again: what was undone of them before that no longer counts."""
         self._undone.rolled -= names - self._rolled
 
-    def take_back_calls(self) -> None:
+    def mark_calls(self) -> None:
         """What the body of a step had called is undone with it: its plan stands for that."""
         if not self._undone.done:
             return
@@ -160,7 +160,7 @@ class UndoneSteps:
             if any(outer.fingerprint in taken for outer in around(entry, bodies)):
                 entry.undone, entry.abandoned = True, False
 
-    def _take_back(self, entry: Entry | None) -> None:
+    def _mark(self, entry: Entry | None) -> None:
         """A step holds no longer, nor how its branch came back, which it did with what is gone."""
         while entry is not None and not entry.undone:
             entry.undone = True

@@ -38,7 +38,7 @@ from rollcage.step.pausing import held_back
 from rollcage.step.requests import Flow, Raised, Request, Returned
 from rollcage.step.streams import astream, stream
 from rollcage.step.undo_checks import UndoRequest
-from rollcage.step.undoing import take_back
+from rollcage.step.undoing import undo_orphans
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Reader, Writer
 from rollcage.undo.compensation import Tool
@@ -109,7 +109,7 @@ class Calls:
             means.durable or writer.buffered,
             run.root,
             means.tools,
-            self._take_back,
+            self._undo_orphans,
             deciding.decide,
             deciding.terms_here,
             deciding.allow,
@@ -363,14 +363,14 @@ class Calls:
         progress = Progress(call, ask)
         return progress, self._gate.screens(tool.contract) or deciding.decide(progress)
 
-    def _take_back(
+    def _undo_orphans(
         self,
         orphans: tuple[Entry, ...],
         waits: bool,  # noqa: FBT001 - the engine calls it
     ) -> Generator[Request, Any, str]:
         """Undo the effects that a new write would leave behind."""
         request = UndoRequest(run=self.run_id, only=orphans, is_async=waits)
-        return take_back(request, self.setting, self)
+        return undo_orphans(request, self.setting, self)
 
     def _late_end(self, step: OpenStep, answer: Returned | Raised) -> Flow:
         """Record the end of a body that outlived its cancelled call."""

@@ -68,8 +68,8 @@ def partial(run: str, job: str, ledger: Ledger, left: Sequence[Entry], at: str) 
         missed = ledger.missed
         return (
             f"fork {run} ends 'partial': it never came to step {missed.number} ({missed.name}), so "
-            f"nothing was changed in it. A framework with a memory of its own goes on where that "
-            f"stands: give the fork a new thread"
+            f"nothing was changed in it. A framework with a memory of its own resumes from that: "
+            f"give the fork a new thread"
         )
     named = ", ".join(f"step {entry.step} ({entry.name}) of run {entry.run}" for entry in left[:5])
     more = f" and {len(left) - 5} more" if len(left) > 5 else ""

@@ -238,7 +238,7 @@ def _looked_at(
         barrier=False,
         root=opened.root,
         tools=KnownTools(options.get("tools")),
-        take_back=_nothing_taken_back,
+        undo_orphans=_undoes_nothing,
         decide=_nothing_runs,
         allow=functools.partial(check_approved, facade),
         at=store_option(opened.store),
@@ -251,7 +251,7 @@ def _nothing_runs(progress: Progress) -> Verdict:
     return Verdict.deny(f"a look makes no call of {progress.call.contract.name}")
 
 
-def _nothing_taken_back(
+def _undoes_nothing(
     orphans: tuple[Entry, ...],
     waits: bool,  # noqa: FBT001 - the engine calls it
 ) -> Generator[Request, Any, str]:

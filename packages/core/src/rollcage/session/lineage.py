@@ -236,7 +236,7 @@ def read_forked(
 
 
 def _as_it_ended(trace: ReadTrace) -> bytes:
-    """The lines of a trace up to where somebody began to undo the run, after it was left."""
+    """The lines of a trace up to the first undo of the run after it was left."""
     lines = trace.data.splitlines(keepends=True)
     kept = ended = 0
     undoing: int | None = None

@@ -216,8 +216,8 @@ def _looked_up(store: Store, run: str) -> tuple[RunTrace, Lineage]:
     settings = lineage.settings
     if settings["mode"] == "imported":
         raise SessionError(
-            f"run {run} was imported: Rollcage performed nothing of it, and knows of none of its "
-            f"effects how to undo it"
+            f"run {run} was imported: Rollcage performed none of its calls and does not know how "
+            f"to undo their effects"
         )
     if settings["mode"] in ("offline", "verify"):
         raise SessionError(

@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 Unguarded = Literal["warn", "refuse"]
-"""What becomes of a tool that is called past every session while one is open."""
+"""What is done if a tool is called without any session while one is open."""
 
 R = TypeVar("R")
 
@@ -119,7 +119,7 @@ class Lent(NamedTuple):
 
 @dataclasses.dataclass(slots=True, eq=False)  # frozen, it would take four times as long to make
 class Scope:
-    """What a call finds around it: whose it is, branch, turn, and the step whose body it is in."""
+    """The context of a call: its session, branch, turn, and the step in whose body it is made."""
 
     calls: Enclosing
     branch: str = ""

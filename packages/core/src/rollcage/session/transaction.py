@@ -103,7 +103,7 @@ class Transaction:
         traceback: TracebackType | None,
     ) -> None:
         if self._ended(kind, error, traceback) and error is not None:
-            if kind is GeneratorExit:  # a task that was forgotten can't wait: it ends here
+            if kind is GeneratorExit:  # a forgotten task can't wait: it ends here
                 await asyncio.sleep(0)
             try:
                 report = await self._session.aundo_branch(self._name)

@@ -47,7 +47,7 @@ __all__ = ["approved", "changed", "edited_again", "in_place"]
 _ID: Final = 16  # hex digits of an idempotency key that name a request
 _SORT: Final = orjson.OPT_SORT_KEYS
 
-Said = Generator[Request, Any, tuple[Verdict, BaseException | None]]
+VerdictFlow = Generator[Request, Any, tuple[Verdict, BaseException | None]]
 
 
 class _Unusable(Exception):
@@ -58,7 +58,9 @@ class _Unusable(Exception):
         self.refusal = Refusal(code, reason)
 
 
-def approved(progress: Progress, verdict: Verdict, asked: AskContext, setting: Setting) -> Said:
+def approved(
+    progress: Progress, verdict: Verdict, asked: AskContext, setting: Setting
+) -> VerdictFlow:
     """Ask; the verdict after that, or the pause that ends this attempt.
 
     The call is then the one that was approved: with other arguments, or a person's answer.
@@ -89,12 +91,14 @@ def approved(progress: Progress, verdict: Verdict, asked: AskContext, setting: S
     return Verdict("deny", reply.reason, reply.code, verdict.rule), None
 
 
-def edited_again(progress: Progress, verdict: Verdict, entry: Entry, setting: Setting) -> Said:
+def edited_again(
+    progress: Progress, verdict: Verdict, entry: Entry, setting: Setting
+) -> VerdictFlow:
     """Give a call the arguments that it was recorded with after an approver had edited them.
 
     The gate decides on those: a deny wins over what is recorded.
     """
-    reason = "its edited arguments make another call now"
+    reason = "with these arguments, it is another call now"
     try:
         given = yield from revived(entry.args)
         arguments = _merged(progress, given, setting)
@@ -114,7 +118,7 @@ def edited_again(progress: Progress, verdict: Verdict, entry: Entry, setting: Se
     return Verdict("deny", str(halt), halt.code), halt
 
 
-def changed(progress: Progress, given: Mapping[str, Any], setting: Setting) -> Said:
+def changed(progress: Progress, given: Mapping[str, Any], setting: Setting) -> VerdictFlow:
     """Give a call the arguments that a fork has for it; those that are not named stay.
 
     The gate decides on the changed call.
@@ -307,7 +311,7 @@ def _merged(progress: Progress, given: Mapping[str, Any], setting: Setting) -> A
         if holds_secret(value) and not same:
             _refuse("approval_edit_secret", f"argument {name} holds a secret: it can't be edited")
         if name in kept and not same:
-            _refuse("approval_edit_invalid", f"argument {name} comes out otherwise than before")
+            _refuse("approval_edit_invalid", f"argument {name} is changed, but was not edited")
     return arguments
 
 

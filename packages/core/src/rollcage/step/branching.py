@@ -90,9 +90,9 @@ class Branching:
             if entry is not None and entry.digest != final.hex():
                 entry = None
         # As it was, before it was undone.
-        as_recorded = child.path is not None and child.path.taken_back
+        as_recorded = child.path is not None and child.path.was_undone
         if entry is None and as_recorded and not self._is_fork:
-            raise halts.taken_back(name, self._run, self._at)
+            raise halts.undone_branch(name, self._run, self._at)
         # What is recorded of branches that were open at the same time was recorded before this one
         # was joined, and still holds.
         leaves = (

@@ -68,7 +68,7 @@ class Setting:
         barrier: wait for the store before a write runs, and before its outcome counts.
         root: the first run of the lineage.
         tools: those that plans can name.
-        take_back: makes the flow that undoes recorded effects before a new write leaves them
+        undo_orphans: makes the flow that undoes recorded effects before a new write leaves them
             behind, from them and whether it can await; it gives what is left of them, as text.
         decide: the verdict on a call; asked for again after an approver has approved it.
         terms: under which approvals count now.
@@ -82,7 +82,7 @@ class Setting:
     barrier: bool
     root: str
     tools: KnownTools
-    take_back: Callable[[tuple[Entry, ...], bool], Generator[Request, Any, str]]
+    undo_orphans: Callable[[tuple[Entry, ...], bool], Generator[Request, Any, str]]
     decide: Callable[[Progress], Verdict]
     terms: Callable[[], Terms] = Terms
     allow: Callable[[Tool], None] = lambda _: None

@@ -37,6 +37,7 @@ from rollcage.step.requests import (
     GetBlob,
     KeepBlob,
     LedgerUpdate,
+    MarkUndone,
     Note,
     OpenUndo,
     PutBlob,
@@ -49,7 +50,6 @@ from rollcage.step.requests import (
     Settle,
     Stop,
     Sync,
-    TakenBack,
     WaitForCall,
 )
 from rollcage.step.waiting import stepped, unwrap
@@ -224,7 +224,7 @@ class Driver:
                 return self._blobs.keep(digest)
             case Recall():
                 return self._recalled()
-            case BeginAsking() | EndAsking() | BeginUndo() | OpenUndo() | TakenBack() | Rewind():
+            case BeginAsking() | EndAsking() | BeginUndo() | OpenUndo() | MarkUndone() | Rewind():
                 with self.lock:
                     return self._report(effect)
             case Execute() | Sync() | Consult() | WaitForCall():
@@ -243,8 +243,8 @@ class Driver:
                 return ledger.branches.begin_undo(paths)
             case OpenUndo(fingerprint=fingerprint, attempt=attempt):
                 return ledger.branches.undo_branch(fingerprint, attempt)
-            case TakenBack(run=run, step=step):
-                return ledger.branches.taken_back(run, step)
+            case MarkUndone(run=run, step=step):
+                return ledger.branches.mark_undone(run, step)
             case Rewind():
                 return ledger.branches.rewind()
             case _:

@@ -247,7 +247,7 @@ def _made_ready(
                 assert first.entry is not None
                 stopped = yield from _probed(progress, first.entry, setting)
             case "undo":
-                left = yield from setting.take_back(first.orphans, waits)
+                left = yield from setting.undo_orphans(first.orphans, waits)
                 if left:
                     halt = diverged(
                         first.arrival, first.orphans, setting.run, setting.at, left=left

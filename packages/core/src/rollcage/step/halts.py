@@ -21,7 +21,7 @@ from rollcage.replay.recording import Recording
 from rollcage.step.call import Arrival
 
 __all__ = [
-    "changed", "contradicted", "diverged", "lossy", "missing", "started_over", "taken_back",
+    "changed", "contradicted", "diverged", "lossy", "missing", "started_over", "undone_branch",
     "unknown", "would_ask", "would_write",
 ]  # fmt: skip
 
@@ -127,7 +127,7 @@ def started_over(
     )
 
 
-def taken_back(branch: str, run: str, at: str) -> Diverged:
+def undone_branch(branch: str, run: str, at: str) -> Diverged:
     """A branch that was undone before the run went on diverges from its recording.
 
     Args:

@@ -22,6 +22,7 @@ __all__ = [
     "GetBlob",
     "KeepBlob",
     "LedgerUpdate",
+    "MarkUndone",
     "Note",
     "OpenUndo",
     "PutBlob",
@@ -34,7 +35,6 @@ __all__ = [
     "Settle",
     "Stop",
     "Sync",
-    "TakenBack",
     "WaitForCall",
     "Waiting",
 ]
@@ -113,7 +113,7 @@ class OpenUndo:
 
 
 @dataclasses.dataclass(slots=True)
-class TakenBack:
+class MarkUndone:
     """A step was undone: if its recording lies ahead, that no longer holds."""
 
     run: str
@@ -224,7 +224,7 @@ class Raised:
 Waiting = Sync | Consult | WaitForCall
 """What may take long, besides bodies: a thread performs it in one way, a task in another."""
 
-LedgerUpdate = BeginAsking | EndAsking | BeginUndo | OpenUndo | TakenBack | Rewind
+LedgerUpdate = BeginAsking | EndAsking | BeginUndo | OpenUndo | MarkUndone | Rewind
 """What the ledger is notified of."""
 
 Request = (

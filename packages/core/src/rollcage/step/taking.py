@@ -129,7 +129,7 @@ class Taking:
             return Refused(halts.would_write(arrival, entry))
         if entry is None:
             if match.why == "undone":
-                return Refused(halts.taken_back(arrival.branch.name, self._run, self._at))
+                return Refused(halts.undone_branch(arrival.branch.name, self._run, self._at))
             assert self._recording is not None
             error = halts.missing(arrival, self._recording)
             return Refused(error, halts=match.why == "missing")

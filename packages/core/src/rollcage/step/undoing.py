@@ -21,6 +21,7 @@ from rollcage.step.flow import run_step
 from rollcage.step.requests import (
     BeginUndo,
     Flow,
+    MarkUndone,
     Note,
     OpenUndo,
     Raised,
@@ -28,7 +29,6 @@ from rollcage.step.requests import (
     Returned,
     Rewind,
     Sync,
-    TakenBack,
 )
 from rollcage.step.undo_checks import (
     UndoHost,
@@ -44,7 +44,7 @@ from rollcage.undo.expected import changes, stays_undone
 from rollcage.undo.report import UndoneStep, UndoPlan, UndoReport
 from rollcage.undo.task import Task
 
-__all__ = ["plan_steps", "take_back", "undo_steps"]
+__all__ = ["plan_steps", "undo_orphans", "undo_steps"]
 
 
 def plan_steps(request: UndoRequest, setting: Setting) -> Flow:
@@ -118,7 +118,7 @@ def _carried_out(
         yield Note(_finished(each), each.name)
         done.append(each)
         if each.status in ("verified", "compensated"):
-            yield TakenBack(*task.origin)
+            yield MarkUndone(*task.origin)
         elif each.status in ("failed", "conflict"):
             return done
     if request.only is None:
@@ -135,7 +135,7 @@ def _carried_out(
             yield Rewind()
         elif not incomplete:
             for entry in _ahead_in(request.branch, request.run, lineage):
-                yield TakenBack(entry.run, entry.step)
+                yield MarkUndone(entry.run, entry.step)
     return done
 
 
@@ -154,7 +154,7 @@ def _ahead_in(branch: str, run: str, lineage: Lineage) -> list[Entry]:
     ]
 
 
-def take_back(
+def undo_orphans(
     request: UndoRequest, setting: Setting, host: UndoHost
 ) -> Generator[Request, Any, str]:
     """Undo effects that a new write would leave behind; what is left of them, as text."""
@@ -168,7 +168,7 @@ def take_back(
         return str(report)
     joins = [e for e in request.only or () if e.kind == "branch"]
     for entry in joins:  # what they restored is gone
-        yield TakenBack(entry.run, entry.step)
+        yield MarkUndone(entry.run, entry.step)
     return ""
 
 

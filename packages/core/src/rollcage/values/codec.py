@@ -29,15 +29,8 @@ from rollcage.values.natives import native_of
 from rollcage.values.survey import MAX_INT, TAG, survey, survey_safely
 
 __all__ = [
-    "BASES",
-    "NOT_RECORDED",
-    "TAG",
-    "Known",
-    "encode",
-    "encode_result",
-    "same_encoding",
-    "tagged",
-]
+    "BASES", "NOT_RECORDED", "TAG", "Known", "encode", "encode_result", "same_encoding", "tagged",
+]  # fmt: skip
 
 MAX_DEPTH: Final = 100  # each level takes Python up to four frames of a thousand to decode
 
@@ -47,14 +40,14 @@ class _NotRecorded:
 
 
 NOT_RECORDED: Final = _NotRecorded()
-"""Stands for a value that existed but is unknown: the source of an import left it out."""
+"""In place of a value that existed but is unknown: the source of an import left it out."""
 
 
 class Known(Protocol):
     """The classes whose values are restored as themselves: see `registered.Types`."""
 
     def knows(self, kind: type) -> bool:
-        """Whether those of this very class do."""
+        """Whether values of exactly this class are."""
         ...
 
 
@@ -74,8 +67,8 @@ class _Encoder:
     ) -> None:
         self.seal = seal
         self.flaws = flaws
-        self.types = types  # that come back as themselves
-        self.typed = typed  # others may come back through a declared return type
+        self.types = types  # that are restored as themselves
+        self.typed = typed  # others may be restored by a declared return type
         self.needs_type = False  # something in it can't be restored otherwise
 
     def flaw(self, path: str, reason: str) -> None:
@@ -89,7 +82,7 @@ class _Encoder:
             self.flaws.append(f"{path}: {reason}")
 
     def untyped(self, path: str, value: Any) -> None:
-        """Mark a value of the application's own class that nothing brings back."""
+        """Mark a value of the application's own class that nothing restores."""
         self.needs_type = True
         kind: type[Any] = type(value)
         if not self.typed and (self.types is None or not self.types.knows(kind)):
@@ -131,7 +124,7 @@ class _Encoder:
         return value
 
     def instant(self, value: dt.datetime | dt.time, path: str, tag: str) -> Any:
-        """ISO 8601, with the zone's name beside it: the offset alone is not the zone."""
+        """ISO 8601, and the zone's name: the offset alone is not the zone."""
         zone = type(value.tzinfo)
         name = (
             getattr(value.tzinfo, "key", None) if zone.__module__.startswith("zoneinfo") else None
@@ -221,7 +214,7 @@ class _Encoder:
         return tagged("secret", self.seal(f"{type(value).__name__}:{inner}"))
 
     def typed_value(self, value: Any, path: str, depth: int) -> Any:
-        """What comes back where its class is known only."""
+        """A value that is restored only if its class is known."""
         kind: type[Any] = type(value)
         if self.types is not None:
             self.types.knows(kind)  # before its parts: with it come the classes of its fields
@@ -257,7 +250,7 @@ class _Encoder:
     def named(self, tag: str, value: Any, inner: Any, path: str, more: dict[str, Any]) -> Any:
         """An encoding that names a class; that of a result also has its module and other parts.
 
-        An argument's does not: keys of calls stay what they are, wherever a class moves to.
+        An argument's has not: the key of a call must not change when a class moves.
         """
         kind: type[Any] = type(value)
         self.untyped(path, value)
@@ -327,7 +320,7 @@ _PATHS: Final[dict[type, tuple[str, str]]] = {
 _FIXED_ZONES: Final = (dt.timezone, pydantic_core.TzInfo)  # an offset says all of them
 
 
-# What an instance of a subclass is, as its base.
+# How an instance of a subclass is made one of its base.
 BASES: Final[dict[type, Callable[[Any], Any]]] = {
     str: str.__str__,
     int: int.__int__,
