@@ -146,8 +146,8 @@ class Attempts:
     def _start_over(self, place: tuple[str, ...], work: _TriedWork, attempt: WorkAttempt) -> None:
         """Leave what was done to the next attempt; a failure that nothing came after runs again.
 
-        A retry starts all the works inside of it over, too. One that goes on from a memory does
-        not: what those did is held there.
+        A retry starts all the works inside of it over, too. One that resumes from a memory does
+        not: that memory holds what they did.
         """
         ended = [*work.made, *work.left]
         is_retry = attempt.by is work.attempt.by

@@ -68,7 +68,7 @@ class _Work(Generic[T]):
             self.done.set_result(None)
 
     def withdraw(self) -> None:
-        """Nobody waits for it any more: what it had done by now, or will have, is undone."""
+        """Nobody waits for it any more: what it has done, or will do, is undone."""
         with self._guard:
             self._withdrawn = True
             result = self._result
@@ -92,7 +92,7 @@ async def in_thread(
     """Do what may block in a thread, in this context; the loop goes on meanwhile.
 
     Args:
-        where: whose threads these are: what blocks one place keeps nobody from another.
+        where: whose threads these are: what blocks one place does not block another.
         do: is given a function to call while it can still stop; that raises `Withdrawn`.
         undo: what is done with its result if the task was cancelled meanwhile; in that thread,
             unless it was done already.

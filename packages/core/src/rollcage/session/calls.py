@@ -353,7 +353,7 @@ class Calls:
     def compensating(
         self, tool: Tool, arguments: Mapping[str, Any], branch: str, origin: Origin
     ) -> tuple[Progress, Verdict]:
-        """A compensating call, and what the rules say of it; for an undo."""
+        """A compensating call, and the verdict on it; for an undo."""
         deciding = self.deciding
         deciding.allow(tool)
         bound = tool.contract.bind(arguments, self._seal)

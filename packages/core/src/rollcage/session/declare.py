@@ -167,7 +167,7 @@ def _named(
 ) -> dict[str, Any]:
     try:
         bound = bind(*args, **kwargs)
-    except TypeError as error:  # as Python itself has it, and on record
+    except TypeError as error:  # raised as Python does, and recorded
         given = dict(zip(contract.json_schema.get("properties", ()), args, strict=False))
         more = {f"*{index}": each for index, each in enumerate(args) if index >= len(given)}
         given |= {**more, **kwargs}
@@ -181,7 +181,7 @@ def _named(
 
 
 def _check_facades(contract: Contract) -> None:
-    """Refuse a tool that an open session does not give: the agent may have come here by a thread.
+    """Refuse a tool that an open session does not give: a thread may have led around the facade.
 
     Raises:
         Blocked: the tool does not run.

@@ -91,8 +91,8 @@ class JobRequest:
     def check_age(self, run: str, time: int, store: Store) -> None:
         """Check that a run was last written to (at a `time`) recently enough to be continued.
 
-        Only wall clocks can say. By one that was set back since, it may be from the future: it
-        counts as new, for what was done must not be done twice.
+        Only wall clocks can say. If one was set back since, the run may be from the future: it
+        counts as new, because its effects must not be performed twice.
 
         Raises:
             RunTooOld: it was not.

@@ -59,7 +59,7 @@ async def aleave(calls: Calls, error: BaseException | None) -> None:
 
 
 async def _aleave(calls: Calls, error: BaseException | None) -> None:
-    where = f"leaves {calls.opened.store.url}"  # and waits for none of those that open
+    where = f"leaves {calls.opened.store.url}"  # not the threads that open runs
     await perform_in_thread(where, _leaving(calls, error))
 
 
@@ -83,7 +83,7 @@ def give_up(opened: tuple[Calls, tuple[Entry, ...]]) -> None:
 
 
 def forgotten(calls: Calls) -> None:
-    """Leave a run in a thread, because all tasks are gone that could call in it.
+    """Leave a run in a thread, because all tasks that could make calls in it are gone.
 
     Such a task can't wait, so what it still had to wait for, such as the undo of a transaction or
     what some other block has to close, kept it from leaving the session itself.

@@ -69,7 +69,7 @@ class SourceRun(NamedTuple):
 def take_source(store: Store, job: JobRequest, locks: list[Lock]) -> SourceRun:
     """The source of a session of a job: the one that is named, else its newest run.
 
-    One that is to be resumed is locked, into `locks`, and looked at again: whoever wrote it may
+    One that is to be resumed is locked, into `locks`, and looked for again: whoever wrote it may
     have ended it between the look and the lock.
 
     Raises:
@@ -188,7 +188,7 @@ def read_lineage(
     assert source.run is not None
     live = source.mode == "resume"
     collecting = gc.isenabled()
-    gc.disable()  # all that is made here is kept: looking it over again and again takes a third
+    gc.disable()  # all that is made here is kept: collections would take a third of the time
     try:
         base, traces = _read_down(
             source.reader,

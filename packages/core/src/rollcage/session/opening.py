@@ -138,7 +138,7 @@ class Opening:
     def open(
         self, check: Callable[[], None] = lambda: None, *, waits: bool = True
     ) -> tuple[Calls, tuple[Entry, ...]]:
-        """The calls of a new run, and the steps of its source whose undo was cut off.
+        """The calls of a new run, and the steps of its source whose undo was interrupted.
 
         Args:
             check: called before anything is locked or written; it raises if it is not wanted now.
@@ -176,7 +176,7 @@ class Opening:
         return JsonlStore(folder)
 
     def _find(self, kept: Store) -> _Found:
-        """The run with its source and what that holds; nothing of it is on record yet."""
+        """The run with its source and what that holds; nothing of it is recorded yet."""
         options, seal = self.options, sealed_within(self.seal, self.key, self.lent)
         if seal.is_quoted_by(self.name):
             raise SessionError(
@@ -204,7 +204,7 @@ class Opening:
         return _Found(kept, seal, given, run, source, recording)
 
     def _begin(self, found: _Found) -> tuple[Calls, tuple[Entry, ...]]:
-        """Put the run on record; its calls, and the steps of its source as `open` gives them."""
+        """Record the run; its calls, and the steps of its source as `open` gives them."""
         kept, seal, given, run, source, recording = found
         options = self.options
         try:
@@ -312,7 +312,7 @@ class Opening:
 
 
 def sealed_within(seal: Sealing, key: Key, lent: Lent | None) -> Sealing:
-    """The seal inside of another session: what is a secret there is quoted here, too."""
+    """The seal inside of another session: what is a secret there is hidden here, too."""
     if lent is None:
         return seal
     if isinstance(lent.seal, Detecting) and not isinstance(seal, Detecting):

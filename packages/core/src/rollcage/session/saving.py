@@ -81,7 +81,7 @@ def _release(locks: list[Lock]) -> None:
 
 
 def _saved(reader: Reader, run: str) -> Saved | None:
-    """What was kept of a lineage, if it is of the very trace that is there."""
+    """What was kept of a lineage, if it belongs to the trace as it is now."""
     if not isinstance(reader, StepsStore):
         return None
     data = reader.get_steps(run)

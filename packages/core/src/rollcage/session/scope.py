@@ -144,13 +144,13 @@ around: ContextVar[Scope | None] = ContextVar("rollcage_scope", default=None)
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Asked:
-    """A call that a framework is about to make, and whether it has come to a session yet.
+    """A call that a framework is about to make, and whether it has reached a session yet.
 
-    One that has not was refused by the framework: `Session.refused` puts it on record.
+    One that has not was refused by the framework: `Session.refused` records it.
 
     Attributes:
         raw: the arguments as the model wrote them, before the framework's own validation.
-        reached: whether it has, to be made or to be put on record.
+        reached: whether it has, to be made or to be recorded as refused.
     """
 
     raw: Mapping[str, Any] | None = None
@@ -162,7 +162,7 @@ asked: ContextVar[Asked | None] = ContextVar("rollcage_asked", default=None)
 
 @contextlib.contextmanager
 def asking(raw: Mapping[str, Any] | None = None) -> Generator[Asked]:
-    """Around a call that a framework makes, to see whether it comes to a session.
+    """Around a call that a framework makes, to see whether it reaches a session.
 
     `raw` are its arguments as the model wrote them, if the framework validates them itself.
     """

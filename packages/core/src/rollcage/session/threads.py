@@ -1,8 +1,8 @@
-"""Threads for what may block: a few for each store, which end when they long had nothing to do.
+"""Threads for what may block: a few for each store, which end after a while without work.
 
-They are not those of the event loop's pool, which may be full of those who wait. There are few of
-them for one store, for its sessions open one after the other: more threads would only wait for each
-other, and for the interpreter. What blocks one store keeps nobody from another.
+They are not those of the event loop's pool, which may be full of waiting tasks. One store has
+few of them, because its sessions open one after the other: more threads would only wait for each
+other and for the interpreter. What blocks one store does not block another.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["in_threads_of"]
 
 _MOST: Final = 4  # threads of one place
 _IDLE: Final = 1.0  # seconds
-_guard = threading.RLock()  # what is collected by whoever holds it may have something to do, too
+_guard = threading.RLock()  # reentrant: what is collected under it may start work
 _places: Final[dict[str, _Place]] = {}
 
 
 class _Place:
-    """The threads of one place. All of it is changed by who holds the guard."""
+    """The threads of one place. Changed only under the guard."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.todo: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self.threads = 0
-        self.pieces = 0  # of work: those that wait, and those that are done just now
+        self.pieces = 0  # of work: waiting, or being done
 
     def serve(self) -> None:
         while True:
@@ -69,7 +69,7 @@ def in_threads_of(name: str, work: Callable[[], object]) -> None:
         if place.pieces >= place.threads and place.threads < _MOST:
             try:
                 threading.Thread(target=place.serve, name="rollcage-wait", daemon=True).start()
-            except RuntimeError:  # the system has no more: those that there are do it
+            except RuntimeError:  # the system has no more: the existing ones do it
                 if not place.threads:
                     raise
             else:

@@ -61,7 +61,7 @@ class Transacting(Protocol):
 
 
 class Transaction:
-    """What `Session.transaction` gives: a branch that comes back whole, or is undone.
+    """What `Session.transaction` gives: a branch that is joined as a whole, or undone.
 
     Args:
         session: in which it is.

@@ -73,7 +73,7 @@ class Branching:
         """Join a branch: what it wrote becomes one write of its parent.
 
         Raises:
-            NotReplayable: it was undone when it ran, and did not go as it was recorded.
+            Diverged: it was undone when it ran, and is not replayed as it was recorded.
         """
         child, branch = self._branches.named(name), self._branches.named(parent)
         self._branches.came_back(child)

@@ -1,4 +1,4 @@
-"""The I/O loop: it performs what a flow asks for. All locks, clocks and threads are here.
+"""The I/O loop: it performs what a flow asks for, under the session's lock.
 
 It is written once, as a coroutine. In a thread it is given what performs at once, and never waits.
 """
@@ -322,7 +322,7 @@ class Driver:
             self.ledger.paused = reason or "paused"
 
     def go_on(self) -> None:
-        """What the run waited for is there."""
+        """The run no longer waits."""
         self.check_process()
         with self.lock:
             self.ledger.go_on()

@@ -121,7 +121,7 @@ class Orders:
     def look(self, call: Call, *, closely: bool = False) -> StopOrder | None:
         """Halt the session if the run has an order to stop, or could be given none any more.
 
-        The caller has the lock. What undoes a step goes on: that is what is left to do.
+        The caller has the lock. A call that undoes a step goes on: a stopped run can be undone.
 
         Returns:
             The order to pause, if there is one.

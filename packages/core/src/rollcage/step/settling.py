@@ -1,4 +1,4 @@
-"""What guards receive of a call's end: around its flow, wherever that ends or is broken off."""
+"""What guards receive of a call's end: around its flow, however that ends."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def stream(driver: Driver, flow: Flow) -> Iterator[Any]:
     """Drive a flow whose body gives an iterator: its chunks, live or recorded.
 
     The step's value is the list of its chunks. A consumer that stops early cuts a write off;
-    of anything else what it took is recorded, and no more of it can be replayed.
+    for any other step, the chunks that it took are recorded, and no more can be replayed.
     """
     chunks = _chunks(driver, flow, driver.performing.here, _AtOnce)
     while True:

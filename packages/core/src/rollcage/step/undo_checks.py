@@ -57,7 +57,7 @@ class UndoHost(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UndoRequest:
-    """What is to be undone, in which run and how: what every way to ask for an undo comes to.
+    """What is to be undone, in which run and how: the one form of every request for an undo.
 
     Attributes:
         run: whose effects; `to` is one of its steps.
