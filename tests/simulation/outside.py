@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from programs import Deed, Lab, Op, Program, Tools, World
 from rollcage import current_step
@@ -91,8 +91,13 @@ class Worker(Lab):
 
     process: Process
 
+    @property
+    def tools(self) -> Tools:
+        """The tools of all workers, each time on the one that runs."""
+        return TOOLS
+
     def __init__(self, outside: Outside, store: Callable[[], Store], clock: Clock) -> None:
-        super().__init__(Path("/store"), tools=TOOLS)
+        super().__init__(Path("/store"))
         self.outside = outside
         self.at: Job | None = None  # in a session of which it is
         self.came = 0  # at which point
@@ -170,7 +175,8 @@ class _Tools(Tools):
     lab: Any
 
     def __init__(self) -> None:
-        super().__init__(cast("Lab", _Current()))
+        self.lab = _Current()
+        super().__init__()
 
     def body(self, label: str, does: str, inside: Iterable[str] = ()) -> str:
         worker: Worker = self.lab.worker
