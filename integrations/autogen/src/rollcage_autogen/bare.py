@@ -25,8 +25,8 @@ from rollcage.adapter import (
     watch_methods,
 )
 
-from rollcage_autogen.contracts import plain_function
-from rollcage_autogen.turns import agent_name, begin_turn, listing, placed
+from rollcage_autogen.private import function_of, is_handoff, listing, original_names, tools_of
+from rollcage_autogen.turns import agent_name, begin_turn, placed
 
 __all__ = ["before_question", "check_guarded", "in_guarded_call", "watch_calls"]
 
@@ -34,7 +34,6 @@ _ADVICE: Final = (
     'is not guarded, so it did not run: a session with unguarded="refuse" is open. Pass the '
     "tools through guard_tools, the workbench through RollcageWorkbench"
 )
-_HANDOFFS: Final = "autogen_agentchat.base._handoff"  # the module of the handoffs' functions
 
 
 def watch_calls() -> None:
@@ -91,7 +90,7 @@ def _bare_call_of_workbench(
     session = refuses_unguarded()
     if session is None or (step_here() is not None and step_here() == _guarded_call.get()):
         return None
-    bare, own = _bare_tools(bench), getattr(bench, "_override_name_to_original", {})
+    bare, own = _bare_tools(bench), original_names(bench)
     if bare is not None and own.get(name, name) not in [each.name for each in bare]:
         return None
     try:
@@ -104,8 +103,8 @@ def _bare_call_of_workbench(
 
 def _is_bare(tool: Any) -> bool:
     """Whether nobody guards a tool. One by which an agent hands over only gives a text."""
-    function: Any = plain_function(tool)
-    if getattr(function, "__module__", "") == _HANDOFFS:
+    function: Any = function_of(tool)
+    if is_handoff(function):
         return False
     return guarded_contract(tool) is None and declared_contract(function) is None
 
@@ -155,7 +154,5 @@ def _bare_tools(bench: Any) -> list[Any] | None:
     """The tools of a workbench that nobody guards; None if that is unknown: all of them."""
     if isinstance(getattr(bench, "session", None), Session):
         return []  # it guards what it has
-    tools: Any = getattr(bench, "_tools", None)
-    if tools is None:
-        return None
-    return [each for each in tools if _is_bare(each)]
+    tools = tools_of(bench)
+    return None if tools is None else [each for each in tools if _is_bare(each)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import pydantic
@@ -14,17 +14,12 @@ from rollcage import Contract
 from rollcage.adapter import Declarations, declare_tool, is_list
 
 from rollcage_autogen.mcp_values import is_mcp_tool, register_content
+from rollcage_autogen.private import function_of
 from rollcage_autogen.values import Piece
 
-__all__ = ["Declarations", "contract_for", "plain_function"]
+__all__ = ["Declarations", "contract_for"]
 
 AnyTool = BaseTool[Any, Any]
-
-
-def plain_function(tool: AnyTool) -> Callable[..., Any] | None:
-    """The function that a `FunctionTool` calls; None for any other tool."""
-    found = getattr(tool, "_func", None)
-    return found if callable(found) else None
 
 
 def contract_for(
@@ -37,7 +32,7 @@ def contract_for(
     """
     contract = declare_tool(
         tool,
-        plain_function(tool) or type(tool).run,
+        function_of(tool) or type(tool).run,
         lambda _: tool.args_type(),
         framework="autogen",
         effect=effect,

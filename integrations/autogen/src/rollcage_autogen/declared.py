@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from autogen_core import CancellationToken
-from autogen_core.tools import BaseTool, FunctionTool
+from autogen_core.tools import FunctionTool
 from rollcage.adapter import guarding, plain_body, required_contract
 
-from rollcage_autogen.contracts import AnyTool, plain_function
+from rollcage_autogen.contracts import AnyTool
 from rollcage_autogen.endings import Answering, instead_of, linked
+from rollcage_autogen.private import function_of, parameters_of, set_function
 
 __all__ = ["DeclaredTool", "function_call"]
 
@@ -25,20 +26,13 @@ class DeclaredTool(FunctionTool):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         contract = required_contract(function)
-        # Not FunctionTool's own: it refuses annotations that the contract has understood.
-        base: Any = BaseTool
-        base.__init__(
-            self, contract.parameters, contract.returns, contract.name, contract.description
-        )
-        self._func = function
-        self._global_imports = ()
-        self._signature = inspect.signature(function)
-        self._has_cancellation_support = False
+        arguments, returns = contract.parameters, contract.returns
+        set_function(self, function, arguments, returns, contract.name, contract.description)
 
     async def run(self, args: Any, cancellation_token: CancellationToken) -> Any:
         """Call the function; a sync one in a thread that has this context."""
         call = function_call(self, args, cancellation_token)
-        if inspect.iscoroutinefunction(self._func):
+        if inspect.iscoroutinefunction(function_of(self)):
             return await call()
         return await linked(asyncio.to_thread(call), cancellation_token)
 
@@ -59,10 +53,10 @@ class DeclaredTool(FunctionTool):
 
 def function_call(tool: AnyTool, args: Any, token: CancellationToken) -> functools.partial[Any]:
     """What a `FunctionTool` calls; of `@rollcage.tool`, the plain function, if we guard it."""
-    function: Any = plain_function(tool)
+    function: Any = function_of(tool)
     if guarding(tool) is not None:
         function = plain_body(function)
-    names: Any = getattr(tool, "_signature").parameters  # noqa: B009 - protected, and no other way
+    names = parameters_of(tool)
     arguments = {name: getattr(args, name) for name in names if hasattr(args, name)}
     arguments |= args.__pydantic_extra__ or {}  # where it takes any further keyword
     if "cancellation_token" in names:

@@ -34,11 +34,12 @@ from rollcage.adapter import (
 )
 
 from rollcage_autogen.bare import before_question
-from rollcage_autogen.contracts import AnyTool, contract_for, plain_function
+from rollcage_autogen.contracts import AnyTool, contract_for
 from rollcage_autogen.declared import DeclaredTool, function_call
 from rollcage_autogen.endings import Answering, instead_of, linked
 from rollcage_autogen.mcp_values import is_mcp_tool, protocol_blocks
-from rollcage_autogen.turns import listing, note_missing, placed
+from rollcage_autogen.private import function_of, listing
+from rollcage_autogen.turns import note_missing, placed
 from rollcage_autogen.values import Piece, last_piece
 
 __all__ = ["guarded"]
@@ -176,7 +177,7 @@ def _is_plain_function(tool: AnyTool) -> bool:
         return False
     if type(tool).run not in (FunctionTool.run, DeclaredTool.run):
         return False
-    return not inspect.iscoroutinefunction(plain_function(tool))
+    return not inspect.iscoroutinefunction(function_of(tool))
 
 
 def _schema(guard: _Guard, cls: Any) -> property:

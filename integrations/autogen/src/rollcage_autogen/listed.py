@@ -22,6 +22,7 @@ from rollcage.adapter import (
 )
 
 from rollcage_autogen.bare import in_guarded_call
+from rollcage_autogen.private import hear_errors
 from rollcage_autogen.turns import placed
 from rollcage_autogen.values import Piece, last_piece
 
@@ -124,13 +125,8 @@ _heard: Final[ContextVar[list[BaseException] | None]] = ContextVar(
 
 @contextlib.contextmanager
 def _hearing(workbench: Any, errors: list[BaseException]) -> Generator[None]:
-    """Take down the errors of a workbench's call: it answers with their texts alone.
-
-    A text does not tell a lost connection from a server's own refusal.
-    """
-    formatted: Any = getattr(workbench, "_format_errors", None)
-    if callable(formatted) and not isinstance(formatted, _Telling):
-        workbench._format_errors = _Telling(formatted)  # noqa: SLF001 - protected, and no other way  # pyright: ignore[reportArgumentType] - known to mypy
+    """Note the errors of a workbench's call: it answers with their texts alone."""
+    hear_errors(workbench, _hear)
     token = _heard.set(errors)
     try:
         yield
@@ -139,17 +135,10 @@ def _hearing(workbench: Any, errors: list[BaseException]) -> Generator[None]:
             _heard.reset(token)
 
 
-class _Telling:
-    """A workbench's own `_format_errors`, which tells the call around it what it was given."""
-
-    def __init__(self, formatted: Callable[[Any], str]) -> None:
-        self._formatted = formatted
-
-    def __call__(self, error: Any) -> str:
-        heard = _heard.get()
-        if heard is not None and isinstance(error, BaseException):
-            heard.append(error)
-        return self._formatted(error)
+def _hear(error: BaseException) -> None:
+    heard = _heard.get()
+    if heard is not None:
+        heard.append(error)
 
 
 def result_of(name: str, value: Any) -> ToolResult:

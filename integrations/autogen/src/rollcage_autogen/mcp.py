@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -13,6 +11,7 @@ from rollcage import Session
 from rollcage.adapter import Declarations, Effect, McpListing, mcp_definition, mcp_definitions
 from rollcage.errors import ContractError
 
+from rollcage_autogen.private import as_listed, is_connected, list_definitions
 from rollcage_autogen.tools import guard_tools
 
 if TYPE_CHECKING:
@@ -103,10 +102,8 @@ class McpTools:
         from mcp.types import ListToolsResult
 
         definitions = await self._listing.atools(self._ask)
-        twin: Any = copy.copy(self._workbench)
-        twin._actor = _Answering(ListToolsResult.model_validate({"tools": definitions}))  # noqa: SLF001 - protected, and no other way
-        twin._actor_loop = None  # noqa: SLF001 - the same: it has nothing to stop
-        schemas: list[ToolSchema] = await twin.list_tools()
+        listed = ListToolsResult.model_validate({"tools": definitions})
+        schemas: list[ToolSchema] = await as_listed(self._workbench, listed).list_tools()
         return schemas
 
     def claim(self, names: list[str]) -> None:
@@ -118,26 +115,11 @@ class McpTools:
         self._listing.forget()
 
     async def _ask(self) -> list[dict[str, Any]]:
-        inner: Any = self._workbench
-        if not inner._actor:  # noqa: SLF001 - protected, and no other way
-            await inner.start()
-        answer: Any = await (await inner._actor.call("list_tools", None))  # noqa: SLF001 - the same
-        return [mcp_definition(tool) for tool in answer.tools]
+        if not is_connected(self._workbench):
+            await self._workbench.start()
+        return [mcp_definition(tool) for tool in await list_definitions(self._workbench)]
 
     async def stop(self) -> None:
         """Stop the server, if it was needed."""
-        inner: Any = self._workbench
-        if inner._actor:  # noqa: SLF001 - protected, and no other way
-            await inner.stop()
-
-
-class _Answering:
-    """Stands in for the connection of a workbench, to list tools that are known already."""
-
-    def __init__(self, tools: Any) -> None:
-        self._tools = tools
-
-    async def call(self, *_: Any) -> Any:
-        answer = asyncio.get_running_loop().create_future()
-        answer.set_result(self._tools)
-        return answer
+        if is_connected(self._workbench):
+            await self._workbench.stop()

@@ -13,11 +13,12 @@ from autogen_core.models import (
     FunctionExecutionResultMessage,
 )
 from rollcage import Contract, Session
-from rollcage.adapter import Answer, BodyForm, GuardedModel, ModelCall, is_object
+from rollcage.adapter import Answer, BodyForm, GuardedModel, ModelCall
 from rollcage.errors import ContractError
 
 from rollcage_autogen.answers import answer_of, whole
 from rollcage_autogen.bare import check_guarded
+from rollcage_autogen.private import model_name
 from rollcage_autogen.replay_model import ReplayModel
 from rollcage_autogen.requests import ASKED, canonical_request
 from rollcage_autogen.turns import agent_name, answered
@@ -93,13 +94,4 @@ class _Guard(GuardedModel):
         token = asked.get("cancellation_token")
         if token is not None and token.is_cancelled():
             raise asyncio.CancelledError
-        return _Call(self.session, self.contract_of(_model_name(owner)), asked)
-
-
-def _model_name(client: Any) -> str:
-    """The model's name, where the client says it: none of them does so in public."""
-    for place in ("_create_args", "_raw_config"):
-        found: Any = getattr(client, place, None)
-        if is_object(found) and isinstance(found.get("model"), str):
-            return str(found["model"])
-    return type(client).__name__
+        return _Call(self.session, self.contract_of(model_name(owner)), asked)

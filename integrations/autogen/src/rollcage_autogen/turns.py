@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import json
-import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, Literal
+from typing import Any
 
 from autogen_core import MessageHandlerContext
 from autogen_core.models import CreateResult
@@ -21,17 +19,15 @@ from rollcage import Session
 from rollcage.adapter import as_written, slot_of, step_here
 from rollcage.errors import ArgumentsInvalid
 
+from rollcage_autogen.private import listing, tools_of
+
 __all__ = [
     "agent_name",
     "answered",
     "begin_turn",
-    "listing",
     "note_missing",
     "placed",
 ]
-
-Purpose = Literal["question", "call"]
-"""What an agent lists its tools for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -98,34 +94,6 @@ def agent_name() -> str:
 
 # --- an agent that lists its tools ---------------------------------------------------------------
 
-_FRAMES: Final = 9  # between an agent and the schema of one of its tools
-_METHODS: Final[Mapping[str, Purpose]] = {"_call_llm": "question", "_execute_tool_call": "call"}
-
-
-def listing() -> tuple[Purpose | None, Mapping[str, Any]]:
-    """Whether an `AssistantAgent` lists its tools right now, what for, and its own variables.
-
-    It does so before each question to its model, in its own task, where an exception ends it; and
-    again for each call, in a task that must not raise. Nothing but its own code tells which.
-    """
-    agents: Any = sys.modules.get("autogen_agentchat.agents")
-    if agents is None:
-        return None, {}
-    methods = {name: getattr(agents.AssistantAgent, name, None) for name in _METHODS}
-    codes = {
-        getattr(inspect.unwrap(method), "__code__", None): name
-        for name, method in methods.items()
-        if method is not None
-    }
-    frame = inspect.currentframe()
-    for _ in range(_FRAMES):
-        if frame is None:
-            break
-        if frame.f_code in codes:
-            return _METHODS[codes[frame.f_code]], frame.f_locals
-        frame = frame.f_back
-    return None, {}
-
 
 def note_missing(session: Session, holder: object, listed: Container[str] | None = None) -> None:
     """Put a call on record whose tool no workbench of its agent has.
@@ -141,7 +109,7 @@ def note_missing(session: Session, holder: object, listed: Container[str] | None
     if call is None or not benches or bench is not benches[-1]:
         return
     if listed is None:
-        tools: list[Any] = getattr(bench, "_tools", [])
+        tools: list[Any] = tools_of(bench) or []
         if not tools or tools[-1] is not holder:
             return  # not yet the last one, or in a workbench that says so itself
         listed = {tool.name for tool in tools}

@@ -31,8 +31,9 @@ from rollcage_autogen.bare import before_question
 from rollcage_autogen.endings import cancelled, instead_of
 from rollcage_autogen.listed import ListedTool, ToolFailed, result_of, text_result
 from rollcage_autogen.mcp import McpTools, is_mcp
+from rollcage_autogen.private import error_text, listing, original_names, tools_of, with_tools
 from rollcage_autogen.tools import guard_tools
-from rollcage_autogen.turns import listing, note_missing, placed
+from rollcage_autogen.turns import note_missing, placed
 from rollcage_autogen.values import register_messages
 
 __all__ = ["RollcageWorkbench", "ToolFailed"]
@@ -91,10 +92,9 @@ class RollcageWorkbench(StaticStreamWorkbench):
         self._inner: Any = workbench
         self._mcp = McpTools(workbench, session, server) if is_mcp(workbench) else None
         if self._static:
-            tools = _tools_of(workbench)
+            tools = tools_of(workbench) or []
             guarded = guard_tools(tools, session, effects=effects, contracts=contracts)
-            self._inner = copy.copy(workbench)
-            self._inner._tools = guarded  # noqa: SLF001 - protected, and no other way
+            self._inner = with_tools(workbench, guarded)
             self._seen = {id(tool): tool for tool in tools}
 
     # --- its tools -------------------------------------------------------------------------------
@@ -105,8 +105,8 @@ class RollcageWorkbench(StaticStreamWorkbench):
         Raises:
             ToolRefused: the session's facade does not give one of them.
         """
-        own: list[Any] = self._inner._tools  # noqa: SLF001 - protected, and no other way
-        late = [tool for tool in _tools_of(self._given) if id(tool) not in self._seen]
+        own = tools_of(self._inner) or []
+        late = [tool for tool in (tools_of(self._given) or ()) if id(tool) not in self._seen]
         bare = [tool for tool in own if guarding(tool) is not self.session]
         if not late and not bare:
             return
@@ -151,8 +151,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
 
     def _own_name(self, name: str) -> str:
         """A tool's own name, where the workbench shows it to the model under another."""
-        overridden: Any = getattr(self._inner, "_override_name_to_original", {})
-        return str(overridden.get(name, name))
+        return original_names(self._inner).get(name, name)
 
     async def _contract(self, name: str) -> Contract | None:
         schema = self._listed.get(name)
@@ -242,7 +241,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         inside: Callable[..., Any] = getattr(self._inner, method)
         if self._static:
             self._guard_later()
-            if any(tool.name == self._own_name(name) for tool in _tools_of(self._inner)):
+            if any(tool.name == self._own_name(name) for tool in (tools_of(self._inner) or ())):
                 return inside
         else:
             contract = await self._contract(name)
@@ -263,7 +262,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         instead = instead_of(error, self.session, name, token)
         if isinstance(instead, ToolFailed):
             return result_of(name, instead.result)
-        return text_result(name, self._format_errors(instead), is_error=True)
+        return text_result(name, error_text(self, instead), is_error=True)
 
     # --- everything else is the workbench's own --------------------------------------------------
 
@@ -307,7 +306,3 @@ def _is_static(workbench: Workbench) -> bool:
     if not isinstance(workbench, StaticWorkbench):
         return False
     return all(getattr(type(workbench), name, method) is method for name, method in own)
-
-
-def _tools_of(workbench: Any) -> list[Any]:
-    return list(workbench._tools)  # noqa: SLF001 - protected, and no other way
