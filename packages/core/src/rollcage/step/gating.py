@@ -79,7 +79,7 @@ class Gate:
         self._asks = bool(self.guards.names) or policy is not None
         self.above: Above | None = None
         self._inside: list[Gate] = []  # those of the sessions that are open in this one
-        self._left = 0  # how many calls those made that were
+        self._left = 0  # how many calls those made that were left
         self._clock = clock
         self.meter: WithLimits | None = None
         self.labels: Labels | None = None

@@ -72,7 +72,7 @@ def _note(
     if isinstance(ended, Returned):
         value = ended.value
     elif streamed or isinstance(ended.error, _OURS) or not isinstance(ended.error, Exception):
-        return  # what a stream gave until then is not known: all later calls carry its labels
+        return  # the stream stays open in the labels: all later calls carry its own
     else:
         value = ended.error
     labels.note(

@@ -231,7 +231,7 @@ class Ledger:
             return None
         if progress.pace is not None and (entry is None or entry.status != "unknown"):
             limit = progress.pace()
-            if limit is not None:  # too many have begun of late
+            if limit is not None:  # too many have begun recently
                 refusal = Blocked(limit.message, rule=limit.rule, code=limit.code)
                 raise Refused(refusal, halts=False)
         if arrival.asks:
@@ -251,7 +251,7 @@ class Ledger:
         return None
 
     def begin_asking(self, request: str) -> bool:
-        """Somebody is about to be asked; whether that is new."""
+        """Somebody is about to be asked; gives whether that is new."""
         fresh = request not in self._asking
         self._asking.add(request)
         return fresh
@@ -330,7 +330,7 @@ class Ledger:
         )
 
     def written(self, step: OpenStep) -> None:
-        """The end of a step is in the trace: it is in doubt no longer."""
+        """The end of a step is in the trace: its outcome is known."""
         self._taking.open.pop(step.number, None)
 
     def abandon(self, progress: Progress) -> None:
@@ -366,7 +366,7 @@ class Ledger:
 
 
 def _check_approval(arrival: Arrival) -> None:
-    """Refuse a call whose approval does not count any more, or is that of another one."""
+    """Refuse a call whose approval no longer counts, or is for another call."""
     progress = arrival.progress
     request = progress.consent.request
     assert request is not None

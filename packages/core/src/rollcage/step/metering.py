@@ -27,8 +27,7 @@ def limited(
     """The flow of a call that limits apply to.
 
     Nothing is taken before the flow is driven: a stream that nobody reads, and a call whose outcome
-    is given once more, take nothing. What was taken is given back wherever the flow ends, or is
-    broken off.
+    is given once more, take nothing. What was taken is given back however the flow ends.
 
     Args:
         progress: of the call.
@@ -65,7 +64,7 @@ def tally_begun(progress: Progress) -> None:
 
 
 def tally_ended(progress: Progress) -> None:
-    """Its flow has ended, or was broken off: add what it has used; one not made counts no more."""
+    """Its flow has ended or was interrupted: add its usage; one not made no longer counts."""
     if not progress.is_made:
         for meter in progress.tallied_by:
             meter.tally(-1)

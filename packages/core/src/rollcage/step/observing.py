@@ -241,7 +241,7 @@ def _logged(about: str) -> Generator[None]:
 
 
 class Happenings:
-    """What became of the steps of a run, out of its events."""
+    """What became of the steps of a run, from its events."""
 
     __slots__ = ("_open", "_run")
 
@@ -294,7 +294,7 @@ class Happenings:
 
 
 class Observing:
-    """The lock of a run with observers, who are notified when it is given back.
+    """The lock of a run with observers, who are notified when it is released.
 
     Args:
         run: the run's id.
