@@ -57,9 +57,11 @@ class Generator:
 
     Args:
         seed: of all its choices.
+        asks: whether some waits are for an approval.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, asks: bool = False) -> None:
+        self.asks = asks
         self.chance = random.Random(seed)  # noqa: S311 - reproducible
         self.name = f"mixed{seed}"
         self.count = 0
@@ -113,7 +115,26 @@ class Generator:
             return name, *self._inner(name, depth, suffix)
         return name, *self._passes(kind, name, depth, suffix)
 
+    def start(self, plan: Mapping[str, Any], expected: Expected) -> tuple[dict[str, Any], Expected]:
+        """A step to start at, with the results before it; and what stands after the rest."""
+        steps = plan["steps"]
+        possible = [name for name, step in steps.items() if name != "breaks" and step.get("after")]
+        if not possible:
+            return {}, expected
+        start = self.chance.choice(possible)
+        above, look = set[str](), [start]
+        while look:
+            before = {*steps[look.pop()].get("after", ())} - above
+            above |= before
+            look += before
+        given = {name: "given" if "call" in steps[name] else {"x": 1} for name in above}
+        named = zip((name for name in steps if name != "breaks"), expected.parts, strict=True)
+        rest = Expected(parts=tuple(part for name, part in named if name not in above))
+        return {"start": start, "given": given}, rest
+
     def _wait(self) -> dict[str, Any]:
+        if self.asks and self.chance.random() < 0.3:
+            return {"wait": {"approval": "go on?"}}
         if self.chance.random() < 0.5:
             return {"wait": {"signal": "go"}}
         return {"wait": {"seconds": self.chance.choice([0.01, 0.3])}}

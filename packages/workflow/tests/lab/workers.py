@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from rollcage import open_store
-from rollcage_workflow import Execution, check, execution
+from rollcage_workflow import Checked, Execution, check, execution
 from rollcage_workflow.engine.board import Board
 from rollcage_workflow.engine.worker import Worker
 from rollcage_workflow.orders import Commands, Result
@@ -18,16 +18,16 @@ class Crew:
 
     Args:
         world: its store is the worker's.
-        plans: what it runs.
+        plans: what it runs, checked or not.
         later: how far its clock is ahead (seconds).
     """
 
     def __init__(self, world: World, *plans: Any, later: float = 0.0, **worker: Any) -> None:
         self.store = open_store(world.store)
-        checked = [check(plan, world.tools) for plan in plans]
+        checked = [p if isinstance(p, Checked) else check(p, world.tools) for p in plans]
         by_name = {each.plan.name: each for each in checked}
-        worker.setdefault("tools", world.tools)
-        self.worker = Worker(self.store, by_name, name="crew", patience=0.0, **worker)
+        options: dict[str, Any] = {"tools": world.tools, "patience": 0.0} | worker
+        self.worker = Worker(self.store, by_name, name="crew", **options)
         self.board = Board(self.worker, lambda: time.time() + later)
         self.commands = Commands(self.store)
 

@@ -109,7 +109,7 @@ class World:
                 await put(what=each)
             return task.upper()
 
-        return [take_back, put, look, agent]
+        return [take_back, put, look, agent, *_of_random_plans(put, look, undo, probe)]
 
     async def attempt(
         self, plan: Any, inputs: Mapping[str, Any] | None = None, **how: Any
@@ -145,3 +145,20 @@ class World:
         flying = [d for d in self.deeds if d.run == run and d.line == line]
         done += flying[: chance.randint(0, len(flying))]
         return World(store, tuple(done))
+
+
+def _of_random_plans(put: Any, look: Any, undo: Any, probe: Any) -> list[Any]:
+    """The tools that random plans call."""
+
+    @tool(effect="write", name="mark", undo=undo, probe=probe)
+    async def mark(where: str, what: str) -> str:
+        del where
+        marked: str = await put.__wrapped__(what)
+        return marked
+
+    @tool(effect="read", name="breaks")
+    async def breaks(*, fails: bool) -> bool:
+        await look.__wrapped__(fails=fails)
+        return fails
+
+    return [mark, breaks]
