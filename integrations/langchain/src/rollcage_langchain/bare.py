@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Generator
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tools import BaseTool
@@ -29,11 +28,9 @@ from rollcage.adapter import (
 )
 
 from rollcage_langchain.memory import note_attempt
+from rollcage_langchain.private import starting_tool
 
 __all__ = ["refusing_bare", "watch_calls"]
-
-_RUNS: Final = frozenset({"run", "arun"})  # where a tool tells that it starts
-_FRAMES: Final = 12  # between those and a callback
 
 
 class _Refusal(BaseCallbackHandler):
@@ -69,7 +66,7 @@ class _Refusal(BaseCallbackHandler):
         Raises:
             Blocked: it is; its body does not run.
         """
-        if self._is_guarded(_starting()):
+        if self._is_guarded(starting_tool()):
             return
         name = str(serialized.get("name") or "a tool")
         given = as_written(input_str if inputs is None else inputs)
@@ -83,19 +80,6 @@ class _Refusal(BaseCallbackHandler):
             return True
         bodies = (getattr(tool, "func", None), getattr(tool, "coroutine", None))
         return session_here() is self._session and any(map(declared_contract, bodies))
-
-
-def _starting() -> BaseTool | None:
-    """The tool that tells its callbacks of its start; None if it is unknown which."""
-    frame = inspect.currentframe()
-    for _ in range(_FRAMES):
-        if frame is None:
-            break
-        tool = frame.f_locals.get("self") if frame.f_code.co_name in _RUNS else None
-        if isinstance(tool, BaseTool):
-            return tool
-        frame = frame.f_back
-    return None
 
 
 class _Around(NamedTuple):

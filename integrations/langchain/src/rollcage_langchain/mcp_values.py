@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-from langchain_core.tools import ToolException
 from rollcage.adapter import is_object, is_tuple, mcp_content
 
-__all__ = ["mcp_error", "of_mcp"]
+from rollcage_langchain.private import mcp_error
+
+__all__ = ["of_mcp"]
 
 
 def of_mcp(value: Any) -> Any:
@@ -25,13 +25,6 @@ def of_mcp(value: Any) -> Any:
     structured: Any = result.get("structuredContent") if is_object(result) else None
     artifact = None if structured is None else {"structured_content": structured}
     return [_block(each) for each in blocks], artifact
-
-
-def mcp_error(text: str) -> ToolException:
-    """The error by which langchain-mcp-adapters tells the model that a tool failed."""
-    adapters = sys.modules.get("langchain_mcp_adapters.tools")
-    kind: Any = getattr(adapters, "_MCPToolExecutionError", None)
-    return ToolException(text) if kind is None else kind([{"type": "text", "text": text}])
 
 
 def _block(block: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -28,14 +28,12 @@ from rollcage import Session
 from rollcage.adapter import WorkAttempt, is_object, session_here
 
 from rollcage_langchain.levels import Level, levels_of, read_levels, step_of, tasks_of
+from rollcage_langchain.private import attempt_in, checkpointer_in
 
 __all__ = ["Checkpoints", "follow_checkpoints", "followed", "note_attempt"]
 
 _log: Final = logging.getLogger("rollcage")
 
-_CHECKPOINTER: Final = "__pregel_checkpointer"  # by this key nested graphs get it; a test holds it
-_RUNTIME: Final = "__pregel_runtime"  # and by these what says how often a task was begun
-_SCRATCHPAD: Final = "__pregel_scratchpad"
 _NOTED: Final = 1024  # tasks of which it is known how often they were begun
 _INTERRUPT: Final = "__interrupt__"
 _UNFINISHED: Final = frozenset({"__error__", _INTERRUPT, "__resume__", "__scheduled__"})
@@ -93,7 +91,7 @@ class Checkpoints:
         given: Any = config.get("configurable")
         if not is_object(given):
             return None
-        saver, thread = given.get(_CHECKPOINTER), given.get("thread_id")
+        saver, thread = checkpointer_in(given), given.get("thread_id")
         if not isinstance(saver, BaseCheckpointSaver) or thread is None:
             return None
         self.goes_on(str(thread), saver)  # pyright: ignore[reportUnknownArgumentType] - a framework's own data
@@ -123,13 +121,12 @@ class Checkpoints:
         """Note which attempt at its task this is: a graph that it runs has no other way to know."""
         config: Mapping[str, Any] = var_child_runnable_config.get() or {}
         given: Any = config.get("configurable")
-        pad: Any = given.get(_SCRATCHPAD) if is_object(given) else None
-        task = "" if pad is None else str(given.get("checkpoint_ns") or "")
-        if pad is None or not task:
+        found = attempt_in(given)
+        task = "" if found is None else str(given.get("checkpoint_ns") or "")
+        if found is None or not task:
             return None
-        info = getattr(given.get(_RUNTIME), "execution_info", None)
         # A retry goes on with the counters of the attempt before; a resume begins with new ones.
-        attempt = WorkAttempt(task, (), pad.subgraph_counter, getattr(info, "node_attempt", 1))
+        attempt = WorkAttempt(task, (), *found)
         self._noted[task] = attempt
         while len(self._noted) > _NOTED:
             self._noted.popitem(last=False)

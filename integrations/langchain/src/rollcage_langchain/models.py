@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.chat_models import generate_from_stream
@@ -17,6 +17,7 @@ from rollcage.errors import ContractError
 
 from rollcage_langchain.answers import answer_of, as_chunk
 from rollcage_langchain.memory import follow_checkpoints
+from rollcage_langchain.private import NATIVE_STREAMS
 from rollcage_langchain.replay_model import ReplayModel
 from rollcage_langchain.requests import ASKED, canonical_request
 from rollcage_langchain.tools import running
@@ -26,7 +27,6 @@ __all__ = ["guard_model"]
 M = TypeVar("M", bound=BaseChatModel)
 
 Piece = ChatResult | ChatGenerationChunk
-_NATIVE_STREAMS: Final = ("_stream_chat_model_events", "_astream_chat_model_events")
 
 
 def guard_model(model: M, session: Session) -> M:
@@ -51,7 +51,7 @@ def guard_model(model: M, session: Session) -> M:
     update = {"cache": False, "rate_limiter": None}
     guard = _Guard(session, model)
     # Without native events, LangChain makes them of the chunks of `_stream`.
-    return guard.guarded(model, base=BaseChatModel, update=update, hidden=_NATIVE_STREAMS)
+    return guard.guarded(model, base=BaseChatModel, update=update, hidden=NATIVE_STREAMS)
 
 
 class _Call(ModelCall):

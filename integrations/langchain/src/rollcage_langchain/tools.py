@@ -30,8 +30,9 @@ from rollcage.adapter import (
 from rollcage.errors import ContractError, ReplayedError
 
 from rollcage_langchain.contracts import BodySignature, contract_for, parameters_of
-from rollcage_langchain.mcp_values import mcp_error, of_mcp
+from rollcage_langchain.mcp_values import of_mcp
 from rollcage_langchain.memory import follow_checkpoints
+from rollcage_langchain.private import VALIDATES, mcp_error
 from rollcage_langchain.values import THIS_CALL, relabel
 
 __all__ = ["as_tools", "guard_tools", "running"]
@@ -45,7 +46,6 @@ _FORMS: Final[Mapping[str, BodyForm]] = {
     "_run": "run",
     "_arun": "arun",
 }
-_VALIDATES: Final = "_to_args_and_kwargs"  # what reads a call's arguments by the tool's schema
 
 
 def guard_tools(
@@ -208,8 +208,8 @@ def _with_functions(tool: Any, session: Session, effect: Effect | None, declared
     }
     update = {n: _dressed(each, plain_body(bodies[n]), _FORMS[n]) for n, each in guards.items()}
     copy = tool.model_copy(update=update)
-    telling = next(iter(guards.values())).telling(getattr(copy, _VALIDATES))
-    object.__setattr__(copy, _VALIDATES, telling)  # Pydantic's own attribute setting refuses it
+    telling = next(iter(guards.values())).telling(getattr(copy, VALIDATES))
+    object.__setattr__(copy, VALIDATES, telling)  # Pydantic's own attribute setting refuses it
     return copy
 
 
@@ -245,5 +245,5 @@ def _with_methods(tool: BaseTool, session: Session, effect: Effect | None, decla
     for name, method in methods.items():
         guard = _Guard(session, contract, shared, BodySignature(tool, method, parameters))
         members |= {GUARD: guard, name: guard.method(method, _FORMS[name])}
-    members[_VALIDATES] = members[GUARD].telling(getattr(type(tool), _VALIDATES))
+    members[VALIDATES] = members[GUARD].telling(getattr(type(tool), VALIDATES))
     return swapped(tool, members)

@@ -1,0 +1,100 @@
+"""What the adapter uses of LangChain that is not public, all of it, and why there is no public way.
+
+Checked with langchain-core 1.7.2, langgraph 1.2.22 and langchain-mcp-adapters 0.3.2. No other file
+of the adapter may use such a name: `tests/test_private_names.py`, at the root of the repository,
+fails otherwise.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from langchain_core.tools import BaseTool, ToolException
+from rollcage.adapter import is_object
+
+__all__ = [
+    "NATIVE_STREAMS",
+    "VALIDATES",
+    "TaskAttempt",
+    "attempt_in",
+    "checkpointer_in",
+    "mcp_error",
+    "starting_tool",
+]
+
+VALIDATES: Final = "_to_args_and_kwargs"
+"""The method of `BaseTool` that reads a call's arguments by the tool's schema.
+
+What it refuses comes to neither the tool's body nor its callbacks, and `handle_validation_error` is
+the user's own.
+"""
+
+NATIVE_STREAMS: Final = ("_stream_chat_model_events", "_astream_chat_model_events")
+"""The methods by which a chat model streams events of its own.
+
+They go past `_stream`; where they are absent, LangChain makes the events of what that gives. There
+is no setting for it.
+"""
+
+
+def starting_tool() -> BaseTool | None:
+    """The tool that tells its callbacks of its start; None if it is unknown which.
+
+    The frames of `BaseTool.run` and `arun`: a callback is given a tool's name, and two tools may
+    have the same.
+    """
+    frame = inspect.currentframe()
+    for _ in range(_FRAMES):
+        if frame is None:
+            break
+        tool = frame.f_locals.get("self") if frame.f_code.co_name in _RUNS else None
+        if isinstance(tool, BaseTool):
+            return tool
+        frame = frame.f_back
+    return None
+
+
+_RUNS: Final = frozenset({"run", "arun"})
+_FRAMES: Final = 12  # between those and a callback
+
+
+def checkpointer_in(configurable: Mapping[str, Any]) -> Any:
+    """The checkpointer of the graph around; None where it has none.
+
+    `__pregel_checkpointer`: by this key nested graphs get it. `get_config()` has no other.
+    """
+    return configurable.get("__pregel_checkpointer")
+
+
+class TaskAttempt(NamedTuple):
+    """Which attempt at a task of a graph this is."""
+
+    counters: Any  # of the graphs that it runs: those of a retry are the same, of a resume new
+    number: int
+
+
+def attempt_in(configurable: Any) -> TaskAttempt | None:
+    """The attempt at the task around; None outside of a graph.
+
+    `__pregel_scratchpad` and `__pregel_runtime`: a task does not show whether it was resumed, and
+    the runtime is handed to nodes alone, not to what these call.
+    """
+    pad: Any = configurable.get("__pregel_scratchpad") if is_object(configurable) else None
+    if pad is None:
+        return None
+    info = getattr(configurable.get("__pregel_runtime"), "execution_info", None)
+    return TaskAttempt(pad.subgraph_counter, getattr(info, "node_attempt", 1))
+
+
+def mcp_error(text: str) -> ToolException:
+    """The error by which langchain-mcp-adapters tells the model that a tool failed.
+
+    `_MCPToolExecutionError`, which the adapters handle themselves: the model is handed its content
+    blocks; any other `ToolException` ends the agent.
+    """
+    adapters = sys.modules.get("langchain_mcp_adapters.tools")
+    kind: Any = getattr(adapters, "_MCPToolExecutionError", None)
+    return ToolException(text) if kind is None else kind([{"type": "text", "text": text}])
