@@ -14,6 +14,11 @@ ROOT = Path(__file__).parents[1]
 # By the adapter, what its framework documents for subclasses; `_replace` is of named tuples.
 DOCUMENTED = {
     "autogen": {"_to_config"},
+    "crewai": {"_run", "_arun"},
+    "langchain": {
+        *("_run", "_arun", "_generate", "_agenerate", "_stream", "_astream"),
+        *("_llm_type", "_get_ls_params", "_replace"),
+    },
 }
 PRIVATE = re.compile(r"(?:[\w.]+\.)?_[a-zA-Z]\w*|__pregel_\w+")
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from crewai.mcp.client import MCPClient
 from crewai.mcp.config import MCPServerConfig, MCPServerHTTP
-from crewai.mcp.tool_resolver import MCPToolResolver
 from crewai.tools.base_tool import BaseTool
 from crewai.tools.mcp_native_tool import MCPNativeTool
 from crewai.utilities.string_utils import sanitize_tool_name
 from rollcage import Session
 from rollcage.adapter import McpListing
+
+from rollcage_crewai.private import McpResolver
 
 __all__ = ["mcp_tools_of"]
 
@@ -21,25 +22,25 @@ def mcp_tools_of(agent: Any, session: Session) -> Callable[..., list[BaseTool]]:
     """An agent's `get_mcp_tools`, which asks a server once a session, and none in a replay."""
 
     def get_mcp_tools(mcps: list[str | MCPServerConfig]) -> list[BaseTool]:
-        return _Resolver(agent, agent._logger, session).resolve(mcps)  # noqa: SLF001 - as the agent does it
+        return _Resolver(agent, session).resolve(mcps)
 
     return get_mcp_tools
 
 
-class _Resolver(MCPToolResolver):
+class _Resolver(McpResolver):
     """Finds the tools as CrewAI does; their calls are made once.
 
     CrewAI's own client makes one up to three times where no answer comes: each may have happened.
     """
 
-    def __init__(self, agent: Any, logger: Any, session: Session) -> None:
-        super().__init__(agent, logger)
+    def __init__(self, agent: Any, session: Session) -> None:
+        super().__init__(agent)
         self._session = session
 
-    def _resolve_external(self, mcp_ref: str) -> list[BaseTool]:
+    def at_address(self, reference: str) -> list[BaseTool]:
         """The tools of the server at an address: the one named after `#`, or all of them."""
-        url, _, only = mcp_ref.partition("#")
-        tools, _ = self._resolve_native(MCPServerHTTP(url=url))
+        url, _, only = reference.partition("#")
+        tools = self.of_server(MCPServerHTTP(url=url), None)
         wanted = sanitize_tool_name(only)
         return [
             tool
@@ -47,20 +48,19 @@ class _Resolver(MCPToolResolver):
             if not only or sanitize_tool_name(getattr(tool, "original_tool_name", "")) == wanted
         ]
 
-    def _resolve_native(
-        self, mcp_config: MCPServerConfig, server_reference: str | None = None
-    ) -> tuple[list[BaseTool], list[Any]]:
-        _, server = self._create_transport(mcp_config)
-        asked = type(mcp_config).__name__, mcp_config.model_dump(exclude={"tool_filter"})
+    def of_server(self, config: MCPServerConfig, reference: str | None) -> list[BaseTool]:
+        """The tools that are recorded of a server, or that it lists now."""
+        _, server = self.transport_and_name(config)
+        asked = type(config).__name__, config.model_dump(exclude={"tool_filter"})
         listing = McpListing.of(self._session, server, asked)
-        found = [_as_crewai_lists(each) for each in listing.tools(lambda: self._ask(mcp_config))]
+        found = [_as_crewai_lists(each) for each in listing.tools(lambda: self._ask(config))]
         tools: list[BaseTool] = [
-            self._native(mcp_config, server, each, server_reference)
+            self._native(config, server, each, reference)
             for each in found
-            if self._is_wanted(mcp_config.tool_filter, server, each)
+            if self._is_wanted(config.tool_filter, server, each)
         ]
         listing.claim([tool.name for tool in tools], "give one of the servers another address")
-        return tools, []
+        return tools
 
     def _ask(self, config: MCPServerConfig) -> list[dict[str, Any]]:
         """What the server lists: CrewAI asks it, and shows a filter each of its tools."""
@@ -70,7 +70,7 @@ class _Resolver(MCPToolResolver):
             seen.append({**tool, "name": tool["original_name"]})
             return False
 
-        super()._resolve_native(config.model_copy(update={"tool_filter": show}))
+        self.ask(config.model_copy(update={"tool_filter": show}))
         return [{n: v for n, v in each.items() if n != "original_name"} for each in seen]
 
     def _is_wanted(self, wanted: Any, server: str, tool: dict[str, Any]) -> bool:
@@ -79,7 +79,7 @@ class _Resolver(MCPToolResolver):
         from crewai.mcp.filters import ToolFilterContext
 
         try:
-            context = ToolFilterContext(agent=self._agent, server_name=server, run_context=None)
+            context = ToolFilterContext(agent=self.agent, server_name=server, run_context=None)
             return bool(wanted(context, tool))
         except (TypeError, AttributeError):  # one that takes the tool alone; as CrewAI tells them
             return bool(wanted(tool))
@@ -92,12 +92,12 @@ class _Resolver(MCPToolResolver):
         server_reference: str | None,
     ) -> MCPNativeTool:
         def client() -> MCPClient:
-            transport, _ = self._create_transport(config)
+            transport, _ = self.transport_and_name(config)
             return MCPClient(transport=transport, max_retries=1)
 
         schema: dict[str, Any] = {"description": tool["description"], "args_schema": None}
         if tool["inputSchema"]:
-            schema["args_schema"] = self._json_schema_to_pydantic(tool["name"], tool["inputSchema"])
+            schema["args_schema"] = self.model_of(tool["name"], tool["inputSchema"])
         return MCPNativeTool(
             client_factory=client,
             tool_name=tool["name"],

@@ -13,6 +13,8 @@ from crewai.utilities.agent_utils import extract_tool_call_info, is_tool_call_li
 from pydantic import BaseModel
 from rollcage.adapter import Answer, ToolRequest, is_list, is_object
 
+from rollcage_crewai.private import EMIT_CHUNK, EMIT_END, EMIT_START, EMIT_THINKING, count_usage
+
 __all__ = ["Function", "ModelResponse", "ToolCall", "emit", "requests_of"]
 
 
@@ -131,12 +133,12 @@ def emit(llm: Any, asked: Mapping[str, Any], response: ModelResponse) -> None:
     who = {name: asked.get(name) for name in ("from_task", "from_agent")}
     about = {name: asked.get(name) for name in ("messages", "tools", "available_functions")}
     with llm_call_context():
-        llm._emit_call_started_event(**about, **who)  # noqa: SLF001 - what a model of CrewAI's does
+        getattr(llm, EMIT_START)(**about, **who)
         _stream(llm, response, {**who, "response_id": response.response_id or None})
         if response.usage:
-            llm._track_token_usage_internal(response.usage)  # noqa: SLF001
+            count_usage(llm, response.usage)
         calls = requests_of(response.value)
-        llm._emit_call_completed_event(  # noqa: SLF001
+        getattr(llm, EMIT_END)(
             response=response.value,
             call_type=LLMCallType.TOOL_CALL if calls else LLMCallType.LLM_CALL,
             messages=asked["messages"],
@@ -151,9 +153,9 @@ def _stream(llm: Any, response: ModelResponse, details: dict[str, Any]) -> None:
     written: dict[Any, str] = {}
     for kind, piece, *rest in response.chunks:
         if kind == "thinking":
-            llm._emit_thinking_chunk_event(chunk=piece, **details)  # noqa: SLF001
+            getattr(llm, EMIT_THINKING)(chunk=piece, **details)
         elif kind == "text":
-            llm._emit_stream_chunk_event(chunk=piece, **details)  # noqa: SLF001
+            getattr(llm, EMIT_CHUNK)(chunk=piece, **details)
         else:
             index, name = rest[0].get("index", 0), rest[0].get("name")
             written[index] = written.get(index, "") + piece
@@ -163,6 +165,6 @@ def _stream(llm: Any, response: ModelResponse, details: dict[str, Any]) -> None:
                 "type": "function",
                 "index": index,
             }
-            llm._emit_stream_chunk_event(  # noqa: SLF001
+            getattr(llm, EMIT_CHUNK)(
                 chunk=piece, tool_call=call, call_type=LLMCallType.TOOL_CALL, **details
             )

@@ -24,6 +24,7 @@ from rollcage.adapter import (
 )
 
 from rollcage_crewai.contracts import arguments_of
+from rollcage_crewai.private import original_of
 
 __all__ = ["watch_calls"]
 
@@ -66,7 +67,7 @@ def _bare_call(
 
 def _is_bare(tool: Any) -> bool:
     """Whether nobody guards a tool, or the one that this is a form of."""
-    of = getattr(tool, "_original_tool", None) or tool
+    of = original_of(tool) or tool
     if guarded_contract(tool) is not None or guarded_contract(of) is not None:
         return False
     return declared_contract(getattr(of, "func", None)) is None

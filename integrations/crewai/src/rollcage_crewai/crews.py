@@ -18,6 +18,7 @@ from rollcage.adapter import GUARD, Declarations, Effect, LateTools, check_names
 from rollcage.errors import ContractError
 
 from rollcage_crewai.executor import GuardedAgent, guarded_executor
+from rollcage_crewai.private import CREATE_MANAGER, cache_of, set_cache
 from rollcage_crewai.tools import guard_tools
 
 __all__ = ["guard_crew"]
@@ -104,14 +105,14 @@ class _CrewGuard:
                 "manager_agent": crew.manager_agent and agents.of(crew.manager_agent),
             }
         )
-        twin._cache_handler = caches.of(crew._cache_handler)  # noqa: SLF001 - of the original's own run
+        set_cache(twin, caches.of(cache_of(crew)))
         cls: Any = crew.__class__
 
         def copy() -> Any:
             return self.twin(cls.copy(twin))
 
         def create_manager_agent() -> None:
-            cls._create_manager_agent(twin)  # see test_facts
+            getattr(cls, CREATE_MANAGER)(twin)
             manager = agents.of(twin.manager_agent)
             manager.crew = twin
             twin.manager_agent = manager
@@ -119,7 +120,7 @@ class _CrewGuard:
         members = {
             GUARD: self,
             "copy": copy,
-            "_create_manager_agent": create_manager_agent,
+            CREATE_MANAGER: create_manager_agent,
         }
         for name, value in members.items():
             object.__setattr__(twin, name, value)

@@ -19,6 +19,7 @@ from rollcage import Session
 from rollcage.adapter import GUARD, Asked, as_object, as_written, asking, guarded_contract, subclass
 from rollcage.errors import ArgumentsInvalid, ContractError
 
+from rollcage_crewai.private import FLOW, NATIVE_CALL, original_of
 from rollcage_crewai.tools import awaited, untold
 from rollcage_crewai.turns import Awaiting, asked_for, awaiting, slot_in, this_call
 
@@ -58,7 +59,7 @@ def _subclass(base: Any) -> Any:
         raw = None if info is None else as_object(info[2])
         with agent.placed_call(self, *args, **kwargs), asking(raw) as asked:
             try:
-                ended = base._execute_single_native_tool_call(self, *args, **kwargs)  # noqa: SLF001 - see test_facts
+                ended = getattr(base, NATIVE_CALL)(self, *args, **kwargs)
             except ToolExecutionFailedError as error:
                 agent.note_refused(self, args, asked, str(error))
                 raise
@@ -81,12 +82,12 @@ def _subclass(base: Any) -> Any:
     members: dict[str, Any] = {
         _BASE: base,
         "invoke": invoke,
-        "_execute_single_native_tool_call": single,
+        NATIVE_CALL: single,
         "__setattr__": assign,
         "kickoff_async": round_of,
     }
     if hasattr(base, "flow_definition"):
-        members["_flow_definition"] = base.flow_definition()  # CrewAI reads it off one class only
+        members[FLOW] = base.flow_definition()
     for name in ("invoke_async", "ainvoke"):
         if hasattr(base, name):
             members[name] = _ainvoke(getattr(base, name))
@@ -305,7 +306,7 @@ class GuardedAgent:
         CrewAI calls a tool that raised again, up to six times for one message: what it raised, or
         gave, is the answer to each.
         """
-        guarded = self.guarded(tool._original_tool)  # noqa: SLF001 - see test_facts
+        guarded = self.guarded(original_of(tool))
         made = guarded.to_structured_tool()
         body, called = untold(guarded), made.func
 

@@ -18,6 +18,13 @@ from rollcage.adapter import Answer, BodyForm, GuardedModel, ModelCall, is_model
 from rollcage.errors import ContractError
 
 from rollcage_crewai.answers import ModelResponse, emit
+from rollcage_crewai.private import (
+    EMIT_CHUNK,
+    EMIT_END,
+    EMIT_THINKING,
+    count_apart,
+    without_retries,
+)
 from rollcage_crewai.replay_model import ReplayModel
 from rollcage_crewai.requests import ASKED, canonical_request
 from rollcage_crewai.values import register
@@ -57,7 +64,7 @@ def guard_model(llm: BaseLLM | str, session: Session) -> BaseLLM:
     notes = {name: _noting(getattr(type(model), name), note) for name, note in _NOTES.items()}
     twin: Any = guard.guarded(model, notes)
     if twin is not model:
-        twin._token_usage = dict(twin._token_usage)  # noqa: SLF001 - CrewAI counts in place
+        count_apart(twin)
     return cast("BaseLLM", twin)
 
 
@@ -87,9 +94,9 @@ def _note_thinking(noted: ModelResponse, event: Mapping[str, Any]) -> None:
 
 
 _NOTES: Final[dict[str, Callable[[ModelResponse, Mapping[str, Any]], None]]] = {
-    "_emit_call_completed_event": _note_end,
-    "_emit_stream_chunk_event": _note_chunk,
-    "_emit_thinking_chunk_event": _note_thinking,
+    EMIT_END: _note_end,
+    EMIT_CHUNK: _note_chunk,
+    EMIT_THINKING: _note_thinking,
 }
 
 
@@ -132,7 +139,7 @@ class _Call(ModelCall):
     def body(self) -> Generator[None]:
         """Around the model itself: note what it tells."""
         self._live = True
-        before = dict(self._llm._token_usage)  # noqa: SLF001 - where there is no event
+        before = _used(self._llm)  # for a model that emits no event
         noted = self._response
         token = _noted.set(noted)
         try:
@@ -140,7 +147,7 @@ class _Call(ModelCall):
         finally:
             _noted.reset(token)
         if noted.usage is None:
-            used = {n: v - before.get(n, 0) for n, v in self._llm._token_usage.items()}  # noqa: SLF001
+            used = {n: v - before.get(n, 0) for n, v in _used(self._llm).items()}
             noted.usage = {n: v for n, v in used.items() if v} or None
 
     def kept(self, value: Any) -> ModelResponse:
@@ -166,6 +173,11 @@ class _Call(ModelCall):
         return pydantic.TypeAdapter(dict[str, Any]).dump_json(data).decode()
 
 
+def _used(llm: BaseLLM) -> dict[str, int]:
+    """The tokens that a model has used so far."""
+    return llm.get_token_usage_summary().model_dump()
+
+
 class _Guard(GuardedModel):
     framework = "crewai"
     forms: ClassVar[Mapping[str, BodyForm]] = {"call": "run", "acall": "arun"}
@@ -175,8 +187,5 @@ class _Guard(GuardedModel):
         return _Call(self.session, contract, owner, ASKED.named(args, kwargs))
 
     def method(self, body: Callable[..., Any], form: BodyForm) -> Callable[..., Any]:
-        """CrewAI wraps each `call` in retries of its own; those of the model itself are inside."""
-        guarded: Any = super().method(body, form)
-        guarded._crewai_rate_limit_wrapped = True  # noqa: SLF001 - CrewAI's own mark
-        marked: Callable[..., Any] = guarded
-        return marked
+        """A method that CrewAI does not repeat."""
+        return without_retries(super().method(body, form))

@@ -11,6 +11,7 @@ from pydantic import PrivateAttr
 from rollcage.adapter import Answer, RecordedAnswers, Trace, offered
 
 from rollcage_crewai.answers import ModelResponse, emit
+from rollcage_crewai.private import streams
 from rollcage_crewai.requests import ASKED
 
 __all__ = ["ReplayModel"]
@@ -90,7 +91,7 @@ class ReplayModel(BaseLLM):
                 response.value = asked["response_model"].model_validate_json(answer.text)
         if answer.reasoning:
             response.chunks.append(["thinking", answer.reasoning])
-        if self._effective_stream() and isinstance(response.value, str):
+        if streams(self) and isinstance(response.value, str):
             response.chunks.append(["text", response.value])
         emit(self, asked, response)
         return response
