@@ -1,6 +1,7 @@
 """An engine on DBOS: what is started is run, within limits, at its time, and once."""
 
 import asyncio
+import datetime as dt
 import subprocess
 import sys
 import threading
@@ -268,6 +269,40 @@ def test_a_database_that_was_lost_is_filled_again(world: World, tmp_path: Path) 
         "b": 3 + 2 + 2 + 2 + 3,  # plan, signal, time, ask; cut, soon, held
         "a": 3 + 2 + 2 + 2,  # signal, time, ask, fails
     }
+
+
+def test_schedules_go_on_with_another_database_and_what_was_removed_does_not(
+    world: World, tmp_path: Path
+) -> None:
+    """They are in the store: each time starts one execution, whatever becomes of the database."""
+    store = open_store(world.store)
+
+    def engine() -> Engine:
+        plans = [steps("tick", a=put("tick"))]
+        return Engine(f"sqlite:///{tmp_path}/engine.db", store=store, plans=plans,
+                      tools=world.tools, every=0.1)  # fmt: skip
+
+    def ended(name: str) -> list[str]:
+        return [each.id for each in executions(store)
+                if each.id.startswith(f"{name}@") and each.status == "completed"]  # fmt: skip
+
+    made = engine()
+    for name in ("often", "removed"):
+        made.schedule(Schedule(name, "tick", "* * * * * *", by="carl"))
+    with serving(made):
+        until(lambda: len(ended("often")) >= 2 and len(ended("removed")) >= 1)
+    made.schedules.drop("removed")
+    for path in tmp_path.glob("engine.db*"):
+        path.unlink()
+    made, now = engine(), dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    with serving(made):
+        count = len(ended("often"))
+        until(lambda: len(ended("often")) >= count + 2)
+        made.schedules.drop("often")
+        until(lambda: not made.commands.open_keys())
+    assert max(ended("removed")) <= f"removed@{now}"
+    assert {each.attempts for each in executions(store)} == {1}
+    assert world.standing == {"tick": len(executions(store))}
 
 
 def test_two_hundred_at_once_leak_nothing(world: World, tmp_path: Path) -> None:
