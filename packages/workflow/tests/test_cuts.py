@@ -11,6 +11,8 @@ from rollcage_workflow import execution
 from rollcage_workflow.orders import Commands
 from worlds import World
 
+pytestmark = pytest.mark.again
+
 BRANCHING: dict[str, Any] = {
     "name": "branching",
     "inputs": {"who": {"type": "string", "default": "ann"}},
