@@ -1,0 +1,21 @@
+"""Plans as tests write them."""
+
+from typing import Any
+
+from rollcage import open_store
+from rollcage_workflow import execution
+from worlds import World
+
+__all__ = ["execution_of", "put", "steps"]
+
+
+def steps(**given: Any) -> dict[str, Any]:
+    return {"name": "plan", "steps": given}
+
+
+def put(what: str, **more: Any) -> dict[str, Any]:
+    return {"call": "put", "args": {"what": what}, **more}
+
+
+def execution_of(world: World, name: str = "job") -> Any:
+    return execution(open_store(world.store), name)
