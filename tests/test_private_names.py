@@ -20,7 +20,7 @@ DOCUMENTED = {
         *("_llm_type", "_get_ls_params", "_replace"),
     },
 }
-PRIVATE = re.compile(r"(?:[\w.]+\.)?_[a-zA-Z]\w*|__pregel_\w+")
+PRIVATE = re.compile(r"(?:[\w.]+\.)?_[a-zA-Z]\w*|__(?:pregel_\w+|(?:error|resume|scheduled)__)")
 
 
 def private_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -87,6 +87,7 @@ def test_only_one_file_of_an_adapter_uses_private_names(adapter: str) -> None:
         ("class A:\n    def __init__(self): self._x = 1\n    def f(self, a): return a._x", "_x"),
         ("getattr(tool, '_func')", "_func"),
         ("config['__pregel_runtime']", "__pregel_runtime"),
+        ("kind == '__error__'", "__error__"),
         ("from framework._inner import x", "_inner"),
         ("import_module('framework._inner')", "framework._inner"),
     ],

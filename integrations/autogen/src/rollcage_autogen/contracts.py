@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import pydantic
 from autogen_core.tools import BaseStreamTool, BaseTool
 from rollcage import Contract
-from rollcage.adapter import Declarations, declare_tool, is_list
+from rollcage.adapter import declare_tool, is_list
 
 from rollcage_autogen.mcp_values import is_mcp_tool, register_content
 from rollcage_autogen.private import function_of
 from rollcage_autogen.values import Piece
 
-__all__ = ["Declarations", "contract_for"]
+__all__ = ["AnyTool", "contract_for"]
 
 AnyTool = BaseTool[Any, Any]
 

@@ -92,7 +92,7 @@ class _CrewGuard:
 
     def twin(self, crew: Any) -> Any:
         """The guarded twin of a crew."""
-        caches = _Caches()
+        caches = _Twins(_empty)
         agents = _Twins(functools.partial(self._agent, caches))
         tasks = _Twins(functools.partial(_task, agents))
         for task in crew.tasks:
@@ -126,7 +126,7 @@ class _CrewGuard:
             object.__setattr__(twin, name, value)
         return twin
 
-    def _agent(self, caches: _Caches, agent: Any) -> Any:
+    def _agent(self, caches: _Twins, agent: Any) -> Any:
         base = getattr(agent, "executor_class", None)
         if base is None:
             raise ContractError(
@@ -166,14 +166,8 @@ class _Twins:
         return found[1]
 
 
-class _Caches(_Twins):
-    """Empty tool caches, one for each: what an earlier run left is no part of this one."""
-
-    def __init__(self) -> None:
-        super().__init__(_empty)
-
-
 def _empty(cache: CacheHandler | None) -> CacheHandler | None:
+    """A tool cache in the place of one: what an earlier run left is no part of this one."""
     return None if cache is None else CacheHandler()
 
 

@@ -28,15 +28,13 @@ from rollcage import Session
 from rollcage.adapter import WorkAttempt, is_object, session_here
 
 from rollcage_langchain.levels import Level, levels_of, read_levels, step_of, tasks_of
-from rollcage_langchain.private import attempt_in, checkpointer_in
+from rollcage_langchain.private import INTERRUPT, UNFINISHED, attempt_in, checkpointer_in
 
 __all__ = ["Checkpoints", "follow_checkpoints", "followed", "note_attempt"]
 
 _log: Final = logging.getLogger("rollcage")
 
 _NOTED: Final = 1024  # tasks of which it is known how often they were begun
-_INTERRUPT: Final = "__interrupt__"
-_UNFINISHED: Final = frozenset({"__error__", _INTERRUPT, "__resume__", "__scheduled__"})
 
 Stored = CheckpointTuple | None
 Looking = Generator[RunnableConfig, Stored, bool]
@@ -220,8 +218,8 @@ class _Thread(NamedTuple):
 def _waits(stored: Stored) -> bool:
     """Whether a task of a checkpoint was interrupted, and has not ended since."""
     writes = (stored.pending_writes or ()) if stored is not None else ()
-    asked = {task for task, channel, _ in writes if channel == _INTERRUPT}
-    return not asked <= {task for task, channel, _ in writes if channel not in _UNFINISHED}
+    asked = {task for task, channel, _ in writes if channel == INTERRUPT}
+    return not asked <= {task for task, channel, _ in writes if channel not in UNFINISHED}
 
 
 class _Place:
@@ -336,7 +334,7 @@ class _Place:
         if known is None:
             stored = yield _config(thread, level.graph, level.checkpoint)
             writes = (stored.pending_writes or ()) if stored is not None else ()
-            known = frozenset(task for task, channel, _ in writes if channel not in _UNFINISHED)
+            known = frozenset(task for task, channel, _ in writes if channel not in UNFINISHED)
             self._memory.kept[place] = known
         return known
 

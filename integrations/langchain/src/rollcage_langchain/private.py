@@ -16,7 +16,9 @@ from langchain_core.tools import BaseTool, ToolException
 from rollcage.adapter import is_object
 
 __all__ = [
+    "INTERRUPT",
     "NATIVE_STREAMS",
+    "UNFINISHED",
     "VALIDATES",
     "TaskAttempt",
     "attempt_in",
@@ -37,6 +39,13 @@ NATIVE_STREAMS: Final = ("_stream_chat_model_events", "_astream_chat_model_event
 
 They go past `_stream`; where they are absent, LangChain makes the events of what that gives. There
 is no setting for it.
+"""
+
+INTERRUPT: Final = "__interrupt__"
+UNFINISHED: Final = frozenset({"__error__", INTERRUPT, "__resume__", "__scheduled__"})
+"""The channels of a checkpoint's pending writes that do not show their task as done.
+
+Whoever reads a checkpointer finds them there; only the interrupt's name is documented.
 """
 
 
