@@ -72,7 +72,7 @@ def wheels(session: nox.Session, *folders: str) -> list[str]:
             stamp.seek(0)
             if stamp.read() != made_of:
                 build = ("uv", "build", "--quiet", "--clear", folder, "--out-dir", str(built))
-                session.run(*build, *CONSTRAINTS[2:], external=True)
+                session.run_install(*build, *CONSTRAINTS[2:], external=True)
                 stamp.truncate(0)
                 stamp.write(made_of)
         found += [str(path) for path in built.glob("*.whl")]
