@@ -143,7 +143,7 @@ def host_name(written: str) -> str:
     if _NUMBER.fullmatch(labels[-1]):  # some parsers take it for an address: refused unless all do
         return _ipv4(name)
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise AddressInvalid(f"{_shown(written)} is no name of a host")
+        raise AddressInvalid(f"{_shown(written)} is not a host name")
     for label in labels:
         if label.startswith("xn--"):
             _check_letters(written, _decoded(written, label))
@@ -171,7 +171,7 @@ def _ipv6(written: str) -> str:
             raise ValueError
         return str(IPv6Address(written))
     except ValueError:
-        raise AddressInvalid(f"{_shown(f'[{written}]')} is no IPv6 address") from None
+        raise AddressInvalid(f"{_shown(f'[{written}]')} is not an IPv6 address") from None
 
 
 def _idna(written: str) -> Any:
@@ -193,8 +193,8 @@ def _to_ascii(written: str) -> str:
         if as_meant and idna.uts46_remap(written, std3_rules=True) == written.lower():
             return str(idna.encode(written.lower(), std3_rules=True).decode("ascii"))
     except idna.IDNAError:
-        raise AddressInvalid(f"{_shown(written)} is no name of a host") from None
-    raise AddressInvalid(f"{_shown(written)} is spelled with letters that stand for others")
+        raise AddressInvalid(f"{_shown(written)} is not a host name") from None
+    raise AddressInvalid(f"{_shown(written)} contains letters that normalize to other ones")
 
 
 def _decoded(written: str, label: str) -> str:
@@ -202,7 +202,7 @@ def _decoded(written: str, label: str) -> str:
     try:
         return str(idna.ulabel(label))
     except idna.IDNAError:
-        raise AddressInvalid(f"{_shown(written)} is no name of a host") from None
+        raise AddressInvalid(f"{_shown(written)} is not a host name") from None
 
 
 def _check_letters(written: str, label: str) -> None:
@@ -290,7 +290,7 @@ def check_characters(url: str) -> None:
         AddressInvalid: names the character.
     """
     if odd := next((c for c in url if c == "\\" or unicodedata.category(c) in _INVISIBLE), None):
-        raise AddressInvalid(f"{odd!a} can't stand in a URL")
+        raise AddressInvalid(f"{odd!a} is not allowed in a URL")
 
 
 def split_authority(written: str) -> tuple[str, int | None]:
@@ -301,7 +301,7 @@ def split_authority(written: str) -> tuple[str, int | None]:
     """
     found = _AUTHORITY.fullmatch(written)
     if found is None or int(found["port"] or 0) > 65535:
-        raise AddressInvalid(f"{_shown(written)} is no host and port")
+        raise AddressInvalid(f"{_shown(written)} is not host:port")
     return host_name(found["host"]), int(found["port"]) if found["port"] else None
 
 

@@ -235,7 +235,7 @@ def _request_from(fields: dict[str, Any], approval: str) -> ApprovalRequest:
         given["verdict"] = Verdict(**fields["verdict"])
         return ApprovalRequest(**given)
     except (KeyError, TypeError) as error:
-        raise ApprovalCorrupt(approval, f"its request has another form: {error}") from None
+        raise ApprovalCorrupt(approval, f"its request is malformed: {error}") from None
 
 
 def _decision_from(document: dict[str, Any], approval: str) -> Approval:
@@ -253,7 +253,7 @@ def _decision_from(document: dict[str, Any], approval: str) -> Approval:
             case other:
                 raise KeyError(other)
     except KeyError as error:
-        raise ApprovalCorrupt(approval, f"its decision has another form: {error}") from None
+        raise ApprovalCorrupt(approval, f"its decision is malformed: {error}") from None
 
 
 # --- asking --------------------------------------------------------------------------------------

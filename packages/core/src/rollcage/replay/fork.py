@@ -102,7 +102,7 @@ class Fork:
         if self.at is not None and (type(self.at) is not int or self.at < 1):
             raise SessionError(f"at={self.at!r} is not a step; steps count from 1")
         if changed and changed[0] in _AT_STEP and self.at is None:
-            raise SessionError(f"{changed[0]}= is that of a step: say which with at=")
+            raise SessionError(f"{changed[0]}= changes one step: say which with at=")
         if self.policy is not None and self.at is not None:
             raise SessionError("another policy decides from the start: leave at= out")
         _ = self.replaced

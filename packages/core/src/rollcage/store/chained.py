@@ -161,7 +161,7 @@ class ChainedFile:
             disk.add(self.path.with_suffix(".torn"), torn + b"\n")
             system.files.ftruncate(descriptor, size)
         except OSError as error:
-            raise StoreError(f"{self.path} can't be mended: {disk.describe(error)}") from error
+            raise StoreError(f"{self.path} can't be repaired: {disk.describe(error)}") from error
 
     def _write(self, descriptor: int, size: int, data: bytes) -> None:
         try:

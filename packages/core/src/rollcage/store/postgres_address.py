@@ -93,7 +93,7 @@ def _seconds(url: str, name: str, given: str | None, usual: float) -> float:
         seconds = float(given)
         if 0 < seconds < math.inf:
             return seconds
-    raise StoreInvalid(f"{url}: {name}={given!r} is no number of seconds")
+    raise StoreInvalid(f"{url}: {name}={given!r} is not a number of seconds")
 
 
 def lock_key(schema: str, what: str) -> int:

@@ -93,7 +93,7 @@ def set_tail_aside(descriptor: int, path: Path) -> bytes:
             disk.add(path.with_suffix(".torn"), torn + b"\n")
             system.files.ftruncate(descriptor, len(data))
     except OSError as error:
-        raise StoreError(f"{path} can't be mended: {disk.describe(error)}") from error
+        raise StoreError(f"{path} can't be repaired: {disk.describe(error)}") from error
     return data
 
 
