@@ -217,6 +217,8 @@ def _readable(store: Store, name: str) -> Execution:
 
 _UNENDED: Final = ("unfinished", "error", "halted", "paused")
 _OWN: Final = f'"name":"{PREFIX}'.encode()  # in a line of what an execution puts on record
+_OF_STEPS: Final = (b'{"event":"step.', b'{"event":"branch.')  # how their lines begin
+_ENDED: Final = (b'{"event":"step.finished"', b'{"event":"branch.')
 _ATTEMPTS: Final = ("record", "resume")
 _SECRET: Final = re.compile(r'<secret [0-9a-f]{32}>|"\$rollcage":"(?:secret|redacted)"')
 
@@ -275,25 +277,23 @@ def _outline(trace: Traced) -> Run:
         TraceCorrupt: one of these lines is none.
     """
     lines = trace.data.splitlines()
-    lines_of = [
-        (n, line) for n, line in enumerate(lines, 1) if n == len(lines) or _is_of_whole(line)
+    # Those of steps and branches are passed over, but for what an execution itself puts on record.
+    of_whole = [
+        (n, line)
+        for n, line in enumerate(lines, 1)
+        if not line.startswith(_OF_STEPS)
+        or (line.find(_OWN, 0, 200) >= 0 and not line.startswith(_ENDED))
+        or n == len(lines)
     ]
     at = 0
     try:
         events: list[tuple[int, dict[str, Any]]] = []
-        for at, line in lines_of:
+        for at, line in of_whole:
             events.append((at, orjson.loads(line)))
         return fold(events)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         message = f"not an event of this format: {error!r}"
         raise TraceCorrupt(trace.where, at, message) from None
-
-
-def _is_of_whole(line: bytes) -> bool:
-    """Whether a line is about the execution as a whole."""
-    if line.startswith((b'{"event":"step.finished"', b'{"event":"branch.')):
-        return False
-    return not line.startswith(b'{"event":"step.') or _OWN in line[:200]
 
 
 def _steps_of(store: Store, run: str) -> tuple[StepState, ...]:
