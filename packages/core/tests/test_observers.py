@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from rollcage import (
     Approval,
     Blocked,
+    Contract,
     Halt,
     Instrument,
     RunEvent,
@@ -73,6 +74,22 @@ def test_each_step_is_told_of_as_it_stands_in_the_trace(store: JsonlStore) -> No
     assert settled.duration is not None
     assert started.data()["args"] == {"text": "a"}
     assert settled.data()["outcome"]["value"] == "a"
+
+
+async def test_a_call_may_say_its_id_itself(store: JsonlStore) -> None:
+    """It has no other place for that: what it calls in its body has not its id."""
+    told: list[StepEvent] = []
+
+    async def outer(what: str) -> str:
+        return look(what)
+
+    async with Session("job", store=store, observers=[told.append]) as session:
+        contract = Contract.of(outer, effect="scope")
+        with session.place(agent="ann", call_id="placed"):
+            await session.arun(contract, {"what": "a"}, outer, call_id="said")
+            session.run(Contract.of(look), {"what": "b"}, look.__wrapped__)
+    ended = [(each.name, each.agent, each.call_id) for each in told if each.what == "started"]
+    assert ended == [("outer", "ann", "said"), ("look", "ann", ""), ("look", "ann", "placed")]
 
 
 def test_what_is_replayed_blocked_and_asked_is_told_of(store: JsonlStore) -> None:

@@ -18,6 +18,7 @@ from rollcage import (
     ArgumentsInvalid,
     Blocked,
     CaptureFailed,
+    Contract,
     NotReplayable,
     QueueApprover,
     Session,
@@ -376,6 +377,21 @@ def test_a_call_whose_names_quote_one_is_refused(
     assert no.value.verdict_code == "secret_in_name"
     (refused,) = [e for e in events(session.run_id) if e["event"] == "call.refused"]
     assert (refused["name"], refused["code"]) == ("post", "secret_in_name")
+    clean()
+
+
+async def test_a_call_that_says_its_id_itself_is_refused_where_that_quotes_one(
+    tmp_path: Path, clean: Any
+) -> None:
+    contract = Contract.of(post)
+    async with Session("job", store=tmp_path / "store") as session:
+        login(SECRET, PIN)
+        how: Any = {"call_id": f"id-{SECRET}"}
+        with pytest.raises(Blocked, match="its call id quotes a declared secret"):
+            session.run(contract, {"body": "hello"}, post.__wrapped__, **how)
+        with pytest.raises(Blocked, match="its call id quotes a declared secret"):
+            await session.arun(contract, {"body": "hello"}, post.__wrapped__, is_async=False, **how)
+    assert ran == ["login"]
     clean()
 
 

@@ -146,6 +146,10 @@ class BlockPlace:
     in_row: bool = False
     round: str = ""
 
+    def call_id(self, name: str) -> str:
+        """The id of the call of a step; empty where its branch is named after it."""
+        return f"{self.round}{name}" if self.in_row else ""
+
     def with_(self, variables: Variables, **changed: Any) -> BlockPlace:
         """The same, with more variables."""
         return dataclasses.replace(self, variables={**self.variables, **variables}, **changed)

@@ -19,7 +19,7 @@ import dataclasses
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from rollcage import Halt, Session, SessionHalted
 
@@ -48,6 +48,8 @@ from rollcage_workflow.signals import Signals
 from rollcage_workflow.timing import within
 
 __all__ = ["Interpreter"]
+
+_HERE: Final = contextlib.nullcontext()
 
 
 class Interpreter:
@@ -322,7 +324,9 @@ class Interpreter:
             return Done(await KINDS["value"].run(self, node, place), place.after)
         around: contextlib.AbstractContextManager[Any]
         if place.in_row and step.retry is None:
-            around = self.session.place(call_id=f"{place.round}{node.name}")
+            # A call of a tool says its id itself: that takes less than a place of its own.
+            is_call = node.body is not None
+            around = _HERE if is_call else self.session.place(call_id=place.call_id(node.name))
         else:
             name = f"{node.name}{place.suffix}{mark}"
             around = self.session.branch(name, after=place.after)

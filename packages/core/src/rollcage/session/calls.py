@@ -22,7 +22,7 @@ from rollcage.session.deciding import Decisions
 from rollcage.session.declare import declaration
 from rollcage.session.following import MemoryFollower
 from rollcage.session.means import Means
-from rollcage.session.naming import Names
+from rollcage.session.naming import Names, writable
 from rollcage.session.once import Once
 from rollcage.session.refusing import bind_refused, put_on_record
 from rollcage.session.run import OpenRun
@@ -178,11 +178,13 @@ class Calls:
         kind: Kind = "tool",
         answer: Read | None = None,
         instead: Instead | None = None,
+        call_id: str = "",
     ) -> Any:
         """See `Session.run`."""
         if self.following.memory is not None:
             self.following.look_back()
-        return self.driver.run(self._flow(contract, arguments, body, kind, answer, instead))
+        flow = self._flow(contract, arguments, body, kind, answer, instead, call_id)
+        return self.driver.run(flow)
 
     async def arun(
         self,
@@ -192,12 +194,13 @@ class Calls:
         kind: Kind = "tool",
         answer: Read | None = None,
         instead: Instead | None = None,
+        call_id: str = "",
         *,
         is_async: bool = True,
     ) -> Any:
         """See `Session.arun`."""
         await self.following.alook_back()
-        flow = self._flow(contract, arguments, body, kind, answer, instead, waits=True)
+        flow = self._flow(contract, arguments, body, kind, answer, instead, call_id, waits=True)
         return await self.driver.arun(flow, is_async=is_async)
 
     def stream(
@@ -240,6 +243,7 @@ class Calls:
         kind: Kind,
         answer: Read | None,
         instead: Instead | None,
+        call_id: str = "",
         *,
         waits: bool = False,
         streamed: bool = False,
@@ -278,7 +282,7 @@ class Calls:
             scope.turn,
             scope.slot,
             scope.agent,
-            scope.call_id,
+            writable(call_id) if call_id else scope.call_id,
             scope.conversation if standing is None else standing.conversation,
             standing,
             inside_of,

@@ -353,15 +353,17 @@ class Session:
         kind: Kind = "tool",
         answer: Read | None = None,
         instead: Instead | None = None,
+        call_id: str = "",
     ) -> Any:
         """Guard one call: for adapters, which bring the contract and the body.
 
         `body` gets the validated arguments as keywords. `answer` reads what a model answered off
         its value. `instead` says what else an approver may make of the call: without it, a call
         with a framework's own contract can be neither edited nor answered, since its body might
-        not take the arguments. Raises as `call` does, and whatever the body raises.
+        not take the arguments. `call_id` is the framework's id of the call, where that is not said
+        by `place`. Raises as `call` does, and whatever the body raises.
         """
-        return self._entered().run(contract, arguments, body, kind, answer, instead)
+        return self._entered().run(contract, arguments, body, kind, answer, instead, call_id)
 
     async def arun(
         self,
@@ -373,10 +375,11 @@ class Session:
         kind: Kind = "tool",
         answer: Read | None = None,
         instead: Instead | None = None,
+        call_id: str = "",
     ) -> Any:
         """`run` for an async body, or with `is_async=False` for a sync one in a thread."""
         return await self._entered().arun(
-            contract, arguments, body, kind, answer, instead, is_async=is_async
+            contract, arguments, body, kind, answer, instead, call_id, is_async=is_async
         )
 
     def stream(

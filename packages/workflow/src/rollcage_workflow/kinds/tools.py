@@ -130,7 +130,10 @@ async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     assert node.body is not None
     assert node.contract is not None
     arguments = fill(node.step.args, place.variables)
-    call = interpreter.session.arun(node.contract, arguments, node.body, is_async=node.is_async)
+    call_id = "" if node.step.retry is not None else place.call_id(node.name)
+    call = interpreter.session.arun(
+        node.contract, arguments, node.body, is_async=node.is_async, call_id=call_id
+    )
     if node.contract.effect in ("write", "scope"):
         value = await call
     else:
