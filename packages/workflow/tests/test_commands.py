@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from rich.text import Text
-from rollcage import open_store
+from rollcage import Approval, open_store
+from rollcage.gate import ApprovalQueue
+from rollcage_workflow import run
 from rollcage_workflow.commands import workflow
 from rollcage_workflow.commands.progress import ProgressTable
+from rollcage_workflow.commands.waiting import commands_for
 from rollcage_workflow.commands.worker import worker as worker_command
+from rollcage_workflow.signals import Signals
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -61,6 +65,24 @@ def test_the_example_waits_is_signalled_and_ends(shop: Path) -> None:
     picture = rollcage("picture", "orders.yaml", "--id", "first", *TOOLS)[1]
     assert picture.startswith("flowchart TD\n")
     assert "class ship completed" in picture
+
+
+async def test_all_that_a_waiting_execution_waits_for_is_shown_as_commands(tmp_path: Path) -> None:
+    waits = {"go": {"signal": "go"}, "asked": {"approval": "sure?"}, "nap": {"seconds": 60}}
+    steps = {name: {"wait": wait} for name, wait in waits.items()}
+    store = open_store(tmp_path / "its runs")
+    plan = {"name": "waits", "steps": steps}
+    found = await run(plan, id="the first", store=store, patience=0.0)
+    (asked,) = ApprovalQueue(store).ids()
+    at = f"--store '{tmp_path}/its runs'"
+    assert sorted(commands_for(found, store)) == [
+        f"rollcage approve {asked} {at}",
+        f"rollcage workflow signal 'the first' go --data JSON {at}",
+    ]
+    Signals(store, "the first").send("go", True, by="ann")
+    ApprovalQueue(store).decide(asked, Approval(True, by="ann"))
+    found = await run(plan, id="the first", store=store, patience=0.0)
+    assert (found.status, commands_for(found, store)) == ("waiting", [])  # for the time
 
 
 def test_findings_exit_with_one(shop: Path) -> None:

@@ -43,17 +43,21 @@ class Case:
             return False
         return not world.standing if self.fails else is_right(self.expected, world.standing)
 
-    def edited(self) -> dict[str, Any]:
-        """The same with one more step, after all the others."""
-        plan = copy.deepcopy(self.plan)
-        args = {"where": "here", "what": "added"}
-        plan["steps"]["added"] = {"call": "mark", "args": args, "after": [*self.plan["steps"]]}
-        return plan
-
     def edit(self) -> None:
-        """Go on with that one."""
-        self.plan = self.edited()
-        self.expected = Expected(parts=(self.expected, Expected("added")))
+        """Go on with another plan: a write after all other steps, or reads anywhere."""
+        self.plan = copy.deepcopy(self.plan)
+        steps = self.plan["steps"]
+        if self.chance.random() < 0.5:
+            args = {"where": "here", "what": "added"}
+            steps["added"] = {"call": "mark", "args": args, "after": [*steps]}
+            self.expected = Expected(parts=(self.expected, Expected("added")))
+            return
+        names = [*steps]
+        for number in range(2):
+            before = [name for name in names if self.chance.random() < 0.3]
+            steps[f"read{number}"] = {"call": "look", "args": {"what": "more"}, "after": before}
+        order = self.chance.sample([*steps], len(steps))
+        self.plan["steps"] = {name: steps[name] for name in order}
 
     def cuts(self, whole: World, folder: Path) -> Any:
         """Worlds in which the process died behind a line of a run, with which one that was."""
@@ -120,7 +124,7 @@ async def test_it_ends_alike_wherever_it_was_cut_off(seed: int, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_it_ends_alike_with_a_step_that_was_added_while_it_was_cut_off(
+async def test_it_ends_alike_with_steps_that_were_added_while_it_was_cut_off(
     seed: int, tmp_path: Path
 ) -> None:
     before, case = Case(seed), Case(seed)
