@@ -29,6 +29,7 @@ from rollcage import (
     tool,
     undo_run,
 )
+from rollcage.adapter import plain_body
 from rollcage.store import JsonlStore
 
 Said = list[tuple[str, str, str]]
@@ -87,7 +88,7 @@ async def test_a_call_may_say_its_id_itself(store: JsonlStore) -> None:
         contract = Contract.of(outer, effect="scope")
         with session.place(agent="ann", call_id="placed"):
             await session.arun(contract, {"what": "a"}, outer, call_id="said")
-            session.run(Contract.of(look), {"what": "b"}, look.__wrapped__)
+            session.run(Contract.of(look), {"what": "b"}, plain_body(look))
     ended = [(each.name, each.agent, each.call_id) for each in told if each.what == "started"]
     assert ended == [("outer", "ann", "said"), ("look", "ann", ""), ("look", "ann", "placed")]
 

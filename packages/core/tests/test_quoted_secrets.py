@@ -28,6 +28,7 @@ from rollcage import (
     tool,
     undo_run,
 )
+from rollcage.adapter import plain_body
 from rollcage.gate.quotes import Quotes
 from rollcage_governance import Registry
 
@@ -388,9 +389,9 @@ async def test_a_call_that_says_its_id_itself_is_refused_where_that_quotes_one(
         login(SECRET, PIN)
         how: Any = {"call_id": f"id-{SECRET}"}
         with pytest.raises(Blocked, match="its call id quotes a declared secret"):
-            session.run(contract, {"body": "hello"}, post.__wrapped__, **how)
+            session.run(contract, {"body": "hello"}, plain_body(post), **how)
         with pytest.raises(Blocked, match="its call id quotes a declared secret"):
-            await session.arun(contract, {"body": "hello"}, post.__wrapped__, is_async=False, **how)
+            await session.arun(contract, {"body": "hello"}, plain_body(post), is_async=False, **how)
     assert ran == ["login"]
     clean()
 
