@@ -171,7 +171,7 @@ def test_what_went_on_in_both_is_a_conflict(cli: Cli, store: Path) -> None:
     assert result.code == 1
     conflict, copied = result.data["runs"]
     assert (conflict["what"], copied["what"], copied["run"]) == ("conflict", "copied", fine)
-    assert "goes on otherwise there after line" in conflict["error"]
+    assert "with other lines after line" in conflict["error"]
     assert JsonlStore("target").read(run) == before
 
 

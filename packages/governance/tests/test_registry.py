@@ -327,7 +327,7 @@ def test_a_damaged_head_is_an_error(registry: Registry, file: Path, text: str) -
 def test_another_line_than_the_attested_one(registry: Registry, file: Path) -> None:
     head = file.with_suffix(".head")
     head.write_bytes(orjson.dumps({"count": 4, "head": "0" * 64}))
-    with pytest.raises(RegistryCorrupt, match="it is another line than 0000"):
+    with pytest.raises(RegistryCorrupt, match="its hash is not the attested 0000"):
         registry.state()
 
 

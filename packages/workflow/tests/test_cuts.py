@@ -293,7 +293,7 @@ async def test_an_undo_to_any_step_of_a_loop_and_on_from_there(
 
 
 @pytest.mark.parametrize("plan", [RACE, WAITING], ids=lambda plan: plan["name"])
-async def test_of_a_race_one_member_stands_wherever_it_was_cut(
+async def test_one_member_of_a_race_wins_wherever_it_was_cut(
     plan: dict[str, Any], tmp_path: Path
 ) -> None:
     """Which one may differ: but what another one did before the cut is taken back."""

@@ -17,7 +17,7 @@ def test_nothing_is_lost_and_nothing_done_twice(place: str, tmp_path: Path) -> N
         assert check_kills(made, ids, STEPS) == 6 * STEPS
 
 
-def test_where_nobody_can_tell_it_halts(tmp_path: Path) -> None:
+def test_without_a_probe_an_interrupted_write_halts(tmp_path: Path) -> None:
     with fleet(tmp_path, seed=2, workers=2, postgres=None) as made:
         ids = made.start("blinds", 4)
         made.kill_until_done(kills=2, every=15)

@@ -147,7 +147,7 @@ async def test_a_step_may_roll_back_where_the_plan_does_not(world: World) -> Non
     assert execution_of(world).status == "rolled_back"
 
 
-async def test_what_could_not_be_undone_is_said(world: World) -> None:
+async def test_what_could_not_be_undone_is_reported(world: World) -> None:
     @tool(effect="write", name="refuses")
     async def refuses(token: str) -> None:
         raise ValueError("somebody holds it")

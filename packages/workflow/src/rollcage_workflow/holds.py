@@ -134,7 +134,7 @@ class Holds:
             return Hold(kind, by, reason, rollback, int(fields["time"]))
         except (ValueError, TypeError, LookupError):
             raise WorkflowError(
-                f"what is kept of {self._execution!r} as {kind} is of another form"
+                f"the store's document that says that {self._execution!r} is {kind} is damaged"
             ) from None
 
     def _key(self, kind: Kind) -> str:

@@ -74,7 +74,7 @@ def ended(entry: Entry, event: dict[str, Any]) -> None:
     outcome = event["outcome"]
     usage = outcome.get("usage")
     if type(event["duration"]) is not int or outcome["status"] not in _STATUSES:
-        raise ValueError("an outcome of another form")
+        raise ValueError("the outcome is malformed")
     if usage is not None and not all(type(each) is int for each in usage.values()):
         raise ValueError("tokens are counted in integers")
     bytes.fromhex(event["digest"])

@@ -55,7 +55,7 @@ def check_lines(data: bytes, where: str, begins: str, head: Head) -> list[Line]:
         message = f"there were {head.lines} lines, {len(lines)} are left"
         raise RegistryCorrupt(where, len(lines) + 1, message)
     if head.lines and lines[head.lines - 1][1].get("hash") != head.head:
-        raise RegistryCorrupt(where, head.lines, f"it is another line than {head.head[:12]}…")
+        raise RegistryCorrupt(where, head.lines, f"its hash is not the attested {head.head[:12]}…")
     return lines
 
 

@@ -46,8 +46,8 @@ def pruned_of(info: RunInfo, by: str, time: int) -> RunInfo:
     """
     if info.status is None or info.count is None or info.head is None:
         raise StoreError(
-            f"run {info.run} has not ended, or its end is not attested: nobody could tell later "
-            f"what was done in it, so its trace stays"
+            f"run {info.run} has not ended, or its end is not attested. Without its trace, what it "
+            f"did could not be known later, so the trace stays"
         )
     pruned = Pruned(time, by, info.count, info.head)
     return dataclasses.replace(info, pruned=pruned, count=None, head=None)
@@ -149,7 +149,7 @@ def goes_on(trace: RunTrace, here: bytes, where: str) -> bytes | None:
     lines = zip(here.splitlines(), trace.data.splitlines(), strict=False)
     same = next((at for at, (own, other) in enumerate(lines, 1) if own != other), 1) - 1
     raise RunConflict(
-        f"run {trace.run} is in {where} already, and goes on otherwise there after line {same}: "
+        f"run {trace.run} is in {where} already, with other lines after line {same}: "
         f"both were resumed, resolved or undone since they were copied. One of them has to go: "
         f"nothing was changed (it ends with {tail_of(here).head.hex()[:12]}… there, and with "
         f"{tail_of(trace.data).head.hex()[:12]}… here)"

@@ -87,7 +87,7 @@ class Schedules:
         try:
             return Schedule(**orjson.loads(held))
         except (ValueError, TypeError):
-            raise WorkflowError(f"what is kept as schedule {name} is of another form") from None
+            raise WorkflowError(f"the store's document of the schedule {name} is damaged") from None
 
     def all(self) -> list[Schedule]:
         """All of them, by name."""
