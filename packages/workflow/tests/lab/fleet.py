@@ -22,8 +22,10 @@ from typing import Any
 
 import fleet_plans
 from postgres import server
-from random_plans import Generator, is_right
-from rollcage import open_store
+from random_plans import Expected, Generator, is_right
+from rollcage import Approval, open_store
+from rollcage.errors import ApprovalInvalid
+from rollcage.gate import ApprovalQueue
 from rollcage.store import Store
 from rollcage_workflow import Execution, execution
 from rollcage_workflow.engine import Engine, board, transact
@@ -34,6 +36,7 @@ from rollcage_workflow.signals import Signals
 LIMIT = 600.0  # seconds, after which something hangs
 MIXES = 40  # random plans that each worker has
 _PLACES = ("sqlite", "postgres", "files")
+_ASKED = 0.3  # seconds between two looks at what is asked
 _LINE = 69  # bytes of a line in the world: a sign, a key and a name
 
 
@@ -52,7 +55,7 @@ def _serve(
         ):
             setattr(module, name, value)
     fleet_plans.WORLD = world
-    mixes = [Generator(number).plan() for number in range(MIXES)]
+    mixes = [Generator(number, asks=True).plan() for number in range(MIXES)]
     plans: list[Any] = [
         fleet_plans.kills,
         fleet_plans.blinds,
@@ -127,9 +130,13 @@ class Fleet:
         `steer` is called again and again in between; all is not over while it gives true.
         """
         began, wanted, next_ = time.monotonic(), len(self.workers), self.chance.randint(1, every)
+        looked = began
         while steer() or self.commands.open_keys():
             assert time.monotonic() - began < LIMIT, f"these hang: {self.commands.open_keys()}"
             time.sleep(0.01)
+            if time.monotonic() - looked > _ASKED:
+                looked = time.monotonic()
+                self.approve()
             if self.kills < kills and self.done() >= next_:
                 victim = self.workers.pop(self.chance.randrange(len(self.workers)))
                 victim.kill()
@@ -138,6 +145,15 @@ class Fleet:
                 next_ = self.done() + self.chance.randint(1, 2 * every)
             while len(self.workers) < wanted:
                 self.worker()
+
+    def approve(self) -> None:
+        """Say yes to all that is asked."""
+        queue = ApprovalQueue(self.store)
+        for each in queue.ids():
+            found = queue.get(each)
+            if found is not None and found.decision is None:
+                with contextlib.suppress(ApprovalInvalid):  # it was cancelled meanwhile
+                    queue.decide(each, Approval(True, by="bob"))
 
     def job(self, id_: str) -> Execution:
         return execution(self.store, id_)
@@ -228,14 +244,26 @@ def check_chaos(made: Fleet, ids: list[str], steps: int) -> int:
     return failed
 
 
+def mix(n: int) -> tuple[str, dict[str, Any], Expected]:
+    """The plan of the `n`-th execution, where it starts, and what stands when it has ended well."""
+    made = Generator(n // 2 % MIXES, asks=True)
+    plan, _, expected = made.plan()
+    start, rest = made.start(plan, expected)
+    return plan["name"], *((start, rest) if n % 3 == 0 else ({}, expected))
+
+
 def start_mixed(made: Fleet, count: int) -> list[str]:
-    """Executions of random plans, of which every other one fails; with the signals they want."""
+    """Executions of random plans, of which every other one fails; with the signals they want.
+
+    Every third one starts at a step.
+    """
     ids = [f"mixed-{n}" for n in range(count)]
     for n, each in enumerate(ids):
         for _ in range(20):
             Signals(made.store, each).send("go", n, by="carl")
         inputs = {"where": each, "fails": bool(n % 2)}
-        made.commands.start(f"mixed{n // 2 % MIXES}", inputs, id=each, by="carl")
+        plan, start, _ = mix(n)
+        made.commands.start(plan, inputs, id=each, by="carl", **start)
     return ids
 
 
@@ -300,7 +328,7 @@ def check_mixed(made: Fleet, ids: list[str], cancelled: Collection[str] = ()) ->
             assert not +standing, (each, standing)
         else:
             assert found.status == "completed", (each, found)
-            expected = Generator(n // 2 % MIXES).plan()[2]
+            expected = mix(n)[2]
             assert is_right(expected, +standing), (each, standing, expected)
         effects += (+standing).total()
     return effects, failed
