@@ -173,6 +173,7 @@ def _python(command: list[str], folder: Path, number: int) -> str:
         "PYTHONWARNINGS": "default",
         "PYTHONHASHSEED": str(number),
     }
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is not compiled with each import
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
