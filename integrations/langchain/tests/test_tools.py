@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
+import gc
 import inspect
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -19,6 +21,7 @@ from langchain_core.tools import (
 )
 from pydantic import BaseModel, Field, PrivateAttr
 from rollcage import Blocked, Contract, StepView, Verdict, current_step
+from rollcage.adapter import guarded_contract
 from rollcage.errors import ContractError, SessionHalted
 from rollcage_langchain import guard_tools
 
@@ -85,6 +88,35 @@ def test_a_guarded_body_tells_what_it_takes_and_what_is_injected(lab: Any) -> No
         assert guarded.args == original.args
         answer = guarded.invoke({"point": {"x": 3}}, {"tags": ["here"]})
         assert answer == "3 1 ['here']" == original.invoke({"point": {"x": 3}}, {"tags": ["here"]})
+
+
+def test_a_tool_that_is_made_for_one_request_leaves_nothing_behind(lab: Any) -> None:
+    def schemas() -> list[weakref.ref[Any]]:
+        kept: list[weakref.ref[Any]] = []
+        for _ in range(3):
+            original = StructuredTool.from_function(told)
+            with lab.session() as session:
+                (guarded,) = guard_tools([original], session)
+                assert guarded.invoke({"point": {"x": 3}}, {"tags": ["here"]}) == "3 1 ['here']"
+            kept += [weakref.ref(original.tool_call_schema), weakref.ref(original.args_schema)]
+        return kept
+
+    kept = schemas()
+    for _ in range(3):
+        gc.collect()
+    assert [each() for each in kept] == [None] * 6
+
+
+def test_a_tool_is_guarded_anew_where_its_schema_has_changed(lab: Any) -> None:
+    original = StructuredTool.from_function(told)
+    with lab.session() as session:
+        (first,) = guard_tools([original], session)
+    original.description = "Tell it to somebody else."
+    with lab.session() as session:
+        (second,) = guard_tools([original], session)
+    contracts = [guarded_contract(each) for each in (first, second)]
+    found = [each and each.description for each in contracts]
+    assert found == ["Tell it.", "Tell it to somebody else."]
 
 
 class Untold(BaseTool):

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from pydantic import SecretStr
 from rollcage import (
@@ -30,6 +31,7 @@ from rollcage import (
     undo_run,
 )
 from rollcage.adapter import plain_body
+from rollcage.errors import ArgumentsInvalid
 from rollcage.store import JsonlStore
 
 Said = list[tuple[str, str, str]]
@@ -75,6 +77,16 @@ def test_each_step_is_told_of_as_it_stands_in_the_trace(store: JsonlStore) -> No
     assert settled.duration is not None
     assert started.data()["args"] == {"text": "a"}
     assert settled.data()["outcome"]["value"] == "a"
+
+
+def test_the_id_that_a_refused_call_says_itself_is_on_record(store: JsonlStore) -> None:
+    with Session("job", store=store) as session:
+        with pytest.raises(ArgumentsInvalid):
+            session.run(Contract.of(look), {"which": "a"}, plain_body(look), call_id="c1")
+        run = session.run_id
+    events = [orjson.loads(line) for line in store.read(run).data.splitlines()]
+    (refused,) = [each for each in events if each["event"] == "call.refused"]
+    assert (refused["name"], refused["call_id"]) == ("look", "c1")
 
 
 async def test_a_call_may_say_its_id_itself(store: JsonlStore) -> None:

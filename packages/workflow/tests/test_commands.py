@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 from rollcage import Approval, open_store
 from rollcage.gate import ApprovalQueue
-from rollcage_workflow import run
+from rollcage_workflow import Execution, run
 from rollcage_workflow.commands import workflow
 from rollcage_workflow.commands.progress import ProgressTable
 from rollcage_workflow.commands.waiting import commands_for
@@ -83,6 +83,16 @@ async def test_all_that_a_waiting_execution_waits_for_is_shown_as_commands(tmp_p
     ApprovalQueue(store).decide(asked, Approval(True, by="ann"))
     found = await run(plan, id="the first", store=store, patience=0.0)
     assert (found.status, commands_for(found, store)) == ("waiting", [])  # for the time
+
+
+@pytest.mark.parametrize(
+    "waits",
+    ["waits for the signal $(reboot)", "waits for the signal a b", "rollcage approve $(reboot)",
+     "rollcage approve `x`", "waits for the signal go && reboot"],
+)  # fmt: skip
+def test_a_forged_reason_becomes_no_command(waits: str, tmp_path: Path) -> None:
+    found = Execution("$(x)", "waiting", waits=waits)
+    assert commands_for(found, open_store(tmp_path)) == []
 
 
 def test_findings_exit_with_one(shop: Path) -> None:

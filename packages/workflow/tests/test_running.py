@@ -2,8 +2,10 @@
 
 import asyncio
 import datetime as dt
+import functools
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -342,3 +344,31 @@ async def test_a_rule_that_denies_by_default_has_to_allow_what_goes_on_record(
     assert world.standing == {}
     assert (await world.attempt(plan, again=True, rules=[only("put")])).status == "completed"
     assert world.standing == {"a": 1}
+
+
+async def test_what_is_wrapped_around_a_declared_tool_runs(world: World) -> None:
+    around: list[str] = []
+    declared = world.tools[1]
+
+    @functools.wraps(declared)
+    async def put_loudly(**given: Any) -> Any:
+        around.append(given["what"])
+        return await declared(**given)
+
+    tools = [put_loudly, *world.tools[2:]]
+    plan = steps(a=put("a"), b=put("b", after=["a"]))
+    assert (await run(plan, id="x", store=world.store, tools=tools)).status == "completed"
+    assert (around, world.standing) == (["a", "b"], {"a": 1, "b": 1})
+
+
+async def test_a_sync_tool_runs_in_a_thread(world: World) -> None:
+    here: list[bool] = []
+
+    @tool(effect="read", name="sync")
+    def sync(n: int) -> int:
+        here.append(threading.current_thread() is threading.main_thread())
+        return n + 1
+
+    plan = steps(a={"call": "sync", "args": {"n": 1}}, b={"call": "sync", "args": {"n": "=a"}})
+    found = await run(plan, id="x", store=world.store, tools=[sync])
+    assert (found.output, here) == (3, [False, False])

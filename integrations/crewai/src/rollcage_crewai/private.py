@@ -7,6 +7,7 @@ Checked with crewai 1.15.30. No other file of the adapter may use such a name:
 # ruff: noqa: SLF001 - what this file is for
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -116,7 +117,7 @@ def original_of(tool: Any) -> Any:
 # --- MCP servers ---------------------------------------------------------------------------------
 
 
-class McpResolver(MCPToolResolver):
+class McpResolver(MCPToolResolver, abc.ABC):
     """The part of CrewAI that finds the tools of an agent's `mcps`, with methods to override.
 
     `Agent._logger`, and the resolver's `_resolve_external`, `_resolve_native`, `_create_transport`
@@ -128,13 +129,13 @@ class McpResolver(MCPToolResolver):
         super().__init__(agent, agent._logger)
         self.agent = agent
 
+    @abc.abstractmethod
     def at_address(self, reference: str) -> list[BaseTool]:
         """The tools of the server at a reference: its URL, perhaps with `#` and a tool's name."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def of_server(self, config: MCPServerConfig, reference: str | None) -> list[BaseTool]:
         """The tools of a server."""
-        raise NotImplementedError
 
     def transport_and_name(self, config: MCPServerConfig) -> tuple[Any, str]:
         """What connects to a server, and how CrewAI calls the server."""

@@ -267,7 +267,8 @@ class Calls:
                 if kind == "tool" and undoes is None and (contract.strict or gate.strict):
                     contract.takes.check_strict(raw)
             except ArgumentsInvalid as error:
-                self.refused(contract, raw, reason=str(error), code=error.code, kind=kind)
+                why, code = str(error), error.code
+                self.refused(contract, raw, reason=why, code=code, kind=kind, call_id=call_id)
                 raise
         else:
             bound = bind_refused(gate.facade, contract, arguments, self._seal, kind=kind)
@@ -326,7 +327,8 @@ class Calls:
         refusal = self.names.refusal(call)
         if refusal is not None:
             reason, code = refusal.reason, refusal.verdict_code
-            self.refused(call.contract, raw, reason=reason, code=code, kind=kind)
+            call_id = call.call_id
+            self.refused(call.contract, raw, reason=reason, code=code, kind=kind, call_id=call_id)
             raise refusal
 
     def refused(

@@ -56,7 +56,7 @@ def check_document(kind: str, key: str) -> None:
     """Refuse what can't be the name of a document; no other text becomes part of a path.
 
     Raises:
-        StoreError: the kind or the key is none.
+        StoreError: it can't name one.
     """
     if _KIND.fullmatch(kind) is None or _KEY.fullmatch(key) is None:
         raise StoreError(f"{key!r} is not the form of a key of {kind!r}")

@@ -12,8 +12,9 @@ from rollcage_workflow.state import Execution
 
 __all__ = ["commands_for"]
 
-_SIGNAL: Final = re.compile(r"\bwaits for the signal ([^\s;]+)")
-_APPROVAL: Final = re.compile(r"\brollcage approve ([^\s;]+)")
+# The reasons come from a trace, which anybody may have written: nothing else becomes a command.
+_SIGNAL: Final = re.compile(r"waits for the signal ([A-Za-z0-9_-]{1,64})")
+_APPROVAL: Final = re.compile(r"\brollcage approve ([0-9a-z]+)\b")
 
 
 def commands_for(found: Execution, store: Store) -> list[str]:
@@ -23,9 +24,8 @@ def commands_for(found: Execution, store: Store) -> list[str]:
     at, name = store_option(store), shlex.quote(found.id)
     commands: list[str] = []
     for reason in found.waits.split("; "):
-        if signal := _SIGNAL.search(reason):
-            to = shlex.quote(signal[1])
-            commands.append(f"rollcage workflow signal {name} {to} --data JSON{at}")
+        if signal := _SIGNAL.fullmatch(reason):
+            commands.append(f"rollcage workflow signal {name} {signal[1]} --data JSON{at}")
         elif asked := _APPROVAL.search(reason):
             commands.append(f"rollcage approve {asked[1]}{at}")
     return commands
