@@ -115,7 +115,7 @@ class Network:
     def close(self) -> None:
         self.thaw()
         self.take_down()
-        self._listener.close()
+        _end(self._listener)
 
     def _accept(self) -> None:
         while True:
@@ -155,13 +155,16 @@ class Pooler:
         mine = str(self._listener.getsockname()[1])
         self.url = self._network.url.replace(port, mine, 1) + "&sslmode=disable"
         self._there = ("127.0.0.1", int(port))
+        self._links: list[socket.socket] = []
         self._free: list[socket.socket] = []
         self._greeting = b""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        self._listener.close()
+        _end(self._listener)
         self._network.close()
+        for link in self._links:
+            link.close()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -197,8 +200,16 @@ class Pooler:
 
     def _connect(self, startup: bytes) -> tuple[socket.socket, bytes]:
         link = socket.create_connection(self._there)
+        self._links.append(link)
         link.sendall(startup)
         return link, _answer(link)[0]
+
+
+def _end(listener: socket.socket) -> None:
+    """Close it; the thread that waits for somebody to come ends, too."""
+    with contextlib.suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
 
 
 def _answer(link: socket.socket) -> tuple[bytes, bool]:
