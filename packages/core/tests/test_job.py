@@ -165,6 +165,47 @@ def test_continue_goes_on_with_a_finished_run_and_records_where_there_is_none(
     assert finished(store, 1).root != first.root  # the default starts over
 
 
+def test_what_is_to_be_resumed_is_looked_at_once_more_when_nobody_else_can_write_it(
+    store: JsonlStore,
+) -> None:
+    run = interrupted(store, 1)
+    seen: list[str] = []
+
+    def look(of: str) -> None:
+        with pytest.raises(RunInUse):
+            store.lock(of)
+        assert [info.run for info in store.runs()] == [run]
+        seen.append(of)
+
+    second = finished(store, 1, before_resume=look)
+    assert (seen, done, second.stats.hits) == ([run], [1], 1)
+    finished(store, 1, before_resume=look)  # a new run: there is nothing to look at
+    with Session("job", store=store, replay="offline", before_resume=look):
+        write(1)
+    assert seen == [run]
+
+
+async def test_what_is_refused_then_is_not_begun_and_can_be_resumed_later(
+    store: JsonlStore,
+) -> None:
+    run = interrupted(store, 1)
+
+    def refuse(of: str) -> None:
+        raise LookupError(f"{of} is not wanted any more")
+
+    with (
+        pytest.raises(LookupError, match=run),
+        Session("job", store=store, before_resume=refuse),
+    ):
+        pytest.fail("it was refused")
+    with pytest.raises(LookupError, match=run):
+        async with Session("job", store=store, before_resume=refuse):
+            pytest.fail("it was refused")
+    assert [info.run for info in store.runs()] == [run]
+    assert finished(store, 1, 2).stats.hits == 1
+    assert done == [1, 2]
+
+
 # --- abandon -------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,13 @@ def test_workers_that_live_and_are_taken_for_dead_do_nothing_twice(tmp_path: Pat
         assert check_kills(made, ids, STEPS) == 8 * STEPS
 
 
+def test_what_failed_at_another_worker_meanwhile_is_not_run_once_more(tmp_path: Path) -> None:
+    with fleet(tmp_path, seed=7, workers=2, postgres=None, is_reckless=True) as made:
+        ids = made.start("chaos", 8, fails=lambda n: bool(n % 2))
+        made.kill_until_done(kills=0, every=1)
+        assert check_chaos(made, ids, STEPS) == 4
+
+
 @pytest.mark.parametrize("place", ["sqlite", "postgres", "files"])
 def test_random_plans_end_right_or_are_rolled_back_whole(place: str, tmp_path: Path) -> None:
     """Teams, races, quorums, lists, loops, plans inside and waits, one in the other."""

@@ -156,12 +156,18 @@ async def run(
             f"{error.get('type')}: {error.get('message')}. To run it once more: again=True, or "
             f"rollcage workflow run --again"
         )
+    options = session
     if session.get("facade") is not None or session.get("gate"):
-        session = await asyncio.to_thread(governed, checked, session, own)
+        options = await asyncio.to_thread(governed, checked, session, own)
     begun = start, results
     attempt = _Attempt(checked, wanted, begun, id, own, patience, on_step, ends, waits, clock,
-                       session, before=before, retries=again)  # fmt: skip
-    return await attempt.run()
+                       options, before=before, retries=again)  # fmt: skip
+    try:
+        return await attempt.run()
+    except _Over:  # another attempt ended it since it was looked at
+        return await run(checked, inputs, id=id, store=own, again=again, start=start, given=given,
+                         patience=patience, on_step=on_step, ends=ends, waits=waits, clock=clock,
+                         **session)  # fmt: skip
 
 
 def run_sync(
@@ -231,6 +237,10 @@ def _check_inputs(
         )
 
 
+class _Over(Exception):
+    """An execution that an attempt was to go on with is over by now."""
+
+
 class _Attempt:
     """One attempt at an execution."""
 
@@ -270,8 +280,8 @@ class _Attempt:
         self.session = Session(
             id,
             store=store,
-            # one that somebody else has completed by now is not begun anew
             replay="auto" if self.is_fork else "continue",
+            before_resume=self._check_goes_on,
             input={"plan": checked.plan.name},
             retry_failed=None if retries else False,
             **{**options, "tools": _tools(checked, options)},
@@ -310,6 +320,17 @@ class _Attempt:
         if found.status == "halted":
             raise WorkflowError(f"the execution {self.id!r}: {found.waits}")
         return found
+
+    def _check_goes_on(self, run: str) -> None:
+        """See that nobody has ended it since it was looked at; now that it is locked, nobody can.
+
+        Raises:
+            _Over: it was.
+        """
+        del run  # its newest attempt
+        now, before = execution(self.store, self.id), self.before
+        if now.is_over and (now.status, now.run) != (before.status, before.run):
+            raise _Over
 
     async def _failed(self, error: Exception) -> None:
         """Undo what the attempt did, where that was asked for."""

@@ -38,6 +38,7 @@ class JobRequest:
         within: how old the last line of a run that is continued may be (µs); None: any age.
         clock: the time now (Unix, ns).
         fork: what a fork was asked to be; the run is the one that it names.
+        before_resume: see `Session`.
     """
 
     name: str
@@ -47,6 +48,7 @@ class JobRequest:
     within: int | None
     clock: Callable[[], int]
     fork: Fork | None = None
+    before_resume: Callable[[str], None] = lambda _: None
 
     def newest(self, store: Store) -> RunInfo | None:
         """The run to be replayed, if any: the newest of the job, as far as the mode takes it.

@@ -70,7 +70,7 @@ def take_source(store: Store, job: JobRequest, locks: list[Lock]) -> SourceRun:
     """The source of a session of a job: the one that is named, else its newest run.
 
     One that is to be resumed is locked, into `locks`, and looked for again: whoever wrote it may
-    have ended it between the look and the lock.
+    have ended it between the look and the lock. Then the job's `before_resume` may still refuse it.
 
     Raises:
         RunNotFound: there is none, and the mode needs one.
@@ -85,12 +85,13 @@ def take_source(store: Store, job: JobRequest, locks: list[Lock]) -> SourceRun:
         lock = found.reader.lock(found.run)
         try:
             again = _find_source(store, job)
+            if (again.mode, again.run) == (found.mode, found.run):
+                job.before_resume(found.run)
+                locks.append(lock)
+                break
         except BaseException:
             lock.release()
             raise
-        if (again.mode, again.run) == (found.mode, found.run):
-            locks.append(lock)
-            break
         lock.release()
         found = again
     return found

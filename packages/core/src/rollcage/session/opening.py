@@ -192,6 +192,7 @@ class Opening:
             options.within,
             self.clock.wall,
             options.fork,
+            options.before_resume,
         )
         run, source, recording = OpenRun.open(
             job,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from rollcage.contract.permissions import Enforce
@@ -43,6 +43,7 @@ class Options:
     unguarded: Unguarded
     secrets: Literal["declared", "detected"]
     actor: str
+    before_resume: Callable[[str], None]
     imported: Mapping[str, Any] | None = None  # see `importing`
 
     def __post_init__(self) -> None:

@@ -120,6 +120,10 @@ class Session:
         seed: sets this job's worlds apart from those of another seed.
         retry_failed: which recorded failures run again: None, those that nothing came after;
             True, all; False, none.
+        before_resume: called with the id of the run that is to be resumed, once nobody else can
+            write it and before anything is recorded. What it raises is raised on entering: for a
+            program that has looked at the run before that, and has to know that nothing changed
+            since. It must not enter a session, and may be called in a thread.
         enforce: what is done if the body of a tool that declares permissions touches what it does
             not declare: `"report"` records it in the step, `"strict"` refuses it with
             `PermissionUndeclared`. It is defence in depth, not a sandbox.
@@ -180,6 +184,7 @@ class Session:
         on_divergence: OnDivergence = "halt",
         seed: str = "",
         retry_failed: bool | None = None,
+        before_resume: Callable[[str], None] = lambda _: None,
         enforce: Enforce = "off",
         strict: bool = False,
         unguarded: Unguarded = "warn",
@@ -217,6 +222,7 @@ class Session:
             unguarded=unguarded,
             secrets=secrets,
             actor=person_acted_for(actor),
+            before_resume=before_resume,
         )
         self.store = open_store(store)
         self.unguarded = unguarded
