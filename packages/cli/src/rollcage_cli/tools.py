@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from rollcage import Contract
-from rollcage.adapter import guarded_contract
+from rollcage.adapter import guarded_contract, plain_body
 from rollcage.errors import RollcageError
 from rollcage_views import items_of
 
@@ -56,7 +56,7 @@ def any_async(tools: Iterable[Source]) -> bool:
     """Whether one of them, or what its contract names, has to be awaited."""
     for each in tools:
         contract: Any = getattr(each, "__rollcage_contract__", each)
-        body = getattr(each, "__wrapped__", each)
+        body: Any = plain_body(each) if callable(each) else each
         if any(map(inspect.iscoroutinefunction, (body, contract.observe, contract.probe))):
             return True
     return False

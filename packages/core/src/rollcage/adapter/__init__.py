@@ -13,7 +13,6 @@ from rollcage.adapter.declarations import (
     declare_tool,
     declared_contract,
     guard_each,
-    plain_body,
     required_contract,
     type_hints,
 )
@@ -60,6 +59,7 @@ from rollcage.adapter.signatures import Signature
 from rollcage.adapter.swap import subclass, swapped
 from rollcage.adapter.watching import watch_methods
 from rollcage.contract.arguments import Validated, held_by
+from rollcage.contract.body import plain_body
 from rollcage.contract.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate import Ask, Instead

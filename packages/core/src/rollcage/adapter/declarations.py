@@ -25,7 +25,6 @@ __all__ = [
     "declare_tool",
     "declared_contract",
     "guard_each",
-    "plain_body",
     "required_contract",
     "type_hints",
 ]
@@ -79,16 +78,6 @@ def required_contract(function: Any) -> Contract:
     if contract is None:
         raise ContractError(f"{function!r} is not declared: decorate it with @rollcage.tool")
     return contract
-
-
-def plain_body(body: Callable[..., Any]) -> Callable[..., Any]:
-    """The function under `@rollcage.tool`, for an adapter that guards it itself, once.
-
-    A user's own wrapper around a declared function stays: what it calls is guarded by itself.
-    """
-    plain: Callable[..., Any] = getattr(body, "__wrapped__", body)
-    bare = declared_contract(body) is not None and declared_contract(plain) is None
-    return plain if bare else body
 
 
 def declare_tool(

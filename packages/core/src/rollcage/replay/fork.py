@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import orjson
 
+from rollcage.contract.body import plain_body
 from rollcage.contract.contract import Contract
 from rollcage.errors import SessionError
 from rollcage.store.url import RunSource
@@ -133,7 +134,7 @@ class Fork:
                     f"{getattr(each, '__name__', each)!r} is no tool: declare it with "
                     f"@rollcage.tool"
                 )
-            found[contract.name] = Replacement(contract, getattr(each, "__wrapped__", each))
+            found[contract.name] = Replacement(contract, plain_body(each))
         return found
 
     def as_data(self, run: str, policy: str = "") -> dict[str, Any]:

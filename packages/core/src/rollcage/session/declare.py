@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
+from rollcage.contract.body import attach_body, plain_body
 from rollcage.contract.contract import Contract, Effect, OnMiss, Source
 from rollcage.contract.drift import OnDrift
 from rollcage.errors import ArgumentsInvalid, Blocked, ContractError, UnguardedCallWarning
@@ -76,10 +77,10 @@ def _undeclared(function: Callable[..., Any]) -> Contract:
 
 
 def declaration(function: Callable[..., Any]) -> tuple[Callable[..., Any], Contract]:
-    """A tool's own body and its contract."""
+    """A tool's body (see `plain_body`) and its contract."""
     contract = getattr(function, _CONTRACT, None)
     if contract is not None:
-        return getattr(function, "__wrapped__", function), contract
+        return plain_body(function), contract
     if not callable(function):
         raise ContractError(f"{function!r} can't be called, so it is not a tool")
     return function, _undeclared(function)
@@ -155,6 +156,7 @@ def guarded(
 
         wrapper = plain_wrapper
     setattr(wrapper, _CONTRACT, contract)
+    attach_body(wrapper, function)
     return wrapper
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import orjson
 
+from rollcage.contract.body import plain_body
 from rollcage.contract.contract import Contract
 from rollcage.errors import ContractError, ToolMissing, Unencodable
 from rollcage.fingerprint.identity import jcs
@@ -189,7 +190,7 @@ def _tool_of(source: object) -> Tool:
     contract = getattr(source, "__rollcage_contract__", None)
     if not isinstance(contract, Contract) or not callable(source):
         raise ContractError(f"{source!r} is not a tool: declare it with @rollcage.tool")
-    return Tool(contract, getattr(source, "__wrapped__", source))
+    return Tool(contract, plain_body(source))
 
 
 # --- plans ---------------------------------------------------------------------------------------
