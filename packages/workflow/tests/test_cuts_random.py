@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from random_plans import Expected, Generator, is_right
-from rollcage import Approval, open_store
+from rollcage import Approval, Diverged, open_store
 from rollcage.gate import ApprovalQueue
+from rollcage.trace import read_run
 from rollcage_workflow import check, execution
 from rollcage_workflow.engine.reconcile import reconcile
 from rollcage_workflow.orders import Commands
+from rollcage_workflow.step_states import step_states
 from workers import Crew
 from worlds import World
 
@@ -26,13 +28,13 @@ CUTS = 4  # of each plan
 class Case:
     """A plan, how it is started, and how it ends."""
 
-    def __init__(self, seed: int, *, asks: bool = False) -> None:
+    def __init__(self, seed: int, *, asks: bool = False, starts: bool = True) -> None:
         made = Generator(seed, asks=asks)
         self.chance = made.chance
         self.plan, self.inner, self.expected = made.plan()
         self.fails = self.chance.random() < 0.35
         self.how: dict[str, Any] = {}
-        if self.chance.random() < 0.4:
+        if starts and self.chance.random() < 0.4:
             self.how, self.expected = made.start(self.plan, self.expected)
             self.fails = self.fails and "breaks" not in self.how.get("given", {})
         self.inputs = {"where": "here", "fails": self.fails}
@@ -58,6 +60,19 @@ class Case:
             steps[f"read{number}"] = {"call": "look", "args": {"what": "more"}, "after": before}
         order = self.chance.sample([*steps], len(steps))
         self.plan["steps"] = {name: steps[name] for name in order}
+
+    def put_write_before(self) -> str:
+        """Go on with a plan that has one more write, before a step of it; the name of that step."""
+        self.plan = copy.deepcopy(self.plan)
+        steps = self.plan["steps"]
+        name = self.chance.choice([name for name in steps if name != "breaks"])
+        before = steps[name].get("after", [])
+        args = {"where": "here", "what": "between"}
+        after = [each for each in before if self.chance.random() < 0.7]
+        steps[name]["after"] = [*before, "between"]
+        steps["between"] = {"call": "mark", "args": args, "after": after}
+        self.expected = Expected(parts=(self.expected, Expected("between")))
+        return name
 
     def cuts(self, whole: World, folder: Path) -> Any:
         """Worlds in which the process died behind a line of a run, with which one that was."""
@@ -135,6 +150,39 @@ async def test_it_ends_alike_with_steps_that_were_added_while_it_was_cut_off(
         over = execution(open_store(cut.store), "job").status == "completed"
         assert await attempted(case, cut) == ended, at
         assert (before if over else case).is_right(cut), (at, cut.standing)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_a_write_put_before_a_step_runs_or_halts_and_the_old_plan_still_goes_on(
+    seed: int, tmp_path: Path
+) -> None:
+    """It halts before it runs if the step has begun; then the plan as it was ends as ever."""
+    before, case = Case(seed, starts=False), Case(seed, starts=False)
+    whole = World(tmp_path / "whole")
+    ended = await attempted(before, whole)
+    name = case.put_write_before()
+    labels = before.expected.parts[[*before.plan["steps"]].index(name)].labels
+    for cut, at in before.cuts(whole, tmp_path):
+        now, has_begun = execution(open_store(cut.store), "job"), begun(cut, name)
+        # of one that fails beside it, nothing begins any more, and all is undone
+        must_halt = not now.is_over and not case.fails and bool(labels & {*cut.standing})
+        try:
+            assert await attempted(case, cut) == ended, at
+        except Diverged:
+            assert has_begun, at
+            assert "between" not in cut.standing
+            assert await attempted(before, cut) == ended, at
+            assert before.is_right(cut), (at, cut.standing)
+        else:
+            assert not must_halt, at
+            assert (before if now.status == "completed" else case).is_right(cut), at
+
+
+def begun(world: World, step: str) -> bool:
+    """Whether a step of the plan has begun in any attempt."""
+    store = open_store(world.store)
+    traces = [read_run(store.read(run), schema=False) for run in world.runs()]
+    return any(each.path.split("/")[0] == step for t in traces for each in step_states(t))
 
 
 # --- attempts of a worker ------------------------------------------------------------------------
