@@ -343,7 +343,7 @@ class Machine:
         assert src.parent == dst.parent
         folder.change(**{src.name: None, name: file})
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path: Path | str) -> None:
         self._call("remove", path)
         file = self._find(path)
         folder, name = self._above(path)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from rollcage.step.clock import Clock
 from rollcage.store import (
     JsonlStore,
     RunInfo,
+    at_once,
     disk,
     index_lines,
     index_reader,
@@ -30,6 +32,7 @@ from rollcage.store import (
     system,
 )
 from rollcage.store.index import Index
+from rollcage.store.index_reader import IndexReader
 from rollcage.store.mark import Mark, Marked
 from rollcage.trace.reader import ended
 
@@ -590,6 +593,82 @@ def test_a_run_whose_writer_is_killed_before_it_is_noted_is_found(
     finished(store, 2, name="last")
     assert {info.run for info in store.runs()} == {p.stem for p in store.root.glob("runs/*.jsonl")}
     assert len(lines(store)) >= 7
+
+
+@pytest.fixture
+def looks_through(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows with each look through all of an index."""
+    looks: list[str] = []
+    data = IndexReader._data
+
+    def looked(self: IndexReader) -> bytes:
+        looks.append(str(self.path))
+        return data(self)
+
+    monkeypatch.setattr(IndexReader, "_data", looked)
+    return looks
+
+
+def ask(store: JsonlStore) -> list[Any]:
+    again = JsonlStore(store.root)
+    newest = again.newest("job", None)
+    assert newest is not None
+    return [newest, again.runs(name="job"), again.runs(status="ok"), again.runs(limit=1)[-1]]
+
+
+@pytest.mark.parametrize("when", ["ends", "begins"])
+def test_whoever_looks_while_another_writes_waits_for_that_and_looks_nothing_through(
+    store: JsonlStore, monkeypatch: pytest.MonkeyPatch, looks_through: list[str], when: str
+) -> None:
+    run = finished(store, 1)
+    for _ in range(4):
+        ask(store)  # by now, the process knows the index
+    writing, go_on = threading.Event(), threading.Event()
+    real: dict[str, Any] = {"begins": Index.began, "ends": Mark.set}
+    now: list[str] = ["begins"]
+
+    def slow(self: Any, *given: Any, **how: Any) -> None:
+        if now == [when]:
+            now.clear()
+            writing.set()
+            assert go_on.wait(30)
+        real[when](self, *given, **how)
+
+    def work() -> None:
+        with Session("other", store=store):
+            now[:] = ["ends"]
+
+    monkeypatch.setattr(Index if when == "begins" else Mark, real[when].__name__, slow)
+    monkeypatch.setattr(index_reader, "_LOOKS", 100_000)
+    with ThreadPoolExecutor(2) as pool:
+        working = pool.submit(work)
+        assert writing.wait(30)
+        looks_through.clear()
+        with pytest.raises(at_once.WouldWait), at_once.at_once():
+            store.newest("job", None)
+        asked = pool.submit(ask, store)
+        with pytest.raises(TimeoutError):
+            asked.result(0.05)
+        go_on.set()
+        newest, named, *_ = asked.result(30)
+        working.result(30)
+    assert (newest.run, [info.run for info in named]) == (run, [run])
+    assert not looks_through
+
+
+def test_whoever_died_as_it_began_is_not_waited_for(
+    store: JsonlStore, looks_through: list[str]
+) -> None:
+    run = finished(store, 1)
+    for _ in range(4):
+        ask(store)
+    mark = Mark(index(store))
+    marked = mark.read()
+    assert marked is not None
+    mark.set(marked._replace(suspended=True), mark.now())
+    looks_through.clear()
+    assert [info.run for info in JsonlStore(store.root).runs()] == [run]
+    assert looks_through  # for a run that it had begun
 
 
 # --- many runs -----------------------------------------------------------------------------------

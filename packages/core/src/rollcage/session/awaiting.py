@@ -8,13 +8,14 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable, Generator
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NoReturn, TypeVar, cast
 
 from rollcage.session.threads import in_threads_of
 
-__all__ = ["Withdrawn", "in_thread", "perform", "perform_in_thread"]
+__all__ = ["Withdrawn", "in_loop", "in_thread", "perform", "perform_in_thread"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Withdrawn(Exception):
@@ -56,6 +57,7 @@ class _Work(Generic[T]):
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self._settle)
                     return
+                self._withdrawn = True
         if result is not None:
             self._context.run(self._undo, result[0])
 
@@ -70,10 +72,27 @@ class _Work(Generic[T]):
     def withdraw(self) -> None:
         """Nobody waits for it any more: what it has done, or will do, is undone."""
         with self._guard:
+            result = None if self._withdrawn else self._result
             self._withdrawn = True
-            result = self._result
         if result is not None:
             self._undo(result[0])
+
+    async def finished(self) -> asyncio.CancelledError | None:
+        """Wait until it is done, also if the task is cancelled: by what it was, then.
+
+        Whatever else comes in between withdraws it.
+        """
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            while not self.done.done():
+                try:
+                    await asyncio.shield(self.done)
+                except asyncio.CancelledError as error:
+                    cancelled = error
+        except BaseException:
+            self.withdraw()
+            raise
+        return cancelled
 
     def result(self) -> T:
         """What it gave; or its error is raised."""
@@ -107,10 +126,15 @@ async def in_thread(
     return work.result()
 
 
-def perform(flow: Generator[Callable[[], T], T, None]) -> None:
-    """Do each piece of work that a flow asks for, here."""
-    with contextlib.suppress(StopIteration):
-        work = next(flow)
+def perform(flow: Generator[Callable[[], T], T, R], work: Callable[[], T] | None = None) -> R:
+    """Do each piece of work that a flow asks for, here; what it returns.
+
+    Args:
+        flow: gets what each piece gives, or its error.
+        work: the piece that it has asked for, if it has begun.
+    """
+    try:
+        work = work or next(flow)
         while True:
             try:
                 result = work()
@@ -118,30 +142,32 @@ def perform(flow: Generator[Callable[[], T], T, None]) -> None:
                 work = flow.throw(error)
             else:
                 work = flow.send(result)
+    except StopIteration as end:
+        return cast("R", end.value)
 
 
-async def perform_in_thread(where: str, flow: Generator[Callable[[], T], T, None]) -> None:
+async def perform_in_thread(where: str, flow: Generator[Callable[[], T], T, object]) -> None:
     """Do each in a thread; to its end, also if the task is cancelled: that is raised then.
 
-    A task that is forgotten can't wait: what is being done ends without it. So does what is still
-    to be done if its loop is gone.
+    A task that is forgotten can't wait: a thread goes on with the flow, to its end. So does one if
+    the loop is gone.
     """
     cancelled: asyncio.CancelledError | None = None
+
+    def go_on(work: Callable[[], T]) -> None:
+        in_threads_of(where, functools.partial(perform, flow, work))
+
     try:
         do = next(flow)
         while True:
-            if not _in_loop():
-                in_threads_of(where, do)
+            if not in_loop():
+                go_on(do)
                 return
-            work = _Work(functools.partial(_unchecked, do), lambda _: None)
+            work = _Work(functools.partial(_outcome, do), go_on)
             work.start(where, or_here=True)
-            while not work.done.done():
-                try:
-                    await asyncio.shield(work.done)
-                except asyncio.CancelledError as error:
-                    cancelled = error
+            cancelled = await work.finished() or cancelled
             try:
-                result = work.result()
+                result = work.result()()
             except BaseException as error:  # noqa: BLE001 - the flow knows what to do
                 do = flow.throw(error)
             else:
@@ -156,7 +182,8 @@ async def perform_in_thread(where: str, flow: Generator[Callable[[], T], T, None
         raise cancelled
 
 
-def _in_loop() -> bool:
+def in_loop() -> bool:
+    """Whether an event loop runs this."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -164,7 +191,15 @@ def _in_loop() -> bool:
     return True
 
 
-def _unchecked(do: Callable[[], T], check: Callable[[], None]) -> T:
-    """What is done whether anybody waits for it or not."""
+def _outcome(do: Callable[[], T], check: Callable[[], None]) -> Callable[[], T]:
+    """What is done whether anybody waits for it or not: what gives its result, or its error."""
     del check
-    return do()
+    try:
+        result = do()
+    except BaseException as error:  # noqa: BLE001 - it is raised where its result is asked for
+        return functools.partial(_raise, error)
+    return lambda: result
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error

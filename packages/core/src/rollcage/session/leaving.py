@@ -8,12 +8,12 @@ import functools
 import logging
 import sys
 from collections.abc import Callable, Generator
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from rollcage.errors import StoreError, TraceUnwritable
 from rollcage.replay.ahead import Memory
 from rollcage.replay.path import Entry
-from rollcage.session.awaiting import perform, perform_in_thread
+from rollcage.session.awaiting import in_loop, perform, perform_in_thread
 from rollcage.session.calls import Calls
 from rollcage.session.declare import open_sessions
 from rollcage.session.ending import cut_off, ending, partial
@@ -25,6 +25,8 @@ from rollcage.trace import constructors as make
 from rollcage.values.exceptions import encode_exception
 
 __all__ = ["aleave", "forgotten", "give_up", "leave", "run_event"]
+
+Leaving = Generator[Callable[[], Any], Any, Any]
 
 _log: Final = logging.getLogger("rollcage")
 
@@ -60,7 +62,10 @@ async def aleave(calls: Calls, error: BaseException | None) -> None:
 
 async def _aleave(calls: Calls, error: BaseException | None) -> None:
     where = f"leaves {calls.opened.store.url}"  # not the threads that open runs
-    await perform_in_thread(where, _leaving(calls, error))
+    waits = calls.opened.store.waits or calls.means.durable or calls.opened.source is None
+    # Whoever is forgotten is collected anywhere, and may wait for no lock of this thread's.
+    waits = waits or isinstance(error, GeneratorExit) or not in_loop()
+    await perform_in_thread(where, _leaving(calls, error, waits=waits))
 
 
 def _asked_at_end(calls: Calls, error: BaseException | None) -> Memory | None:
@@ -96,9 +101,16 @@ def forgotten(calls: Calls) -> None:
 
 
 def _leaving(
-    calls: Calls, error: BaseException | None, *, entered: bool = True
-) -> Generator[Callable[[], str], str, None]:
-    """Leave a run; what may wait for the disk, or for a lock, is yielded as work to do."""
+    calls: Calls, error: BaseException | None, *, entered: bool = True, waits: bool = False
+) -> Leaving:
+    """Leave a run; what may wait for the disk, or for a lock, is yielded as work to do.
+
+    Args:
+        calls: those of its session.
+        error: with which that was left.
+        entered: whether it was entered.
+        waits: whether all that is written waits, and not only what says so.
+    """
     driver, calls.forgotten = calls.driver, None
     if entered:
         calls.nesting.leave()
@@ -109,7 +121,11 @@ def _leaving(
         if driver.writer.forked:
             _close(calls)
         else:
-            status = yield functools.partial(_end, calls, error)
+            ending = _end(calls, error)
+            if waits:
+                status = yield functools.partial(perform, ending)
+            else:
+                status = yield from ending
     except (StoreError, TraceUnwritable) as unwritable:
         if error is None and halted is None:
             raise
@@ -143,13 +159,10 @@ def run_event(
     )
 
 
-def _end(calls: Calls, error: BaseException | None) -> str:
-    """Write the end of the run, and release its trace and locks; its status, if it gets one.
-
-    One piece of work: whoever waits for it may be gone, and the trace must not be closed meanwhile.
-    """
+def _end(calls: Calls, error: BaseException | None) -> Leaving:
+    """Write the end of the run, and release its trace and locks; its status, if it gets one."""
     try:
-        return _finish(calls, error)
+        return (yield from _finish(calls, error))
     finally:
         with calls.driver.lock:  # a thread that is left over may be writing a line
             calls.driver.closed = True
@@ -162,11 +175,11 @@ def _close(calls: Calls) -> None:
     calls.opened.close()
 
 
-def _finish(calls: Calls, error: BaseException | None) -> str:
+def _finish(calls: Calls, error: BaseException | None) -> Leaving:
     """Write the end of the run; its status, if it gets one."""
     run, driver, ledger = calls.opened, calls.driver, calls.driver.ledger
     if run.source is None:
-        run.finish(driver, None, run.status_again)
+        yield from run.finish(driver, None, run.status_again)
         return ""
     driver.performing.withdraw()
     cut = [step for step in ledger.in_flight() if step.world_effect]
@@ -185,5 +198,5 @@ def _finish(calls: Calls, error: BaseException | None) -> str:
         error=None if cause is None else encode_exception(cause, calls.means.seal),
         reason=ledger.waits if status == "paused" and cause is None else None,
     )
-    run.finish(driver, event, status)
+    yield from run.finish(driver, event, status)
     return status

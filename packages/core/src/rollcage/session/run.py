@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from rollcage.errors import RunNotFound, SessionError, StoreReadOnly
@@ -22,6 +23,7 @@ from rollcage.session.lineage import (
 )
 from rollcage.step.clock import Clock
 from rollcage.step.driver import Driver
+from rollcage.store.at_once import WouldWait, at_once
 from rollcage.store.protocol import Lock, RunTrace, StopOrder, Store, Writer, check_attested
 from rollcage.trace.reader import ended
 
@@ -177,15 +179,22 @@ class OpenRun:
 
     # --- leaving ---------------------------------------------------------------------------------
 
-    def finish(self, driver: Driver, event: dict[str, Any] | None, status: str) -> None:
-        """Write its last line, if any, and attest how it has ended."""
+    def finish(
+        self, driver: Driver, event: dict[str, Any] | None, status: str
+    ) -> Generator[Callable[[], None], None, None]:
+        """Write its last line, if any, and attest how it has ended; work that waits is yielded."""
         with driver.lock:
             driver.closed = True  # first: nothing comes after this line, from whichever thread
             if event is not None:
                 driver.writer.append(event if driver.seal is None else driver.seal.event(event))
-            driver.writer.sync()
-            if status:
-                driver.writer.attest(status)
+        yield driver.writer.sync
+        if status:
+            attest = partial(driver.writer.attest, status)
+            try:
+                with at_once():
+                    attest()
+            except WouldWait:
+                yield attest
 
     @property
     def status_again(self) -> str:

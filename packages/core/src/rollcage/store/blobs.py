@@ -24,7 +24,10 @@ class BlobFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._folder = root / "blobs"
+
+    @property
+    def _folder(self) -> Path:
+        return self._root / "blobs"
 
     def put(self, digest: str, data: bytes) -> None:
         """Keep a value.

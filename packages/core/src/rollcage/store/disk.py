@@ -21,9 +21,12 @@ from rollcage.store.at_once import AT_ONCE, will_wait
 
 __all__ = [
     "add", "check_secret", "chunks", "describe", "end_of", "exists", "first_line", "is_file",
-    "is_folder", "is_locked", "lock", "locked", "make_folder", "new_name", "open_file", "put",
-    "read", "read_from", "read_short", "reading", "refused", "remove", "replace", "sync", "write",
+    "is_folder", "is_locked", "lock", "locked", "make_folder", "mode_of", "new_name", "open_file",
+    "put", "read", "read_from", "read_short", "reading", "refused", "remove", "replace", "sync",
+    "write",
 ]  # fmt: skip
+
+Name = str | Path
 
 _log: Final = logging.getLogger("rollcage")
 _CHUNK: Final = 65_536
@@ -110,22 +113,22 @@ def keep_name(path: Path) -> None:
         sync(path.parent)
 
 
-def is_folder(path: Path) -> bool:
+def is_folder(path: Name) -> bool:
     """Whether there is a folder of this name."""
-    return stat.S_ISDIR(_mode(path))
+    return stat.S_ISDIR(mode_of(path))
 
 
-def is_file(path: Path) -> bool:
+def is_file(path: Name) -> bool:
     """Whether there is a file of this name."""
-    return stat.S_ISREG(_mode(path))
+    return stat.S_ISREG(mode_of(path))
 
 
-def exists(path: Path) -> bool:
+def exists(path: Name) -> bool:
     """Whether there is anything of this name."""
-    return bool(_mode(path))
+    return bool(mode_of(path))
 
 
-def _mode(path: Path) -> int:
+def mode_of(path: Name) -> int:
     """What kind of a thing has this name, and who may use it; 0 where nothing has it."""
     try:
         return system.files.stat(path).st_mode
@@ -139,7 +142,7 @@ def new_name(path: Path, *, hidden: bool = False) -> Path:
     return path.with_name(f".{name}" if hidden else name)
 
 
-def open_file(path: Path, flags: int) -> int:
+def open_file(path: Name, flags: int) -> int:
     """Open a file of the store; what `flags` make is for its owner alone."""
     flags |= os.O_CLOEXEC
     while flags & os.O_CREAT and not flags & os.O_EXCL:
@@ -174,7 +177,7 @@ def lock(descriptor: int, *, wait: bool = True) -> bool:
     return True
 
 
-def is_locked(path: Path) -> bool:
+def is_locked(path: Name) -> bool:
     """Whether somebody has the OS lock of a file; nobody is kept from it by being asked.
 
     Raises:
@@ -193,7 +196,7 @@ def _try(descriptor: int, kind: int) -> bool:
 
 
 @contextlib.contextmanager
-def locked(path: Path, flags: int) -> Iterator[int]:
+def locked(path: Name, flags: int) -> Iterator[int]:
     """A descriptor of a file, with its OS lock. Not of one that was removed or replaced since."""
     while True:
         descriptor = open_file(path, flags)
@@ -241,7 +244,7 @@ def add(path: Path, data: bytes) -> None:
         system.files.close(descriptor)
 
 
-def read(path: Path) -> bytes:
+def read(path: Name) -> bytes:
     """All that a file holds.
 
     Raises:
@@ -250,7 +253,7 @@ def read(path: Path) -> bytes:
     return read_from(path, lambda _: 0)[0]
 
 
-def read_from(path: Path, place: Callable[[os.stat_result], int]) -> tuple[bytes, os.stat_result]:
+def read_from(path: Name, place: Callable[[os.stat_result], int]) -> tuple[bytes, os.stat_result]:
     """What a file holds from the `place` on that follows from what it is; and that.
 
     Raises:
@@ -269,7 +272,7 @@ def read_from(path: Path, place: Callable[[os.stat_result], int]) -> tuple[bytes
         return parts[0] if len(parts) == 1 else b"".join(parts), found
 
 
-def read_short(path: Path, length: int) -> bytes:
+def read_short(path: Name, length: int) -> bytes:
     """The first so many bytes of a file, in one go.
 
     Raises:
@@ -295,7 +298,7 @@ def first_line(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Iterator[int]:
+def reading(path: Name) -> Iterator[int]:
     """A descriptor of a file, to read it."""
     descriptor = system.files.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -327,7 +330,7 @@ def end_of(path: Path, length: int) -> bytes:
         return system.files.pread(descriptor, length, max(size - length, 0))
 
 
-def remove(path: Path) -> None:
+def remove(path: Name) -> None:
     """Remove a file, if it is there."""
     with contextlib.suppress(FileNotFoundError):
         system.files.unlink(path)

@@ -32,7 +32,7 @@ class DocumentFiles:
         Raises:
             StoreError: it can't be written.
         """
-        path = self._path(kind, key)
+        path = Path(self._path(kind, key))
         try:
             disk.make_folder(path.parent)
             new = disk.new_name(path, hidden=True)
@@ -55,7 +55,7 @@ class DocumentFiles:
         Raises:
             StoreError: it can't be written; the former one stays.
         """
-        path = self._path(kind, key)
+        path = Path(self._path(kind, key))
         try:
             disk.replace(path, data, part=disk.new_name(path, hidden=True))
         except OSError as error:
@@ -104,6 +104,6 @@ class DocumentFiles:
         except OSError as error:
             raise StoreError(f"{path} can't be removed: {disk.describe(error)}") from error
 
-    def _path(self, kind: str, key: str) -> Path:
+    def _path(self, kind: str, key: str) -> str:
         check_document(kind, key)
-        return self._root / kind / f"{key}.json"
+        return f"{self._root}/{kind}/{key}.json"

@@ -129,7 +129,7 @@ class Index(IndexReader):
     @property
     def is_whole(self) -> bool:
         """Whether it was looked through, and nobody but its writers changed it since."""
-        return self._mark.fits()
+        return self._is_settled()
 
     def repair(self, *, thorough: bool = False) -> Repair:
         """Write anew what is lost or damaged, where anything is. The caller has the store's lock.

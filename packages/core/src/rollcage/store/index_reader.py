@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import time
 import zlib
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import orjson
 
 from rollcage.errors import RunNotFound, StoreError, TraceCorrupt
 from rollcage.store import disk, reopened, stubs, system
+from rollcage.store.at_once import will_wait
 from rollcage.store.documents import DocumentFiles
 from rollcage.store.index_lines import (
     IndexedRun,
@@ -35,9 +39,13 @@ from rollcage.trace.reader import ended, split_tail, tail_of
 
 __all__ = ["IndexReader"]
 
+T = TypeVar("T")
+
 _log: Final = logging.getLogger("rollcage")
 _ALL: Final = Wanted()
 _BYTES: Final = 400  # of the index, about, for the lines of a run
+_LOOKS: Final = 20  # at a mark that is suspended: whoever did so may be dead
+_MOMENT: Final = 0.0005  # seconds between two of them
 
 
 class IndexReader:
@@ -55,19 +63,18 @@ class IndexReader:
         Raises:
             StoreError: the index, or a trace that it does not know, can't be read.
         """
-        if wanted.name is not None and wanted.name.isascii():
-            with contextlib.suppress(LookupError, OSError):
-                named = places_of(self.path).named(wanted.name, self._mark.started)
-                if self._mark.fits():  # asked last: of what was read
-                    return self._chosen(named, wanted, limit)
-        if wanted.status is not None:
-            with contextlib.suppress(LookupError, OSError):
-                standing = self._standing(wanted, wanted.status, limit)
-                if self._mark.fits():
-                    return standing
-        if self._mark.fits():
-            found = self._newest(wanted, limit)
-            if found is not None and self._mark.fits():  # what was read is what is marked
+        name, status = wanted.name, wanted.status
+        if name is not None and name.isascii():
+            named = self._as_marked(lambda: places_of(self.path).named(name, self._mark.started))
+            if named is not None:
+                return self._chosen(named, wanted, limit)
+        if status is not None:
+            standing = self._as_marked(lambda: self._standing(wanted, status, limit))
+            if standing is not None:
+                return standing
+        if self._is_settled():
+            found = self._as_marked(lambda: self._newest(wanted, limit))
+            if found is not None:
                 return found
         known, damaged = parse(self._data())
         if damaged:
@@ -78,6 +85,42 @@ class IndexReader:
                 len(damaged),
             )
         return self._chosen(self._whole(known), wanted, limit)
+
+    def _is_settled(self) -> bool:
+        """Whether it is as it was marked, now that whoever was writing it is done.
+
+        Else each who looks while others begin and end their runs would look through all of it.
+        """
+        return self._mark.fits() or self._as_marked(lambda: True) is not None
+
+    def _as_marked(self, look: Callable[[], T | None]) -> T | None:
+        """What a look at a part of the index gives; None where it is to be looked through instead.
+
+        It raises `LookupError` where that part is damaged.
+        """
+        found: T | None = None
+        for is_last in (False, True):
+            with self._writers_done() if is_last else contextlib.nullcontext():
+                with contextlib.suppress(LookupError, OSError):
+                    found = look()
+                if self._mark.fits():  # asked last: of what was read
+                    return found
+        return None
+
+    @contextlib.contextmanager
+    def _writers_done(self) -> Generator[None]:
+        """In here, nobody writes it: a line and its mark are written under its lock."""
+        with contextlib.ExitStack() as locked:
+            with contextlib.suppress(OSError):
+                for _ in range(_LOOKS):
+                    locked.enter_context(disk.locked(self.path, os.O_RDONLY))
+                    marked = self._mark.read()
+                    if marked is None or not marked.suspended:
+                        break
+                    will_wait()  # until the run is noted that somebody begins
+                    locked.close()
+                    time.sleep(_MOMENT)
+            yield
 
     def _standing(self, wanted: Wanted, status: str, limit: int | None) -> list[RunInfo]:
         """The same, of those that may have this status; raises as `RunPlaces.newest` does.
@@ -135,9 +178,11 @@ class IndexReader:
 
         No run stands before one that it builds on, so that the last of a job is a leaf.
         """
-        with contextlib.suppress(LookupError, OSError):
-            last = places_of(self.path).newest(name, of, self._mark.started)
-            if name.isascii() and self._mark.fits():  # asked last: of what was read
+        if name.isascii():
+            places, started = places_of(self.path), self._mark.started
+            found = self._as_marked(lambda: [places.newest(name, of, started)])
+            if found is not None:
+                (last,) = found
                 return None if last is None else self._info(last.run, last)
         data, wanted = self._data(), b'"name":' + orjson.dumps(name)
         if not (name.isascii() and self._mark.fits(zlib.crc32(data))):
@@ -166,11 +211,8 @@ class IndexReader:
 
     def known(self, run: str) -> IndexedRun:
         """The lines of one run, for `info`."""
-        with contextlib.suppress(LookupError, OSError):
-            found = places_of(self.path).known(run, self._mark.started)
-            if self._mark.fits():
-                return found
-        return self._known(self._data(), run)
+        found = self._as_marked(lambda: places_of(self.path).known(run, self._mark.started))
+        return self._known(self._data(), run) if found is None else found
 
     def is_pruned(self, run: str) -> bool:
         """Whether the lines of a run say that it was pruned."""

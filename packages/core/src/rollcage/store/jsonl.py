@@ -117,7 +117,7 @@ class JsonlStore(JsonlBeside):
 
     def read(self, run: str, *, after: int = 0) -> RunTrace:
         self._path(run)  # or it is no run's id
-        where = str(self.root / "runs" / f"{run}.jsonl")
+        where = f"{self._shown}/{run}.jsonl"
         known = self._index.known(run)  # first: what is counted there, the trace has by then
         try:
             trace = super().read(run, after=after)

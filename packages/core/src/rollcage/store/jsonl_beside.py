@@ -37,6 +37,7 @@ class JsonlBeside(TraceFile):
         self._at = self.root.absolute()  # whatever the process's folder comes to be
         layout.known.add(str(self._at))
         super().__init__(self._at / "runs")
+        self._shown = str(self.root / "runs")  # as messages name them
         self._documents = DocumentFiles(self._at)
         self._blobs = BlobFiles(self._at)
         self._key = KeyFile(self._at / "key")

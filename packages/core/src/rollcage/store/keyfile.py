@@ -37,13 +37,14 @@ class KeyFile:
         """
         path = self._path
         try:
-            if not disk.exists(path):
+            mode = disk.mode_of(path)
+            if not mode:
                 self._make(system.files.urandom(32) if new is None else new)
-            mode = stat.S_IMODE(system.files.stat(path).st_mode)
+                mode = disk.mode_of(path)
             key = disk.read(path)
         except OSError as error:
             raise disk.refused(f"{path} can't be used", error) from error
-        disk.check_secret(path, mode)
+        disk.check_secret(path, stat.S_IMODE(mode))
         if len(key) != 32:
             raise StoreError(f"{path} is not a key of 32 bytes; restore it from a backup")
         return key

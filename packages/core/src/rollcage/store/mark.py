@@ -41,8 +41,8 @@ class Mark:
     """The mark of one file."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._mark = path.with_suffix(".mark")
+        self._path = str(path)
+        self._mark = str(path.with_suffix(".mark"))
 
     @property
     def started(self) -> str:

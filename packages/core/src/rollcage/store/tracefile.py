@@ -103,11 +103,15 @@ class TraceFile:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._ends: dict[str, tuple[int, int, int]] = {}  # inode, lines, bytes: of what was read
+        self._asked: tuple[str | None, Path] = (None, folder)  # the run asked for last, and where
 
     def _path(self, run: str) -> Path:
-        if not is_run_id(run):
-            raise RunNotFound(f"{run!r} is not the form of a run id")
-        return self._folder / f"{run}.jsonl"
+        asked = self._asked
+        if run != asked[0]:
+            if not is_run_id(run):
+                raise RunNotFound(f"{run!r} is not the form of a run id")
+            self._asked = asked = run, self._folder / f"{run}.jsonl"
+        return asked[1]
 
     def read(self, run: str, *, after: int = 0) -> RunTrace:
         path = self._path(run)

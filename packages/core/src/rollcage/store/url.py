@@ -105,7 +105,7 @@ def open_run(source: RunSource, own: Store | None = None) -> tuple[Reader, str]:
 
 
 def _folder(path: str) -> JsonlStore:
-    if Path(path).is_file():
+    if os.path.isfile(path):  # noqa: PTH113 - of a text, for each session
         database = is_database(None, path)
         helps = f"; a store in SQLite is written sqlite:///{path}" if database else ""
         raise StoreInvalid(f"{path!r} is a file, and a store is a folder{helps}")
