@@ -65,7 +65,7 @@ class Case:
         """Go on with a plan that has one more write, before a step of it; the name of that step."""
         self.plan = copy.deepcopy(self.plan)
         steps = self.plan["steps"]
-        name = self.chance.choice([name for name in steps if name != "breaks"])
+        name: str = self.chance.choice([name for name in steps if name != "breaks"])
         before = steps[name].get("after", [])
         args = {"where": "here", "what": "between"}
         after = [each for each in before if self.chance.random() < 0.7]

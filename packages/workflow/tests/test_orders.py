@@ -218,7 +218,7 @@ APPROVED = steps(
 )
 
 
-async def asked(crew: Crew, plan: Any = APPROVED) -> str:
+async def asked(crew: Crew) -> str:
     crew.start(inputs={"n": 3})
     await crew.work()
     assert crew.job().status == "waiting"
@@ -271,6 +271,35 @@ async def test_a_rejection_rolls_back_where_the_plan_says_so(world: World) -> No
     await crew.work()
     assert crew.job().status == "rolled_back"
     assert not world.standing
+
+
+async def test_what_is_run_again_after_a_rollback_is_approved_again(world: World) -> None:
+    plan = steps(
+        a=put("a"),
+        ask={"wait": {"approval": "ship?"}, "after": ["a"]},
+        b={"call": "look", "args": {"fails": True}, "after": ["ask"]},
+    )
+    crew = Crew(world, {**plan, "on_failure": "rollback"})
+    first = await asked(crew)
+    queue = ApprovalQueue(crew.store)
+    queue.decide(first, Approval(True, by="ann"))
+    await crew.work()
+    assert (crew.job().status, +world.standing) == ("rolled_back", {})
+    known = {first}
+    for _ in range(2):
+        crew.commands.resume("job", by="bob", again=True)
+        await crew.work()
+        assert (crew.job().status, world.standing) == ("waiting", {"a": 1})
+        (new,) = {*queue.ids()} - known
+        assert f"rollcage approve {new}" in crew.job().waits
+        known.add(new)
+        queue.decide(new, Approval(True, by="ann"))
+        await crew.work()
+        assert (crew.job().status, {*queue.ids()}) == (
+            "rolled_back",
+            known,
+        )  # nobody is asked twice
+        assert not world.standing
 
 
 async def test_an_approval_is_of_one_plan(world: World) -> None:
@@ -549,7 +578,7 @@ async def test_a_copy_knows_what_was_approved_and_that_it_is_held(world: World) 
         ship=put("ship", "go"),
     )
     crew = Crew(world, plan)
-    name = await asked(crew, plan)
+    name = await asked(crew)
     ApprovalQueue(crew.store).decide(name, Approval(True, by="ann"))
     await crew.work()
     crew.commands.pause("job", by="ann")
@@ -569,7 +598,7 @@ async def test_a_copy_knows_what_was_approved_and_that_it_is_held(world: World) 
 async def test_what_was_asked_for_is_done_in_the_store_that_it_was_copied_to(world: World) -> None:
     plan = steps(ask={"wait": {"approval": "ship?"}}, ship=put("ship", "ask"))
     crew = Crew(world, plan)
-    request = await asked(crew, plan)  # one has begun, by carl
+    request = await asked(crew)  # one has begun, by carl
     crew.start(id="later", inputs={"n": 2})  # and one has not
     there = world.store.with_name("copied")
     command = [sys.executable, "-m", "rollcage", "copy", "--from", str(world.store), "--to"]

@@ -1,7 +1,7 @@
 """Approvals that a plan waits for, in the store's queue: `rollcage approve ID` decides there.
 
 A request is bound to its execution, its step, the plan and the inputs: of another plan, or asked
-with other words, it is another request.
+with other words, it is another request. After a rollback, it is another one, too.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Approvals:
         inputs: by name, the digest of what it was given.
         requested_by: for whom it runs: they can't approve.
         clock: the time now (Unix, ns).
+        anew: of an execution that was rolled back and is run again, see `Execution.anew`: what was
+            approved before that does not count.
     """
 
     store: Store
@@ -45,6 +47,7 @@ class Approvals:
     inputs: Mapping[str, str]
     requested_by: str
     clock: Callable[[], int]
+    anew: str = ""
 
     def ask(self, step: str, question: str, wait: Wait, *, run: str) -> Queued:
         """The request of a step, put into the queue where it is not there yet.
@@ -67,6 +70,7 @@ class Approvals:
 
     def _request(self, step: str, question: str, wait: Wait, run: str) -> ApprovalRequest:
         bound = ["rollcage workflow approval", self.execution, step, question, self.digest]
+        bound += [self.anew] if self.anew else []
         identity = sha256(jcs([*bound, dict(sorted(self.inputs.items()))])).hexdigest()
         args = {"question": question, "plan": self.plan, "execution": self.execution, "step": step}
         now = self.clock() // 1000

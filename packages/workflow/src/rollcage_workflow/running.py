@@ -362,14 +362,14 @@ class _Attempt:
     async def _through(self, session: Session) -> Any:
         plan = self.checked.plan
         digests = _digests(self.store, self.inputs, self.given)
-        by = str(self.options.get("actor") or self.id)
+        by, anew = str(self.options.get("actor") or self.id), self.before.anew
         interpreter = Interpreter(
             session,
             Signals(self.store, self.id, keeps=not self.is_fork),
             self.clock,
             self.patience,
             self.on_step,
-            Approvals(self.store, self.id, plan.name, plan.digest, digests, by, self.clock),
+            Approvals(self.store, self.id, plan.name, plan.digest, digests, by, self.clock, anew),
             self.ends,
             self.rows,
             self.given,
@@ -377,6 +377,8 @@ class _Attempt:
         fields = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
         fields["digests"] = digests
         fields["rows"] = self.rows
+        if anew:
+            fields["anew"] = anew
         if self.start:
             fields |= {"start": self.start, "given": self.given}
         await session.arun(PLAN, fields, nothing)

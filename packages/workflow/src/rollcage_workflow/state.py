@@ -51,6 +51,7 @@ class Execution:
         rows: by block of the plan, whether its steps are calls one after the other.
         start: the step that it started at; empty where that was the first.
         given: the results of the steps before that.
+        anew: the attempt whose rollback it began anew after, or would; empty where it never did.
         output: of a completed one.
         error: of a failed one: `step`, `type` and `message`.
         rolls_back: whether what a failed one did is to be undone.
@@ -71,6 +72,7 @@ class Execution:
     rows: Mapping[str, bool] = dataclasses.field(default_factory=dict[str, bool])
     start: str = ""
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    anew: str = ""
     output: Any = None
     error: Any = None
     rolls_back: bool = False
@@ -109,7 +111,10 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
     hold = Holds(store, id).read()
     if found is None:
         return Execution(id) if hold is None else Execution(id, hold.kind, waits=str(hold))
-    return _status_of(store, found, runs, hold)
+    state = _status_of(store, found, runs, hold)
+    return (
+        dataclasses.replace(state, anew=found.planned.id) if _all_undone(found.planned) else state
+    )
 
 
 def as_of(store: Store, run: str, id: str) -> Execution:  # noqa: A002
@@ -172,6 +177,7 @@ def _status_of(
         rows=plan.get("rows") or {},
         start=str(plan.get("start", "")),
         given=plan.get("given") or {},
+        anew=str(plan.get("anew", "")),
         output=ended.get("output"),
         error=ended.get("error"),
         rolls_back=bool(ended.get("rollback")),
