@@ -468,8 +468,10 @@ async def test_a_cancelled_one_keeps_what_it_did_where_nothing_else_is_asked_for
     crew = Crew(world, plan)
     crew.start()
     await crew.work()
-    assert crew.commands.cancel("job", by="ann", reason="enough").status == "cancelled"
     world.signal("go", 1)
+    assert crew.commands.cancel("job", by="ann", reason="enough").status == "cancelled"
+    with pytest.raises(WorkflowError, match="it is cancelled, and takes no signal"):
+        world.signal("go", 2)
     await crew.work()
     assert crew.job().status == "cancelled"
     assert world.standing == {"a": 1}

@@ -171,6 +171,21 @@ async def test_a_signal_is_sent_once_under_one_key(world: World) -> None:
     assert world.standing == {"p1": 1, "p2": 1}
 
 
+async def test_one_that_is_over_takes_no_signal(world: World) -> None:
+    plan = steps(go={"wait": {"signal": "go"}}, fails={"call": "look", "after": ["go"]})
+    signals = Signals(open_store(world.store), "job")
+    assert signals.send("go", 1, by="ann", once="k")
+    plan["steps"]["fails"]["args"] = {"fails": True}
+    with pytest.raises(ValueError, match="no "):
+        await world.attempt(plan)
+    assert signals.send("go", 2, by="ann")  # it may be run once more
+    plan["steps"]["fails"]["args"] = {}
+    assert (await world.attempt(plan, again=True)).status == "completed"
+    with pytest.raises(WorkflowError, match="'job' is over: it is completed, and takes no signal"):
+        signals.send("go", 3, by="ann")
+    assert not signals.send("go", 1, by="ann", once="k")
+
+
 async def test_many_that_send_at_once_leave_no_gap(world: World) -> None:
     await world.attempt(steps(r=ROUNDS))
     one_store = open_store(world.store)

@@ -14,6 +14,7 @@ from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.expressions import is_finite
 from rollcage_workflow.holds import prefix_of
 from rollcage_workflow.orders import Commands
+from rollcage_workflow.state import execution
 
 __all__ = ["Signals"]
 
@@ -58,7 +59,7 @@ class Signals:
             Whether it was sent; False where that was done under the same `once` before.
 
         Raises:
-            WorkflowError: it has no such form.
+            WorkflowError: it has no such form, or the execution is over and takes none any more.
             StoreError: it can't be kept.
         """
         if _NAME.fullmatch(name) is None:
@@ -73,6 +74,7 @@ class Signals:
             raise WorkflowError(f"the data of signal {name} is no JSON: {error}") from None
         if len(written) > _MOST_BYTES:
             raise WorkflowError(f"the data of signal {name} is longer than {_MOST_BYTES} bytes")
+        self._check_takes(name, once)
         is_new = self._put(name, written, once)
         Commands(self._store).wake(self._execution)
         return is_new
@@ -98,6 +100,18 @@ class Signals:
             raise self._broken(name, number)
         return {"data": sent["data"], "by": str(sent["by"]), "time": int(sent["time"]),
                 "number": number}  # fmt: skip
+
+    def _check_takes(self, name: str, once: str) -> None:
+        """Refuse what no wait will ever take, unless it was sent before under the same `once`."""
+        found = execution(self._store, self._execution)
+        if not found.is_over or found.error:  # one that failed may be run once more
+            return
+        sent = range(1, self._end(name)) if once else ()
+        if not any(self._is_once(name, number, once) for number in sent):
+            raise WorkflowError(
+                f"the execution {self._execution!r} is over: it is {found.status}, and takes no "
+                f"signal {name}"
+            )
 
     def _put(self, name: str, written: bytes, once: str) -> bool:
         number = 1 if once else self._end(name)
