@@ -47,8 +47,8 @@ ADAPTER = [
     "is_tuple", "mcp_blocks", "mcp_content",
     "mcp_definition", "mcp_definitions", "mcp_failure", "model_contract",
     "model_request", "offered", "option", "plain_body", "refuse_bare", "refuses_unguarded",
-    "register_parts", "required_contract", "session_here", "slot_of", "step_here", "subclass",
-    "swapped", "type_hints", "watch_methods",
+    "register_parts", "required_contract", "session_here", "slot_of", "step_here", "stepped",
+    "subclass", "swapped", "type_hints", "watch_methods",
 ]  # fmt: skip
 TRACE = [
     "CHAIN_START", "FORMAT", "REPLAYED", "STAND_IN", "STATES", "TAG", "AskedApproval", "Native",

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import weakref
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -25,7 +25,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from rollcage import Session
-from rollcage.adapter import WorkAttempt, is_object, session_here
+from rollcage.adapter import WorkAttempt, is_object, session_here, stepped
 
 from rollcage_langchain.levels import Level, levels_of, read_levels, step_of, tasks_of
 from rollcage_langchain.private import INTERRUPT, UNFINISHED, attempt_in, checkpointer_in
@@ -37,8 +37,8 @@ _log: Final = logging.getLogger("rollcage")
 _NOTED: Final = 1024  # tasks of which it is known how often they were begun
 
 Stored = CheckpointTuple | None
-Looking = Generator[RunnableConfig, Stored, bool]
-"""Decides by what is stored: gives the config of a checkpoint, and is sent what there is of it."""
+Read = Callable[[RunnableConfig], Awaitable[Stored]]
+"""What a checkpointer holds for a config; a sync one is read at once, and never waits."""
 
 
 def follow_checkpoints(session: Session) -> None:
@@ -256,48 +256,46 @@ class _Place:
 
     def held(self, places: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
         """Those of the places at which everything is done."""
+
+        async def read(config: RunnableConfig) -> Stored:
+            return self._saver.get_tuple(config)
+
         done: list[tuple[str, str]] = []
-        looking = self._held(places, done)
-        found: Stored = None
         with contextlib.suppress(asyncio.InvalidStateError):  # it is to be awaited, in this thread
-            while (config := _next(looking, found)) is not None:
-                found = self._saver.get_tuple(config)
+            stepped(self._held(places, done, read))
         return frozenset(done)
 
     async def aheld(self, places: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
         """The same with a checkpointer that is awaited."""
         done: list[tuple[str, str]] = []
-        looking = self._held(places, done)
-        found: Stored = None
-        while (config := _next(looking, found)) is not None:
-            found = await self._saver.aget_tuple(config)
+        await self._held(places, done, self._saver.aget_tuple)
         return frozenset(done)
 
     # --- looking, sync and async -----------------------------------------------------------------
 
-    def _held(
-        self, places: Iterable[tuple[str, str]], done: list[tuple[str, str]]
-    ) -> Generator[RunnableConfig, Stored, None]:
+    async def _held(
+        self, places: Iterable[tuple[str, str]], done: list[tuple[str, str]], read: Read
+    ) -> None:
         places = [*places]
         for thread in {thread for thread, _ in places}:
             self._memory.goes_on(thread, self._saver)
         for each in self._at:  # before anything is run from here
-            yield from self._kept(self.conversation, each)
+            await self._kept(self.conversation, each, read)
         ahead: set[str] = set()  # threads whose next recorded step is still to come
         for thread, place in places:
             namespace, _, at = place.rpartition("@")
             recorded = read_levels(namespace, at)
             if not recorded or thread in ahead:
                 continue
-            if (yield from self._is_done(thread, recorded)):
+            if await self._is_done(thread, recorded, read):
                 done.append((thread, place))
             elif thread != self.conversation:
                 ahead.add(thread)
             elif recorded[0].checkpoint != self._at[0].checkpoint:
-                yield from self._look_for(recorded[0])
+                await self._look_for(recorded[0], read)
                 return  # of a superstep that is still to come, and so is all that was after it
 
-    def _is_done(self, thread: str, recorded: Sequence[Level]) -> Looking:
+    async def _is_done(self, thread: str, recorded: Sequence[Level], read: Read) -> bool:
         here = self._at if thread == self.conversation else ()
         shared = 0
         while shared < min(len(here), len(recorded)) and here[shared] == recorded[shared]:
@@ -306,50 +304,52 @@ class _Place:
         if beside and here[shared].checkpoint != recorded[shared].checkpoint:
             its = recorded[shared]
             if (thread, its.graph, its.checkpoint) not in self._memory.kept:
-                return (yield from self._descends(thread, here[shared], its.checkpoint))
+                return await self._descends(thread, here[shared], its.checkpoint, read)
         for i, its in enumerate(recorded[shared:], shared):
             inside = i > shared or not beside
             if inside and (i == 0 or its.checkpoint != recorded[i - 1].checkpoint):
-                stored = yield _config(thread, its.graph)  # another thread, or a task's own graph
+                stored = await read(
+                    _config(thread, its.graph)
+                )  # another thread, or a task's own graph
                 if stored is None:
                     return False
                 latest = its._replace(checkpoint=_id(stored.config))
                 if latest.checkpoint != its.checkpoint:
-                    return (yield from self._descends(thread, latest, its.checkpoint))
-            if its.task.rpartition(":")[2] in (yield from self._kept(thread, its)):
+                    return await self._descends(thread, latest, its.checkpoint, read)
+            if its.task.rpartition(":")[2] in await self._kept(thread, its, read):
                 return True
         return False
 
-    def _look_for(self, level: Level) -> Generator[RunnableConfig, Stored, None]:
+    async def _look_for(self, level: Level, read: Read) -> None:
         """Find out whether a checkpoint was stored at all."""
         place = self.conversation, level.graph, level.checkpoint
         if place not in self._memory.lost:
-            stored = yield _config(*place)
+            stored = await read(_config(*place))
             self._memory.lost[place] = stored is None
 
-    def _kept(self, thread: str, level: Level) -> Generator[RunnableConfig, Stored, frozenset[str]]:
+    async def _kept(self, thread: str, level: Level, read: Read) -> frozenset[str]:
         """The ids of the tasks of a superstep whose writes are kept."""
         place = thread, level.graph, level.checkpoint
         known = self._memory.kept.get(place)
         if known is None:
-            stored = yield _config(thread, level.graph, level.checkpoint)
+            stored = await read(_config(thread, level.graph, level.checkpoint))
             writes = (stored.pending_writes or ()) if stored is not None else ()
             known = frozenset(task for task, channel, _ in writes if channel not in UNFINISHED)
             self._memory.kept[place] = known
         return known
 
-    def _descends(self, thread: str, level: Level, ancestor: str) -> Looking:
+    async def _descends(self, thread: str, level: Level, ancestor: str, read: Read) -> bool:
         """Whether a checkpoint comes, directly or not, from another one."""
         parents, at = self._memory.parents, level.checkpoint
         while True:
             place = thread, level.graph, at
             before = parents.get(place)
             if before is None:
-                stored = yield _config(thread, level.graph, at)
+                stored = await read(_config(thread, level.graph, at))
                 if stored is not None:
                     before = parents[place] = _id(stored.parent_config)
                 elif at == level.checkpoint:  # not stored yet: it comes from the latest one that is
-                    stored = yield _config(thread, level.graph)
+                    stored = await read(_config(thread, level.graph))
                     before = _id(stored.config) if stored is not None else ""
             if before in ("", None, ancestor):
                 return before == ancestor
@@ -360,13 +360,6 @@ def _config(thread: str, graph: str, checkpoint: str = "") -> RunnableConfig:
     """Of a checkpoint; without one, of the latest that is stored."""
     given = {"thread_id": thread, "checkpoint_ns": graph}
     return {"configurable": given | ({"checkpoint_id": checkpoint} if checkpoint else {})}
-
-
-def _next(looking: Generator[RunnableConfig, Stored, None], found: Stored) -> RunnableConfig | None:
-    try:
-        return looking.send(found)
-    except StopIteration:
-        return None
 
 
 def _id(config: RunnableConfig | None) -> str:

@@ -67,6 +67,7 @@ from rollcage.replay.ahead import WorkAttempt
 from rollcage.session.current import step_here
 from rollcage.session.importing import import_session, imported_run
 from rollcage.session.scope import Asked, asking, call_id_here, facade_here
+from rollcage.step.waiting import stepped
 from rollcage.values.answer import Answer, ToolRequest
 from rollcage.values.codec import NOT_RECORDED
 
@@ -145,6 +146,7 @@ __all__ = [
     "session_here",
     "slot_of",
     "step_here",
+    "stepped",
     "subclass",
     "swapped",
     "type_hints",
