@@ -77,6 +77,7 @@ steps:
   t: {value: 1, next: {to: a, when: "=true", most: 2}}
   u: {value: 1, after: [feetch]}
   v: {value: 1, when: "=inputs.week"}
+  w: {wait: {signal: go}, timeout: 3}
 """
 FOUND = [
     (5, "unknown_tool", "did you mean 'fetch'?"),
@@ -100,6 +101,7 @@ FOUND = [
     (24, "bad_jump", "t does not come after a"),
     (25, "unknown_step", "there is no step 'feetch'"),
     (26, "wrong_type", "a condition is true or false"),
+    (27, "bad_timeout", "put it into a race with a member {wait: {seconds: …}}"),
 ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from rollcage import Approval, Session, compensate, open_store, tool
 from rollcage.errors import ApprovalInvalid
 from rollcage.gate import ApprovalQueue
-from rollcage_workflow import execution, executions, inputs, running
+from rollcage_workflow import check, execution, executions, inputs, running
 from rollcage_workflow.engine import worker
 from rollcage_workflow.engine.reconcile import reconcile
 from rollcage_workflow.errors import ExecutionFailed, WorkflowError
@@ -210,6 +210,25 @@ async def test_a_signal_that_comes_while_an_attempt_ends_is_not_lost(
     assert crew.job().status == "waiting"
     await crew.work()
     assert crew.job().status == "completed"
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+async def test_a_time_limit_ends_what_waits_for_a_signal(world: World, is_inside: bool) -> None:
+    waits = {"a": put("a"), "go": {"wait": {"signal": "go"}, "after": ["a"]}}
+    inner = {"name": "inner", "steps": waits, "time_limit": 600}
+    plan = {"name": "plan", "steps": {"s": {"workflow": "inner"}}} if is_inside else inner
+    checked = check({**plan, "on_failure": "rollback"}, world.tools, {"inner": inner})
+    crew = Crew(world, checked)
+    crew.start(plan["name"])
+    await crew.work()
+    assert (crew.job().status, world.standing, crew.due()) == ("waiting", {"a": 1}, [])
+    clock = {"clock": lambda: time.time_ns() + 601 * 10**9}
+    await Crew(world, checked, later=599).work()
+    assert crew.job().attempts == 1
+    await Crew(world, checked, later=601, session=clock).work()
+    assert crew.job().status == "rolled_back"
+    assert "took longer than 600 s" in crew.job().error["message"]
+    assert not world.standing
 
 
 APPROVED = steps(

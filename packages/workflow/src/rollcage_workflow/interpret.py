@@ -106,15 +106,20 @@ class Interpreter:
         began = await self.reached("")
         if self.session.fork is not None:  # what was recorded took its time before
             began = self.now()
-        timeout = asyncio.timeout(began + limit - self.now())
+        ends = began + limit
+        timeout = asyncio.timeout(ends - self.now())
         try:
             async with timeout:
                 return await self.block(checked.graph, place)
         except TimeoutError:
             if not timeout.expired():
                 raise
-            what = path.removesuffix(".") or "the execution"
-            raise StepFailed(f"{what} took longer than {limit:g} s") from None
+        except Waits as waits:
+            if self.now() < ends:  # the next attempt is made by then, to end it
+                until = ends if waits.until is None else min(ends, waits.until)
+                raise Waits(waits.reasons, until, waits.approvals) from None
+        what = path.removesuffix(".") or "the execution"
+        raise StepFailed(f"{what} took longer than {limit:g} s")
 
     def now(self) -> float:
         """The time now (Unix, seconds)."""

@@ -185,6 +185,16 @@ def _retried(checking: Checking, node: Node, path: Path) -> None:
         checking.find((*path, "retry"), "bad_retry", message)
 
 
+def _timed(checking: Checking, step: PlanStep, path: Path) -> None:
+    """Refuse a time limit that would never end anything."""
+    if step.timeout is not None and step.wait is not None:
+        message = (
+            "a wait takes no time of an attempt, so this would not end it: put it into a race with "
+            "a member {wait: {seconds: …}}; an approval has expires:"
+        )
+        checking.find((*path, "timeout"), "bad_timeout", message)
+
+
 def step(
     checking: Checking,
     name: str,
@@ -206,6 +216,7 @@ def step(
     node = Node(name, step, before)
     node, shape = KINDS[step.kind].check(checking, node, path, around)
     _retried(checking, node, path)
+    _timed(checking, step, path)
     if step.on_failure == "keep":
         shape = table({"ok": Shape.of({"type": "boolean"}), "value": shape, "error": ANY})
         shape = Shape.of({**shape.schema, "required": ["ok"]})
