@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphInterrupt
@@ -30,7 +30,6 @@ from rollcage_langchain.turns import agent_name, answered_in, messages_in, turn_
 __all__ = ["Answer", "Hook", "tool_node_wrappers"]
 
 Answer = ToolMessage | Command[Any]
-T = TypeVar("T")
 
 
 def tool_node_wrappers(
@@ -57,12 +56,11 @@ def tool_node_wrappers(
     return {"wrap_tool_call": hook.call, "awrap_tool_call": hook.acall}
 
 
-def _refusal(request: ToolCallRequest, error: Exception) -> ToolMessage:
-    """The error message that answers a call that did not run."""
-    call = request.tool_call
-    return ToolMessage(
-        content=str(error), name=call["name"], tool_call_id=call["id"], status="error"
-    )
+class _Call:
+    """A tool call on its way: the request that is handed on, and what answered it."""
+
+    request: ToolCallRequest
+    answer: Any
 
 
 class Hook:
@@ -86,25 +84,17 @@ class Hook:
 
     def call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
         """Place a tool call; answer it where it is refused, end the graph where that halts."""
-        with self.ending(request.tool_call["id"] or ""):
-            try:
-                guarded, placed = self._placed(request)
-                with placed, self._recorded(guarded) as answered:  # pyright: ignore[reportUnknownVariableType] - a framework's own data
-                    return answered(handler(guarded))  # pyright: ignore[reportUnknownVariableType] - a framework's own data
-            except REFUSED as error:
-                return _refusal(request, error)
+        with self._placed(request) as call:
+            call.answer = handler(call.request)
+        return call.answer
 
     async def acall(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
     ) -> Any:
         """The same in asyncio."""
-        with self.ending(request.tool_call["id"] or ""):
-            try:
-                guarded, placed = self._placed(request)
-                with placed, self._recorded(guarded) as answered:  # pyright: ignore[reportUnknownVariableType] - a framework's own data
-                    return answered(await handler(guarded))  # pyright: ignore[reportUnknownVariableType] - a framework's own data
-            except REFUSED as error:
-                return _refusal(request, error)
+        with self._placed(request) as call:
+            call.answer = await handler(call.request)
+        return call.answer
 
     @contextlib.contextmanager
     def asked(self, messages: Iterable[Any]) -> Generator[None]:
@@ -144,44 +134,44 @@ class Hook:
         elif self.session.halted is not None:
             raise GraphInterrupt from self.session.halted
 
-    def _placed(
-        self, request: ToolCallRequest
-    ) -> tuple[ToolCallRequest, contextlib.AbstractContextManager[None]]:
-        """The request with a guarded tool, and what lets the call stand in its turn and slot."""
-        request = self._request(
-            tool_call=request.tool_call,
-            tool=request.tool,
-            state=request.state,
-            runtime=request.runtime,  # pyright: ignore[reportUnknownMemberType] - a framework's own data
-        )
-        self.session.seen({"": answered_in(messages_in(request.state, self._messages_key))})
-        turn, slot = turn_and_slot(request, self._messages_key)
-        call_id = request.tool_call["id"] or ""
-        return request, self.session.place(
-            turn=turn, slot=slot, agent=agent_name(), call_id=call_id, ask=self._ask
-        )
-
     @contextlib.contextmanager
-    def _recorded(self, request: ToolCallRequest) -> Generator[Callable[[T], T]]:
-        """Put the call on record where it is refused before it comes to its tool's body.
+    def _placed(self, request: ToolCallRequest) -> Generator[_Call]:
+        """Around a tool call: its tool is guarded, and it stands in its turn and slot.
 
-        LangChain answers a call whose tool does not exist with an error message; so does a
-        middleware that refuses one itself. Of arguments that do not pass, the tool itself says so.
+        One that is refused before it comes to its tool's body is put on record. LangChain answers a
+        call whose tool does not exist with an error message; so does a middleware that refuses one
+        itself. Of arguments that do not pass, the tool itself says so.
         """
-        call, tool = request.tool_call, request.tool
-        with asking(call["args"]) as asked, refusing_bare(self.session):
-
-            def answered(answer: T) -> T:
-                is_error = isinstance(answer, ToolMessage) and answer.status == "error"
-                if is_error and not asked.reached:
-                    contract = None if tool is None else guarded_contract(tool)
-                    message: Any = answer
-                    self.session.refused(
-                        contract or call["name"], call["args"], reason=str(message.content)
-                    )
-                return answer
-
-            yield answered
+        issued = request.tool_call
+        call_id = issued["id"] or ""
+        with self.ending(call_id):
+            call = _Call()
+            try:
+                call.request = guarded = self._request(
+                    tool_call=issued,
+                    tool=request.tool,
+                    state=request.state,
+                    runtime=request.runtime,  # pyright: ignore[reportUnknownMemberType] - a framework's own data
+                )
+                self.session.seen({"": answered_in(messages_in(request.state, self._messages_key))})
+                turn, slot = turn_and_slot(guarded, self._messages_key)
+                place = self.session.place(
+                    turn=turn, slot=slot, agent=agent_name(), call_id=call_id, ask=self._ask
+                )
+                with place, asking(issued["args"]) as asked, refusing_bare(self.session):
+                    yield call
+                    answer = call.answer
+                    is_error = isinstance(answer, ToolMessage) and answer.status == "error"
+                    if is_error and not asked.reached:
+                        tool = guarded.tool
+                        contract = None if tool is None else guarded_contract(tool)
+                        self.session.refused(
+                            contract or issued["name"], issued["args"], reason=str(answer.content)
+                        )
+            except REFUSED as error:
+                call.answer = ToolMessage(
+                    content=str(error), name=issued["name"], tool_call_id=call_id, status="error"
+                )
 
 
 def _guarding(tools: LateTools) -> type[ToolCallRequest]:

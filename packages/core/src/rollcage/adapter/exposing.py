@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
+from rollcage.adapter.guards import GuardedTool, guard_of
 from rollcage.contract.contract import Contract
 from rollcage.errors import ContractError
 from rollcage.session.session import Session
@@ -14,19 +15,14 @@ __all__ = ["expose", "exposes", "guarded_contract"]
 
 _log: Final = logging.getLogger("rollcage")
 
-_GUARD: Final = "__rollcage_guard__"
-
 
 def guarded_contract(tool: Any) -> Contract | None:
     """The contract by which an adapter guards a framework's tool; None where none does.
 
     It is what `rollcage_governance.Registry.propose` takes for a tool that a framework made itself.
     """
-    for holder in (tool, getattr(tool, "func", None), getattr(tool, "coroutine", None)):
-        contract = getattr(getattr(holder, _GUARD, None), "contract", None)
-        if isinstance(contract, Contract):
-            return contract
-    return None
+    guard = guard_of(tool)
+    return guard.contract if isinstance(guard, GuardedTool) else None
 
 
 def expose(session: Session, tools: Iterable[Any]) -> None:
