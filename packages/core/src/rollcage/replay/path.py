@@ -23,6 +23,7 @@ __all__ = ["DECIDED", "LAZY", "Entry", "LazyFields", "Path", "Status", "Taken"]
 
 Status = Literal["ok", "error", "unknown", "not_started", "blocked"]
 UNKNOWN: Final[dict[str, Any]] = {"status": "unknown"}
+WRITES: Final = ("write", "scope")
 UNKNOWN_DIGEST: Final = sha256(b'{"status":"unknown"}').hexdigest()
 
 
@@ -120,7 +121,7 @@ class Entry:
     @property
     def has_effect(self) -> bool:
         """Whether it changed the world, or may have."""
-        changes = self.effect in ("write", "scope") and self.status in ("ok", "unknown")
+        changes = self.effect in WRITES and self.status in ("ok", "unknown")
         return changes and not self.undone
 
     @property
@@ -177,28 +178,31 @@ class Path:
         self._fingerprints: set[str] | None = None
         self._reached: list[int] | None = None  # by position, the latest turn up to there
         queues, remaining = self._queues, self._remaining
+        gone: set[int] = set()
+        ahead = 0
         for entry in entries:  # a hundred thousand of them, maybe
+            key, status = entry.key, entry.status
+            if not was_undone and (entry.undone or entry.abandoned):
+                gone.add(entry.position)
             if entry.past or (entry.undone and not was_undone):
                 taken.used.add(entry)
                 continue
             if entry.abandoned and not was_undone:
-                self.ahead += entry.has_effect
+                ahead += entry.has_effect
                 continue
-            queue = queues.get(entry.key)
+            queue = queues.get(key)
             if queue is None:
-                queues[entry.key] = [entry]
+                queues[key] = [entry]
             else:
                 queue.append(entry)
-            if entry.decided is not None and entry.decided.get("asked", entry.key) != entry.key:
+            if entry.decided is not None and entry.decided.get("asked", key) != key:
                 queues.setdefault(entry.decided["asked"], []).append(entry)
-            if strict or entry.effect in ("write", "scope"):
-                if entry.status == "blocked":
-                    continue
+            if (strict or entry.effect in WRITES) and status != "blocked":
                 at = entry.position
                 remaining[at] = remaining.get(at, 0) + 1
-                self.ahead += entry.has_effect
+                ahead += entry.has_effect
+        self.ahead = ahead
         self.length = max(remaining, default=-1) + 1
-        gone = {e.position for e in entries if (e.undone or e.abandoned) and not was_undone}
         while self.position in gone and self.exhausted():  # what the run did began after an undo
             self.position += 1
         # From here on in a queue, the earliest position that any entry holds at.
@@ -217,7 +221,7 @@ class Path:
         """Whether this step moves the world on."""
         if entry.status == "blocked":
             return False
-        return self._strict or entry.effect in ("write", "scope")
+        return self._strict or entry.effect in WRITES
 
     def find(self, key: str, start: int, slot: int, past: Collection[Entry] = ()) -> Entry | None:
         """The recorded step that stands for a call of a turn which started at position `start`.

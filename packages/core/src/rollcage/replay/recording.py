@@ -214,7 +214,7 @@ def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) ->
             continue
         if entry.kind == "model" and _holds(entry, offline=offline):
             recording.models.setdefault(entry.key, deque()).append(entry)
-        elif not strict and is_pure(entry) and entry.status in ("ok", "error"):
+        elif entry.effect == "pure" and not strict and is_pure(entry) and entry.is_settled:
             known = recording.pure.get(entry.key)
             if known is None or known.status == "error":
                 recording.pure[entry.key] = entry
@@ -226,8 +226,11 @@ def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) ->
                 entry
                 for entry in _with_ends(steps)
                 if entry.kind != "model"
-                and (strict or not is_pure(entry))
-                and _holds(entry, offline=offline)
+                and (strict or entry.effect != "pure" or not is_pure(entry))
+                and (
+                    (entry.effect == "write" and entry.status == "ok")
+                    or _holds(entry, offline=offline)
+                )
             ],
             recording.taken,
             strict=strict,
