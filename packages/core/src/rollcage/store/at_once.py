@@ -1,7 +1,7 @@
 """What an event loop may do itself: what waits for nobody, and for no disk.
 
-A session that begins in a store on a local disk needs a millisecond of it, and a thread for that
-would take another: it and the loop would only wait for the interpreter in turn. So the loop tries
+A session that begins or ends in a store on a local disk needs half a millisecond of it, and a
+thread for that would take as much again: it and the loop would only wait for the interpreter in turn. So the loop tries
 it first. Where a lock is taken, much is to be read, or the disk has to be waited for, it does not
 go on, and a thread does all of it instead.
 """
