@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 import sqlalchemy.event
 from rollcage import current_step
+from rollcage.contract.body import attach_body
 
 from tests.chaos import service
 from tests.chaos.place import Place
@@ -132,6 +133,7 @@ class Ledger:
             return _failing(fault, place, made, posts="url" in arguments)
 
         tool.__dict__["__wrapped__"] = noted
+        attach_body(tool, noted)
 
 
 def _failing(fault: Fault, place: Place, made: Callable[[], Any], *, posts: bool) -> Any:

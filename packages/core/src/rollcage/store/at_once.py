@@ -1,9 +1,9 @@
 """What an event loop may do itself: what waits for nobody, and for no disk.
 
 A session that begins or ends in a store on a local disk needs half a millisecond of it, and a
-thread for that would take as much again: it and the loop would only wait for the interpreter in turn. So the loop tries
-it first. Where a lock is taken, much is to be read, or the disk has to be waited for, it does not
-go on, and a thread does all of it instead.
+thread for that would take as much again: it and the loop would only wait for the interpreter in
+turn. So the loop tries it first. Where a lock is taken, much is to be read, or the disk has to be
+waited for, it does not go on, and a thread does all of it instead.
 """
 
 from __future__ import annotations
