@@ -13,7 +13,7 @@ from autogen_core.tools import FunctionTool
 from rollcage.adapter import guarding, plain_body, required_contract
 
 from rollcage_autogen.contracts import AnyTool
-from rollcage_autogen.endings import Answering, instead_of, linked
+from rollcage_autogen.endings import Answering, linked
 from rollcage_autogen.private import function_of, parameters_of, set_function
 
 __all__ = ["DeclaredTool", "function_call"]
@@ -40,15 +40,8 @@ class DeclaredTool(FunctionTool):
         self, args: Any, cancellation_token: CancellationToken, call_id: str | None = None
     ) -> Any:
         """Call it for an agent, which hears of whatever ends the call."""
-        running = self._answered(args, cancellation_token, call_id)
-        return Answering(running, self.name, cancellation_token)
-
-    async def _answered(self, args: Any, token: CancellationToken, call_id: str | None) -> Any:
-        try:
-            return await super().run_json(args, token, call_id)
-        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
-            instead = instead_of(error, None, self.name, token)
-        raise instead
+        call = super().run_json(args, cancellation_token, call_id)
+        return Answering(call, None, self.name, cancellation_token)
 
 
 def function_call(tool: AnyTool, args: Any, token: CancellationToken) -> functools.partial[Any]:

@@ -7,7 +7,7 @@ a value or an `Exception`: not of a cancellation, not of a `SystemExit`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from autogen_core import CancellationToken
@@ -78,36 +78,50 @@ async def _without_exits(call: Coroutine[Any, Any, Any]) -> tuple[Any, BaseExcep
         return None, error
 
 
-class Answering(Coroutine[Any, Any, Any]):
-    """A call on its way, which answers its token even where it was cancelled before it began.
+class Answering(Coroutine[Any, Any, Any], Generator[Any, Any, Any]):
+    """A call on its way, whatever ends it: see `instead_of`.
 
-    A task throws that cancellation into its coroutine before any line of it has run: no handler in
-    it could catch that.
+    It answers its token even where it was cancelled before it began: a task throws that
+    cancellation into its coroutine before any line of it has run, and no handler in it could catch
+    that.
     """
 
     def __init__(
-        self, call: Coroutine[Any, Any, Any], name: str, token: CancellationToken | None
+        self,
+        call: Coroutine[Any, Any, Any],
+        session: Session | None,
+        name: str,
+        token: CancellationToken | None,
     ) -> None:
         self._call = call
-        self._name = name
-        self._token = token
+        self._about = session, name, token
         self._began = False
 
     def send(self, value: Any) -> Any:
         """Go on; see `Coroutine`."""
         self._began = True
-        return self._call.send(value)
+        return self._stepped(self._call.send, value)
 
     def throw(self, *error: Any) -> Any:
         """Raise in it; see `Coroutine`."""
-        if not self._began and self._token is not None and self._token.is_cancelled():
+        _, name, token = self._about
+        if not self._began and token is not None and token.is_cancelled():
             self._call.close()
-            raise cancelled(self._name)
-        return self._call.throw(*error)
+            raise cancelled(name)
+        return self._stepped(self._call.throw, *error)
+
+    def _stepped(self, step: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return step(*given)
+        except StopIteration:
+            raise
+        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
+            instead = instead_of(error, *self._about)
+        raise instead
 
     def close(self) -> None:
         """Give it up; see `Coroutine`."""
         self._call.close()
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return self._call.__await__()
+        return self

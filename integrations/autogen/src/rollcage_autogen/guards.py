@@ -239,19 +239,15 @@ def _run_json(guard: _Guard, method: Callable[..., Any]) -> Callable[..., Any]:
     body = guard.method(method, "arun") if own else method
 
     async def call(self: Any, args: Any, token: CancellationToken, call_id: str | None) -> Any:
-        try:
-            with guard.asked(call_id, args):
-                return await body(self, args, token, call_id)
-        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
-            instead = instead_of(error, guard.session, guard.name, token)
-        raise instead
+        with guard.asked(call_id, args):
+            return await body(self, args, token, call_id)
 
     @functools.wraps(method)
     def run_json(
         self: Any, args: Any, cancellation_token: CancellationToken, call_id: str | None = None
     ) -> Answering:
         running = call(self, args, cancellation_token, call_id)
-        return Answering(running, guard.name, cancellation_token)
+        return Answering(running, guard.session, guard.name, cancellation_token)
 
     return run_json
 
