@@ -37,7 +37,7 @@ from rollcage.step.capture import (
     revived,
 )
 from rollcage.step.halts import diverged
-from rollcage.step.labelled import begin_stream, mark
+from rollcage.step.labelled import begin_stream, mark, noted
 from rollcage.step.metering import tally_begun, tally_ended
 from rollcage.step.outcomes import (
     NOT_STARTED,
@@ -89,6 +89,7 @@ def run_step(  # noqa: C901, PLR0912 - from top to bottom: each part of its own 
         verdict: what the gate says of it.
         is_async: what the body is; None: what the flow's drive is.
     """
+    answer: Returned | Raised
     if progress.tallied_by:
         tally_begun(progress)
     try:
@@ -106,17 +107,16 @@ def run_step(  # noqa: C901, PLR0912 - from top to bottom: each part of its own 
         progress.recorded = entry
         if step is None:
             assert entry is not None
-            return (yield from give_back(progress.call.contract, entry, setting))
+            return noted((yield from give_back(progress.call.contract, entry, setting)), progress)
         if entry is not None:
             begin_stream(progress)
-            return (yield from compared(admission, step, entry, body, setting))
+            return noted((yield from compared(admission, step, entry, body, setting)), progress)
         wait = setting.barrier and step.world_effect
         if wait:
             synced = yield Sync(step)
             if isinstance(synced, Raised):  # cancelled, or no disk: before anything happened
                 yield _not_started(progress, step)
                 return synced
-        answer: Returned | Raised
         if progress.stand_in is None and progress.consent.response is None:
             if progress.streamed:
                 begin_stream(progress)
@@ -136,7 +136,7 @@ def run_step(  # noqa: C901, PLR0912 - from top to bottom: each part of its own 
         yield settled if progress.labels is None else mark(settled, progress)
         if wait and isinstance(answer, Returned):
             answer = yield from _synced(answer)
-        return answer_on_record(step.call, settled.outcome, answer)
+        return noted(answer_on_record(step.call, settled.outcome, answer), progress)
     finally:
         if progress.tallied_by:
             tally_ended(progress)

@@ -37,7 +37,6 @@ from rollcage.gate import (
 )
 from rollcage.gate.verdict import stronger
 from rollcage.step.call import Progress
-from rollcage.step.labelled import labelled
 from rollcage.step.metering import Start, limited
 from rollcage.step.requests import Flow
 from rollcage.step.run_so_far import RunSoFar
@@ -278,9 +277,9 @@ class Gate:
         self, progress: Progress, verdict: Verdict, start: Start, run: str, *, streamed: bool
     ) -> Flow:
         """The flow of a call of `run`, with what is counted and noted around it."""
+        if progress.call.undoes is None:
+            progress.labels, progress.streamed = self.labels, streamed
         flow = self.counted(progress, verdict, start, run)
-        if self.labels is not None and progress.call.undoes is None:
-            flow = labelled(flow, progress, self.labels, streamed=streamed)
         if self.is_settling:
             flow = settling(flow, self._view(progress), verdict, self.settled)
         return flow

@@ -10,31 +10,12 @@ from typing import Final
 from rollcage.errors import ArgumentsInvalid, Blocked, CaptureFailed, Halt, SessionError
 from rollcage.gate.labels import Labels
 from rollcage.step.call import Progress
-from rollcage.step.requests import Flow, Raised, Returned, Settle
+from rollcage.step.requests import Raised, Returned, Settle
 
-__all__ = ["begin_stream", "labelled", "mark"]
+__all__ = ["begin_stream", "mark", "noted"]
 
 # The texts of these are not a tool's own.
 _OURS: Final = (ArgumentsInvalid, Blocked, CaptureFailed, Halt, SessionError)
-
-
-def labelled(flow: Flow, progress: Progress, labels: Labels, *, streamed: bool = False) -> Flow:
-    """Follow a call to its end and note what its result carries.
-
-    Args:
-        flow: of the call's step.
-        progress: of the call; `found` are the labels that its arguments had when it was decided.
-        labels: those of the run.
-        streamed: its value is the list of a stream's chunks, which are handed on before its end.
-    """
-    progress.labels, progress.streamed = labels, streamed
-    ended = yield from flow
-    carried = progress.carried
-    if carried is None:  # no end of it was written
-        carried = _carried(progress, labels)
-    if carried:
-        _note(progress, labels, carried, ended, streamed=streamed)
-    return ended
 
 
 def begin_stream(progress: Progress) -> None:
@@ -61,14 +42,22 @@ def _carried(progress: Progress, labels: Labels) -> frozenset[str]:
     return labels.carried(call.contract, call.kind, progress.found, recorded, progress.number)
 
 
+def noted(ended: Returned | Raised, progress: Progress) -> Returned | Raised:
+    """How a call has ended, live or replayed; what its result carries is noted for later ones."""
+    labels = progress.labels
+    if labels is not None:
+        carried = progress.carried
+        if carried is None:  # no end of it was written
+            carried = _carried(progress, labels)
+        if carried:
+            _note(ended, progress, labels, carried)
+    return ended
+
+
 def _note(
-    progress: Progress,
-    labels: Labels,
-    carried: frozenset[str],
-    ended: Returned | Raised,
-    *,
-    streamed: bool,
+    ended: Returned | Raised, progress: Progress, labels: Labels, carried: frozenset[str]
 ) -> None:
+    streamed = progress.streamed
     if isinstance(ended, Returned):
         value = ended.value
     elif streamed or isinstance(ended.error, _OURS) or not isinstance(ended.error, Exception):
