@@ -156,13 +156,14 @@ class Checkpoints:
 
     def waits(self) -> str | None:
         """Which threads wait for an answer, as the session is left."""
-        return self._waits_for([each.waits() for each in self._threads.values()])
+        return stepped(self._waits_by(_Thread.read))
 
     async def awaits(self) -> str | None:
         """The same with checkpointers that are awaited."""
-        return self._waits_for([await each.awaits() for each in self._threads.values()])
+        return await self._waits_by(_Thread.aread)
 
-    def _waits_for(self, found: Sequence[bool | None]) -> str | None:
+    async def _waits_by(self, read: Callable[[_Thread], Awaitable[Stored]]) -> str | None:
+        found = [await each.waits(read) for each in self._threads.values()]
         waiting = [
             repr(each.name)
             for each, waits in zip(self._threads.values(), found, strict=True)
@@ -185,34 +186,34 @@ class _Thread(NamedTuple):
     name: str
     saver: BaseCheckpointSaver[Any]
 
-    def waits(self) -> bool | None:
+    async def waits(self, read: Callable[[_Thread], Awaitable[Stored]]) -> bool | None:
         """Whether a task of it was interrupted and has not ended since; None: that is unknown."""
-        loop: Any = getattr(self.saver, "loop", None)
         try:
-            if isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running():
-                raise asyncio.InvalidStateError("its event loop has stopped")
-            return _waits(self.saver.get_tuple(_config(self.name, "")))
+            return _waits(await read(self))
         except Exception as error:  # noqa: BLE001 - of whatever stores it
-            return self._unreadable(error)
+            _log.warning(
+                "whether LangGraph's thread %r waits for an answer can't be read as the session is "
+                "left, so its run does not end paused: close the checkpointer after the session, "
+                "and leave the session of an async one by `async with`: %s (%s)",
+                self.name,
+                type(self.saver).__name__,
+                repr(error),
+            )
+            return None
 
-    async def awaits(self) -> bool | None:
+    async def read(self) -> Stored:
+        """Its latest checkpoint, read at once."""
+        loop: Any = getattr(self.saver, "loop", None)
+        if isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running():
+            raise asyncio.InvalidStateError("its event loop has stopped")
+        return self.saver.get_tuple(_config(self.name, ""))
+
+    async def aread(self) -> Stored:
         """The same with a checkpointer that is awaited."""
         try:
-            return _waits(await self.saver.aget_tuple(_config(self.name, "")))
+            return await self.saver.aget_tuple(_config(self.name, ""))
         except NotImplementedError:  # it is sync
-            return self.waits()
-        except Exception as error:  # noqa: BLE001 - of whatever stores it
-            return self._unreadable(error)
-
-    def _unreadable(self, error: Exception) -> None:
-        _log.warning(
-            "whether LangGraph's thread %r waits for an answer can't be read as the session is "
-            "left, so its run does not end paused: close the checkpointer after the session, and "
-            "leave the session of an async one by `async with`: %s (%s)",
-            self.name,
-            type(self.saver).__name__,
-            repr(error),
-        )
+            return await self.read()
 
 
 def _waits(stored: Stored) -> bool:

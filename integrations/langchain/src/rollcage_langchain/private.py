@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from langchain_core.tools import BaseTool, ToolException
 from rollcage.adapter import is_object
@@ -20,7 +20,6 @@ __all__ = [
     "NATIVE_STREAMS",
     "UNFINISHED",
     "VALIDATES",
-    "TaskAttempt",
     "attempt_in",
     "checkpointer_in",
     "mcp_error",
@@ -78,15 +77,11 @@ def checkpointer_in(configurable: Mapping[str, Any]) -> Any:
     return configurable.get("__pregel_checkpointer")
 
 
-class TaskAttempt(NamedTuple):
-    """Which attempt at a task of a graph this is."""
+def attempt_in(configurable: Any) -> tuple[Any, int] | None:
+    """Which attempt at the task around this is; None outside of a graph.
 
-    counters: Any  # of the graphs that it runs: those of a retry are the same, of a resume new
-    number: int
-
-
-def attempt_in(configurable: Any) -> TaskAttempt | None:
-    """The attempt at the task around; None outside of a graph.
+    The counters of the graphs that the task runs (those of a retry are the same, of a resume new),
+    and the attempt's number.
 
     `__pregel_scratchpad` and `__pregel_runtime`: a task does not show whether it was resumed, and
     the runtime is handed to nodes alone, not to what these call.
@@ -95,7 +90,7 @@ def attempt_in(configurable: Any) -> TaskAttempt | None:
     if pad is None:
         return None
     info = getattr(configurable.get("__pregel_runtime"), "execution_info", None)
-    return TaskAttempt(pad.subgraph_counter, getattr(info, "node_attempt", 1))
+    return pad.subgraph_counter, getattr(info, "node_attempt", 1)
 
 
 def mcp_error(text: str) -> ToolException:

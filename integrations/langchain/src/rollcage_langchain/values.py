@@ -154,6 +154,7 @@ def register() -> None:
 
 THIS_CALL: Final = "(this call)"
 """What the trace holds where a tool's own message names the call that it answers."""
+_ANSWERS: Final = (ToolMessage, Command)
 
 
 def relabel(value: Any, old: str, new: str) -> Any:
@@ -161,14 +162,9 @@ def relabel(value: Any, old: str, new: str) -> Any:
 
     Looks into a `ToolMessage`, a `Command` or a list of them; all else comes back untouched.
     """
-    if not old or not new:
-        return value
-    listed = is_list(value) and any(_is_answer(each) for each in value)
-    return _relabel(value, old, new) if listed or _is_answer(value) else value
-
-
-def _is_answer(value: Any) -> bool:
-    return isinstance(value, ToolMessage) or _is_command(value)
+    given = value if is_list(value) else [value]
+    answers = old and new and any(isinstance(each, _ANSWERS) for each in given)
+    return _relabel(value, old, new) if answers else value
 
 
 def _is_command(value: Any) -> TypeGuard[Command[Any]]:
