@@ -82,7 +82,7 @@ def is_mcp(workbench: Any) -> TypeGuard[McpWorkbench]:
 
 
 class McpTools:
-    """What the server of a workbench lists, live or recorded.
+    """What the server of a workbench lists, live or recorded (`listing`).
 
     Args:
         workbench: as the user has it.
@@ -95,24 +95,16 @@ class McpTools:
 
     def __init__(self, workbench: McpWorkbench, session: Session, server: str) -> None:
         self._workbench = workbench
-        self._listing = McpListing.of(session, server, workbench.server_params)
+        self.listing = McpListing.of(session, server, workbench.server_params)
 
     async def schemas(self) -> list[ToolSchema]:
         """The tools of the workbench, as the workbench itself would show them."""
         from mcp.types import ListToolsResult
 
-        definitions = await self._listing.atools(self._ask)
+        definitions = await self.listing.atools(self._ask)
         listed = ListToolsResult.model_validate({"tools": definitions})
         schemas: list[ToolSchema] = await as_listed(self._workbench, listed).list_tools()
         return schemas
-
-    def claim(self, names: list[str]) -> None:
-        """See `McpListing.claim`."""
-        self._listing.claim(names, 'declare it under another: contracts={"…": {"name": "…"}}')
-
-    def forget(self) -> None:
-        """Ask the server again next time."""
-        self._listing.forget()
 
     async def _ask(self) -> list[dict[str, Any]]:
         if not is_connected(self._workbench):

@@ -146,7 +146,10 @@ class RollcageWorkbench(StaticStreamWorkbench):
             schemas: list[ToolSchema] = await self._inner.list_tools()
             return schemas
         schemas = await self._mcp.schemas()
-        self._mcp.claim([self._contract_of(each).name for each in schemas])
+        self._mcp.listing.claim(
+            [self._contract_of(each).name for each in schemas],
+            'declare it under another: contracts={"…": {"name": "…"}}',
+        )
         return schemas
 
     def _own_name(self, name: str) -> str:
@@ -154,13 +157,10 @@ class RollcageWorkbench(StaticStreamWorkbench):
         return original_names(self._inner).get(name, name)
 
     async def _contract(self, name: str) -> Contract | None:
-        schema = self._listed.get(name)
-        if schema is None:
+        if name not in self._listed:
             await self.list_tools()
-            schema = self._listed.get(name)
-            if schema is None:
-                return None
-        return self._contract_of(schema)
+        schema = self._listed.get(name)
+        return None if schema is None else self._contract_of(schema)
 
     def _contract_of(self, schema: ToolSchema) -> Contract:
         """The contract of a tool as the workbench lists it, made once."""
@@ -278,7 +278,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
     async def reset(self) -> None:
         """Reset the workbench; an MCP server is asked for its tools again."""
         if self._mcp is not None:
-            self._mcp.forget()
+            self._mcp.listing.forget()
         await self._inner.reset()
 
     async def save_state(self) -> Mapping[str, Any]:
