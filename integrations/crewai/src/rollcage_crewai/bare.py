@@ -1,4 +1,4 @@
-"""Bare tools: those that nobody guards, where a session lets none of them run.
+"""Bare tools: those that nobody guards, where a session lets none of them run; and refusals.
 
 CrewAI's hooks before a tool call are for agents only. So the methods by which tools are called, of
 each class that there is or will be, are replaced by ones that look first; without such a session
@@ -7,14 +7,14 @@ they do nothing else than those methods. Code that calls a tool's function is ou
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from crewai.tools.base_tool import BaseTool
 from crewai.tools.structured_tool import CrewStructuredTool
-from crewai.tools.tool_failure import ToolFailure
+from crewai.tools.tool_failure import ToolFailure, ToolFailurePolicy, ToolFailureReason
 from rollcage import Blocked
 from rollcage.adapter import (
+    HALTED,
     as_written,
     declared_contract,
     guarded_contract,
@@ -22,30 +22,33 @@ from rollcage.adapter import (
     refuses_unguarded,
     watch_methods,
 )
+from rollcage.errors import ArgumentsInvalid
 
 from rollcage_crewai.contracts import arguments_of
 from rollcage_crewai.private import original_of
 
-__all__ = ["watch_calls"]
-
-Refused = Callable[[Blocked, Any], ToolFailure]
+__all__ = ["refusal", "watch_calls"]
 
 
-def watch_calls(refused: Refused) -> None:
-    """Look before each call of a tool, of whichever class; `refused` makes what answers one."""
-
-    def look(tool: Any, *args: Any, **kwargs: Any) -> ToolFailure | None:
-        return _bare_call(tool, args, kwargs, refused)
-
-    watch_methods(BaseTool, ("run", "arun", "_run", "_arun"), look)
-    watch_methods(
-        CrewStructuredTool, ("invoke", "ainvoke"), look
-    )  # for agents without native calls
+def watch_calls() -> None:
+    """Look before each call of a tool, of whichever class."""
+    watch_methods(BaseTool, ("run", "arun", "_run", "_arun"), _bare_call)
+    # For agents without native calls:
+    watch_methods(CrewStructuredTool, ("invoke", "ainvoke"), _bare_call)
 
 
-def _bare_call(
-    tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any], refused: Refused
-) -> ToolFailure | None:
+def refusal(error: Any, tool: Any) -> ToolFailure:
+    """The failure that answers a call which did not run; one that halts ends the agent, too."""
+    if isinstance(error, HALTED):
+        tool.tool_failure_policy = ToolFailurePolicy.RAISE
+    reason = ToolFailureReason.TOOL_REPORTED
+    if isinstance(error, ArgumentsInvalid):
+        reason = ToolFailureReason.INVALID_INPUT
+    code = error.verdict_code if isinstance(error, Blocked) else error.code
+    return ToolFailure(message=str(error), reason=reason, code=code or None)
+
+
+def _bare_call(tool: Any, *args: Any, **kwargs: Any) -> ToolFailure | None:
     """What answers a call of a bare tool, which does not run; None of any other."""
     session = refuses_unguarded()
     if session is None or not _is_bare(tool):
@@ -62,7 +65,7 @@ def _bare_call(
     try:
         refuse_bare(session, tool.name, as_written(given), reason)
     except Blocked as blocked:
-        return refused(blocked, tool)
+        return refusal(blocked, tool)
 
 
 def _is_bare(tool: Any) -> bool:

@@ -59,7 +59,8 @@ def mcp_tools(
     try:
         listing = McpListing.of(session, server, serverparams)
         wanted = {sanitize_tool_name(name) for name in tool_names}
-        found = {tool.name: (tool, each) for tool, each in _made(running, listing)}
+        made = [(_tool(running, each), each) for each in listing.tools(running.definitions)]
+        found = {tool.name: (tool, each) for tool, each in made}
         missing = wanted - found.keys()
         if missing:
             known = ", ".join(sorted(found)) or "none"
@@ -76,10 +77,6 @@ def mcp_tools(
         )
     finally:
         running.stop()
-
-
-def _made(running: _Server, listing: McpListing) -> list[tuple[BaseTool, dict[str, Any]]]:
-    return [(_tool(running, each), each) for each in listing.tools(running.definitions)]
 
 
 def _declared(name: str, declared: Contract | Mapping[str, Any] | None) -> Any:

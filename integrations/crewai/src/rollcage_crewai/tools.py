@@ -11,12 +11,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from crewai.tools.base_tool import BaseTool, Tool
 from crewai.tools.structured_tool import CrewStructuredTool
-from crewai.tools.tool_failure import (
-    ToolFailure,
-    ToolFailurePolicy,
-    ToolFailureReason,
-    failure_from_exception,
-)
+from crewai.tools.tool_failure import ToolFailure, failure_from_exception
 from rollcage import Contract, Session
 from rollcage.adapter import (
     GUARD,
@@ -33,9 +28,9 @@ from rollcage.adapter import (
     plain_body,
     required_contract,
 )
-from rollcage.errors import ArgumentsInvalid, Blocked, ReplayedError
+from rollcage.errors import ReplayedError
 
-from rollcage_crewai.bare import watch_calls
+from rollcage_crewai.bare import refusal, watch_calls
 from rollcage_crewai.contracts import arguments_of, contract_for, instead_of
 from rollcage_crewai.mcp_values import is_mcp, mcp_failed, mcp_text
 from rollcage_crewai.turns import awaiting, this_call
@@ -186,17 +181,6 @@ class _Guard(GuardedTool):
         return self._kind(self, args, kwargs)
 
 
-def refusal(error: Any, tool: Any) -> ToolFailure:
-    """The failure that answers a call which did not run; one that halts ends the agent, too."""
-    if isinstance(error, HALTED):
-        tool.tool_failure_policy = ToolFailurePolicy.RAISE
-    reason = ToolFailureReason.TOOL_REPORTED
-    if isinstance(error, ArgumentsInvalid):
-        reason = ToolFailureReason.INVALID_INPUT
-    code = error.verdict_code if isinstance(error, Blocked) else error.code
-    return ToolFailure(message=str(error), reason=reason, code=code or None)
-
-
 def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) -> T:
     twin: Any = tool.model_copy()
     by_function = isinstance(tool, (Tool, CrewStructuredTool))
@@ -275,4 +259,4 @@ def _set(tool: Any, name: str, value: Any) -> None:
     object.__setattr__(tool, name, value)
 
 
-watch_calls(refusal)
+watch_calls()
