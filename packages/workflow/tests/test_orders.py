@@ -12,7 +12,7 @@ import pytest
 from rollcage import Approval, Session, compensate, open_store, tool
 from rollcage.errors import ApprovalInvalid
 from rollcage.gate import ApprovalQueue
-from rollcage_workflow import check, execution, executions, inputs, running
+from rollcage_workflow import Plan, check, execution, executions, inputs, running
 from rollcage_workflow.engine import worker
 from rollcage_workflow.engine.reconcile import reconcile
 from rollcage_workflow.errors import ExecutionFailed, WorkflowError
@@ -215,11 +215,11 @@ async def test_a_signal_that_comes_while_an_attempt_ends_is_not_lost(
 @pytest.mark.parametrize("is_inside", [False, True])
 async def test_a_time_limit_ends_what_waits_for_a_signal(world: World, is_inside: bool) -> None:
     waits = {"a": put("a"), "go": {"wait": {"signal": "go"}, "after": ["a"]}}
-    inner = {"name": "inner", "steps": waits, "time_limit": 600}
-    plan = {"name": "plan", "steps": {"s": {"workflow": "inner"}}} if is_inside else inner
+    inner = Plan.model_validate({"name": "inner", "steps": waits, "time_limit": 600})
+    plan = steps(s={"workflow": "inner"}) if is_inside else {**inner.data(), "name": "plan"}
     checked = check({**plan, "on_failure": "rollback"}, world.tools, {"inner": inner})
     crew = Crew(world, checked)
-    crew.start(plan["name"])
+    crew.start()
     await crew.work()
     assert (crew.job().status, world.standing, crew.due()) == ("waiting", {"a": 1}, [])
     clock = {"clock": lambda: time.time_ns() + 601 * 10**9}
