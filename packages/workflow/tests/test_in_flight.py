@@ -1,6 +1,8 @@
 """One id, one execution: edited plans, other inputs, other attempts and sessions of its name."""
 
 import asyncio
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +69,68 @@ async def test_a_write_put_between_done_ones_halts_before_it_runs(world: World) 
     with pytest.raises(Diverged, match="put"):
         await world.attempt(plan)
     assert world.standing == {"a": 1, "b": 1}
+
+
+TRIED = {"retry": {"attempts": 3, "wait": 0.0}}
+GOES_BACK = {"next": {"to": "a", "when": "=false", "most": 1}}
+
+
+@pytest.mark.parametrize("more", [TRIED, GOES_BACK, {"on_failure": "keep"}])
+async def test_what_a_done_step_gains_does_not_do_it_again(world: World, more: Any) -> None:
+    wait = {"wait": {"signal": "go"}, "after": ["b"]}
+    plan = steps(a=put("a"), b=put("b", after=["a"]), go=wait, c=put("c", after=["go"]))
+    await world.attempt(plan)
+    world.signal("go", 1)
+    plan["steps"]["b"] |= more
+    assert (await world.attempt(plan)).status == "completed"
+    assert world.standing == {"a": 1, "b": 1, "c": 1}
+
+
+async def test_a_write_that_may_be_tried_again_halts_between_done_ones_too(world: World) -> None:
+    wait = {"wait": {"signal": "go"}, "after": ["b"]}
+    plan = steps(a=put("a"), b=put("b", after=["a"]), go=wait)
+    await world.attempt(plan)
+    world.signal("go", 1)
+    edited = steps(a=put("a"), new=put("new", after=["a"]) | TRIED, b=put("b", after=["new"]))
+    with pytest.raises(Diverged, match="put"):
+        await world.attempt({**edited, "steps": {**edited["steps"], "go": wait}})
+    assert world.standing == {"a": 1, "b": 1}
+    assert (await world.attempt(plan)).status == "completed"
+
+
+async def test_steps_in_a_row_gain_a_jump_and_attempts_wherever_it_was_cut_off(
+    world: World, tmp_path: Path
+) -> None:
+    fails: list[str] = []
+
+    @tool(effect="read", name="flaky")
+    async def flaky() -> str:
+        fails.append("")
+        if len(fails) % 2:
+            raise ConnectionError
+        return "fine"
+
+    world.tools.append(flaky)
+    wait = {"wait": {"signal": "go"}, "after": ["b"]}
+    plan = steps(a=put("a"), b=put("b", after=["a"]), go=wait)
+    await world.attempt(plan)
+    world.signal("go", 1)
+    plan["steps"] |= {
+        "c": put("='c' + (last == null ? '1' : string(last))", after=["go"]),
+        "look": {"call": "flaky", "after": ["c"]} | TRIED,
+        "n": {"value": "=last == null ? 2 : int(last) + 1", "after": ["look"]},
+        "d": put("d", after=["n"]),
+    }
+    plan["steps"]["n"]["next"] = {"to": "c", "when": "=n < 4", "most": 5}
+    ended = {"a": 1, "b": 1, "c1": 1, "c2": 1, "c3": 1, "d": 1}
+    assert (await world.attempt(plan)).status == "completed"
+    assert world.standing == ended
+    attempt, chance = world.runs()[-1], random.Random(1)  # noqa: S311 - reproducible
+    for run_of, line in [each for each in world.moments() if each[0] == attempt]:
+        cut = world.back(run_of, line, tmp_path / "cut", chance)
+        cut.tools.append(flaky)
+        found = await cut.attempt(plan)
+        assert (found.status, cut.standing) == ("completed", ended), line
 
 
 async def test_another_plan_under_the_same_id_is_refused(world: World) -> None:

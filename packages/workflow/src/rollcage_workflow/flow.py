@@ -148,7 +148,7 @@ class BlockPlace:
 
     def call_id(self, name: str) -> str:
         """The id of the call of a step; empty where its branch is named after it."""
-        return f"{self.round}{name}" if self.in_row else ""
+        return f"{self.round}{name}{self.suffix}" if self.in_row else ""
 
     def with_(self, variables: Variables, **changed: Any) -> BlockPlace:
         """The same, with more variables."""

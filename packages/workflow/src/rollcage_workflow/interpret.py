@@ -146,34 +146,34 @@ class Interpreter:
     async def steps(self, graph: Graph, place: BlockPlace) -> dict[str, Any]:
         """The steps of a block; their results, by name."""
         if self.is_row(graph):
-            return await self._row(graph, place)
+            return values_of(await self._row(graph, dataclasses.replace(place, in_row=True)))
         return values_of(await self._units(graph, place))
 
     def is_row(self, graph: Graph) -> bool:
         """Whether the steps of a block are done one after the other, in the branch that is open."""
         return self._rows.get(graph.at, graph.is_row)
 
-    async def _row(self, graph: Graph, place: BlockPlace) -> dict[str, Any]:
-        """The steps of a block, one after the other."""
+    async def _row(self, block: Graph | Loop, place: BlockPlace) -> dict[str, Done]:
+        """Do units, one after the other in the branch that is open; what each step gave."""
         seen = dict(place.variables)
-        here = dataclasses.replace(place, variables=seen, in_row=True)
-        results: dict[str, Any] = {}
-        for unit in graph.units:
+        here = dataclasses.replace(place, variables=seen)
+        done: dict[str, Done] = {}
+        for unit in block.units:
             place.flow.check()
             if isinstance(unit, Node):
-                seen[unit.name] = results[unit.name] = (await self.step(unit, here)).value
+                found = {unit.name: await self.step(unit, here)}
             else:
-                found = values_of(await self._loop(unit, here))
-                seen.update(found)
-                results.update(found)
-        return results
+                found = await self._loop(unit, here)
+            done |= found
+            seen |= values_of(found)
+        return done
 
     async def _units(self, block: Graph | Loop, place: BlockPlace) -> dict[str, Done]:
         """Do units, each as soon as those are done that it comes after; what each step gave."""
         flow = Flow(place.flow)
         # Within other units, a loop's steps are of their turn: what else has ended by the time that
         # the loop begins is as chance has it, and another attempt would begin it elsewhere.
-        is_within = isinstance(block, Loop) and not place.in_row
+        is_within = isinstance(block, Loop)
         turn = contextlib.nullcontext() if is_within else self.session.turn(opens=block.opens)
         place = dataclasses.replace(place, flow=flow, in_row=False, round="")
         waiting: dict[str, asyncio.Future[Done]] = {}
@@ -221,7 +221,7 @@ class Interpreter:
         for number in range(1, loop.jump.most + 2):
             suffix = place.suffix if number == 1 else f"{place.suffix}.{number}"
             here = place.with_({"last": last}, suffix=suffix)
-            found = await self._units(loop, here)
+            found = await (self._row if place.in_row else self._units)(loop, here)
             jumps = found[loop.last]
             if number == 1 and f"{place.path}{loop.last}" in self._given:
                 return found  # whether it went back was decided before
@@ -328,10 +328,11 @@ class Interpreter:
         if step.kind == "value":
             return Done(await KINDS["value"].run(self, node, place), place.after)
         around: contextlib.AbstractContextManager[Any]
-        if place.in_row and step.retry is None:
+        if place.in_row:
             # A call of a tool says its id itself: that takes less than a place of its own.
-            is_call = node.body is not None
-            around = _HERE if is_call else self.session.place(call_id=place.call_id(node.name))
+            is_call = node.body is not None and step.retry is None
+            call_id = place.call_id(node.name) + mark
+            around = _HERE if is_call else self.session.place(call_id=call_id)
         else:
             name = f"{node.name}{place.suffix}{mark}"
             around = self.session.branch(name, after=place.after)

@@ -81,6 +81,8 @@ async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
 
 
 async def _value_of(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
+    if node.step.retry is not None:  # each attempt has a branch of its own
+        place = dataclasses.replace(place, in_row=False)
     return (await interpreter.step(node, place)).value
 
 
