@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from rollcage import Approval, Session, compensate, open_store, tool
-from rollcage.errors import ApprovalInvalid
+from rollcage.errors import ApprovalInvalid, StoreError
 from rollcage.gate import ApprovalQueue
 from rollcage_workflow import Plan, check, execution, executions, inputs, running
 from rollcage_workflow.engine import worker
@@ -290,6 +290,31 @@ async def test_a_rejection_rolls_back_where_the_plan_says_so(world: World) -> No
     await crew.work()
     assert crew.job().status == "rolled_back"
     assert not world.standing
+
+
+async def test_what_is_run_once_more_is_so_once_though_the_worker_dies_as_it_has_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = steps(a=put("a"), b={"call": "look", "args": {"fails": True}, "after": ["a"]})
+    crew = Crew(world, {**plan, "on_failure": "rollback"})
+    crew.start()
+    await crew.work()
+    assert (crew.job().status, len(world.deeds), len(world.reads)) == ("rolled_back", 2, 1)
+    key = crew.commands.resume("job", by="ann", again=True)
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise StoreError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(crew.commands.__class__, "done", dies)
+        await crew.worker.take(key)
+    assert (crew.job().status, len(world.deeds), len(world.reads)) == ("rolled_back", 4, 2)
+    await crew.work()
+    assert not crew.due()
+    assert (crew.job().status, len(world.deeds), len(world.reads)) == ("rolled_back", 4, 2)
+    crew.commands.resume("job", by="ann", again=True)
+    await crew.work()
+    assert (crew.job().status, len(world.deeds), len(world.reads)) == ("rolled_back", 6, 3)
 
 
 async def test_what_is_run_again_after_a_rollback_is_approved_again(world: World) -> None:

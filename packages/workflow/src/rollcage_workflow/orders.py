@@ -57,7 +57,8 @@ class Command:
         given: of a start, the results of the steps before that.
         again: an execution that failed is run once more.
         approvals: not before one of these requests is decided, unless its time comes.
-        run: of an undo or its plan, the run.
+        run: of an undo or its plan, the run; where an execution is run once more, the attempt that
+            failed.
         to: of an undo or its plan, the last step that stays.
         plan_digest: of an undo, the plan that somebody has seen; another one is not carried out.
     """
@@ -155,14 +156,19 @@ class Commands:
         known = self.result(key)  # by a worker that has just done with another one
         return known is None or known.command.token == command.token
 
-    def wake(self, id: str, *, by: str = "", again: bool = False) -> str:  # noqa: A002
+    def wake(self, id: str, *, by: str = "", again: str = "") -> str:  # noqa: A002
         """Have another attempt made at an execution; the key of the command.
+
+        Args:
+            id: of the execution.
+            by: in whose name.
+            again: of one that failed, the attempt after which it is run once more.
 
         Raises:
             StoreError: it can't be kept.
         """
         key = f"{prefix_of(id)}.wake.{uuid.uuid4().hex}"
-        self._put(_new(key, "wake", id, by=by, again=again))
+        self._put(_new(key, "wake", id, by=by, again=bool(again), run=again))
         return key
 
     def wake_when(self, id: str, at: float, approvals: tuple[str, ...]) -> str:  # noqa: A002
@@ -209,7 +215,7 @@ class Commands:
         holds = Holds(self.store, id)
         holds.lift()
         holds.let_go(found.run)
-        return self.wake(id, by=by, again=again)
+        return self.wake(id, by=by, again=found.run if again else "")
 
     def cancel(
         self,

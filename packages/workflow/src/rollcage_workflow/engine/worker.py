@@ -183,6 +183,8 @@ class Worker:
         if command.digest and command.digest != plan.plan.digest:
             message = f"it asks for the plan {command.plan!r} of digest {command.digest}"
             return _Done("refused", f"{message}, and that of this worker is {plan.plan.digest}")
+        if now.is_over and now.run != command.run:  # it was run once more, and then a worker died
+            command = dataclasses.replace(command, again=False)
         return await self._run(command, plan, start)
 
     async def _run(self, command: Command, plan: Checked, start: Command | None) -> _Done:
