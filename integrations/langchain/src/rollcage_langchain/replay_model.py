@@ -54,48 +54,36 @@ class ReplayModel(BaseChatModel):
         offered = [convert_to_openai_tool(each) for each in tools]
         return self.bind(tools=offered, tool_choice=tool_choice, **kwargs)
 
-    def _next(self, asked: dict[str, Any]) -> AIMessage | None:
-        tools = asked.get("tools")
+    def _next(self, args: Any, kwargs: dict[str, Any]) -> tuple[AIMessage | None, Any, Any]:
+        """The next answer; or the model that goes on, with tools and options, and its messages."""
+        asked = {name: each for name, each in ASKED.named(args, kwargs).items() if each is not None}
+        messages, tools = asked.pop("messages"), asked.pop("tools", None)
         answer = self._answers.next(None if tools is None else offered(tools))
-        return None if answer is None else message_of(answer)
-
-    def _live(self, asked: dict[str, Any]) -> Any:
-        """The model that goes on, with the tools and options of this call."""
-        live = self._answers.live
-        given = {name: each for name, each in asked.items() if each is not None}
-        del given["messages"]
-        tools, stop = given.pop("tools", None), given.pop("stop", None)
-        bound = live.bind_tools(tools, **given) if tools else live.bind(**given)
-        return bound.bind(stop=stop)
+        if answer is not None:
+            return message_of(answer), None, messages
+        live, stop = self._answers.live, asked.pop("stop", None)
+        bound = live.bind_tools(tools, **asked) if tools else live.bind(**asked)
+        return None, bound.bind(stop=stop), messages
 
     def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
-        asked = ASKED.named(args, kwargs)
-        message = self._next(asked)
-        if message is None:
-            message = self._live(asked).invoke(asked["messages"])
+        message, live, messages = self._next(args, kwargs)
+        message = message or live.invoke(messages)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
-        asked = ASKED.named(args, kwargs)
-        message = self._next(asked)
-        if message is None:
-            message = await self._live(asked).ainvoke(asked["messages"])
+        message, live, messages = self._next(args, kwargs)
+        message = message or await live.ainvoke(messages)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _stream(self, *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
-        asked = ASKED.named(args, kwargs)
-        message = self._next(asked)
-        if message is not None:
-            yield ChatGenerationChunk(message=as_chunk(message))
-            return
-        for chunk in self._live(asked).stream(asked["messages"]):
+        message, live, messages = self._next(args, kwargs)
+        for chunk in live.stream(messages) if message is None else [as_chunk(message)]:
             yield ChatGenerationChunk(message=chunk)
 
     async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
-        asked = ASKED.named(args, kwargs)
-        message = self._next(asked)
+        message, live, messages = self._next(args, kwargs)
         if message is not None:
             yield ChatGenerationChunk(message=as_chunk(message))
             return
-        async for chunk in self._live(asked).astream(asked["messages"]):
+        async for chunk in live.astream(messages):
             yield ChatGenerationChunk(message=chunk)
