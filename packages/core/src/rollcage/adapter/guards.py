@@ -172,14 +172,7 @@ class GuardedBody(abc.ABC):
         inside = self._sync(call, body)
         try:
             with call.around():
-                value = self.session.run(
-                    call.contract,
-                    call.arguments,
-                    fixed(inside, *args, **kwargs),
-                    kind=call.kind,
-                    answer=call.read,
-                    instead=call.instead(inside),
-                )
+                value = _step(self.session.run, call, inside, args, kwargs)
         except call.answered as error:
             return call.refusal(error)
         return call.given(value)
@@ -217,15 +210,8 @@ class GuardedBody(abc.ABC):
     ) -> Any:
         try:
             with call.aaround():
-                value = await self.session.arun(
-                    call.contract,
-                    call.arguments,
-                    fixed(inside, *args, **kwargs),
-                    is_async=is_async,
-                    kind=call.kind,
-                    answer=call.read,
-                    instead=call.instead(inside),
-                )
+                arun = self.session.arun
+                value = await _step(arun, call, inside, args, kwargs, is_async=is_async)
         except call.answered as error:
             return call.refusal(error)
         return call.given(value)
@@ -245,14 +231,7 @@ class GuardedBody(abc.ABC):
                     yield call.kept_piece(piece)
 
         with call.around():
-            pieces = self.session.stream(
-                call.contract,
-                call.arguments,
-                fixed(inside, *args, **kwargs),
-                kind=call.kind,
-                answer=call.read,
-                instead=call.instead(inside),
-            )
+            pieces = _step(self.session.stream, call, inside, args, kwargs)
         return _pieces(call, pieces)
 
     def astream(
@@ -272,14 +251,7 @@ class GuardedBody(abc.ABC):
                         yield call.kept_piece(piece)
 
         with call.aaround():
-            pieces = self.session.astream(
-                call.contract,
-                call.arguments,
-                fixed(inside, *args, **kwargs),
-                kind=call.kind,
-                answer=call.read,
-                instead=call.instead(inside),
-            )
+            pieces = _step(self.session.astream, call, inside, args, kwargs)
         return _apieces(call, pieces)
 
     def _sync(self, call: GuardedCall, body: Callable[..., Any]) -> Callable[..., Any]:
@@ -332,6 +304,26 @@ def guarding(holder: Any) -> Session | None:
     """The session that guards an object of a framework; None if there is none."""
     guard = guard_of(holder)
     return None if guard is None else guard.session
+
+
+def _step(
+    make: Callable[..., Any],
+    call: GuardedCall,
+    inside: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    **options: Any,
+) -> Any:
+    """Make a call a step of its session, by that one's method for this form of the body."""
+    return make(
+        call.contract,
+        call.arguments,
+        fixed(inside, *args, **kwargs),
+        kind=call.kind,
+        answer=call.read,
+        instead=call.instead(inside),
+        **options,
+    )
 
 
 @contextlib.asynccontextmanager
