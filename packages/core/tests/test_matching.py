@@ -141,7 +141,7 @@ def test_what_is_found_is_not_taken(store: JsonlStore) -> None:
     assert again.entry is first.entry
     assert find(of_upper, word="a").way == "give back"
     other = find(of_mail, to="c")
-    assert (other.way, [e.step for e in other.behind]) == ("run new", [1, 3])
+    assert (other.way, [e.step for e in other.orphans]) == ("run new", [1, 3])
     assert state() == before
 
 

@@ -324,6 +324,6 @@ def test_many_writes_on_one_resource_are_read_in_time(incident: Incident) -> Non
         for n in range(1, 5001)
     ]
     states = States([dataclasses.replace(seen, steps=steps)])
-    assert [*states.behind(seen.id, 4999, "r")] == [{"n": "5000"}]
-    assert [*states.behind(seen.id, 5000, "r")] == []
+    assert [*states.after(seen.id, 4999, "r")] == [{"n": "5000"}]
+    assert [*states.after(seen.id, 5000, "r")] == []
     assert len(changes_of(steps[0], seen.id, states)) == 1

@@ -44,7 +44,7 @@ def test_a_sheet_shows_the_steps_as_the_whole_run_does(tmp_path: Path, undone: b
         assert (sheet.total, sheet.lines) == (len(whole.steps), trace.data.count(b"\n"))
         assert sheet.run.status == whole.status
         seen += sheet.run.steps
-        place = sheet.behind
+        place = sheet.next
     assert seen == whole.steps
     assert sheet_of(trace, first=999).run.steps == []
 

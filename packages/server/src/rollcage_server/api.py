@@ -111,7 +111,7 @@ def steps(
             "first": sheet.first,
             "total": sheet.total,
             "line": sheet.lines,
-            "next": sheet.behind or None,
+            "next": sheet.next or None,
             "steps": [step_data(each) for each in sheet.run.steps],
         }
     )

@@ -94,7 +94,7 @@ def changes_of(step: Step, run: str = "", states: States = _NONE) -> list[StateC
     found: list[StateChange] = []
     for resource, digest in step.after.items():
         before = step.before.get(resource)
-        tried = [before, None, *states.behind(run, step.step, resource), *own]
+        tried = [before, None, *states.after(run, step.step, resource), *own]
         found.append(_change(resource, before, digest, tried, states))
     return found
 

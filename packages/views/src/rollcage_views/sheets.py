@@ -40,7 +40,7 @@ class Sheet:
     lines: int
 
     @property
-    def behind(self) -> int:
+    def next(self) -> int:
         """The place of the first step that is on no sheet up to this one; 0 where all are."""
         after = self.first + len(self.run.steps)
         return after if after <= self.total else 0
@@ -70,8 +70,8 @@ def sheet_of(trace: Traced, *, first: int = 1, count: int = 100, lines: int | No
         spans.append((begins[0], end))
     try:
         events = [event for span in spans for event in _events(data, span, trace.where)]
-        behind = [*_ends(data, end, events), *_undone(data, end), *_endings(data, spans[-1])]
-        for start in sorted(set(behind)):
+        later = [*_ends(data, end, events), *_undone(data, end), *_endings(data, spans[-1])]
+        for start in sorted(set(later)):
             events += _events(data, (start, data.find(b"\n", start) + 1), trace.where)
         run = fold(events)
     except (LookupError, TypeError, AttributeError) as error:

@@ -36,7 +36,7 @@ class States:
                     self._found.setdefault(resource, []).append((place, state))
                     self._note(state)
 
-    def behind(self, run: str, step: int, resource: str) -> Iterator[Any]:
+    def after(self, run: str, step: int, resource: str) -> Iterator[Any]:
         """What the next write on a resource found, if there was one."""
         found = self._found.get(resource, [])
         place = self._order.get(run, -1), step

@@ -138,17 +138,17 @@ class Branches:
         branch.forks[name] = max(branch.forks.get(name, 0), count)
         own = _counted(name, count)
         full = f"{parent}/{own}" if parent else own
-        behind = [self._behind(each, parent, full) for each in after]
-        ended = frozenset[bytes]().union(*(each.last_worlds() for each in behind))
+        others = [self._ended(each, parent, full) for each in after]
+        ended = frozenset[bytes]().union(*(each.last_worlds() for each in others))
         follows = branch.may_follow(turn)  # other calls of the turn may have left the path by now
-        follows = follows and all(each.as_recorded for each in behind)
+        follows = follows and all(each.as_recorded for each in others)
         fork = self.open(full, branch_world(branch.world, own, ended), follows=follows)
         branch.inside.append(full)
-        fork.forked_at, fork.forked_in, fork.behind = branch.position, turn, ended
-        behind_turn = None if self._recording is None else self._recording.stood_behind(full)
-        if branch.path is not None and behind_turn is not None:
+        fork.forked_at, fork.forked_in, fork.begins_after = branch.position, turn, ended
+        opened = None if self._recording is None else self._recording.opened_after(full)
+        if branch.path is not None and opened is not None:
             # It ran beside what came to the other branch after it had been opened there.
-            fork.forked_at = min(fork.forked_at, branch.path.position_at(behind_turn))
+            fork.forked_at = min(fork.forked_at, branch.path.position_at(opened))
         return NewBranch(full, parent, turn, at)
 
     def named(self, name: str) -> Branch:
@@ -178,7 +178,7 @@ class Branches:
             gone = self.by_name.pop(waiting.pop(), None)
             waiting += [] if gone is None else gone.inside
 
-    def _behind(self, name: str, parent: str, full: str) -> Branch:
+    def _ended(self, name: str, parent: str, full: str) -> Branch:
         """A branch that another one comes after."""
         found = self.by_name.get(name)
         if found is None or name.rpartition("/")[0] != parent or not found.joined:

@@ -140,7 +140,7 @@ class Match(NamedTuple):
             refused for.
         given: the same, as a probe has it by now.
         past: recorded steps before that one that hold no longer.
-        behind: the recorded effects that it would leave behind, where it runs.
+        orphans: the recorded effects that it would leave behind, where it runs.
         assumed: the recorded step is of another world: in a fork.
         stand_in: what stands for the call: in a fork.
     """
@@ -150,7 +150,7 @@ class Match(NamedTuple):
     entry: Entry | None = None
     given: Entry | None = None
     past: tuple[Entry, ...] = ()
-    behind: tuple[Entry, ...] = ()
+    orphans: tuple[Entry, ...] = ()
     assumed: bool = False
     stand_in: StandIn | None = None
 
@@ -189,10 +189,10 @@ class Finder:
             given = _given(entry, sought.probe_result)
             row = self._row(sought, given)
             if row.way != "pass over":
-                behind: tuple[Entry, ...] = ()
+                orphans: tuple[Entry, ...] = ()
                 if row.way == "run again":
-                    behind = tuple(_behind_failure(sought, given))
-                return Match(row.way, row.name, entry, given, past, behind)
+                    orphans = tuple(_orphans_of_failure(sought, given))
+                return Match(row.way, row.name, entry, given, past, orphans)
             past += (entry,)
 
     # --- which recorded step ---------------------------------------------------------------------
@@ -268,7 +268,7 @@ class Finder:
                 return Match("refuse", "another version", other, other, past)
         if path.was_undone:
             return Match("refuse", "undone", past=past)
-        return Match("run new", "new", past=past, behind=tuple(self._behind(sought, path)))
+        return Match("run new", "new", past=past, orphans=tuple(self._orphans_of(sought, path)))
 
     def _other_effect(self, sought: Sought, recording: Recording, path: Path) -> Entry | None:
         """The same call, recorded when its tool declared another effect."""
@@ -282,7 +282,7 @@ class Finder:
 
     # --- what it would leave behind --------------------------------------------------------------
 
-    def _behind(self, sought: Sought, path: Path) -> Iterable[Entry]:
+    def _orphans_of(self, sought: Sought, path: Path) -> Iterable[Entry]:
         """The recorded effects that a new write would leave behind.
 
         Not those that other calls of its own turn may still ask for: a turn whose last calls were
@@ -299,7 +299,7 @@ class Finder:
         return (each for each in left if each.abandoned or not sought.is_beside(each))
 
 
-def _behind_failure(sought: Sought, entry: Entry) -> Iterable[Entry]:
+def _orphans_of_failure(sought: Sought, entry: Entry) -> Iterable[Entry]:
     """The recorded effects after an earlier failure that is run again."""
     path = sought.branch.path
     if path is None or sought.compensates or entry.kind != "tool" or entry.status != "error":

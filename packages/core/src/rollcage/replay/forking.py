@@ -84,7 +84,7 @@ class Forking(Finder):
             return Match("run again", "entered again", entry, entry)
         if entry is not None and entry is self.at and not self.passed:
             return self._changed(sought, entry)
-        return self._behind_change(sought, entry, assumed=assumed, passed=self.passed)
+        return self._after_change(sought, entry, assumed=assumed, passed=self.passed)
 
     @property
     def missed(self) -> Entry | None:
@@ -115,9 +115,9 @@ class Forking(Finder):
             return Match("stand in", "changed", entry, entry, stand_in=StandIn(error=raised))
         if fork.change == "args":
             return Match("edit", "changed", entry, entry)
-        return self._behind_change(sought, entry, assumed=False, passed=True)
+        return self._after_change(sought, entry, assumed=False, passed=True)
 
-    def _behind_change(
+    def _after_change(
         self, sought: Sought, entry: Entry | None, *, assumed: bool, passed: bool
     ) -> Match:
         """What becomes of a call; `passed`: it is after the change."""

@@ -221,11 +221,11 @@ class Generation:
         if branch in rolled:
             names |= branches_below(branch, self._steps.older.values()) or set()
         elif gone:  # an undo of it was cut off: it is run again from there on, with its forks
-            names |= self._forked_behind(branch, min(gone))
+            names |= self._forked_after(branch, min(gone))
         while (join := self._undone_join(branch)) is not None:  # nor does what came after that
             last = max(each.era for each in (join, *self._of_branch.get(branch, ())))
             branch = join.branch
-            names |= self._forked_behind(branch, last)
+            names |= self._forked_after(branch, last)
         self._undone_steps.begun_anew(names)
         for name in names:
             for each in self._of_branch.pop(name, ()):
@@ -240,7 +240,7 @@ class Generation:
                 return each
         return None
 
-    def _forked_behind(self, branch: str, era: int) -> set[str]:
+    def _forked_after(self, branch: str, era: int) -> set[str]:
         """The branches that were forked off this one, or those, after a turn."""
         inside = f"{branch}/" if branch else ""
         return {

@@ -86,14 +86,14 @@ class Orphans:
         while "/" in name:
             name = name.rpartition("/")[0]
             here.add(name)
-        behind: set[str] = set()
+        later: set[str] = set()
         for other, before in after.items():  # in the order in which they were opened
-            if not here.isdisjoint(before) or not behind.isdisjoint(before):
-                behind.add(other)
+            if not here.isdisjoint(before) or not later.isdisjoint(before):
+                later.add(other)
         return [
             entry
             for other, path in paths.items()
-            if path.ahead and _is_in(other, behind)
+            if path.ahead and _is_in(other, later)
             for entry in path.left()
         ]
 

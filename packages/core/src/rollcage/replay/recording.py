@@ -77,7 +77,7 @@ class Recording:
                         self._began[each] = min(self._began.get(each, first), first)
         return self._began.get(branch)
 
-    def stood_behind(self, branch: str) -> int | None:
+    def opened_after(self, branch: str) -> int | None:
         """The last turn that a branch was opened after; None: nothing is recorded of that.
 
         It may have been opened in a trace that was cut before its first step: by now, more is

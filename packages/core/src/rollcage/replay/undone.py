@@ -97,12 +97,12 @@ class UndoneSteps:
         def is_forgotten(entry: Entry) -> bool:
             return (entry.name if entry.kind == "branch" else entry.branch) in forgotten
 
-        def behind(entry: Entry) -> bool:
+        def is_after(entry: Entry) -> bool:
             at = cuts.get(entry.branch)
             gone = at is not None and entry.since > at  # else: of a turn that began before that
             return gone or entry.branch in came_back or is_forgotten(entry)
 
-        self._let_go(behind, self._steps.own, list(self._steps.older.values()))
+        self._let_go(is_after, self._steps.own, list(self._steps.older.values()))
         self._undone.rolled -= forgotten
         for entry in self._steps if forgotten else ():
             entry.past = entry.past or (entry.undone and is_forgotten(entry))
@@ -133,14 +133,14 @@ class UndoneSteps:
         bodies = steps.bodies()
         kept = {e.fingerprint for e in steps.own if e.number <= to and e.is_settled}
 
-        def behind(entry: Entry) -> bool:
+        def is_after(entry: Entry) -> bool:
             if names is not None and entry.branch not in names:
                 return False
             return not any(outer.fingerprint in kept for outer in around(entry, bodies))
 
         # What this run never came to lies after all that it did.
-        own = [entry for entry in steps.own if entry.number > to and behind(entry)]
-        rest = [entry for entry in steps.older.values() if behind(entry)]
+        own = [entry for entry in steps.own if entry.number > to and is_after(entry)]
+        rest = [entry for entry in steps.older.values() if is_after(entry)]
         self._let_go(lambda _: True, own, rest)
         if names is None or again:  # the run stops there: what was undone is not replayed
             for entry in (*own, *rest):
@@ -217,10 +217,10 @@ class UndoneSteps:
         """What was undone whole after step `to` no longer counts: the run stops before it."""
         steps = self._steps
         own = {entry.branch for entry in steps.own}
-        behind = {entry.branch for entry in steps.own if entry.number > to}
-        behind |= {entry.branch for entry in steps.older.values() if entry.branch not in own}
+        later = {entry.branch for entry in steps.own if entry.number > to}
+        later |= {entry.branch for entry in steps.older.values() if entry.branch not in own}
         rolled = self._undone.rolled
-        tops = {outermost(name, rolled) for name in behind & rolled}
+        tops = {outermost(name, rolled) for name in later & rolled}
         gone = {name for name in rolled if outermost(name, rolled) in tops}
         rolled -= gone
         for entry in steps:
@@ -228,12 +228,12 @@ class UndoneSteps:
                 entry.past = True
 
     def _let_go(
-        self, behind: Callable[[Entry], bool], own: list[Entry], older: list[Entry]
+        self, is_after: Callable[[Entry], bool], own: list[Entry], older: list[Entry]
     ) -> None:
         """Of what holds no longer, effects are left behind; the rest is as if undone."""
         standing = self._standing()
         for entry in (*own, *older):
-            if entry.undone or entry.undoes is not None or not behind(entry):
+            if entry.undone or entry.undoes is not None or not is_after(entry):
                 continue
             if entry.kind == "tool" and entry.effect == "pure":
                 continue

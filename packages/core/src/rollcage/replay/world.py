@@ -91,7 +91,7 @@ class Branch:
     """
 
     __slots__ = (
-        "_asked", "_batch_turn", "_in_flight", "_links", "behind", "closer", "following",
+        "_asked", "_batch_turn", "_in_flight", "_links", "begins_after", "closer", "following",
         "forked_at", "forked_in", "forks", "inside", "joined", "name", "path", "position", "world",
         "world_hex",
     )  # fmt: skip
@@ -102,7 +102,9 @@ class Branch:
         self.following = path is not None
         self.forked_at = 0  # the position of the branch that it was forked off, by then
         self.forked_in: Turn | None = None
-        self.behind: frozenset[bytes] = frozenset()  # the last worlds of those that it comes after
+        self.begins_after: frozenset[bytes] = (
+            frozenset()
+        )  # the last worlds of those that it comes after
         self.joined = False
         self.closer: Turn | None = None  # the turn that left the path: its other calls may follow
         self.position = 0 if path is None else path.position
@@ -279,9 +281,9 @@ class Branch:
         return self.path is not None and self.at_path_end()
 
     def last_worlds(self) -> frozenset[bytes]:
-        """What a branch that comes after this one begins behind."""
+        """What a branch that comes after this one begins after."""
         final = self.final_world()
-        return self.behind if final is None else frozenset([final])
+        return self.begins_after if final is None else frozenset([final])
 
     def at_path_end(self) -> bool:
         """Whether everything recorded here was replayed, and nothing else written."""

@@ -46,7 +46,7 @@ class _TriedWork:
         self.made: list[_Ended] = []
         self.asked: set[Key] = set()  # in either, whatever became of it
 
-    def behind(self, key: Key) -> list[_Ended]:
+    def orphans(self, key: Key) -> list[_Ended]:
         """The writes that a new write would leave behind; one asked for before is not new."""
         if key in self.asked:
             return []
@@ -97,16 +97,16 @@ class Attempts:
             ended = next((each for each in found if each is not None), None)
             if ended is not None:
                 own.made.append(ended._replace(order=next(self._order), key=keys[-1]))
-            behind = [e for each, it in zip(works, keys, strict=True) for e in each.behind(it)]
+            orphans = [e for each, it in zip(works, keys, strict=True) for e in each.orphans(it)]
             own.asked.add(keys[-1])
         if ended is not None:
             return ended.answer
-        if behind and is_write and self._halts:
+        if orphans and is_write and self._halts:
             error = halts.started_over(
                 call.contract.name,
                 call.arguments.canonical,
                 attempts[-1].path[-1],
-                [(each.name, *each.origin) for each in behind],
+                [(each.name, *each.origin) for each in orphans],
                 self._run,
                 self._at,
             )

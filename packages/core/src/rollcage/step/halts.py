@@ -101,7 +101,7 @@ def started_over(
     name: str,
     args: Mapping[str, Any],
     work: str,
-    behind: Sequence[tuple[str, str, int]],
+    orphans: Sequence[tuple[str, str, int]],
     run: str,
     at: str,
 ) -> Diverged:
@@ -111,19 +111,19 @@ def started_over(
         name: of the tool.
         args: of the call.
         work: the name of what was started over.
-        behind: the earlier writes: the tool's name, and the step.
+        orphans: the earlier writes: the tool's name, and the step.
         run: the session's own.
         at: what a command line needs to find the store.
     """
-    listed = ", ".join(f"step {step} ({tool})" for tool, _, step in behind[:5])
+    listed = ", ".join(f"step {step} ({tool})" for tool, _, step in orphans[:5])
     return Diverged(
         f"{work} was started over, by a retry or after an interrupt, and makes a new write, "
         f"{described(name, args)}, that its earlier attempt did not make; what that one had "
-        f"written would be left behind: {listed} of run {behind[0][1]}. Let each attempt write the "
-        f'same (guard the model, keep times and ids out of the arguments), undo it with "with '
+        f"written would be left behind: {listed} of run {orphans[0][1]}. Let each attempt write "
+        f'the same (guard the model, keep times and ids out of the arguments), undo it with "with '
         f'session.transaction(...)" around the work, or accept it: '
         f'Session(on_divergence="warn"). {_ways_on(run, at)}',
-        tuple((each, step) for _, each, step in behind),
+        tuple((each, step) for _, each, step in orphans),
     )
 
 

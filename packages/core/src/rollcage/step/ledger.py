@@ -240,8 +240,8 @@ class Ledger:
             return (
                 Precondition("approve", arrival, asked=arrival.asked(self._run)) if asked else None
             )
-        if match.behind and self.on_divergence == "undo":
-            return Precondition("undo", arrival, entry, match.behind)
+        if match.orphans and self.on_divergence == "undo":
+            return Precondition("undo", arrival, entry, match.orphans)
         if (
             arrival.contract.captures
             and progress.prepared.captured is None

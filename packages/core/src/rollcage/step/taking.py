@@ -222,7 +222,7 @@ class Taking:
         assert entry is not None
         if self._forking is not None:
             return self._enter_again(arrival, entry)
-        orphans = self._orphans(arrival, match.behind)
+        orphans = self._orphans(arrival, match.orphans)
         self._check_verdict(arrival)
         marks: Event = {"supersedes": [entry.run, entry.step]}
         if path is None or entry.kind != "tool" or not arrival.placed:
@@ -279,7 +279,7 @@ class Taking:
         """
         branch, path = arrival.branch, arrival.branch.path
         changed = match.entry is not None and self._is_changed(match.entry)
-        orphans = self._orphans(arrival, match.behind) if match.behind else ()
+        orphans = self._orphans(arrival, match.orphans) if match.orphans else ()
         if arrival.verdict.decision != "allow":
             self._check_verdict(arrival)
         if match.entry is not None:
@@ -325,16 +325,16 @@ class Taking:
             arrival.branch.begin_write(arrival.turn)
         return Admission(event, step)
 
-    def _orphans(self, arrival: Arrival, behind: Collection[Entry]) -> Collection[Entry]:
+    def _orphans(self, arrival: Arrival, found: Collection[Entry]) -> Collection[Entry]:
         """The recorded effects that are left behind; refused if that halts the session."""
-        if not behind or self._recording is None:
+        if not found or self._recording is None:
             return ()
-        self._stats.orphans += len(behind)
+        self._stats.orphans += len(found)
         if self._on_divergence != "warn":
-            raise Refused(halts.diverged(arrival, [*behind], self._run, self._at))
-        inside = self._finder.orphans.inside_of(behind)
+            raise Refused(halts.diverged(arrival, [*found], self._run, self._at))
+        inside = self._finder.orphans.inside_of(found)
         self._stats.orphans += len(inside)
-        orphans = [*behind, *inside]
+        orphans = [*found, *inside]
         for entry in orphans:
             if entry.status == "unknown" and entry.effect == "write":  # it may be this call itself
                 raise Refused(halts.unknown(entry.run, entry.step, entry.name, self._at))

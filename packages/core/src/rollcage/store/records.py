@@ -185,18 +185,18 @@ def check_attested(trace: RunTrace) -> None:
     if info is None or info.count is None:
         return
     lines = trace.data.count(b"\n")
-    behind = min(max(lines - info.count, 0), lines)
+    more = min(max(lines - info.count, 0), lines)
     end = len(trace.data)  # of the line that the index attests
-    for _ in range(behind):
+    for _ in range(more):
         end = trace.data.rfind(b"\n", 0, end - 1) + 1
     head = trace.data[max(end - 67, 0) : max(end - 3, 0)]
-    if lines - behind != info.count or head != str(info.head).encode():
+    if lines - more != info.count or head != str(info.head).encode():
         raise TraceCorrupt(
             trace.where,
             lines,
             f"the run finished with {info.count} lines ending in {info.head}, this is another end",
         )
-    if not behind:
+    if not more:
         return
     attested = tail_of(trace.data[:end])
     undoing = False

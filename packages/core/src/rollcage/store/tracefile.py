@@ -47,7 +47,7 @@ class _FileLock:
             self._descriptor = -1
 
 
-def _behind(data: bytes, lines: int) -> bytes:
+def _lines_after(data: bytes, lines: int) -> bytes:
     """What stands after so many lines."""
     at = 0
     for _ in range(lines):
@@ -135,7 +135,7 @@ class TraceFile:
         if lines < after:
             raise TraceCorrupt(str(path), lines, f"there were {after} lines, {lines} are left")
         self._remember(run, (found.st_ino, lines, start + len(data)))
-        return RunTrace(run, str(path), _behind(data, after - before), torn, None, after)
+        return RunTrace(run, str(path), _lines_after(data, after - before), torn, None, after)
 
     def _remember(self, run: str, end: tuple[int, int, int]) -> None:
         self._ends.pop(run, None)

@@ -109,11 +109,11 @@ class Worlds:
         forks: list[tuple[bytes, bytes]] = []
         while name not in self._lines and ("/" in name or not name.startswith("#")):
             ended = self._ended(self._after.get(name, ()))
-            mark, behind = b"rollcage/1 branch", b""
+            mark, rest = b"rollcage/1 branch", b""
             if ended:
-                mark, behind = b"rollcage/1 branch after", len(ended).to_bytes(8, "big")
+                mark, rest = b"rollcage/1 branch after", len(ended).to_bytes(8, "big")
             name, _, own = name.rpartition("/")
-            forks.append((mark, behind + b"".join(sorted(ended)) + own.encode()))
+            forks.append((mark, rest + b"".join(sorted(ended)) + own.encode()))
         line, begun = self._lines.get(name), name[1:]
         worlds: Iterator[bytes] = iter(())
         if line is not None:
@@ -121,8 +121,8 @@ class Worlds:
         elif begun in self._begun:
             worlds = iter([sha256(bytes.fromhex(begun)).digest()])
         for world in worlds:
-            for mark, behind in reversed(forks):
-                world = sha256(mark + world + behind).digest()  # noqa: PLW2901 - it is led on
+            for mark, rest in reversed(forks):
+                world = sha256(mark + world + rest).digest()  # noqa: PLW2901 - it is led on
             yield world
 
     def _ended(self, names: Iterable[str]) -> set[bytes]:
