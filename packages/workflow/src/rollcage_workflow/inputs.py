@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping
 from typing import Any
+
+from rollcage.store import Store
+from rollcage.trace import jcs
 
 from rollcage_workflow.errors import InputsInvalid
 from rollcage_workflow.expressions import plain
 from rollcage_workflow.graph import Checked
 from rollcage_workflow.schemas import Shape, invalid
+from rollcage_workflow.state import Execution
 
-__all__ = ["given_inputs"]
+__all__ = ["check_same_inputs", "digests_of", "given_inputs"]
 
 
 def given_inputs(checked: Checked, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,3 +44,48 @@ def given_inputs(checked: Checked, given: Mapping[str, Any]) -> dict[str, Any]:
     if wrong:
         raise InputsInvalid("; ".join(sorted(wrong)))
     return found
+
+
+def digests_of(
+    store: Store, inputs: Mapping[str, Any], results: Mapping[str, Any]
+) -> dict[str, str]:
+    """By input and given result, a digest under the store's key: nobody guesses a secret by it."""
+    if not (inputs or results):
+        return {}
+    key = store.secret_key()
+    return {
+        name: hmac.new(key, b"rollcage workflow input" + jcs(each), "sha256").hexdigest()
+        for name, each in [*inputs.items(), *((f"result of {n}", r) for n, r in results.items())]
+    }
+
+
+def check_same_inputs(
+    before: Execution,
+    store: Store,
+    given: Mapping[str, Any],
+    results: Mapping[str, Any],
+    *,
+    given_now: bool,
+    again: bool,
+) -> None:
+    """Refuse what an execution was not given before; inputs that the plan gained are no others.
+
+    Raises:
+        InputsInvalid: they are others, or some have to be given again.
+    """
+    if not before.plan:
+        return
+    if before.sealed and not given_now:
+        names = ", ".join(before.sealed)
+        raise InputsInvalid(
+            f"the execution {before.id!r} was given secrets ({names}), which are not on record: "
+            f"give it its inputs again"
+        )
+    now = digests_of(store, given, results)
+    known = before.digests
+    other = sorted(name for name in known.keys() & now.keys() if known[name] != now[name])
+    if other and not again:
+        raise InputsInvalid(
+            f"the execution {before.id!r} was given other inputs before ({', '.join(other)}): "
+            f"give it those, or give another id"
+        )

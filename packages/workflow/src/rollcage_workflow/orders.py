@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import hmac
 import time
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import orjson
 from rollcage.store import Store
 
-from rollcage_workflow.errors import CommandCorrupt, WorkflowError
+from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.expressions import is_finite
 from rollcage_workflow.holds import Holds, prefix_of
+from rollcage_workflow.sealing import opened, sealed
 from rollcage_workflow.state import Execution, execution
 
 __all__ = ["Command", "Commands", "Do", "Result"]
@@ -31,7 +31,6 @@ Do = Literal["start", "wake", "cancel", "plan", "undo"]
 `start` an execution; `wake` one: another attempt at it; `cancel`: undo what a cancelled one did;
 `plan` the undo of a run, and `undo` it.
 """
-_FORMAT: Final = "rollcage/command/1"
 _OPEN: Final = "commands"
 _RESULTS: Final = "results"
 _MOST_BYTES: Final = 4_000_000
@@ -291,7 +290,7 @@ class Commands:
             CommandCorrupt: it is not as it was given.
         """
         data = self.store.get(_OPEN, key)
-        return None if data is None else _command(self._opened(key, data))
+        return None if data is None else _command(opened(self.store, key, data))
 
     def result(self, key: str) -> Result | None:
         """What became of a command; None where it is open, or nobody has given it by name.
@@ -302,7 +301,7 @@ class Commands:
         data = self.store.get(_RESULTS, key)
         if data is None:
             return None
-        fields = self._opened(key, data)
+        fields = opened(self.store, key, data)
         outcome, detail, worker = (str(fields[name]) for name in ("outcome", "detail", "worker"))
         at, made = int(fields["time"]), fields.get("data")
         return Result(_command(fields["command"]), outcome, detail, worker, at, made)
@@ -326,7 +325,7 @@ class Commands:
             }
             fields |= {"worker": worker, "time": time.time_ns() // 1000}
             fields |= {} if data is None else {"data": data}
-            self.store.put_once(_RESULTS, command.key, self._sealed(command.key, fields))
+            self.store.put_once(_RESULTS, command.key, sealed(self.store, command.key, fields))
         self.store.drop(_OPEN, command.key)
 
     def drop(self, key: str) -> None:
@@ -359,31 +358,10 @@ class Commands:
         return execution(self.store, found.id)
 
     def _put(self, command: Command) -> bool:
-        data = self._sealed(command.key, dataclasses.asdict(command))
+        data = sealed(self.store, command.key, dataclasses.asdict(command))
         if len(data) > _MOST_BYTES:
             raise WorkflowError(f"{command.execution!r}: the inputs have over {_MOST_BYTES} bytes")
         return self.store.put_once(_OPEN, command.key, data)
-
-    def _sealed(self, key: str, fields: Mapping[str, Any]) -> bytes:
-        document = {"format": _FORMAT, "key": key, "content": fields}
-        return orjson.dumps({**document, "mac": self._mac(document)})
-
-    def _mac(self, document: Mapping[str, Any]) -> str:
-        data = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
-        return hmac.new(self.store.secret_key(), b"rollcage command" + data, "sha256").hexdigest()
-
-    def _opened(self, key: str, data: bytes) -> dict[str, Any]:
-        try:
-            document = orjson.loads(data)
-            mac = str(document.pop("mac"))
-            whole = hmac.compare_digest(mac.encode(), self._mac(document).encode())
-            fine = whole and document["format"] == _FORMAT and document["key"] == key
-            fields = cast("dict[str, Any]", document["content"])
-        except (ValueError, TypeError, LookupError, AttributeError):
-            fine, fields = False, {}
-        if not fine:
-            raise CommandCorrupt(f"the command {key} was changed, or is incomplete")
-        return fields
 
 
 def _new(key: str, do: Do, execution: str, **fields: Any) -> Command:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hmac
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -20,13 +19,11 @@ from rollcage import (
     open_store,
 )
 from rollcage.store import Store, look
-from rollcage.trace import jcs
 
 from rollcage_workflow.approvals import Approvals
 from rollcage_workflow.check import Tools, Workflows, check
 from rollcage_workflow.errors import (
     ExecutionFailed,
-    InputsInvalid,
     WorkflowError,
 )
 from rollcage_workflow.failures import on_failure, type_name
@@ -36,13 +33,13 @@ from rollcage_workflow.forking import before_fork, fork_of
 from rollcage_workflow.governed import governed
 from rollcage_workflow.graph import Checked, blocks_in
 from rollcage_workflow.holds import Hold, Holds
-from rollcage_workflow.inputs import given_inputs
+from rollcage_workflow.inputs import check_same_inputs, digests_of, given_inputs
 from rollcage_workflow.interpret import Interpreter
 from rollcage_workflow.outline import keep_outline
 from rollcage_workflow.plan import Plan
 from rollcage_workflow.records import ENDED, PLAN, nothing
 from rollcage_workflow.signals import Signals
-from rollcage_workflow.starting import given_results
+from rollcage_workflow.starting import start_of
 from rollcage_workflow.state import Execution, as_of, execution
 from rollcage_workflow.tools import declared_in
 
@@ -139,8 +136,8 @@ async def run(
             f"{checked.plan.name!r}: give it another id"
         )
     wanted = given_inputs(checked, (before.inputs or {}) if inputs is None else inputs)
-    start, results = _start(checked, before, start, given)
-    _check_inputs(before, own, wanted, results, given_now=inputs is not None, again=again)
+    start, results = start_of(checked, before, start, given)
+    check_same_inputs(before, own, wanted, results, given_now=inputs is not None, again=again)
     if before.status == "completed":
         return before
     if before.status == "paused" and await asyncio.to_thread(Holds(own, id).read) is not None:
@@ -181,60 +178,6 @@ def run_sync(
 
 def _state_of(store: Store, id: str) -> Execution:  # noqa: A002
     return execution(store, id) if store.exists() else Execution(id)
-
-
-def _digests(store: Store, inputs: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, str]:
-    """By input and given result, a digest under the store's key: nobody guesses a secret by it."""
-    if not (inputs or results):
-        return {}
-    key = store.secret_key()
-    return {
-        name: hmac.new(key, b"rollcage workflow input" + jcs(each), "sha256").hexdigest()
-        for name, each in [*inputs.items(), *((f"result of {n}", r) for n, r in results.items())]
-    }
-
-
-def _start(
-    checked: Checked, before: Execution, start: str, given: Mapping[str, Any] | None
-) -> tuple[str, dict[str, Any]]:
-    """At which step an execution starts, and the results of those before it."""
-    if before.plan and start not in ("", before.start):
-        where = f"at {before.start}" if before.start else "with its first step"
-        raise InputsInvalid(
-            f"the execution {before.id!r} started {where}: give one that is to start elsewhere "
-            f"another id"
-        )
-    if before.plan:
-        return before.start, dict(before.given if given is None else given)
-    return start, given_results(checked, start, given or {})
-
-
-def _check_inputs(
-    before: Execution,
-    store: Store,
-    given: Mapping[str, Any],
-    results: Mapping[str, Any],
-    *,
-    given_now: bool,
-    again: bool,
-) -> None:
-    """Refuse what an execution was not given before; inputs that the plan gained are no others."""
-    if not before.plan:
-        return
-    if before.sealed and not given_now:
-        names = ", ".join(before.sealed)
-        raise InputsInvalid(
-            f"the execution {before.id!r} was given secrets ({names}), which are not on record: "
-            f"give it its inputs again"
-        )
-    now = _digests(store, given, results)
-    known = before.digests
-    other = sorted(name for name in known.keys() & now.keys() if known[name] != now[name])
-    if other and not again:
-        raise InputsInvalid(
-            f"the execution {before.id!r} was given other inputs before ({', '.join(other)}): "
-            f"give it those, or give another id"
-        )
 
 
 class _Over(Exception):
@@ -361,7 +304,7 @@ class _Attempt:
 
     async def _through(self, session: Session) -> Any:
         plan = self.checked.plan
-        digests = _digests(self.store, self.inputs, self.given)
+        digests = digests_of(self.store, self.inputs, self.given)
         by, anew = str(self.options.get("actor") or self.id), self.before.anew
         interpreter = Interpreter(
             session,

@@ -9,8 +9,9 @@ from rollcage_workflow.errors import InputsInvalid
 from rollcage_workflow.expressions import plain
 from rollcage_workflow.graph import Checked, Node, Unit, ancestors
 from rollcage_workflow.schemas import invalid, nearest, of_type
+from rollcage_workflow.state import Execution
 
-__all__ = ["given_results"]
+__all__ = ["given_results", "start_of"]
 
 
 def given_results(checked: Checked, start: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,6 +57,25 @@ def given_results(checked: Checked, start: str, given: Mapping[str, Any]) -> dic
     if wrong:
         raise InputsInvalid("; ".join(sorted(wrong)))
     return found
+
+
+def start_of(
+    checked: Checked, before: Execution, start: str, given: Mapping[str, Any] | None
+) -> tuple[str, dict[str, Any]]:
+    """At which step an execution starts, and the results of those before it.
+
+    Raises:
+        InputsInvalid: it has started elsewhere; or see `given_results`.
+    """
+    if before.plan and start not in ("", before.start):
+        where = f"at {before.start}" if before.start else "with its first step"
+        raise InputsInvalid(
+            f"the execution {before.id!r} started {where}: give one that is to start elsewhere "
+            f"another id"
+        )
+    if before.plan:
+        return before.start, dict(before.given if given is None else given)
+    return start, given_results(checked, start, given or {})
 
 
 def _misfit(node: Node, value: Any) -> str | None:

@@ -1,0 +1,46 @@
+"""How commands and their results are written: nobody changes one without the store's key."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import orjson
+from rollcage.store import Store
+
+from rollcage_workflow.errors import CommandCorrupt
+
+__all__ = ["opened", "sealed"]
+
+_FORMAT: Final = "rollcage/command/1"
+
+
+def sealed(store: Store, key: str, fields: Mapping[str, Any]) -> bytes:
+    """The document of a command, or of its result, under its key."""
+    document = {"format": _FORMAT, "key": key, "content": fields}
+    return orjson.dumps({**document, "mac": _mac(store, document)})
+
+
+def opened(store: Store, key: str, data: bytes) -> dict[str, Any]:
+    """What a document holds.
+
+    Raises:
+        CommandCorrupt: it is not what was written under this key.
+    """
+    try:
+        document = orjson.loads(data)
+        mac = str(document.pop("mac"))
+        whole = hmac.compare_digest(mac.encode(), _mac(store, document).encode())
+        fine = whole and document["format"] == _FORMAT and document["key"] == key
+        fields = cast("dict[str, Any]", document["content"])
+    except (ValueError, TypeError, LookupError, AttributeError):
+        fine, fields = False, {}
+    if not fine:
+        raise CommandCorrupt(f"the command {key} was changed, or is incomplete")
+    return fields
+
+
+def _mac(store: Store, document: Mapping[str, Any]) -> str:
+    data = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    return hmac.new(store.secret_key(), b"rollcage command" + data, "sha256").hexdigest()
