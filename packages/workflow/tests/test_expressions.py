@@ -1,11 +1,12 @@
-"""What an expression may cost: nothing can break one off."""
+"""What an expression may cost, as nothing can break one off; and numbers that it can't hold."""
 
 import time
 from typing import Any
 
 import pytest
-from rollcage_workflow.errors import ExpressionFailed
-from rollcage_workflow.expressions import fill
+from rollcage_workflow.errors import ExpressionFailed, InputsInvalid
+from rollcage_workflow.expressions import expression, fill
+from worlds import World
 
 
 def test_expressions_take_no_longer_than_they_may() -> None:
@@ -51,3 +52,28 @@ def test_a_pattern_takes_no_longer_than_it_may(source: str, given: Any) -> None:
 )
 def test_a_pattern_that_is_soon_done_is_matched(source: str, given: Any, expected: Any) -> None:
     assert fill(source, {"a": given}) == expected
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**64 + 1, 2**70])
+async def test_an_integer_beyond_64_bits_is_passed_on_as_it_is_or_refused(
+    world: World, number: int
+) -> None:
+    assert expression("a.id")({"a": {"id": number}}) == number
+    with pytest.raises(ExpressionFailed, match=f"{number} is too large an integer"):
+        expression("[a.id]")({"a": {"id": number}})
+    plan = {
+        "name": "plan",
+        "inputs": {"n": {"type": "integer"}},
+        "steps": {"a": {"value": {"n": "=inputs.n"}}, "b": {"value": "=a.n"}},
+    }
+    assert (await world.attempt(plan, {"n": number})).output == number
+    assert (await world.attempt(plan)).output == number
+    with pytest.raises(InputsInvalid, match="other inputs"):
+        await world.attempt(plan, {"n": number + 1})
+
+
+@pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"x": "\ud800"}])
+async def test_an_input_that_is_no_json_is_refused_by_name(world: World, value: Any) -> None:
+    plan = {"name": "plan", "inputs": {"n": {}}, "steps": {"a": {"value": "=inputs.n"}}}
+    with pytest.raises(InputsInvalid, match="n: has no JSON form"):
+        await world.attempt(plan, {"n": value})

@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import pydantic_core
 
@@ -31,6 +31,7 @@ _MOST_BRACKETS: Final = 24
 _MOST_ELEMENTS: Final = 1_000_000
 _MOST_STEPS: Final = 10_000_000
 _MOST_SIZE: Final = 200_000_000
+_MOST_BITS: Final = 63  # of an integer, without its sign
 _MOST_MATCHED: Final = 200_000_000  # characters times states of a pattern: seconds
 _COMPILES: Final = 20_000  # as much as that costs to read a pattern, which each match does
 _MOST_STATES: Final = 250_000  # of a pattern that the engine takes
@@ -99,8 +100,17 @@ class Expression:
             ExpressionFailed: it has none; nothing was changed.
         """
         given = {name: variables[name] for name in self.names if name in variables}
-        if self._is_too_much(given):
+        size = _measured(given)
+        if self._is_too_much(size):
             raise ExpressionFailed(f"={self.source}: what it looks at is too large")
+        if size.widest.bit_length() > _MOST_BITS:
+            # CEL has none of these: it would go on with a float, which is another number.
+            if self.path is not None and self._is_there(given):
+                return plain(functools.reduce(lambda held, part: held[part], self.path, given))
+            raise ExpressionFailed(
+                f"={self.source}: {size.widest} is too large an integer to compute with: pass it "
+                f"on alone, or let the tool return it as text"
+            )
         import cel
 
         try:
@@ -113,9 +123,16 @@ class Expression:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ExpressionFailed(f"={self.source}: {reason[:300]}") from None
 
-    def _is_too_much(self, given: Mapping[str, Any]) -> bool:
+    def _is_there(self, given: Any) -> bool:
+        """Whether its chain of fields leads to a value."""
+        for part in self.path or ():
+            if not isinstance(given, dict) or part not in given:
+                return False
+            given = cast("dict[str, Any]", given)[part]
+        return True
+
+    def _is_too_much(self, size: _Size) -> bool:
         """Whether it may take for ever, or all memory: nothing can break it off."""
-        size = _measured(given)
         if size.elements > _MOST_ELEMENTS:
             return True
         steps, growth = 1.0, 1.0
@@ -176,17 +193,20 @@ class _Size(NamedTuple):
         longest: how many its longest part has.
         characters: of all its texts.
         texts: those.
+        widest: of its integers, the one with the most bits.
     """
 
     elements: int
     longest: int
     characters: int
     texts: list[str]
+    widest: int
 
 
 def _measured(value: Any) -> _Size:
     count, longest, characters, waiting = 0, 0, 0, [value]
     texts: list[str] = []
+    widest = 0
     while waiting and count <= _MOST_ELEMENTS:
         count += 1
         each = waiting.pop()
@@ -196,7 +216,9 @@ def _measured(value: Any) -> _Size:
         elif isinstance(each, dict | list):
             longest = max(longest, len(each))
             waiting.extend(each.values() if isinstance(each, dict) else each)
-    return _Size(count, longest, characters, texts)
+        elif isinstance(each, int) and each.bit_length() > widest.bit_length():
+            widest = each
+    return _Size(count, longest, characters, texts, widest)
 
 
 @functools.lru_cache(maxsize=4096)

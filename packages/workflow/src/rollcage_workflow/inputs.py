@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,7 @@ def given_inputs(checked: Checked, given: Mapping[str, Any]) -> dict[str, Any]:
             continue
         try:
             found[name] = plain(given[name] if name in given else schema["default"])
+            _canonical(found[name])
         except ValueError as error:
             wrong.append(f"{name}: has no JSON form: {error}")
             continue
@@ -46,6 +48,18 @@ def given_inputs(checked: Checked, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _canonical(value: Any) -> bytes:
+    """A value in one form; JCS has none for integers of more than 53 bits, which JSON does have.
+
+    Raises:
+        ValueError: it is no JSON: it holds NaN, an infinity, or half a character.
+    """
+    try:
+        return jcs(value)
+    except ValueError:
+        return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
+
+
 def digests_of(
     store: Store, inputs: Mapping[str, Any], results: Mapping[str, Any]
 ) -> dict[str, str]:
@@ -54,7 +68,7 @@ def digests_of(
         return {}
     key = store.secret_key()
     return {
-        name: hmac.new(key, b"rollcage workflow input" + jcs(each), "sha256").hexdigest()
+        name: hmac.new(key, b"rollcage workflow input" + _canonical(each), "sha256").hexdigest()
         for name, each in [*inputs.items(), *((f"result of {n}", r) for n, r in results.items())]
     }
 
