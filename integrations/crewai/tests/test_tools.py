@@ -239,7 +239,7 @@ def test_the_original_stays_as_it_is(lab: "Lab", write: BaseTool, written: list[
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"tools": ["write"]}, "is no tool of CrewAI"),
+        ({"tools": ["write"]}, "is not a tool of CrewAI"),
         ({"effects": {"wrote": "read"}}, "effects= names wrote; the tools are: write"),
         ({"contracts": {"write": {"colour": 1}}}, "are not options of a tool"),
     ],

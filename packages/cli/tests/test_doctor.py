@@ -77,7 +77,7 @@ def test_an_index_that_is_out_of_date_or_damaged(cli: Cli, store: Path) -> None:
     told = found(cli, code=1)
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
     assert told.keys() == {
-        ("index_damaged", ""), ("index_lost", second), ("index_behind", first),
+        ("index_damaged", ""), ("index_lost", second), ("index_outdated", first),
         ("unattested", first),
     }  # fmt: skip
     mend(cli, told["index_damaged", ""])

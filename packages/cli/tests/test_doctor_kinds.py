@@ -56,13 +56,13 @@ KINDS: Final = {
     ),
     "a run is not listed": Kind("DELETE FROM runs WHERE name = 'job'", "index_lost", mends=True),
     "another status": Kind(
-        "UPDATE runs SET status = 'error' WHERE name = 'job'", "index_behind", mends=True
+        "UPDATE runs SET status = 'error' WHERE name = 'job'", "index_outdated", mends=True
     ),
     "another name": Kind(
-        "UPDATE runs SET name = 'joe' WHERE name = 'job'", "index_behind", mends=True
+        "UPDATE runs SET name = 'joe' WHERE name = 'job'", "index_outdated", mends=True
     ),
     "another input": Kind(
-        "UPDATE runs SET input = NULL WHERE name = 'job'", "index_behind", mends=True
+        "UPDATE runs SET input = NULL WHERE name = 'job'", "index_outdated", mends=True
     ),
     "a value changed": Kind("UPDATE blobs SET data = {bad}", "blob", mends=True),
     "a value is gone": Kind("DELETE FROM blobs", "blob", mends=True),

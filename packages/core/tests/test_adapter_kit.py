@@ -425,7 +425,7 @@ def test_each_tool_is_guarded_with_what_is_declared_of_it(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("tool", "effects", "said"),
     [
-        ("a", {}, "'a' is no tool of Test: make one"),
+        ("a", {}, "'a' is not a tool of Test: make one"),
         (Native("a"), {"b": "read"}, "effects= names b; the tools are: a"),
         (Native("a", Session("other")), {}, "a is guarded by another session already"),
     ],

@@ -107,9 +107,9 @@ def test_sockets_and_programs() -> None:
         ("fs:read:", "names no path"),
         ("net:", "names nothing"),
         ("process:", "names nothing"),
-        ("net:host:http", "'http' is no port"),
-        ("net:host:0", "'0' is no port"),
-        ("net:host:65536", "no port"),
+        ("net:host:http", "'http' is not a port"),
+        ("net:host:0", "'0' is not a port"),
+        ("net:host:65536", "'65536' is not a port"),
         ("net::80", "names no host"),
     ],
 )

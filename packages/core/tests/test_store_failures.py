@@ -172,7 +172,7 @@ def test_a_damaged_key_is_told(tmp_path: Path) -> None:
     with store._database.changing() as db:
         db.execute("UPDATE kept SET value = x'00' WHERE name = 'key'")
     with (
-        pytest.raises(StoreError, match="not one of 32 bytes"),
+        pytest.raises(StoreError, match="is not 32 bytes long"),
         Session("job", store=store, input=1),
     ):
         pytest.fail("nobody could tell which job this is")

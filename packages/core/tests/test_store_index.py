@@ -494,7 +494,7 @@ def test_a_bit_that_is_flipped_hides_no_run_and_makes_no_other_of_it(
             assert [info and info.run for info in found] == runs, at
         assert [info.run for info in again.runs(source=runs[0])] == [], at
         check = again.check()
-        assert check.damaged or check.behind, at
+        assert check.damaged or check.outdated, at
     assert "`rollcage repair` writes them anew" in caplog.text
     assert store.repair().damaged
     assert not store.check().damaged

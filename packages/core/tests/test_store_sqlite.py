@@ -77,7 +77,7 @@ def test_a_file_of_another_program_is_refused_and_left_alone(path: Path) -> None
         other.execute("CREATE TABLE mine (a)")
     before = path.read_bytes()
     with (
-        pytest.raises(StoreError, match="is no store of Rollcage"),
+        pytest.raises(StoreError, match="is not a Rollcage store"),
         Session("a", store=url(path)),
     ):
         pytest.fail("it began")
@@ -321,6 +321,6 @@ def test_a_full_disk_is_told_and_nothing_is_half_written(
 
 def test_what_is_refused_has_its_own_type(path: Path, db: sqlite3.Connection) -> None:
     assert issubclass(StoreReadOnly, StoreError)
-    with pytest.raises(StoreError, match="is no store of Rollcage"):
+    with pytest.raises(StoreError, match="is not a Rollcage store"):
         db.execute("PRAGMA application_id = 7")
         open_store(url(path)).runs()

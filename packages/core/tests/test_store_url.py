@@ -41,7 +41,10 @@ def test_what_a_name_means(where: Any, kind: type, url: str) -> None:
     ("where", "said"),
     [
         ("redis://localhost", "no store is known for redis:// (there is file, postgresql, sqlite)"),
-        ("sqlite:runs.db", "is no URL of a store (sqlite://…); a folder is written ./sqlite:runs"),
+        (
+            "sqlite:runs.db",
+            "is not the URL of a store (sqlite://…); a folder is written ./sqlite:runs",
+        ),
         ("sqlite://runs.db", "three slashes"),
         ("sqlite:///", "names no file"),
         ("sqlite:///a?mode=ro", "a `?` or `#` in a path is written %3F or %23"),
@@ -129,7 +132,7 @@ def test_an_installed_package_brings_a_store(tmp_path: Path) -> None:
     )
     used, wrong, gone = done.stdout.splitlines()
     assert used == "JsonlStore 1"
-    assert "my-store (my_store:wrong), whose 'wrong://a' is no Store" in wrong
+    assert "my-store (my_store:wrong), whose 'wrong://a' is not a Store" in wrong
     assert "my-store (my_store_of_old:opened), which can't be loaded: No module" in gone
 
 

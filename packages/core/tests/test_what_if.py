@@ -279,7 +279,7 @@ def test_what_a_fork_can_not_be(url: str) -> None:
         ({"result": 1}, "say which with at="),
         ({"at": 0}, "count from 1"),
         ({"at": 1, "policy": "p.toml"}, "leave at= out"),
-        ({"tools": [len]}, "is no tool"),
+        ({"tools": [len]}, "is not a tool"),
     ]
     for wrong, said in changes:
         with pytest.raises(SessionError, match=said):

@@ -180,7 +180,7 @@ def test_a_function_is_as_good_as_its_contract(registry: Registry) -> None:
     assert registry.diff("send", send) == registry.diff("send", SEND) == ""
     assert not registry.is_new(send)
     assert registry.is_new(look)
-    with pytest.raises(GovernanceError, match=r"is no tool: declare it with @rollcage.tool"):
+    with pytest.raises(GovernanceError, match=r"is not a tool: declare it with @rollcage.tool"):
         registry.propose(print, by="ann")
 
 

@@ -96,9 +96,9 @@ def _index(own: Store) -> Iterator[Diagnosis]:
         yield Diagnosis("open", "index_damaged", "", f"damaged lines of the index: {lines}", repair)
     for run in checked.lost:
         yield Diagnosis("open", "index_lost", run, "the index does not know this run", repair)
-    for run in checked.behind:
+    for run in checked.outdated:
         yield Diagnosis(
-            "open", "index_behind", run, "it began or ended otherwise than the index says", repair
+            "open", "index_outdated", run, "the index is out of date about this run", repair
         )
     for run in checked.stubs:
         message = "it was pruned, and what is left of it is damaged: when it ran is unknown"

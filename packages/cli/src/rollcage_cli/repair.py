@@ -37,7 +37,7 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
             out.print(f"damaged lines of the index, left out: {lines}", soft_wrap=True)
         for run in found.lost:
             out.print(f"run {run} was missing, and is in the index again", soft_wrap=True)
-        for run in found.behind:
+        for run in found.outdated:
             out.print(f"the index was out of date about run {run}", soft_wrap=True)
         for run in found.stubs:
             out.print(f"what is left of run {run}, which was pruned, was damaged", soft_wrap=True)
@@ -50,7 +50,7 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
             )
         for message in found.unreadable:
             out.print(Text(visible(message), style="red"), soft_wrap=True)
-        mended = found.damaged or found.lost or found.behind or found.stubs
+        mended = found.damaged or found.lost or found.outdated or found.stubs
         whole = not (mended or found.unreadable)
         message = "the index was complete" if whole else "the index was rebuilt"
         out.print(f"{message}: {counted(found.runs, 'run')}", soft_wrap=True)

@@ -285,7 +285,7 @@ def _proposed_digest(state: Lifecycle, kind: Kind, name: str) -> str:
 def _described(tool: Tool) -> dict[str, Any]:
     contract = getattr(tool, "__rollcage_contract__", tool)
     if not isinstance(contract, Contract):
-        raise GovernanceError(f"{tool!r} is no tool: declare it with @rollcage.tool")
+        raise GovernanceError(f"{tool!r} is not a tool: declare it with @rollcage.tool")
     try:
         return described(contract)[0]
     except (RollcageError, ValueError, TypeError, RecursionError) as error:

@@ -211,7 +211,7 @@ def guard_each(
     effects, contracts = effects or {}, contracts or {}
     for tool in tools:
         if not isinstance(tool, kinds):
-            raise ContractError(f"{tool!r} is no tool of {framework}: {instead}")
+            raise ContractError(f"{tool!r} is not a tool of {framework}: {instead}")
     names = [str(getattr(tool, "name")) for tool in tools]  # noqa: B009 - all of them have it
     check_names(names, effects=effects, contracts=contracts)
     guarded: list[T] = []

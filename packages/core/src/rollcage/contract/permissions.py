@@ -178,7 +178,7 @@ def _host(word: str, text: str) -> Host:
     if not colon:
         return Host(text.lower().rstrip("."), None, None)
     if not number.isascii() or not number.isdigit() or int(number) not in _PORTS:
-        raise ContractError(f"permission {word!r}: {number!r} is no port")
+        raise ContractError(f"permission {word!r}: {number!r} is not a port")
     if not name:
         raise ContractError(f"permission {word!r} names no host")
     if name == "*":

@@ -261,12 +261,14 @@ def split_url(url: str, *, respelled: bool = False) -> SplitUrl:
         AddressInvalid: names the ambiguous part.
     """
     if len(url) > _MAX_URL:
-        raise AddressInvalid(f"a URL of {len(url)} characters; at most {_MAX_URL}")
+        raise AddressInvalid(f"the URL has {len(url)} characters; at most {_MAX_URL} are accepted")
     check_characters(url)
     found = _URL.fullmatch(url)
     scheme = found["scheme"].lower() if found is not None else ""
     if found is None or scheme not in DEFAULT_PORTS:
-        raise AddressInvalid(f"no URL that begins with one of {', '.join(DEFAULT_PORTS)}://host")
+        raise AddressInvalid(
+            f"not a URL with a host and one of the schemes {', '.join(DEFAULT_PORTS)}"
+        )
     written: str = found["authority"]
     authority = _AUTHORITY.fullmatch(written)
     if authority is None or "%" in written:
@@ -278,7 +280,7 @@ def split_url(url: str, *, respelled: bool = False) -> SplitUrl:
         raise AddressInvalid("an @ before the first slash: some clients read a host after it")
     port = int(authority["port"] or DEFAULT_PORTS[scheme])
     if port > 65535:
-        raise AddressInvalid(f"{port} is no port")
+        raise AddressInvalid(f"{port} is not a port: 65535 is the highest")
     rest = (found["path"] or "/") + (found["query"] or "")
     return SplitUrl(scheme, host_name(authority["host"]), port, rest)
 

@@ -26,7 +26,7 @@ def person(name: object) -> str:
             that is unassigned in Unicode, or one that is drawn as nothing.
     """
     if not isinstance(name, str):
-        raise ValueError(f"a {type(name).__name__} is no name")
+        raise ValueError(f"a {type(name).__name__} is not a name")
     for char in name:
         category = unicodedata.category(char)
         if category[0] == "C" or category in ("Zl", "Zp") or _BLANK.match(char):
@@ -36,7 +36,9 @@ def person(name: object) -> str:
             )
     plain = " ".join(unicodedata.normalize("NFKC", name).split())
     if not any(each.isalnum() for each in plain):
-        raise ValueError("the name is empty" if not plain else f"{plain[:_LONGEST]!r} is no name")
+        raise ValueError(
+            "the name is empty" if not plain else f"{plain[:_LONGEST]!r} is not a name"
+        )
     if len(plain) > _LONGEST:
         raise ValueError(f"the name has {len(plain)} characters; {_LONGEST} are the most")
     return plain

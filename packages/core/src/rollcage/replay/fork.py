@@ -131,7 +131,7 @@ class Fork:
             contract = getattr(each, "__rollcage_contract__", None)
             if not isinstance(contract, Contract):
                 raise SessionError(
-                    f"{getattr(each, '__name__', each)!r} is no tool: declare it with "
+                    f"{getattr(each, '__name__', each)!r} is not a tool: declare it with "
                     f"@rollcage.tool"
                 )
             found[contract.name] = Replacement(contract, plain_body(each))

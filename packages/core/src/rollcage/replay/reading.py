@@ -47,7 +47,7 @@ def began(event: dict[str, Any], *, run: str, generation: int) -> Entry:
     entry.joined = get("joined", False)
     for number in (entry.step, turn, entry.slot, position, entry.since):
         if type(number) is not int or number < 0:
-            raise ValueError(f"{number!r} is no number of a place")
+            raise ValueError(f"{number!r} is not a position")
     for digest in (entry.fingerprint, entry.world):
         bytes.fromhex(digest)  # or it is refused here
     entry.end = position + entry.joined

@@ -195,15 +195,15 @@ class Index(IndexReader):
                 self._look_at_end(run, each)
         lost = tuple(run for run in whole if run not in before)
         ends = {run: each.ended or {} for run, each in whole.items()}
-        behind = [run for run, end in before.items() if run in ends and ends[run] != end]
-        pruned = any("pruned" in ends[run] for run in behind)
+        outdated = [run for run, end in before.items() if run in ends and ends[run] != end]
+        pruned = any("pruned" in ends[run] for run in outdated)
         anew = b"".join(line for each in whole.values() for line in lines_of(each))
         unattested = (run for run, end in ends.items() if end and not end.keys() & _ATTESTED)
         repair = Repair(
             runs=len(whole),
             damaged=damaged,
             lost=lost,
-            behind=tuple(behind),
+            outdated=tuple(outdated),
             unattested=tuple(unattested),
             unreadable=tuple(unreadable),
         )

@@ -201,7 +201,7 @@ def first_of(trace: bytes, where: str) -> dict[str, Any] | None:
         raise TraceCorrupt(
             where,
             1,
-            f"{why}; the index does not know either which job it belongs to: bring it back from a "
+            f"{why}; the index does not know either which job it belongs to: restore it from a "
             f"backup, or move it out of the store",
         ) from None
 

@@ -38,7 +38,7 @@ def pause_run(store: Store, run: str, *, by: str, reason: str, time: int) -> Sto
         ended = f"it ended as {over.status!r}"
         if over.run != run:
             ended = f"run {over.run}, which went on with it, ended as {over.status!r}"
-        raise OrderRefused(f"run {run} can't be paused: {ended}, and no call of it is to come")
+        raise OrderRefused(f"run {run} can't be paused: {ended}, and makes no more calls")
     stop = stopped_by(store, run)
     if stop is not None:
         raise not_pausable(run, stop, store_option(store))

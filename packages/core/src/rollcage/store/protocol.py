@@ -59,7 +59,7 @@ def check_document(kind: str, key: str) -> None:
         StoreError: it can't name one.
     """
     if _KIND.fullmatch(kind) is None or _KEY.fullmatch(key) is None:
-        raise StoreError(f"{key!r} is not the form of a key of {kind!r}")
+        raise StoreError(f"{key!r} is not a valid key for documents of kind {kind!r}")
 
 
 class Reader(Protocol):

@@ -152,8 +152,7 @@ class Repair:
         runs: how many the store has.
         damaged: the numbers of its lines that were none.
         lost: the runs of which it had no line, or a damaged one.
-        behind: the runs that had begun or ended otherwise, or ended at all, by their traces and not
-            by it.
+        outdated: the runs that began or ended, by their traces, in another way than it says.
         unattested: the runs that ended without their count and head: nothing but their own last
             lines says that they are whole.
         stubs: the runs that were pruned, of which what is left is damaged.
@@ -164,7 +163,7 @@ class Repair:
     runs: int
     damaged: tuple[int, ...] = ()
     lost: tuple[str, ...] = ()
-    behind: tuple[str, ...] = ()
+    outdated: tuple[str, ...] = ()
     unattested: tuple[str, ...] = ()
     stubs: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()

@@ -107,7 +107,7 @@ class SqlStore(SqlListing):
 
     def _check_there(self, run: str) -> None:
         if not is_run_id(run):
-            raise RunNotFound(f"{run!r} is not the form of a run id")
+            raise RunNotFound(f"{run!r} is not a run id")
         if not self._sql.is_there:
             raise self._not_found(run)
 
@@ -169,7 +169,7 @@ class SqlStore(SqlListing):
     def _begun(started: dict[str, Any]) -> RunInfo:
         """What is known of a new run. Raises RunNotFound."""
         if not is_run_id(started["run"]):
-            raise RunNotFound(f"{started['run']!r} is not the form of a run id")
+            raise RunNotFound(f"{started['run']!r} is not a run id")
         given = started["input"]["digest"] if "input" in started else None
         return RunInfo(**{name: started[name] for name in _STARTED}, input=given)
 

@@ -135,7 +135,9 @@ class SqlDocuments:
         if made:
             self._on_disk()  # what it stands for in traces must not outlive it
         if len(key) != 32:
-            raise StoreError(f"the key in {self.url} is not one of 32 bytes: restore a backup")
+            raise StoreError(
+                f"the key in {self.url} is not 32 bytes long; restore it from a backup"
+            )
         return key
 
     def _on_disk(self) -> None:

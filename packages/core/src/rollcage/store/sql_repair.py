@@ -54,7 +54,7 @@ class SqlRepair(SqlStore):
             StoreError: it can't be read, or the store can't be written.
         """
         found = self.check()
-        if found.lost or found.behind or found.stubs:
+        if found.lost or found.outdated or found.stubs:
             with self._sql.changing() as db:
                 self._mend(db)
             self._on_disk()
@@ -63,7 +63,7 @@ class SqlRepair(SqlStore):
     def _examined(self, db: Any) -> Repair:
         runs: int = db.execute("SELECT count(*) FROM runs").fetchone()[0]
         unattested: list[str] = []
-        behind: list[str] = []
+        outdated: list[str] = []
         keyed = False
         for place, *fields, status, count in db.execute(_ROWS).fetchall():
             run, keyed = fields[0], keyed or fields[-1] is not None
@@ -71,7 +71,7 @@ class SqlRepair(SqlStore):
                 unattested.append(run)
             began, how = self._read_off(db, place, status, count)
             if began not in (None, tuple(fields)) or how != status:
-                behind.append(run)
+                outdated.append(run)
         lost = [
             began[0]
             for place in self._unlisted(db)
@@ -80,7 +80,7 @@ class SqlRepair(SqlStore):
         return Repair(
             runs=runs,
             lost=tuple(lost),
-            behind=tuple(behind),
+            outdated=tuple(outdated),
             unattested=tuple(unattested),
             stubs=tuple(self._damaged_stubs(db)),
             unreadable=tuple(self._key_lost(db, keyed=keyed)),
@@ -138,5 +138,5 @@ class SqlRepair(SqlStore):
         if row is None:
             return [key_gone(self.url)] if keyed else []
         if len(row[0]) != 32:
-            return [f"the key in {self.url} is not one of 32 bytes"]
+            return [f"the key in {self.url} is not 32 bytes long; restore it from a backup"]
         return []

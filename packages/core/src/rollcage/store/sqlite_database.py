@@ -294,8 +294,8 @@ def _describe(error: sqlite3.Error) -> str:
         "SQLITE_BUSY": f": another process has been writing for more than {WAIT:.0f} seconds",
         "SQLITE_READONLY": ": run as the user whom the store belongs to, or give it to this one",
         "SQLITE_CANTOPEN": ": it or its folder can't be opened by this user",
-        "SQLITE_NOTADB": ": it is no SQLite file",
-        "SQLITE_CORRUPT": ": bring the file back from a backup",
+        "SQLITE_NOTADB": ": it is not an SQLite file",
+        "SQLITE_CORRUPT": ": restore the file from a backup",
     }
     known = next((text for code, text in helps.items() if name.startswith(code)), "")
     return f"{error} ({name}){known}"

@@ -46,7 +46,7 @@ def check_tables(connection: sqlite3.Connection, path: Path, url: str) -> None:
     """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION:
-        raise StoreInvalid(f"{path} is no store of Rollcage; name a file of its own")
+        raise StoreInvalid(f"{path} is not a Rollcage store; choose another file")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if not 1 <= version <= VERSION:
         raise StoreError(
@@ -57,7 +57,7 @@ def check_tables(connection: sqlite3.Connection, path: Path, url: str) -> None:
     if {row[0] for row in connection.execute(own)} != set(_statements(version)):
         raise StoreError(
             f"the tables of {url} are not those that Rollcage made: somebody changed "
-            f"them; bring the file back from a backup"
+            f"them; restore the file from a backup"
         )
 
 

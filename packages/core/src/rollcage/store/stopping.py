@@ -46,8 +46,8 @@ def stop_run(store: Store, run: str, *, by: str, reason: str, time: int) -> Stop
         if over.run != run:
             ended = f"run {over.run}, which went on with it, ended as {over.status!r}"
         raise OrderRefused(
-            f"run {run} can't be stopped: {ended}, and nothing runs in it any more. To take back "
-            f"what it did: rollcage undo {over.run}{store_option(store)}"
+            f"run {run} can't be stopped: {ended}, and nothing runs in it any more. To undo what "
+            f"it did: rollcage undo {over.run}{store_option(store)}"
         )
     store.stop(order)
     return order

@@ -109,7 +109,7 @@ class TraceFile:
         asked = self._asked
         if run != asked[0]:
             if not is_run_id(run):
-                raise RunNotFound(f"{run!r} is not the form of a run id")
+                raise RunNotFound(f"{run!r} is not a run id")
             self._asked = asked = run, self._folder / f"{run}.jsonl"
         return asked[1]
 

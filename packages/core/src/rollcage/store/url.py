@@ -73,7 +73,7 @@ def open_store(where: str | os.PathLike[str] | Store, *, patience: float | None 
     if Path(text).exists():  # a folder may be called so
         return _folder(text)
     raise StoreInvalid(
-        f"{text!r} is no URL of a store ({scheme}://…); a folder is written ./{text}"
+        f"{text!r} is not the URL of a store ({scheme}://…); a folder is written ./{text}"
     )
 
 
@@ -118,8 +118,8 @@ def _path(url: str, rest: str) -> str:
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost"):
             raise StoreInvalid(
-                f"{url!r} names a host, {host!r}, and this store is a local file: three slashes "
-                f"stand before its path"
+                f"{url!r} names a host, {host!r}, and this store is a local file: write three "
+                f"slashes before its path"
             )
         rest = slash + path
     if "?" in rest or "#" in rest:
@@ -157,7 +157,9 @@ def _brought(scheme: str, url: str) -> Store:
             ) from error
         store = opens(url)
         if not isinstance(store, Store):
-            raise StoreInvalid(f"{scheme}:// is brought by {brought}, whose {store!r} is no Store")
+            raise StoreInvalid(
+                f"{scheme}:// is brought by {brought}, whose {store!r} is not a Store"
+            )
         return store
     known = sorted({"file", "postgresql", "sqlite"} | {e.name for e in entry_points(group=GROUP)})
     raise StoreInvalid(f"no store is known for {scheme}:// (there is {', '.join(known)})")
