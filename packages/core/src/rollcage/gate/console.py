@@ -38,7 +38,7 @@ class ConsoleApprover:
         shown: the stream that the call is written to; by default standard error.
 
     Raises:
-        ApprovalInvalid: no name, or one that can't be told apart from others.
+        ApprovalInvalid: no name, or one that can't be distinguished from others.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ def normal(text: str) -> str:
 
 
 def number(value: float | Decimal) -> str:
-    """A number's digits; empty if it has too few to be told apart from others."""
+    """A number's digits; empty if it has too few to be distinguished from others."""
     if isinstance(value, int):
         # Python limits the length of decimal texts.
         return _digits(str(abs(value)) if value.bit_length() < 4096 else hex(abs(value)))

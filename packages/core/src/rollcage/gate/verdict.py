@@ -72,8 +72,8 @@ class Verdict:
         texts = (self.reason, self.code, self.rule, self.remedy)
         return self.decision in _WEIGHT and all(type(each) is str for each in texts)
 
-    def beside(self, shadow: Verdict) -> Verdict:
-        """This verdict, with the shadow policy's verdict beside it unless that allows."""
+    def with_shadow(self, shadow: Verdict) -> Verdict:
+        """This verdict, with that of the shadow policy unless that allows."""
         return self if shadow.decision == "allow" else dataclasses.replace(self, shadow=shadow)
 
     def as_data(self) -> dict[str, Any]:

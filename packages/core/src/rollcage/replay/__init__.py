@@ -1,1 +1,1 @@
-"""Which recorded step stands for a call: paths, branches, generations of a lineage."""
+"""Which recorded step answers a call: paths, branches, generations of a lineage."""

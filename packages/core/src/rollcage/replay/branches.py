@@ -1,4 +1,4 @@
-"""The live branches and turns of a run: each branch beside what is recorded of it."""
+"""The live branches and turns of a run: each branch, and what is recorded of it."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Branches:
         fork.forked_at, fork.forked_in, fork.begins_after = branch.position, turn, ended
         opened = None if self._recording is None else self._recording.opened_after(full)
         if branch.path is not None and opened is not None:
-            # It ran beside what came to the other branch after it had been opened there.
+            # It ran concurrently with what came to the other branch after it had been opened there.
             fork.forked_at = min(fork.forked_at, branch.path.position_at(opened))
         return NewBranch(full, parent, turn, at)
 

@@ -36,7 +36,7 @@ def mark_frontier(
     """Mark the steps that no tool call of a later turn, or of their own slot, came after.
 
     `went_on` is the last turn of what was forked off their branch, if anything was. A pure step of
-    an older trace says nothing: it holds anywhere, wherever it stands among what is left of that.
+    an older trace says nothing: it holds anywhere.
     """
     if retry_failed is not None:
         for entry in steps:
@@ -130,9 +130,9 @@ def undone_as_recorded(
         block = {branch, *(each for each in rolled if each.startswith(f"{branch}/"))}
         steps = [entry for each in block for entry in branches.get(each, ()) if not entry.past]
         last = max((entry.era for entry in steps), default=0)
-        beside: list[str] = []
+        siblings: list[str] = []
         if parent is not None:
-            beside = [parent, *(each for each in forks.get(parent, ()) if each != branch)]
+            siblings = [parent, *(each for each in forks.get(parent, ()) if each != branch)]
         went_on = not joined.isdisjoint(forked_off(branch))
         went_on = went_on or any(came_after.get(each, 0) > last for each in forked_off(branch))
         went_on = went_on or any(
@@ -142,7 +142,7 @@ def undone_as_recorded(
             and not is_pure(entry)
             and not entry.abandoned
             and not entry.undone
-            for each in beside
+            for each in siblings
             for entry in branches.get(each, ())
         )
         if (offline or went_on) and not any(entry.has_effect for entry in steps):

@@ -1,7 +1,7 @@
 """The replay rule as one table: what becomes of a call, by what is recorded at its place.
 
 `Path` says which recorded step that is (DESIGN §3); whether it is given back, run again or refused
-is said here and nowhere else. The first row that fits counts.
+is decided here and nowhere else. The first row that fits counts.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def nearest(
 
 def described(name: str, args: Mapping[str, Any]) -> str:
     """A call as it would be written, in at most 200 characters of arguments."""
-    if TAG in args:  # kept beside the trace: too large to be shown
+    if TAG in args:  # kept apart from the trace: too large to be shown
         return f"{name}(...)"
     text = ", ".join(f"{field}={_show(value)}" for field, value in args.items())
     return f"{name}({text if len(text) <= 200 else f'{text[:197]}...'})"

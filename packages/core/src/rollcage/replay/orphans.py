@@ -40,7 +40,7 @@ class Orphans:
             for entry in path.left()
         ]
 
-    def beside(self, name: str, path: Path | None) -> bool:
+    def in_siblings(self, name: str, path: Path | None) -> bool:
         """Whether effects are recorded, and not taken yet, of branches forked off the same one.
 
         Or of how they came back, in the `path` of that one.
@@ -51,15 +51,15 @@ class Orphans:
             return True
         around = name.rpartition("/")[0]
         return any(
-            other.ahead and _is_beside(each, name, around)
+            other.ahead and _is_sibling(each, name, around)
             for each, other in self._recording.paths.items()
         )
 
     def unopened(self, name: str) -> list[Entry]:
-        """The recorded effects of branches beside or below this one that nobody has opened.
+        """The recorded effects of unopened branches next to this one, or below it.
 
-        A branch that goes by another name now would do all of it again. One that was opened before
-        goes by its own.
+        A branch that was renamed would do all of it again. One that was opened before has kept
+        its name.
         """
         recording = self._recording
         if recording is None:
@@ -132,7 +132,7 @@ class Orphans:
         ]
 
     def _may_be_opened(self, other: str, name: str) -> bool:
-        """Whether a branch beside this one was opened in the turn that opened this.
+        """Whether a sibling of this branch was opened in the turn that opened this.
 
         It has to be the next one of its name there.
         """
@@ -155,7 +155,7 @@ def _is_in(branch: str, names: set[str]) -> bool:
     return branch in names or any(branch.startswith(f"{name}/") for name in names)
 
 
-def _is_beside(branch: str, other: str, around: str) -> bool:
+def _is_sibling(branch: str, other: str, around: str) -> bool:
     """Whether a branch was forked off the same one (`around`) as the other, or in such a one."""
     if not is_fork(branch) or branch == other or branch.startswith(f"{other}/"):
         return False

@@ -81,7 +81,7 @@ class Recording:
         """The last turn that a branch was opened after; None: nothing is recorded of that.
 
         It may have been opened in a trace that was cut before its first step: by now, more is
-        there of what was recorded beside it. If a turn before it was undone, it is opened anew.
+        there of what was recorded next to it. If a turn before it was undone, it is opened anew.
         """
         began, forked = self.began(branch), self.forked.get(branch)
         if forked is None or self._first_undone(branch.rpartition("/")[0]) < forked:

@@ -1,6 +1,6 @@
 """What a lineage of traces holds, kept in a form that is read in a fraction of the time.
 
-It is derived: a file beside a trace, made where that trace was read as a source, and made again
+It is derived: a file next to a trace, made where that trace was read as a source, and made again
 where it is missing, damaged, or not of the trace that lies there. It is bound to the bytes of that
 trace, and signed with the key of its store, so that nobody can put one there who could not have
 put a trace there. Of what it says nothing is run, and a step's values are decoded when they are

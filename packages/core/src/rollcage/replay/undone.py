@@ -191,12 +191,12 @@ class UndoneSteps:
         return (entry.run, entry.step) in self._undone.done
 
     def _forgotten(self, seats: Mapping[str, Seat]) -> set[str]:
-        """The branches in which nothing stands that were begun after what was undone around them.
+        """The branches with no effect left that were begun after what was undone around them.
 
-        `seats` say, by branch, where the first step stands that was undone there.
+        `seats` gives, by branch, the seat of the first step that was undone there.
         """
         began: dict[str, Seat] = {}
-        stands: set[str] = set()
+        kept: set[str] = set()
         for entry in self._steps:
             if entry.undoes is not None or entry.past:
                 continue
@@ -204,12 +204,12 @@ class UndoneSteps:
             while "/" in branch or branch[:1] not in ("", "#"):
                 began[branch] = min(began.get(branch, seat), seat)
                 if entry.kind == "tool" and entry.has_effect:
-                    stands.add(branch)
+                    kept.add(branch)
                 branch = branch.rpartition("/")[0]
         names: set[str] = set()
         for branch, seat in began.items():
             cut = seats.get(branch.rpartition("/")[0])
-            if cut is not None and seat > cut and branch not in stands:
+            if cut is not None and seat > cut and branch not in kept:
                 names |= self._steps.below(branch) or set()
         return names
 
@@ -253,7 +253,7 @@ def holds_anywhere(entry: Entry) -> bool:
 
 
 def _recorded(entry: Entry) -> Seat:
-    """Where a step stands in the order of what was recorded last.
+    """The place of a step in the order of what was recorded last.
 
     What the newest trace did not come to again lies after all that it did.
     """

@@ -33,14 +33,14 @@ class Turn:
         # By slot: a call whose probe is being asked; the later slots wait until that is known.
         self.asking: dict[int, Future[None]] = {}
 
-    def may_open(self, name: str, beside: str) -> bool:
-        """Whether a branch is recorded as opened in it, and not after another one."""
+    def may_open(self, name: str, other: str) -> bool:
+        """Whether a branch is recorded as opened in it, and not after the `other` one."""
         waiting, seen = [name], {name}
         while waiting:
             before = set(self.opens.get(waiting.pop(), ())) - seen
             seen |= before
             waiting += before
-        return name in self.opens and beside not in seen
+        return name in self.opens and other not in seen
 
     def take_slot(self, wanted: int | None) -> int:
         """The slot of the next call."""
@@ -61,7 +61,7 @@ class Turn:
 
 
 class Place:
-    """Where a call stands in its run."""
+    """The place of a call in its run."""
 
     __slots__ = (
         "again", "fingerprint", "joined", "position", "rank", "since", "slot", "turn", "world",

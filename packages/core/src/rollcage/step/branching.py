@@ -97,7 +97,7 @@ class Branching:
         # was joined, and still holds.
         leaves = (
             entry is None
-            and not self._finder.orphans.beside(name, path)
+            and not self._finder.orphans.in_siblings(name, path)
             and branch.leave_path(turn)
         )
         place = branch.place(turn, slot, key)

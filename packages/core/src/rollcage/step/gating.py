@@ -271,7 +271,7 @@ class Gate:
                 verdict = policy.decide(self._view(progress))
         except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
             verdict = Verdict("deny", f"the policy failed: {type(error).__name__}", "policy_error")
-        return ALLOWED.beside(verdict) if policy.mode == "shadow" else verdict
+        return ALLOWED.with_shadow(verdict) if policy.mode == "shadow" else verdict
 
     def flow(
         self, progress: Progress, verdict: Verdict, start: Start, run: str, *, streamed: bool
@@ -344,7 +344,7 @@ class Gate:
 
         def anyway(progress: Progress, shadow: Verdict) -> Flow:
             progress.pace = before
-            return start(progress, verdict.beside(stronger(verdict.shadow or ALLOWED, shadow)))
+            return start(progress, verdict.with_shadow(stronger(verdict.shadow or ALLOWED, shadow)))
 
         if verdict.decision == "deny":
             return start(progress, verdict)

@@ -1,6 +1,6 @@
 """An append-only file that any number of processes write, one line after the other.
 
-Each line holds the hash of the one before, as those of a trace do. Beside it, `<name>.head` holds
+Each line holds the hash of the one before, as those of a trace do. Next to it, `<name>.head` holds
 the count and the hash of the last line, so that what is cut off from the end shows, too.
 """
 
@@ -27,7 +27,7 @@ _log: Final = logging.getLogger("rollcage")
 
 
 class Head(NamedTuple):
-    """Where a log ends, as is attested beside it."""
+    """Where a log ends, as is attested next to it."""
 
     lines: int  # how many there are
     head: str  # the hash of the last (hex); empty where there is none

@@ -1,7 +1,7 @@
-"""The control page of a run: a file beside its trace, by which other processes stop or pause it.
+"""The control page of a run: a file next to its trace, by which other processes stop or pause it.
 
-It is one byte long, 0, while there is no order. With one, its first byte is 1, and the order stands
-after that as JSON. Whoever changes it holds its OS lock, and writes the order before the byte. Who
+It is one byte long, 0, while there is no order. With one, its first byte is 1, and the order
+follows as JSON. Whoever changes it holds its OS lock, and writes the order before the byte. Who
 writes the run has it open, and looks at it before each call. It is read and not mapped, so that who
 cuts it off can't kill the interpreter. It belongs on a local disk, as the trace's lock does.
 """

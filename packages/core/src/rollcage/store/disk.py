@@ -83,7 +83,7 @@ def check_secret(path: Path, mode: int) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder of the store, and what it stands in, where they are not there."""
+    """Make a folder of the store, and its parents, if they are not there."""
     if is_folder(path):
         return
     will_wait()
@@ -98,7 +98,7 @@ def make_folder(path: Path) -> None:
 
 
 def _make_above(path: Path) -> None:
-    """Make what the folder of a store stands in: whoever may use that is the user's own matter."""
+    """Make the parents of a store's folder; who may use those is up to the user."""
     if exists(path):
         return
     _make_above(path.parent)
@@ -137,7 +137,7 @@ def mode_of(path: Name) -> int:
 
 
 def new_name(path: Path, *, hidden: bool = False) -> Path:
-    """A name beside this one that nobody else has."""
+    """A name in the same folder that nobody else has."""
     name = f"{path.name}.{system.files.urandom(4).hex()}"
     return path.with_name(f".{name}" if hidden else name)
 
@@ -162,7 +162,7 @@ def lock(descriptor: int, *, wait: bool = True) -> bool:
     """Take the OS lock of an open file; False where somebody else has it and nobody waits.
 
     Raises:
-        OSError: there is no telling: the file system locks nothing, say.
+        OSError: it can't be known: the file system has no locks, for example.
     """
     for _ in range(_LOOKERS):
         if _try(descriptor, fcntl.LOCK_EX):
@@ -181,7 +181,7 @@ def is_locked(path: Name) -> bool:
     """Whether somebody has the OS lock of a file; nobody is kept from it by being asked.
 
     Raises:
-        OSError: there is no telling.
+        OSError: it can't be known.
     """
     with reading(path) as descriptor:
         return not _try(descriptor, fcntl.LOCK_SH)

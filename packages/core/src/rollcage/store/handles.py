@@ -1,4 +1,4 @@
-"""What a store gives to whoever writes: the lock of a run, its writer, a log beside the runs."""
+"""What a store gives to whoever writes: the lock of a run, its writer, a log."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ __all__ = ["Held", "Row"]
 
 
 class Row(NamedTuple):
-    """A row of a run: its number, what stands there, and the head of the trace from there on."""
+    """A row of a run: its number, its line, and the head of the trace after it."""
 
     number: int
     line: bytes
@@ -32,7 +32,7 @@ class Held:
 
     Attributes:
         run: its id.
-        place: where it stands among all.
+        place: its place among all runs.
         end: the last row that is known to be in the store, and ours.
         fences: how many rows up to there are no lines.
         queue: what is to be added after it.

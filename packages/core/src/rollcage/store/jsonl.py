@@ -36,7 +36,7 @@ from rollcage.store import disk, reopened, stubs, system
 from rollcage.store.control import give_order, lift_order
 from rollcage.store.index_lines import STARTED
 from rollcage.store.jobs import Wanted, store_option
-from rollcage.store.jsonl_beside import JsonlBeside
+from rollcage.store.jsonl_documents import JsonlDocuments
 from rollcage.store.leftovers import left_in, remove_left
 from rollcage.store.pausing import not_pausable
 from rollcage.store.protocol import (
@@ -57,7 +57,7 @@ __all__ = ["JsonlStore", "open_trace"]
 _log: Final = logging.getLogger("rollcage")
 
 
-class JsonlStore(JsonlBeside):
+class JsonlStore(JsonlDocuments):
     """A directory of JSONL files (the layout is in the module's docstring).
 
     Raises:

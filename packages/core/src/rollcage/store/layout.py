@@ -12,9 +12,9 @@ from typing import Final
 
 __all__ = [
     "APPLICATION",
-    "BESIDE",
     "DEFAULT_NAME",
     "SCHEME",
+    "SIDE_FILES",
     "files",
     "is_database",
     "is_linked",
@@ -27,8 +27,8 @@ __all__ = [
 APPLICATION: Final = 0x526C6367
 """What says in the header of a SQLite file that it is a store ("Rlcg")."""
 
-BESIDE: Final = ("-wal", "-shm", "-runs")
-"""What the files that lie beside that one have at the end of its name."""
+SIDE_FILES: Final = ("-wal", "-shm", "-runs")
+"""The endings of the files that belong to it: its name, and one of these."""
 
 SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 """How a URL begins."""
@@ -77,7 +77,7 @@ def is_linked(status: os.stat_result) -> bool:
 
 
 def is_database(fd: int | None, name: str) -> bool:
-    """Whether a file is a store in SQLite, or lies beside one and is a part of it.
+    """Whether a file is a store in SQLite, or one of the files that belong to one.
 
     One that this process uses is not opened: to close it would end the locks that SQLite has on it.
 
@@ -85,7 +85,7 @@ def is_database(fd: int | None, name: str) -> bool:
         fd: an open directory; None: `name` is a whole path.
         name: of the file, in that one.
     """
-    ends = (end for end in BESIDE if name.endswith(end))
+    ends = (end for end in SIDE_FILES if name.endswith(end))
     return _is_database(fd, name) or any(_is_database(fd, name.removesuffix(end)) for end in ends)
 
 

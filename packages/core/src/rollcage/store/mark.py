@@ -1,6 +1,6 @@
 """How a file is known again: nobody but its own writers changed it since it was looked through.
 
-Beside the file lies its mark: which file it was, how long, when it was written last, since which
+Next to the file is its mark: which file it was, how long, when it was written last, since which
 start of the machine, and a check of all its bytes. A mark that does not fit says nothing but "look
 through it again": a lost one costs time, and a power cut, which may take the end of a file, makes
 each of them void.

@@ -1,7 +1,7 @@
-"""Where each job and each run stands in an index, as far as this process has read it.
+"""Where each job and each run is in an index, as far as this process has read it.
 
 A service asks for a job with each request. What it has read of the index is not read again: only
-what was added since, so that a job costs the same beside 10 runs and beside 10,000.
+what was added since, so that a job costs the same among 10 runs and among 10,000.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Address:
 
 
 def parse(url: str, patience: float | None = None) -> Address:
-    """Take apart a URL, as libpq knows it, with parameters of our own beside.
+    """Take apart a URL, as libpq knows it, and with parameters of our own.
 
     Args:
         url: the URL.

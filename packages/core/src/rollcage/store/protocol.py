@@ -66,9 +66,9 @@ class Reader(Protocol):
     """Where recorded runs come from."""
 
     def read(self, run: str, *, after: int = 0) -> RunTrace:
-        """A run's trace, or what stands in it after so many lines.
+        """A run's trace, or what follows its first `after` lines.
 
-        Whoever follows a run reads after the lines that it has: what they cost is not read again.
+        To follow a live run, pass the number of lines already read: they are not read again.
 
         Raises:
             RunNotFound: there is no such run.
@@ -251,7 +251,7 @@ class Store(Reader, Protocol):
         ...
 
     def log(self, name: str, begins: str) -> Log:
-        """An append-only list of lines beside the runs; `begins` is the event of its first."""
+        """An append-only list of lines, apart from the runs; `begins` is the event of its first."""
         ...
 
     def put_blob(self, digest: str, data: bytes) -> None:
@@ -287,10 +287,10 @@ class Store(Reader, Protocol):
         ...
 
     def restore(self, trace: RunTrace) -> bool:
-        """Keep a run that is not live as it lies in another store: all of it, or nothing.
+        """Keep a copy of a run that is not live, from another store: all of it, or nothing.
 
-        What is here of the same run and goes less far is continued. `trace.info` is what is
-        attested of it, and whether it was pruned. It stands after all runs that are here.
+        A shorter copy of the same run that is here already is continued. `trace.info` is what is
+        attested of it, and whether it was pruned. It is listed after all runs that are here.
 
         Returns:
             False where nothing was to be done: it is here, or what is here goes farther.
@@ -331,7 +331,7 @@ class Store(Reader, Protocol):
         ...
 
     def repair(self) -> Repair:
-        """Make again what is derived from the traces, where it is damaged, lost or behind them.
+        """Rebuild what is derived from the traces, where it is damaged, lost or out of date.
 
         Raises:
             StoreError: it can't be read, or the store can't be written.
@@ -342,13 +342,13 @@ class Store(Reader, Protocol):
 
 @runtime_checkable
 class StepsStore(Store, Protocol):
-    """A store that keeps beside a trace what was made of it, so that it opens faster as a source.
+    """A store that keeps the parsed steps of a trace next to it: it opens faster as a source.
 
-    What is kept is derived and signed: it is never missed, and a store need not be able to.
+    They are derived and signed: without them the trace is parsed, so a store may lack this.
     """
 
     def measure(self, run: str) -> Measured | None:
-        """A trace without its lines; None where its last line is torn.
+        """A trace without its lines; None if its last line is torn.
 
         Raises:
             RunNotFound: there is no such run.
@@ -359,7 +359,7 @@ class StepsStore(Store, Protocol):
     def head(self, run: str) -> str:
         """The hash of a trace's last line (hex), at a cost that does not grow with the trace.
 
-        Empty where that line is torn.
+        Empty if that line is torn.
 
         Raises:
             RunNotFound: there is no such run.
@@ -368,9 +368,9 @@ class StepsStore(Store, Protocol):
         ...
 
     def get_steps(self, run: str) -> bytes | None:
-        """What is kept beside a trace; None where nothing is, or it can't be read."""
+        """What is kept next to a trace; None if nothing is, or it can't be read."""
         ...
 
     def put_steps(self, run: str, data: bytes | None) -> None:
-        """Keep it, or nothing any more; where that can't be written, it is not kept."""
+        """Keep it, or with None remove it; if it can't be written, it is not kept."""
         ...

@@ -131,9 +131,9 @@ class RunTrace:
         run: its id.
         where: a name for it in messages.
         data: its whole lines.
-        torn: what stands after them, of a line whose writing was cut off; not part of the trace.
-        info: what the index says, where the run is in one; None where only the end was read.
-        after: how many lines stand before `data` that were not read.
+        torn: what follows them, of a line whose writing was cut off; not part of the trace.
+        info: what the index says, if the run is in one; None if only the end was read.
+        after: how many lines come before `data` and were not read.
     """
 
     run: str

@@ -119,7 +119,7 @@ class SqlStore(SqlListing):
         return RunInUse(f"run {run} is being written or resumed by another session")
 
     def _place(self, db: Any, run: str) -> int:
-        """Where a run stands among all. Raises RunNotFound."""
+        """The place of a run among all. Raises RunNotFound."""
         row = db.execute("SELECT place FROM runs WHERE run = ?", (run,)).fetchone()
         if row is None:
             raise self._not_found(run)

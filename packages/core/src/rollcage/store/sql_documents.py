@@ -1,4 +1,4 @@
-"""What lies beside the runs of a store in a SQL database: documents, large values, and its key."""
+"""What a store in a SQL database has apart from its runs: documents, large values, and its key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SqlDatabase(Protocol):
         ...
 
     def changing(self, alone: str = "") -> AbstractContextManager[Any]:
-        """One transaction; nobody else writes a table beside it that it is to have `alone`."""
+        """One transaction; meanwhile nobody else writes to the table named by `alone`."""
         ...
 
     def reading(self) -> AbstractContextManager[Any]:

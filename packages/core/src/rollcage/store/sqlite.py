@@ -1,6 +1,6 @@
 """A store in one SQLite file: for a service with many runs on one machine.
 
-Its lines are those of a JSONL trace, byte for byte, one row each. Beside the file lie `-wal` and
+Its lines are those of a JSONL trace, byte for byte, one row each. Next to it are `-wal` and
 `-shm`, which are SQLite's, and `-runs`, whose locks say which runs are live (`sqlite_database`).
 All of them are for their owner alone.
 """

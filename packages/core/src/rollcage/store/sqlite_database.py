@@ -1,7 +1,7 @@
-"""The file of a SQLite store: its schema, its connections, and the locks beside it.
+"""The file of a SQLite store: its schema, its connections, and the file of its locks.
 
 SQLite knows no lock that outlives a transaction and ends with its process. A run that is being
-written, or resumed, is locked in a file beside the database, `<name>-runs`: one byte a run, at the
+written, or resumed, is locked in a file next to the database, `<name>-runs`: one byte a run, at the
 run's place, by a lock of the open file, which the system releases when the process dies. Byte 0
 is held while a session opens.
 """
@@ -81,7 +81,7 @@ class SqliteDatabase:
         _databases.add(self)
         self._opened: list[sqlite3.Connection] = []  # the idle ones, and those that are lent
         weakref.finalize(self, _close, self._opened)
-        for suffix in ("", *layout.BESIDE):
+        for suffix in ("", *layout.SIDE_FILES):
             layout.files.add(f"{self.path}{suffix}")
 
     # --- connections -----------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class SqliteDatabase:
 
     @contextlib.contextmanager
     def changing(self, alone: str = "") -> Iterator[sqlite3.Connection]:  # noqa: ARG002 - it is
-        """As `using`, in a transaction that nobody else writes beside; undone by an exception."""
+        """As `using`, in a transaction; nobody else writes then, and an exception rolls back."""
         with self.using() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -174,7 +174,7 @@ class SqliteDatabase:
         writable = os.access(self.path, os.W_OK)
         mode = "rw" if writable else "ro"
         if not writable and not self.path.with_name(f"{self.path.name}-wal").exists():
-            mode = "ro&immutable=1"  # nobody writes to it: it needs nothing beside it
+            mode = "ro&immutable=1"  # nobody writes to it: it needs no other files
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
             uri=True,

@@ -1,4 +1,4 @@
-"""The system calls by which the directory store reaches its disk, and no others beside them.
+"""The system calls by which the directory store reaches its disk: all of them.
 
 They are looked up here when they are made, so that a simulation can put a machine of its own in
 their place: one whose disk fills up, tears writes and loses power, and whose processes die at any

@@ -48,7 +48,7 @@ class _FileLock:
 
 
 def _lines_after(data: bytes, lines: int) -> bytes:
-    """What stands after so many lines."""
+    """What follows the first `lines` lines."""
     at = 0
     for _ in range(lines):
         at = data.index(b"\n", at) + 1
@@ -98,7 +98,7 @@ def set_tail_aside(descriptor: int, path: Path) -> bytes:
 
 
 class TraceFile:
-    """Runs to read beside one another: `<run>.jsonl` files, their blobs in `blobs/` nearby."""
+    """Runs to read in one folder: `<run>.jsonl` files, their blobs in `blobs/` there."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -189,15 +189,15 @@ class TraceFile:
 
 
 class NamedTrace(TraceFile):
-    """One run to read, from a file of any name, or of one beside it as in `TraceFile`."""
+    """One run to read, from a file of any name, or another run of its folder as in `TraceFile`."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.parent)
         self._file = path
 
     def _path(self, run: str) -> Path:
-        beside = super()._path(run)
-        return self._file if run_in(self._file) == run else beside
+        other = super()._path(run)
+        return self._file if run_in(self._file) == run else other
 
 
 def run_in(path: Path) -> str:

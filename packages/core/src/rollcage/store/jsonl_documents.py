@@ -1,4 +1,4 @@
-"""What lies beside the traces of the directory store: documents, large values, logs and its key.
+"""The directory store without its traces: documents, large values, logs and its key.
 
 And what was made of a trace, so that it opens faster.
 """
@@ -23,13 +23,13 @@ from rollcage.store.keyfile import KeyFile
 from rollcage.store.protocol import Measured
 from rollcage.store.tracefile import TraceFile
 
-__all__ = ["JsonlBeside"]
+__all__ = ["JsonlDocuments"]
 
-_END: Final = 70  # bytes: a line's hash, and what stands around it
+_END: Final = 70  # bytes: a line's hash, and the JSON around it
 
 
-class JsonlBeside(TraceFile):
-    """The folder of a store, and what lies in it beside its runs."""
+class JsonlDocuments(TraceFile):
+    """The folder of a store, and what is in it apart from its runs."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
