@@ -149,7 +149,7 @@ def read(lineage: Iterable[tuple[str, bytes]], base: Lineage | None = None) -> L
     What was read before of its oldest traces is its `base`, which is used up by this.
 
     Raises:
-        TraceCorrupt: a line that breaks the chain, or is no event of this format.
+        TraceCorrupt: a line that breaks the chain, or is not an event of this format.
     """
     base = Lineage([], Undone(), [], {}, 0, 0, "", {}, {}, {}) if base is None else base
     entries, undone, runs, settings, steps, turns, waits, opened, after, forked = base
@@ -180,7 +180,7 @@ def load(
     """The recording of a lineage, given as (name for messages, whole lines), oldest first.
 
     Raises:
-        TraceCorrupt: a line that breaks the chain, or is no event of this format.
+        TraceCorrupt: a line that breaks the chain, or is not an event of this format.
     """
     return recording_of(read(lineage), offline=offline, retry_failed=retry_failed)
 

@@ -40,7 +40,7 @@ def check_lines(data: bytes, where: str, begins: str, head: Head) -> list[Line]:
         data: all of it.
         where: a name for it in messages.
         begins: the `event` of its first line.
-        head: what is attested; read before `data`, so that it is no newer.
+        head: what is attested; read before `data`, so that it is not newer.
 
     Raises:
         RegistryCorrupt: the first line that breaks the chain, or that lines are gone.
@@ -117,7 +117,7 @@ class ChainedFile:
     # --- reading ---------------------------------------------------------------------------------
 
     def _bytes(self) -> tuple[bytes, Head]:
-        """What the file holds, and what the head attests: read first, so that it is no newer."""
+        """What the file holds, and what the head attests: read first, so that it is not newer."""
         try:
             head = self._read_head()
             return disk.read(self.path), head
@@ -168,7 +168,7 @@ class ChainedFile:
             disk.write(descriptor, data)
             system.files.fsync(descriptor)
         except OSError as error:
-            with contextlib.suppress(OSError):  # what is left of it is no whole line
+            with contextlib.suppress(OSError):  # what is left of it is not a whole line
                 system.files.ftruncate(descriptor, size)
             raise StoreError(f"{self.path} can't be written: {disk.describe(error)}") from error
 

@@ -116,7 +116,7 @@ class JsonlStore(JsonlDocuments):
         return self._index.newest(name, of)
 
     def read(self, run: str, *, after: int = 0) -> RunTrace:
-        self._path(run)  # or it is no run's id
+        self._path(run)  # refuses what is not a run's id
         where = f"{self._shown}/{run}.jsonl"
         known = self._index.known(run)  # first: what is counted there, the trace has by then
         try:
@@ -231,7 +231,7 @@ class JsonlStore(JsonlDocuments):
         return JsonlWriter(path, self._index, descriptor, data, reopened=True)
 
     def lock(self, run: str) -> Lock:
-        self._path(run)  # or it is no run's id
+        self._path(run)  # refuses what is not a run's id
         self._check_pruned(run)
         return super().lock(run)
 
@@ -366,7 +366,7 @@ def open_trace(path: Path) -> tuple[TraceFile, str]:
     Raises:
         RunNotFound: there is no such file.
         StoreError: it can't be read.
-        TraceCorrupt: it is no trace.
+        TraceCorrupt: it is not a trace.
     """
     if not disk.is_file(path):
         raise RunNotFound(f"there is no trace at {path}")

@@ -205,7 +205,7 @@ def run_in(path: Path) -> str:
 
     Raises:
         StoreError: it can't be read.
-        TraceCorrupt: it is no trace.
+        TraceCorrupt: it is not a trace.
     """
     try:
         data, _ = split_tail(disk.first_line(path))
