@@ -104,6 +104,7 @@ workflow run plan.yaml one --tools on_stores_tools
 workflow start plan.yaml two
 workflow list
 workflow show one
+workflow show two
 workflow signal two go
 workflow pause two
 workflow resume two

@@ -34,6 +34,7 @@ from rollcage_workflow.commands.waiting import commands_for
 from rollcage_workflow.errors import PlanInvalid
 from rollcage_workflow.example import PLAN, TOOLS
 from rollcage_workflow.graph import Checked
+from rollcage_workflow.orders import Commands
 from rollcage_workflow.outline import Outline, kept_outline, outline_of
 from rollcage_workflow.picture import picture as picture_of
 from rollcage_workflow.running import run as run_plan
@@ -244,11 +245,14 @@ def _kept(store: str, found: Execution) -> Outline:
 def _found(store: str, id: str) -> Execution:  # noqa: A002
     own = open_store(store)
     found = execution(own, id) if own.exists() else Execution(id)
-    if found.status == "pending" or not found.plan:
+    if found.plan:
+        return found
+    started = Commands(own).started(id) if own.exists() else None
+    if started is None:
         raise UsageError(
             f"{visible(store)} has no execution {visible(id)!r}; see: rollcage workflow list"
         )
-    return found
+    return dataclasses.replace(found, plan=started.plan)  # no worker has taken it yet
 
 
 def _checked(plan: Path, tools: list[str] | None, workflows: Sequence[Path] | None) -> Checked:
