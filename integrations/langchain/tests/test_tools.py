@@ -351,7 +351,7 @@ def test_a_declaration_that_fits_nothing_is_refused(lab: Any, options: Any, said
 
 def test_what_is_no_tool_is_refused(lab: Any) -> None:
     wrong: Any = [add]
-    with pytest.raises(ContractError, match="no tool of LangChain"):
+    with pytest.raises(ContractError, match="not a tool of LangChain"):
         guard_tools(wrong, lab.session())
     with pytest.raises(ContractError, match="nothing to guard"):
         guard_tools([StructuredTool(name="empty", args_schema=Point)], lab.session())
