@@ -176,6 +176,17 @@ class ApprovalSuite(Suite):
         assert (again.error, again.ran, again.seen) == (None, (), resumed.seen)
         assert queue.ids() == [request]
 
+    def test_the_first_call_is_decided_where_nothing_else_is_on_record(
+        self, stage: Stage, mode: Mode
+    ) -> None:
+        how: dict[str, Any] = {"rules": [ask_for_b], "approver": QueueApprover(stage.store)}
+        stage.play(notes("b", "c"), mode, **how)
+        (request,) = ApprovalQueue(stage.store).ids()
+        ApprovalQueue(stage.store).decide(request, Approval(True, by="ann"))
+        resumed = stage.play(notes("b", "c"), mode, **how)
+        assert resumed.error is None
+        assert resumed.seen == [("sent b",), ("sent c",)]
+
     @needs("parallel")
     def test_a_call_that_was_decided_beside_others_that_ran(self, stage: Stage, mode: Mode) -> None:
         calls = [("send", {"text": "a"}), ("send", {"text": "b"})]

@@ -169,7 +169,7 @@ class Ahead:
                 self._unanswered[call] = entry
             elif entry.call_id and entry.status in ("ok", "error"):
                 self._answers[call] += 1
-        if not self._left:
+        if not self._left and not self._unanswered:
             self._given.clear()
 
     @property
@@ -201,7 +201,7 @@ class Ahead:
 
     def give(self, conversation: str, call_id: str) -> None:
         """A call of this id was asked for, or seen."""
-        if call_id and (self._left or self._recording is not None):
+        if call_id and (self._left or self._unanswered or self._recording is not None):
             self._given[conversation, call_id] += 1
 
     def places(self, inside: str) -> Iterator[Spot]:
