@@ -54,12 +54,18 @@ def test_a_pattern_that_is_soon_done_is_matched(source: str, given: Any, expecte
     assert fill(source, {"a": given}) == expected
 
 
+def test_a_number_that_python_does_not_write_down_is_refused_by_its_size() -> None:
+    with pytest.raises(ExpressionFailed, match="an integer of 16610 bits is too large"):
+        expression("[a]")({"a": 10**5000})
+
+
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**64 + 1, 2**70])
 async def test_an_integer_beyond_64_bits_is_passed_on_as_it_is_or_refused(
     world: World, number: int
 ) -> None:
     assert expression("a.id")({"a": {"id": number}}) == number
-    with pytest.raises(ExpressionFailed, match=f"{number} is too large an integer"):
+    refused = f"an integer of {number.bit_length()} bits is too large"
+    with pytest.raises(ExpressionFailed, match=refused):
         expression("[a.id]")({"a": {"id": number}})
     plan = {
         "name": "plan",

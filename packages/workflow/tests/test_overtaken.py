@@ -1,5 +1,6 @@
 """An attempt that another one overtakes, between the look at the execution and its lock."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -97,6 +98,23 @@ async def test_one_that_failed_in_another_attempt_is_not_run_once_more(
         await run(made, id="job", store=world.store, tools=world.tools)
     assert attempts(world) == 2
     assert world.standing == left
+
+
+async def test_one_that_was_run_once_more_by_another_attempt_is_not_run_a_third_time(
+    world: World, overtake: Callable[[Callable[[], Any]], None]
+) -> None:
+    made = await waiting(world, "stop")
+
+    def fail() -> None:
+        with pytest.raises(ValueError, match="no "):
+            run_sync(made, id="job", store=world.store, tools=world.tools, again=True)
+
+    await asyncio.to_thread(fail)
+    overtake(fail)
+    with pytest.raises(ExecutionFailed, match="again=True"):
+        await run(made, id="job", store=world.store, tools=world.tools, again=True)
+    assert attempts(world) == 3
+    assert len(world.reads) == 2
 
 
 async def test_one_that_somebody_cancelled_meanwhile_does_not_go_on(

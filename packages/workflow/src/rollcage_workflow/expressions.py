@@ -108,8 +108,8 @@ class Expression:
             if self.path is not None and self._is_there(given):
                 return plain(functools.reduce(lambda held, part: held[part], self.path, given))
             raise ExpressionFailed(
-                f"={self.source}: {size.widest} is too large an integer to compute with: pass it "
-                f"on alone, or let the tool return it as text"
+                f"={self.source}: an integer of {size.widest.bit_length()} bits is too large to "
+                f"compute with: pass it on alone, or let the tool return it as text"
             )
         import cel
 

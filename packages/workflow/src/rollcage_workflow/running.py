@@ -161,8 +161,8 @@ async def run(
                        options, before=before, retries=again)  # fmt: skip
     try:
         return await attempt.run()
-    except _Over:  # another attempt ended it since it was looked at
-        return await run(checked, inputs, id=id, store=own, again=again, start=start, given=given,
+    except _Over:  # another attempt ended it since it was looked at: that was the one more, if any
+        return await run(checked, inputs, id=id, store=own, start=start, given=given,
                          patience=patience, on_step=on_step, ends=ends, waits=waits, clock=clock,
                          **session)  # fmt: skip
 

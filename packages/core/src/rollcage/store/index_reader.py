@@ -119,7 +119,7 @@ class IndexReader:
                         break
                     will_wait()  # until the run is noted that somebody begins
                     locked.close()
-                    time.sleep(_MOMENT)
+                    time.sleep(_MOMENT)  # whoever begins it has no lock to be waited for here
             yield
 
     def _standing(self, wanted: Wanted, status: str, limit: int | None) -> list[RunInfo]:
