@@ -2,8 +2,8 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,15 @@ from rollcage import (
     RunStopped,
     Session,
     SessionHalted,
+    StoreError,
     TraceCorrupt,
     TraceUnwritable,
     compensate,
     tool,
 )
 from rollcage.store import JsonlStore, StopOrder
+from rollcage.store.protocol import OrderKind
 
-Python = Callable[..., subprocess.CompletedProcess[str]]
 Events = Callable[[str], list[dict[str, Any]]]
 Harm = Callable[[Path], None]
 
@@ -189,41 +190,133 @@ def keep(text: str) -> str:
     return text
 
 
-# --- the control page ----------------------------------------------------------------------------
+# --- the bell and the control page ---------------------------------------------------------------
+
+
+def bell(store: JsonlStore) -> Path:
+    return store.root / "orders.bell"
 
 
 def page(store: JsonlStore, session: Session) -> Path:
     return trace_of(store, session).with_suffix(".control")
 
 
-@pytest.mark.parametrize("harm", [unlink, empty])
-def test_a_run_that_could_not_be_stopped_any_more_halts(store: JsonlStore, harm: Harm) -> None:
-    with pytest.raises(ControlLost), Session("job", store=store) as session:
+def order(run: str, kind: OrderKind = "stop") -> StopOrder:
+    return StopOrder(run, "ann", "too eager", 5, kind)
+
+
+def exchange(path: Path) -> None:
+    path.with_suffix(".new").write_bytes(path.read_bytes())
+    path.with_suffix(".new").replace(path)
+
+
+@pytest.fixture
+def rung(store: JsonlStore) -> JsonlStore:
+    """A store in which a run was stopped once."""
+    with Session("another", store=store) as session:
+        pass
+    store.stop(order(session.run_id))
+    return store
+
+
+@pytest.mark.parametrize("harm", [unlink, empty, exchange])
+def test_a_run_that_could_not_be_stopped_any_more_halts(rung: JsonlStore, harm: Harm) -> None:
+    with pytest.raises(ControlLost, match=r"orders\.bell"), Session("job", store=rung) as session:
         write(1)
-        harm(page(store, session))
+        harm(bell(rung))
         with pytest.raises(SessionHalted):
             write(2)
     assert ran == [1]
-    with Session("job", store=store):
+    assert session.stats.misses == 1, "it was seen before the call was recorded"
+    with Session("job", store=rung):
         assert [write(1), write(2)] == [1, 2]
     assert ran == [1, 2]
 
 
-def test_a_stop_reaches_a_run_whose_page_was_deleted(store: JsonlStore) -> None:
-    with pytest.raises(RunStopped, match="too eager"), Session("job", store=store) as session:
+def test_a_bell_that_rang_for_others_or_was_only_touched_stops_nobody(rung: JsonlStore) -> None:
+    (other,) = rung.runs()
+    with Session("job", store=rung) as session:
         write(1)
-        page(store, session).unlink()
-        store.stop(StopOrder(session.run_id, "ann", "too eager", 5))
+        os.utime(bell(rung), ns=(0, 0))
+        write(2)
+        rung.stop(order(other.run))
+        write(3)
+        assert not page(rung, session).exists()
+    assert ran == [1, 2, 3]
+
+
+@pytest.mark.parametrize("harm", [unlink, empty, exchange])
+def test_a_stop_reaches_a_run_whose_bell_was_harmed(rung: JsonlStore, harm: Harm) -> None:
+    with pytest.raises(RunStopped, match="too eager"), Session("job", store=rung) as session:
+        write(1)
+        harm(bell(rung))
+        rung.stop(order(session.run_id))
         with pytest.raises(SessionHalted):
             write(2)
     assert ran == [1]
+
+
+@pytest.mark.parametrize("harm", [unlink, empty])
+def test_a_pause_whose_page_was_harmed_is_lifted_by_nobody(store: JsonlStore, harm: Harm) -> None:
+    """Whoever lifts it finds no order; the run, which waits, is told."""
+    session = Session("job", store=store)
+    with pytest.raises(ControlLost, match="control"), session, ThreadPoolExecutor(1) as pool:
+        store.stop(order(session.run_id, "pause"))
+        calling = pool.submit(session.call, write, number=1)
+        assert wait([calling], 0.3).not_done
+        harm(page(store, session))
+        assert wait([calling], 0.3).not_done
+        assert not store.lift(session.run_id)
+        with pytest.raises(SessionHalted):
+            calling.result(timeout=30)
+    assert ran == []
+
+
+def test_a_store_that_is_older_gets_its_bell_from_whoever_stops_or_begins(
+    store: JsonlStore,
+) -> None:
+    with Session("another", store=store) as session:
+        pass
+    bell(store).unlink()
+    store.stop(order(session.run_id))
+    assert bell(store).stat().st_size == 1
+    bell(store).unlink()
+    with pytest.raises(RunStopped), Session("job", store=store) as session:
+        write(1)
+        store.stop(order(session.run_id))
+        with pytest.raises(SessionHalted):
+            write(2)
+    assert ran == [1]
+
+
+def test_a_run_whose_store_has_no_bell_does_not_begin(store: JsonlStore) -> None:
+    store.root.mkdir()
+    bell(store).symlink_to("nowhere/bell")
+    refused = pytest.raises(StoreError, match=r"orders\.bell can't be written")
+    with refused, Session("job", store=store):
+        pytest.fail("it began")
+    assert not list((store.root / "runs").iterdir())
 
 
 def test_a_stop_that_can_not_reach_says_so(store: JsonlStore) -> None:
     with pytest.raises(TraceUnwritable), Session("job", store=store) as session:
         move_the_store(trace_of(store, session))
         with pytest.raises(RunNotFound):
-            store.stop(StopOrder(session.run_id, "ann", "too eager", 5))
+            store.stop(order(session.run_id))
+
+
+def test_a_stop_that_can_not_ring_says_so_and_holds(store: JsonlStore) -> None:
+    with pytest.raises(RunStopped), Session("job", store=store) as session:
+        write(1)
+        bell(store).unlink()
+        bell(store).mkdir()
+        with pytest.raises(StoreError, match=r"orders\.bell can't be written"):
+            store.stop(order(session.run_id))
+        with pytest.raises(SessionHalted):
+            write(2)
+    bell(store).rmdir()
+    with pytest.raises(RunStopped), Session("job", store=store):
+        pytest.fail("it was resumed")
 
 
 box: set[int] = set()
@@ -253,38 +346,6 @@ def test_what_it_did_is_taken_back_all_the_same(store: JsonlStore) -> None:
         session.transaction(),
     ):
         put(1)
-        page(store, session).unlink()
+        bell(store).unlink()
         put(2)
     assert box == set()
-
-
-CUT = """
-    import os, sys
-    from pathlib import Path
-    from rollcage import ControlLost, Session, SessionHalted, tool
-
-    @tool(effect="write")
-    def write(number: int) -> int:
-        return number
-
-    try:
-        with Session("job", store="store") as session:
-            write(1)
-            page = Path("store", "runs", f"{session.run_id}.control")
-            os.truncate(page, int(sys.argv[1]))
-            try:
-                print(write(2))
-            except SessionHalted:
-                print("refused")
-    except ControlLost:
-        print("halted")
-"""
-
-
-@pytest.mark.parametrize(("size", "said"), [(0, ["refused", "halted"]), (1, ["2"]), (4096, ["2"])])
-def test_a_page_that_is_cut_kills_no_interpreter(
-    python: Python, size: int, said: list[str]
-) -> None:
-    """Mapped, it did, by SIGBUS."""
-    ended = python(CUT, str(size))
-    assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, said, "")

@@ -102,7 +102,7 @@ class RunStopped(Halt):
 
 
 class ControlLost(Halt):
-    """The run's control file was removed or truncated, so nobody could stop the live run any more.
+    """The file by which a live run is stopped was removed, cut or replaced: nobody could stop it.
 
     Attributes:
         run: the run.

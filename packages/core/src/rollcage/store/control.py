@@ -1,9 +1,12 @@
-"""The control page of a run: a file next to its trace, by which other processes stop or pause it.
+"""How other processes stop or pause a live run of a directory store.
 
-It is one byte long, 0, while there is no order. With one, its first byte is 1, and the order
-follows as JSON. Whoever changes it holds its OS lock, and writes the order before the byte. Who
-writes the run has it open, and looks at it before each call. It is read and not mapped, so that who
-cuts it off can't kill the interpreter. It belongs on a local disk, as the trace's lock does.
+An order is in the run's control page, a file next to its trace. Whoever gives or lifts one writes
+the page, then rings the store's bell: a file that grows by one byte. A live run looks at the bell
+before each call, and reads its page where the bell is not as it was; so most runs have no page.
+
+A page without an order is one byte, 0. With one, its first byte is 1, and the order follows as
+JSON. Whoever changes it holds its OS lock, and writes the order before the byte. Page and bell
+belong on a local disk, as the trace's lock does.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -19,73 +22,131 @@ from rollcage.errors import ControlLost, StoreError
 from rollcage.store import disk, system
 from rollcage.store.protocol import OrderKind, StopOrder
 
-__all__ = ["ControlPage", "give_order", "lift_order", "read_order"]
+__all__ = ["Bell", "ControlPage", "give_order", "lift_order", "read_order"]
 
 _PAGE: Final = 4096  # bytes, with an order
 _NONE: Final = b"\0"
 _ORDERED: Final = b"\1"
+_RUNG: Final = b"!"
+
+
+class _Heard(NamedTuple):
+    """What a bell is: another one as soon as it has been rung."""
+
+    inode: int
+    size: int
+    time: int
+
+
+class _Seen(NamedTuple):
+    """What a run has seen when it looked for an order last."""
+
+    bell: _Heard  # looked at first, so that what is rung meanwhile is heard the next time
+    page: bool  # whether there was one
+    order: StopOrder | None
+
+
+class Bell:
+    """The file of a store by which its live runs learn that an order was given or lifted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._name = str(path)
+
+    def heard(self) -> _Heard:
+        """What it is now.
+
+        Raises:
+            OSError: it is gone, say.
+        """
+        found = system.files.stat(self._name)
+        return _Heard(found.st_ino, found.st_size, found.st_mtime_ns)
+
+    def made(self) -> _Heard:
+        """What it is now; it is made if need be.
+
+        Raises:
+            StoreError: there is none, and there can't be one.
+        """
+        try:
+            return self.heard()
+        except FileNotFoundError:
+            self.ring(b"")
+        except OSError as error:
+            raise StoreError(f"{self.path} can't be read: {disk.describe(error)}") from error
+        return self.made()
+
+    def ring(self, rung: bytes = _RUNG) -> None:
+        """Let all live runs look at their pages; it is made if need be.
+
+        Raises:
+            StoreError: it can't be written.
+        """
+        try:
+            descriptor = disk.open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            try:
+                disk.write(descriptor, rung)
+            finally:
+                system.files.close(descriptor)
+        except OSError as error:
+            raise StoreError(f"{self.path} can't be written: {disk.describe(error)}") from error
 
 
 class ControlPage:
     """The control page of a run that this process writes.
 
     Raises:
-        StoreError: it can't be made: a run that can't be stopped does not begin.
+        StoreError: no order could be seen: a run that can't be stopped does not begin.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, bell: Bell) -> None:
         self._path = path.absolute()  # whatever the process's folder comes to be
-        self._name = str(self._path)
-        try:
-            with disk.locked(path, os.O_RDWR | os.O_CREAT) as descriptor:
-                if system.files.pread(descriptor, 1, 0) in (b"", _NONE):
-                    system.files.ftruncate(descriptor, len(_NONE))
-                self._descriptor = disk.open_file(path, os.O_RDONLY)  # without the lock
-        except OSError as error:
-            raise StoreError(f"{path} can't be used: {disk.describe(error)}") from error
+        self._bell = bell
+        heard = bell.made()
+        data = _read(path)
+        self._seen = _Seen(heard, bool(data), _order_in(data))
 
     def order(self) -> StopOrder | None:
-        """The order, if there is one in the page that was opened."""
-        try:
-            flag = system.files.pread(self._descriptor, 1, 0)
-        except OSError as error:
-            if self._descriptor < 0:  # closed: nothing runs in it any more
-                return None
-            raise self._lost(error.strerror) from error
-        return None if flag == _NONE else self.order_where_it_lies()
-
-    def order_where_it_lies(self) -> StopOrder | None:
-        """The order, if there is one in what has the page's name now.
+        """The order, if there is one.
 
         Raises:
-            ControlLost: the page is gone or was cut: nobody could stop the run any more.
+            ControlLost: the bell or the page is gone or was cut: an order could go unseen.
         """
+        seen, lost = self._seen, ""
         try:
-            size = system.files.stat(self._name).st_size
+            heard = self._bell.heard()
         except OSError as error:
-            raise self._lost(error.strerror) from error
-        if size == len(_NONE):
-            return None
-        if not size:
-            raise self._lost("it was cut off")
+            heard, lost = seen.bell, disk.describe(error)
+        else:
+            if heard == seen.bell:
+                return seen.order
+            if heard.inode != seen.bell.inode:
+                lost = "another file was put in its place"
+            elif heard.size < seen.bell.size:
+                lost = "it was cut off"
         try:
-            return read_order(self._path)
+            data = _read(self._path)
         except StoreError as error:
-            raise self._lost(str(error)) from error
+            raise self._lost(self._path, str(error)) from error
+        order = _order_in(data)
+        if order is None and lost:
+            raise self._lost(self._bell.path, lost)
+        if seen.page and not data:
+            raise self._lost(self._path, "it was removed" if data is None else "it was cut off")
+        if not lost:
+            self._seen = _Seen(heard, bool(data), order)
+        return order
 
-    def _lost(self, reason: str | None) -> ControlLost:
-        message = f"its control page {self._path} was changed by somebody else ({reason})"
+    def _lost(self, file: Path, reason: str) -> ControlLost:
+        message = f"{file}, by which it is stopped, was changed by somebody else ({reason})"
         return ControlLost(self._path.stem, message)
 
-    def close(self, *, keep: bool = False) -> None:
-        """Give the page up; one without an order goes, unless it is another process's to `keep`."""
-        descriptor, self._descriptor = self._descriptor, -1
-        with contextlib.suppress(OSError):
-            system.files.close(descriptor)
-        if keep:
+    def close(self) -> None:
+        """Give the page up: one without an order goes."""
+        if not disk.exists(self._path):
             return
-        with contextlib.suppress(OSError), disk.locked(self._path, os.O_RDWR) as again:
-            if system.files.pread(again, 1, 0) in (b"", _NONE):
+        with contextlib.suppress(OSError), disk.locked(self._path, os.O_RDWR) as descriptor:
+            if system.files.pread(descriptor, 1, 0) in (b"", _NONE):
                 system.files.unlink(self._path)
 
 
@@ -95,23 +156,28 @@ def read_order(path: Path) -> StopOrder | None:
     Raises:
         StoreError: it can't be determined: the page is there, and can't be read.
     """
+    return _order_in(_read(path))
+
+
+def _read(path: Path) -> bytes | None:
+    """What is in a control page; None where there is none."""
     try:
-        data = disk.read(path)
+        return disk.read(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StoreError(f"{path} can't be read: {disk.describe(error)}") from error
-    return _parse(data) if data[:1] not in (b"", _NONE) else None
 
 
-def give_order(path: Path, order: StopOrder) -> bool:
+def give_order(path: Path, order: StopOrder, bell: Bell) -> bool:
     """Put an order into a control page, which is made if need be; a second replaces the first.
 
     Returns:
         Whether it is there: no pause replaces a stop.
 
     Raises:
-        StoreError: the page can't be written; there is no order, or the former one.
+        StoreError: the page can't be written: there is no order, or the former one. Or the bell
+            can't be rung: who resumes the run sees the order, who writes it now may not.
     """
     fields = {
         "run": order.run,
@@ -135,42 +201,46 @@ def give_order(path: Path, order: StopOrder) -> bool:
             disk.keep_name(path)
     except OSError as error:
         raise StoreError(f"{path} can't be written: {disk.describe(error)}") from error
+    bell.ring()
     return True
 
 
-def lift_order(path: Path, run: str, kind: OrderKind | None = None) -> bool:
+def lift_order(path: Path, run: str, bell: Bell, kind: OrderKind | None = None) -> bool:
     """Withdraw the order that was given to `run`; whether there was one in this page.
 
     Of a `kind`, if one is given.
 
-    The page itself stays: the run's writer may have it open.
+    The page itself stays: the run's writer may have seen it.
 
     Raises:
-        StoreError: the page can't be written.
+        StoreError: the page can't be written, or the bell can't be rung: then a live run still
+            holds to the order.
     """
     try:
         with disk.locked(path, os.O_RDWR) as descriptor:
             found = _found(descriptor)
-            if found is None or found.run not in ("", run) or kind not in (None, found.kind):
-                return False
-            system.files.pwrite(descriptor, _NONE, 0)
-            system.files.ftruncate(descriptor, len(_NONE))
-            system.files.fsync(descriptor)
-            return True
+            lifted = found is not None and found.run in ("", run) and kind in (None, found.kind)
+            if lifted:
+                system.files.pwrite(descriptor, _NONE, 0)
+                system.files.ftruncate(descriptor, len(_NONE))
+                system.files.fsync(descriptor)
     except FileNotFoundError:
-        return False
+        lifted = False
     except OSError as error:
         raise StoreError(f"{path} can't be written: {disk.describe(error)}") from error
+    bell.ring()  # in any case: one that waits for a page that is gone finds out
+    return lifted
 
 
 def _found(descriptor: int) -> StopOrder | None:
     """The order in a page that is locked, if there is one."""
-    data = system.files.pread(descriptor, _PAGE, 0)
-    return _parse(data) if data[:1] not in (b"", _NONE) else None
+    return _order_in(system.files.pread(descriptor, _PAGE, 0))
 
 
-def _parse(data: bytes) -> StopOrder:
+def _order_in(data: bytes | None) -> StopOrder | None:
     """The order in a page; one that can't be read is an order to stop."""
+    if not data or data[:1] == _NONE:
+        return None
     try:
         fields = orjson.loads(data[1:].rstrip(b"\0"))
         run, by, reason = (str(fields[name]) for name in ("run", "by", "reason"))

@@ -32,6 +32,7 @@ _log: Final = logging.getLogger("rollcage")
 _CHUNK: Final = 65_536
 _LARGE_CHUNK: Final = 1 << 20
 _LOOKERS: Final = 1000  # tries to take a lock that others look at
+_COMERS: Final = 100  # times that others make and remove a file which is to be made
 _NEXT: Final = {
     errno.ENOSPC: "free some space there, then go on",
     errno.EDQUOT: "free some of this user's quota there, then go on",
@@ -145,12 +146,13 @@ def new_name(path: Path, *, hidden: bool = False) -> Path:
 def open_file(path: Name, flags: int) -> int:
     """Open a file of the store; what `flags` make is for its owner alone."""
     flags |= os.O_CLOEXEC
-    while flags & os.O_CREAT and not flags & os.O_EXCL:
-        try:
-            return system.files.open(path, flags & ~os.O_CREAT)
-        except FileNotFoundError:
+    if flags & os.O_CREAT and not flags & os.O_EXCL:
+        for _ in range(_COMERS):
+            with contextlib.suppress(FileNotFoundError):
+                return system.files.open(path, flags & ~os.O_CREAT)
             with contextlib.suppress(FileExistsError):  # another process was first
                 return open_file(path, flags | os.O_EXCL)
+        raise FileExistsError(errno.EEXIST, "a link that leads nowhere", str(path))
     descriptor = system.files.open(path, flags, 0o600)
     if flags & os.O_CREAT:
         with contextlib.suppress(OSError):  # a file system without modes

@@ -6,13 +6,14 @@
     ├── index.jsonl         what runs there are; a finished one's count and head
     ├── index.mark          by which it is known that nobody else has changed it
     ├── lock                held while a session opens
+    ├── orders.bell         grows with each order to stop or pause a run: live runs look then
     ├── registry.jsonl      what became of each tool (see `rollcage_governance.Registry`); its end
     ├── registry.head       is attested here
     ├── key                 of the HMACs that stand for secrets
     ├── runs/<run>.jsonl    one trace each; a live writer holds its OS lock
     ├── runs/<run>.torn     the cut-off last line of a killed writer
     ├── runs/<run>.steps    what was made of a trace, so that it opens faster (see `replay.saved`)
-    ├── runs/<run>.control  by which a run is stopped or paused
+    ├── runs/<run>.control  an order to stop or pause a run; see `control`
     ├── reopened/<run>.json a run that had ended goes on: an undo, say; see `reopened`
     ├── pruned/<run>.json   what is left of a run whose trace was removed
     ├── approvals/<id>.*    requests for approval, their decisions, and what became of those
@@ -191,7 +192,7 @@ class JsonlStore(JsonlDocuments):
         path = self._path(started["run"])
         descriptor = open_locked(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         try:
-            writer = JsonlWriter(path, self._index, descriptor, b"")
+            writer = JsonlWriter(path, self._index, self._bell, descriptor)
         except BaseException:
             disk.remove(path)
             raise
@@ -211,7 +212,7 @@ class JsonlStore(JsonlDocuments):
         try:
             self._index.began(started, alone=alone, durable=writer.durable)
             if order is not None:
-                give_order(path.with_suffix(".control"), order)
+                give_order(path.with_suffix(".control"), order, self._bell)
         except BaseException:
             writer.close()  # the trace stays: the index may name it, and would name what is gone
             raise
@@ -228,7 +229,7 @@ class JsonlStore(JsonlDocuments):
         except BaseException:
             system.files.close(descriptor)
             raise
-        return JsonlWriter(path, self._index, descriptor, data, reopened=True)
+        return JsonlWriter(path, self._index, self._bell, descriptor, data, reopened=True)
 
     def lock(self, run: str) -> Lock:
         self._path(run)  # refuses what is not a run's id
@@ -243,23 +244,24 @@ class JsonlStore(JsonlDocuments):
         self._check_pruned(order.run)
         if not disk.exists(path):
             raise RunNotFound(f"there is no run {order.run} in {self._folder}")
-        if not give_order(path.with_suffix(".control"), order):  # first: who opens now, sees it
+        page = path.with_suffix(".control")
+        if not give_order(page, order, self._bell):  # first: who opens now, sees it
             raise not_pausable(order.run, self.stop_order(order.run), store_option(self))
         with self.opening():
             for run in self._built_on(order.run):
-                page = self._path(run).with_suffix(".control")
-                if disk.exists(page):  # it may be live; what is dead sees it where it is resumed
-                    give_order(page, order)
+                with contextlib.suppress(RunNotFound):  # somebody removed its trace
+                    if self.live(run):  # what is dead sees it where it is resumed
+                        give_order(self._path(run).with_suffix(".control"), order, self._bell)
 
     def lift(self, run: str, kind: OrderKind | None = None) -> bool:
         path = self._path(run)
         self._check_pruned(run)
         if not disk.exists(path):
             raise RunNotFound(f"there is no run {run} in {self._folder}")
-        lifted = lift_order(path.with_suffix(".control"), run, kind)
+        lifted = lift_order(path.with_suffix(".control"), run, self._bell, kind)
         with self.opening():
             for other in self._built_on(run):
-                lift_order(self._path(other).with_suffix(".control"), run, kind)
+                lift_order(self._path(other).with_suffix(".control"), run, self._bell, kind)
         return lifted
 
     def _built_on(self, run: str) -> list[str]:

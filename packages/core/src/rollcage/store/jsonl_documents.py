@@ -17,6 +17,7 @@ from rollcage.errors import RunNotFound, StoreError
 from rollcage.store import disk, layout
 from rollcage.store.blobs import BlobFiles
 from rollcage.store.chained import ChainedFile
+from rollcage.store.control import Bell
 from rollcage.store.documents import DocumentFiles
 from rollcage.store.index import Index
 from rollcage.store.keyfile import KeyFile
@@ -41,6 +42,7 @@ class JsonlDocuments(TraceFile):
         self._documents = DocumentFiles(self._at)
         self._blobs = BlobFiles(self._at)
         self._key = KeyFile(self._at / "key")
+        self._bell = Bell(self._at / "orders.bell")
         self._index = Index(self._at / "index.jsonl", self._folder, self._documents)
 
     def exists(self) -> bool:

@@ -37,7 +37,7 @@ DEFAULT_NAME: Final = ".rollcage"
 """What the store of a session is called that was given none."""
 
 _FILES: Final = frozenset(
-    {"index.jsonl", "index.mark", "lock", "key", "registry.jsonl", "registry.head"}
+    {"index.jsonl", "index.mark", "lock", "key", "orders.bell", "registry.jsonl", "registry.head"}
 )
 _FOLDERS: Final = frozenset({"runs", "blobs", "approvals", "pruned"})
 _OF_RUN: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rollcage.errors import Forked, TraceUnwritable
 from rollcage.store import disk, system
-from rollcage.store.control import ControlPage
+from rollcage.store.control import Bell, ControlPage
 from rollcage.store.index import Index
 from rollcage.store.protocol import StopOrder
 from rollcage.trace.events import seal_line
@@ -49,7 +49,14 @@ class JsonlWriter:
     waits = False
 
     def __init__(
-        self, path: Path, index: Index, descriptor: int, data: bytes, *, reopened: bool = False
+        self,
+        path: Path,
+        index: Index,
+        bell: Bell,
+        descriptor: int,
+        data: bytes = b"",
+        *,
+        reopened: bool = False,
     ) -> None:
         self.run = path.stem
         self.forked = False
@@ -59,7 +66,7 @@ class JsonlWriter:
         self._index = index
         self._descriptor = descriptor
         try:
-            self._control = ControlPage(path.with_suffix(".control"))
+            self._control = ControlPage(path.with_suffix(".control"), bell)
         except BaseException:
             system.files.close(descriptor)
             raise
@@ -171,7 +178,8 @@ class JsonlWriter:
         """Nobody else could say so: who wants to know, waits in a thread."""
 
     def stop_order(self, *, closely: bool = False) -> StopOrder | None:
-        return self._control.order_where_it_lies() if closely else self._control.order()
+        del closely  # it always is
+        return self._control.order()
 
     def attest(self, status: str) -> None:
         self._check_disk()
@@ -186,7 +194,8 @@ class JsonlWriter:
         _writers.discard(self)
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            self._control.close(keep=self.forked)  # while nobody else can write the run
+            if not self.forked:
+                self._control.close()  # while nobody else can write the run
             with contextlib.suppress(OSError):  # each line is written already
                 system.files.close(descriptor)
 
