@@ -245,6 +245,7 @@ async def test_a_session_is_left_where_the_system_has_no_more_threads(
     async with Session("job", store=url):
         await note("one")
         monkeypatch.setattr("rollcage.session.awaiting.in_threads_of", none)
+        monkeypatch.setattr("rollcage.session.batches.in_threads_of", none)
     assert [info.status for info in open_store(url).runs()] == ["ok"]
     assert not open_store(url).live(open_store(url).runs()[0].run)
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Final, Generic, NoReturn, TypeVar, cast
 
+from rollcage.session.batches import in_batch
 from rollcage.session.threads import in_threads_of
 
 __all__ = ["Withdrawn", "in_loop", "in_thread", "perform", "perform_in_thread"]
@@ -25,26 +26,40 @@ class Withdrawn(Exception):
 class _Work(Generic[T]):
     """One piece of work in a thread, and who waits for it."""
 
-    def __init__(self, do: Callable[[Callable[[], None]], T], undo: Callable[[T], None]) -> None:
-        self._do, self._undo = do, undo
+    def __init__(
+        self, where: str, do: Callable[[Callable[[], None]], T], undo: Callable[[T], None]
+    ) -> None:
+        self._where, self._do, self._undo = where, do, undo
         self._loop = asyncio.get_running_loop()
         self._context: Final = contextvars.copy_context()
         self._guard: Final = threading.Lock()
-        self._withdrawn = False
+        self._begun = self._withdrawn = False
         self._result: tuple[T] | None = None
         self._error: BaseException | None = None
         self.done: Final[asyncio.Future[None]] = self._loop.create_future()
 
-    def start(self, where: str, *, or_here: bool = False) -> None:
+    def start(self, *, or_here: bool = False) -> None:
         """Do it in a thread; if the system has none for it, do it here or raise RuntimeError."""
         try:
-            in_threads_of(where, self._run)
+            in_threads_of(self._where, self._run)
         except RuntimeError:
             if not or_here:
                 raise
             self._run()
 
     def _run(self) -> None:
+        if self.perform():
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.settle)
+                return
+            self.give_up()
+
+    def perform(self) -> bool:
+        """Do it, unless somebody does; whether anybody waits for it."""
+        with self._guard:
+            if self._begun:
+                return False
+            self._begun = True
         result: tuple[T] | None = None
         error: BaseException | None = None
         try:
@@ -54,18 +69,21 @@ class _Work(Generic[T]):
         with self._guard:
             self._result, self._error = result, error
             if not self._withdrawn:
-                with contextlib.suppress(RuntimeError):  # the loop is closed
-                    self._loop.call_soon_threadsafe(self._settle)
-                    return
-                self._withdrawn = True
+                return True
         if result is not None:
             self._context.run(self._undo, result[0])
+        return False
+
+    def give_up(self) -> None:
+        """It is done, and nobody can be told."""
+        self._context.run(self.withdraw)
 
     def _check(self) -> None:
         if self._withdrawn:
             raise Withdrawn
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Tell who waits for it; in the loop."""
         if not self.done.done():
             self.done.set_result(None)
 
@@ -91,6 +109,9 @@ class _Work(Generic[T]):
                     cancelled = error
         except BaseException:
             self.withdraw()
+            if not self._begun:  # it was to begin in a loop that may be gone
+                with contextlib.suppress(RuntimeError):  # no thread: the loop, if it is there
+                    self.start()
             raise
         return cancelled
 
@@ -116,9 +137,9 @@ async def in_thread(
         undo: what is done with its result if the task was cancelled meanwhile; in that thread,
             unless it was done already.
     """
-    work = _Work(do, undo)
+    work = _Work(where, do, undo)
     try:
-        work.start(where)
+        work.start()
         await work.done
     except BaseException:
         work.withdraw()
@@ -146,11 +167,18 @@ def perform(flow: Generator[Callable[[], T], T, R], work: Callable[[], T] | None
         return cast("R", end.value)
 
 
-async def perform_in_thread(where: str, flow: Generator[Callable[[], T], T, object]) -> None:
+async def perform_in_thread(
+    where: str, flow: Generator[Callable[[], T], T, object], *, short: bool
+) -> None:
     """Do each in a thread; to its end, also if the task is cancelled: that is raised then.
 
     A task that is forgotten can't wait: a thread goes on with the flow, to its end. So does one if
     the loop is gone.
+
+    Args:
+        where: whose threads these are.
+        flow: gets what each piece gives, or its error.
+        short: whether each piece is so short that it is done in one go with others.
     """
     cancelled: asyncio.CancelledError | None = None
 
@@ -163,8 +191,11 @@ async def perform_in_thread(where: str, flow: Generator[Callable[[], T], T, obje
             if not in_loop():
                 go_on(do)
                 return
-            work = _Work(functools.partial(_outcome, do), go_on)
-            work.start(where, or_here=True)
+            work = _Work(where, functools.partial(_outcome, do), go_on)
+            if short:
+                in_batch(where, work)
+            else:
+                work.start(or_here=True)
             cancelled = await work.finished() or cancelled
             try:
                 result = work.result()()

@@ -65,7 +65,7 @@ async def _aleave(calls: Calls, error: BaseException | None) -> None:
     waits = calls.opened.store.waits or calls.means.durable or calls.opened.source is None
     # Whoever is forgotten is collected anywhere, and may wait for no lock of this thread's.
     waits = waits or isinstance(error, GeneratorExit) or not in_loop()
-    await perform_in_thread(where, _leaving(calls, error, waits=waits))
+    await perform_in_thread(where, _leaving(calls, error, waits=waits), short=not waits)
 
 
 def _asked_at_end(calls: Calls, error: BaseException | None) -> Memory | None:
