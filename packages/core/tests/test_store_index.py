@@ -444,8 +444,8 @@ def test_after_a_power_cut_it_is_looked_through(
     for path, data in older.items():
         path.write_bytes(data)
     mark = Mark(index(store))
-    mark.set(Marked(False, zlib.crc32(index(store).read_bytes())), mark.now())
-    monkeypatch.setattr("rollcage.store.mark._started", lambda: "another start")
+    mark.set(Marked(False, zlib.crc32(index(store).read_bytes()), mark.now()))
+    monkeypatch.setattr("rollcage.store.mark._start_of", lambda _: b"another start")
     with Session("job", store=store) as session:
         assert put(1) == 1
     assert session.stats.hits == 1
@@ -665,7 +665,7 @@ def test_whoever_died_as_it_began_is_not_waited_for(
     mark = Mark(index(store))
     marked = mark.read()
     assert marked is not None
-    mark.set(marked._replace(suspended=True), mark.now())
+    mark.set(marked._replace(suspended=True))
     looks_through.clear()
     assert [info.run for info in JsonlStore(store.root).runs()] == [run]
     assert looks_through  # for a run that it had begun

@@ -271,6 +271,8 @@ def read_from(path: Name, place: Callable[[os.stat_result], int]) -> tuple[bytes
         while part := system.files.pread(descriptor, length if length > 1 else _CHUNK, at):
             parts.append(part)
             at += len(part)
+            if len(part) == length - 1 and len(parts) == 1:  # to the end, and there is no more
+                break
         return parts[0] if len(parts) == 1 else b"".join(parts), found
 
 
@@ -299,14 +301,20 @@ def first_line(path: Path) -> bytes:
         return data[: data.find(b"\n") + 1] or data
 
 
-@contextlib.contextmanager
-def reading(path: Name) -> Iterator[int]:
-    """A descriptor of a file, to read it."""
-    descriptor = system.files.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        system.files.close(descriptor)
+class reading:  # noqa: N801 - used as a function is; of those, each takes a generator
+    """A descriptor of a file, to read it, for a `with` block."""
+
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, path: Name) -> None:
+        self._path = path
+
+    def __enter__(self) -> int:
+        self._descriptor = system.files.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._descriptor
+
+    def __exit__(self, *_: object) -> None:
+        system.files.close(self._descriptor)
 
 
 def chunks(path: Path) -> Iterator[bytes]:

@@ -58,10 +58,10 @@ class Index(IndexReader):
         """
         try:
             with disk.locked(self.path, os.O_RDWR):
-                marked, now = self._mark.read(), self._mark.now()
+                marked = self._mark.read()
                 if marked is None or marked.suspended:
                     return False
-                self._mark.set(marked._replace(suspended=True), now)
+                self._mark.set(marked._replace(suspended=True))
                 return True
         except FileNotFoundError:
             return False
@@ -119,7 +119,7 @@ class Index(IndexReader):
                 now = self._mark.now()
                 if marked is not None and system.files.fstat(index).st_size == size + len(line):
                     check = zlib.crc32(line, marked.check)
-                    self._mark.set(Marked(marked.suspended and not alone, check), now)
+                    self._mark.set(Marked(marked.suspended and not alone, check, now))
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -155,7 +155,7 @@ class Index(IndexReader):
                     disk.replace(self.path, anew, part=self.path.with_name("index.jsonl.part"))
                     now = self._mark.now(len(anew))
                 data = self._data() if anew is None else anew
-                self._mark.set(Marked(False, zlib.crc32(data)), now)
+                self._mark.set(Marked(False, zlib.crc32(data), now))
         except OSError as error:
             raise self._unwritable(error) from error
         return found

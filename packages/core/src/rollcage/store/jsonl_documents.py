@@ -50,8 +50,9 @@ class JsonlDocuments(TraceFile):
 
     def _make(self) -> None:
         try:
-            disk.make_folder(self._at)
-            disk.make_folder(self._folder)
+            if not disk.is_folder(self._folder):
+                disk.make_folder(self._at)
+                disk.make_folder(self._folder)
         except OSError as error:
             raise disk.refused(f"the store {self.root} can't be made", error) from error
 

@@ -31,10 +31,12 @@ class Marked(NamedTuple):
     Attributes:
         suspended: whether somebody is about to add what the file does not hold yet.
         check: the CRC-32 of all its bytes.
+        now: what the file is, as `Mark.now` says.
     """
 
     suspended: bool
     check: int
+    now: bytes
 
 
 class Mark:
@@ -47,7 +49,7 @@ class Mark:
     @property
     def started(self) -> str:
         """Which start of the machine this is."""
-        return _started()
+        return _start_of(system.files).decode()
 
     def now(self, size: int | None = None) -> bytes:
         """What distinguishes the file as it is now from any other; empty if there is none.
@@ -61,7 +63,7 @@ class Mark:
         if size is not None and found.st_size != size:
             return b""
         which = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-        return f"{_started()} {' '.join(map(str, which))}".encode()
+        return b"%b %d %d %d %d" % (_start_of(system.files), *which)
 
     def read(self) -> Marked | None:
         """What the mark says; None where it is of another file than the one that is there now."""
@@ -69,7 +71,7 @@ class Mark:
             state, check, which = disk.read_short(self._mark, _LENGTH + 1).split(b" ", 2)
             now = self.now()
             if now and which.rstrip() == now and state in (b"+", b"-"):
-                return Marked(state == b"-", int(check, 16))
+                return Marked(state == b"-", int(check, 16), now)
         except (OSError, ValueError):
             pass
         return None
@@ -83,9 +85,9 @@ class Mark:
         marked = self.read()
         return marked is not None and not marked.suspended and check in (None, marked.check)
 
-    def set(self, marked: Marked, now: bytes) -> None:
+    def set(self, marked: Marked) -> None:
         """Mark the file as it was at that `now`. Without the right to, it stays unmarked."""
-        mark = b"%b %08x %b" % (b"-" if marked.suspended else b"+", marked.check, now)
+        mark = b"%b %08x %b" % (b"-" if marked.suspended else b"+", marked.check, marked.now)
         with contextlib.suppress(OSError):
             descriptor = disk.open_file(self._mark, os.O_WRONLY | os.O_CREAT)
             try:
@@ -94,14 +96,10 @@ class Mark:
                 system.files.close(descriptor)
 
 
-def _started() -> str:
-    """Which start of the machine this is; if the system does not say, none equals another."""
-    return _start_of(system.files)
-
-
 @functools.lru_cache(maxsize=1)
-def _start_of(files: system.Files) -> str:
+def _start_of(files: system.Files) -> bytes:
+    """Which start of the machine this is; if the system does not say, none equals another."""
     try:
-        return disk.read(_BOOT).decode().strip()
+        return disk.read(_BOOT).strip()
     except OSError:
-        return files.urandom(8).hex()
+        return files.urandom(8).hex().encode()

@@ -10,6 +10,7 @@ from typing import Final, cast
 from urllib.parse import unquote
 
 from rollcage.errors import RunNotFound, StoreInvalid
+from rollcage.store import system
 from rollcage.store.jsonl import JsonlStore, open_trace
 from rollcage.store.layout import SCHEME, is_database
 from rollcage.store.protocol import Reader, Store, is_run_id
@@ -21,6 +22,11 @@ GROUP: Final = "rollcage.stores"
 
 _stores: Final[weakref.WeakSet[type]] = weakref.WeakSet()
 """Types that were found to be stores: to look at all their methods takes as long as a call."""
+
+_open: Final[weakref.WeakValueDictionary[tuple[system.Files, str, str], JsonlStore]] = (
+    weakref.WeakValueDictionary()
+)
+"""Those in folders that somebody uses by now: the sessions of a service name the same one again."""
 
 RunSource = str | os.PathLike[str] | tuple[str | os.PathLike[str] | Store, str]
 """A recorded run: its id, the path of its trace, or a store (a folder, a URL, or one that is open)
@@ -109,7 +115,12 @@ def _folder(path: str) -> JsonlStore:
         database = is_database(None, path)
         helps = f"; a store in SQLite is written sqlite:///{path}" if database else ""
         raise StoreInvalid(f"{path!r} is a file, and a store is a folder{helps}")
-    return JsonlStore(path)
+    here = "" if os.path.isabs(path) else os.getcwd()  # noqa: PTH109, PTH117 - a Path is slow
+    key = system.files, path, here
+    store = _open.get(key)
+    if store is None:
+        store = _open[key] = JsonlStore(path)
+    return store
 
 
 def _path(url: str, rest: str) -> str:
