@@ -197,7 +197,7 @@ _CASES: Final[Mapping[str, Callable[[int, str], dict[str, float]]]] = {
 
 def measure(*, quick: bool = False) -> list[Found]:
     """Measure all of it; `quick` only shows that it can be."""
-    rounds, few, lots = (1, 10, 40) if quick else (5, 40, 400)
+    rounds, few, lots = (1, 10, 40) if quick else (9, 40, 400)
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path()) as at, _postgres() as url:
         cases: list[tuple[str, str, int, dict[str, str]]] = [
             ("bare", "bare", lots, {}),

@@ -161,11 +161,12 @@ class Interpreter:
         for unit in block.units:
             place.flow.check()
             if isinstance(unit, Node):
-                found = {unit.name: await self.step(unit, here)}
+                done[unit.name] = found = await self.step(unit, here)
+                seen[unit.name] = found.value
             else:
-                found = await self._loop(unit, here)
-            done |= found
-            seen |= values_of(found)
+                of_loop = await self._loop(unit, here)
+                done |= of_loop
+                seen |= values_of(of_loop)
         return done
 
     async def _units(self, block: Graph | Loop, place: BlockPlace) -> dict[str, Done]:
@@ -330,9 +331,10 @@ class Interpreter:
         around: contextlib.AbstractContextManager[Any]
         if place.in_row:
             # A call of a tool says its id itself: that takes less than a place of its own.
-            is_call = node.body is not None and step.retry is None
-            call_id = place.call_id(node.name) + mark
-            around = _HERE if is_call else self.session.place(call_id=call_id)
+            if node.body is not None and step.retry is None:
+                around = _HERE
+            else:
+                around = self.session.place(call_id=place.call_id(node.name) + mark)
         else:
             name = f"{node.name}{place.suffix}{mark}"
             around = self.session.branch(name, after=place.after)

@@ -199,7 +199,8 @@ class Calls:
         is_async: bool = True,
     ) -> Any:
         """See `Session.arun`."""
-        await self.following.alook_back()
+        if self.following.memory is not None:
+            await self.following.alook_back()
         flow = self._flow(contract, arguments, body, kind, answer, instead, call_id, waits=True)
         return await self.driver.arun(flow, is_async=is_async)
 
@@ -291,7 +292,7 @@ class Calls:
             _NOTHING_ELSE if instead is None and contract.framework else instead,
             arguments if contract.framework else None,
         )
-        if call.agent or call.conversation or call.call_id:
+        if call.agent or call.conversation or (call.call_id and not self._seal.idle):
             self._check_names(call, raw, kind)
         progress = Progress(call, self.deciding.ask_of(scope))
         setting = self.setting
