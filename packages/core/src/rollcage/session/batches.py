@@ -17,13 +17,13 @@ from typing import Final, Protocol
 
 from rollcage.session.threads import in_threads_of
 
-__all__ = ["Piece", "in_batch"]
+__all__ = ["Batched", "in_batch"]
 
 _MOST: Final = 4  # threads, for what is slow
 _SLOW: Final = 0.002  # seconds for a piece
 
 
-class Piece(Protocol):
+class Batched(Protocol):
     """One piece of work."""
 
     def perform(self) -> bool:
@@ -44,12 +44,12 @@ class _Batches:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._todo: list[Piece] = []
+        self._todo: list[Batched] = []
         self._soon = False  # whether the loop will begin some
         self._busy = 0  # threads
         self._width = 1  # how many of them it takes
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: Batched) -> None:
         self._todo.append(piece)
         if not self._soon and self._busy < self._width:
             self._soon = True
@@ -69,7 +69,7 @@ class _Batches:
             except RuntimeError:  # the system has no thread
                 do()
 
-    def _do(self, loop: asyncio.AbstractEventLoop, pieces: Sequence[Piece]) -> None:
+    def _do(self, loop: asyncio.AbstractEventLoop, pieces: Sequence[Batched]) -> None:
         began = time.monotonic()
         told = [piece for piece in pieces if piece.perform()]
         is_slow = time.monotonic() - began > _SLOW * len(pieces)
@@ -79,7 +79,7 @@ class _Batches:
             for piece in told:
                 piece.give_up()
 
-    def _ended(self, pieces: Sequence[Piece], is_slow: bool) -> None:  # noqa: FBT001 - by the loop
+    def _ended(self, pieces: Sequence[Batched], is_slow: bool) -> None:  # noqa: FBT001 - by the loop
         self._busy -= 1
         self._width = _MOST if is_slow else 1
         for piece in pieces:
@@ -92,7 +92,7 @@ _batches: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _
 )
 
 
-def in_batch(where: str, piece: Piece) -> None:
+def in_batch(where: str, piece: Batched) -> None:
     """Have a piece of work done in a thread soon, with others of this loop.
 
     Args:
