@@ -21,6 +21,7 @@ from rollcage.store import (
     StopOrder,
     newest_run,
 )
+from rollcage.store.pausing import not_pausable
 from rollcage.trace.events import seal_line
 from rollcage.trace.reader import ended, tail_of
 
@@ -287,7 +288,7 @@ class ServerStore:
 
     def stop(self, order: StopOrder) -> None:
         if not self._link.ask("stop", order.run, order):  # whoever opens from now on sees it
-            raise RunNotFound(f"there is no run {order.run}, or it is stopped")
+            raise not_pausable(order.run, self.stop_order(order.run), "")  # or there is no such run
         with self.opening():  # and who had looked before has begun: it is stopped with the rest
             self._link.ask("stop", order.run, order)
 

@@ -218,8 +218,18 @@ class Server:
         for name, row in self.rows.items():
             own = row.order
             if own is not None and own.run == run and kind in (None, own.kind):
-                row.order, there = None, there or name == run
+                row.order, there = self._above(name), there or name == run
         return there
+
+    def _above(self, run: str) -> Any:
+        """The order of a run that this one builds on: a stop before a pause."""
+        row, found = self.rows[run], None
+        while row.started["mode"] == "resume" and row.started["source"] in self.rows:
+            row = self.rows[row.started["source"]]
+            if row.order is not None and not row.order.is_pause:
+                return row.order
+            found = found or row.order
+        return found
 
     def _built_on(self, run: str) -> list[str]:
         found = [run]

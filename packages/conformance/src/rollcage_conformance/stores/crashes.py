@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 from rollcage import (
     RunStopped,
     Session,
+    SessionHalted,
     UnknownOutcome,
     open_store,
     tool,
@@ -254,6 +256,45 @@ class CrashSuite(StoreBase):
         assert store.stop_order(run) == stop
         assert store.lift(run, "stop")
         assert store.stop_order(run) is None
+
+    @pytest.mark.parametrize("kind", ["stop", "pause"])
+    def test_a_live_run_whose_stop_is_lifted_keeps_the_order_of_what_it_builds_on(
+        self, store: Store, url: str, kind: Any
+    ) -> None:
+        with pytest.raises(KeyError), Session("job", store=url) as first:
+            note("one")
+            raise KeyError
+        with pytest.raises(KeyError), Session("job", store=url) as second:
+            note("one")
+            raise KeyError
+        session = Session("job", store=url)
+        stopped = pytest.raises(RunStopped) if kind == "stop" else contextlib.nullcontext()
+        with stopped, session, ThreadPoolExecutor(1) as pool:
+            own = StopOrder(session.run_id, "bob", "this one", 2)
+            above = StopOrder(first.run_id, "ann", "all of it", 1, kind)
+            between = StopOrder(second.run_id, "eve", "both", 3)
+            if kind == "stop":  # the stop of one's own takes its place
+                store.stop(above)
+            for each in (own, between):
+                store.stop(each)
+            if kind == "pause":  # it can't take the place of the stop
+                store.stop(above)
+            assert store.stop_order(session.run_id) == between
+            assert store.lift(second.run_id)
+            assert store.stop_order(second.run_id) == above
+            assert store.stop_order(session.run_id) == above
+            store.stop(own)
+            assert store.lift(session.run_id)
+            assert store.stop_order(session.run_id) == above
+            given = pool.submit(session.call, note, text="one")
+            if kind == "stop":
+                with pytest.raises(SessionHalted):
+                    given.result(60)
+            else:
+                with pytest.raises(TimeoutError):
+                    given.result(0.5)
+                assert store.lift(first.run_id)
+                assert given.result(60) == "one"
 
     def test_whoever_resumes_a_stopped_run_is_stopped_too(self, store: Store, url: str) -> None:
         with pytest.raises(KeyError), Session("job", store=url) as first:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -179,25 +180,12 @@ def give_order(path: Path, order: StopOrder, bell: Bell) -> bool:
         StoreError: the page can't be written: there is no order, or the former one. Or the bell
             can't be rung: who resumes the run sees the order, who writes it now may not.
     """
-    fields = {
-        "run": order.run,
-        "by": _writable(order.by),
-        "reason": _writable(order.reason),
-        "time": order.time,
-        "kind": order.kind,  # who does not know of it takes a pause for a stop
-    }
-    body = orjson.dumps(fields).ljust(_PAGE - 1, b"\0")
     try:
         with disk.locked(path, os.O_RDWR | os.O_CREAT) as descriptor:
             former = _found(descriptor) if order.is_pause else None
             if former is not None and not former.is_pause:
                 return False
-            if (written := system.files.pwrite(descriptor, body, 1)) != len(body):
-                system.files.pwrite(
-                    descriptor, body[written:], 1 + written
-                )  # or the error says why not
-            system.files.pwrite(descriptor, _ORDERED, 0)
-            system.files.fsync(descriptor)
+            _write(descriptor, order)
             disk.keep_name(path)
     except OSError as error:
         raise StoreError(f"{path} can't be written: {disk.describe(error)}") from error
@@ -205,12 +193,23 @@ def give_order(path: Path, order: StopOrder, bell: Bell) -> bool:
     return True
 
 
-def lift_order(path: Path, run: str, bell: Bell, kind: OrderKind | None = None) -> bool:
+def lift_order(
+    path: Path,
+    run: str,
+    bell: Bell,
+    kind: OrderKind | None,
+    above: Callable[[], StopOrder | None],
+) -> bool:
     """Withdraw the order that was given to `run`; whether there was one in this page.
 
-    Of a `kind`, if one is given.
-
     The page itself stays: the run's writer may have seen it.
+
+    Args:
+        path: of the page.
+        run: whose order it is; the page may be that of a run which builds on it.
+        bell: of the store.
+        kind: that it has to have, if one is given.
+        above: the order that holds all the same, if there is one: it takes the other's place.
 
     Raises:
         StoreError: the page can't be written, or the bell can't be rung: then a live run still
@@ -220,7 +219,9 @@ def lift_order(path: Path, run: str, bell: Bell, kind: OrderKind | None = None) 
         with disk.locked(path, os.O_RDWR) as descriptor:
             found = _found(descriptor)
             lifted = found is not None and found.run in ("", run) and kind in (None, found.kind)
-            if lifted:
+            if lifted and (instead := above()) is not None:
+                _write(descriptor, instead)
+            elif lifted:
                 system.files.pwrite(descriptor, _NONE, 0)
                 system.files.ftruncate(descriptor, len(_NONE))
                 system.files.fsync(descriptor)
@@ -230,6 +231,22 @@ def lift_order(path: Path, run: str, bell: Bell, kind: OrderKind | None = None) 
         raise StoreError(f"{path} can't be written: {disk.describe(error)}") from error
     bell.ring()  # in any case: one that waits for a page that is gone finds out
     return lifted
+
+
+def _write(descriptor: int, order: StopOrder) -> None:
+    """Put an order into a page that is locked."""
+    fields = {
+        "run": order.run,
+        "by": _writable(order.by),
+        "reason": _writable(order.reason),
+        "time": order.time,
+        "kind": order.kind,  # who does not know of it takes a pause for a stop
+    }
+    body = orjson.dumps(fields).ljust(_PAGE - 1, b"\0")
+    if (written := system.files.pwrite(descriptor, body, 1)) != len(body):
+        system.files.pwrite(descriptor, body[written:], 1 + written)  # or the error says why not
+    system.files.pwrite(descriptor, _ORDERED, 0)
+    system.files.fsync(descriptor)
 
 
 def _found(descriptor: int) -> StopOrder | None:

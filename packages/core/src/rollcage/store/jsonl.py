@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 from collections.abc import Generator, Sequence
@@ -50,6 +51,7 @@ from rollcage.store.protocol import (
     check_order,
     is_run_id,
 )
+from rollcage.store.stopping import order_above
 from rollcage.store.tracefile import NamedTrace, TraceFile, open_locked, run_in, set_tail_aside
 from rollcage.store.writer import JsonlWriter
 
@@ -258,11 +260,16 @@ class JsonlStore(JsonlDocuments):
         self._check_pruned(run)
         if not disk.exists(path):
             raise RunNotFound(f"there is no run {run} in {self._folder}")
-        lifted = lift_order(path.with_suffix(".control"), run, self._bell, kind)
+        lifted = self._lift(run, run, kind)
         with self.opening():
             for other in self._built_on(run):
-                lift_order(self._path(other).with_suffix(".control"), run, self._bell, kind)
+                self._lift(other, run, kind)
         return lifted
+
+    def _lift(self, run: str, of: str, kind: OrderKind | None) -> bool:
+        """Lift the order of a run from this one; what holds by another one it builds on, stays."""
+        page = self._path(run).with_suffix(".control")
+        return lift_order(page, of, self._bell, kind, functools.partial(order_above, self, run))
 
     def _built_on(self, run: str) -> list[str]:
         """The runs that resume this one, transitively."""

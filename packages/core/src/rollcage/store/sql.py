@@ -57,6 +57,15 @@ _ORDER: Final = (
     " reason = excluded.reason, time = excluded.time, kind = excluded.kind"
     " WHERE excluded.kind = 'stop' OR orders.kind = 'pause'"
 )
+_ABOVE: Final = (  # of those that a run builds on, a stop before a pause, the nearest first
+    "WITH RECURSIVE earlier (run, source, mode, far) AS ("
+    "SELECT run, source, mode, 0 FROM runs WHERE place = ? UNION "
+    "SELECT runs.run, runs.source, runs.mode, far + 1 FROM runs JOIN earlier"
+    " ON runs.run = earlier.source WHERE earlier.mode = 'resume' AND far < 100000)"
+    " SELECT orders.run, said_by, reason, time, kind FROM orders"
+    " WHERE place IN (SELECT place FROM runs JOIN earlier USING (run) WHERE far > 0)"
+    " ORDER BY kind DESC, place DESC LIMIT 1"
+)
 _KEEP: Final = (
     "INSERT INTO kept VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 )
@@ -197,17 +206,28 @@ class SqlStore(SqlListing):
 
     def lift(self, run: str, kind: OrderKind | None = None) -> bool:
         self._check_there(run)
-        lifted = "DELETE FROM orders WHERE run = ? AND kind IN (?, ?)"
         of = (run, kind or "stop", kind or "pause")
         with self._sql.changing() as db:
             self._check_pruned(db, run)
-            found = db.execute(f"{lifted} AND place = ?", (*of, self._place(db, run))).rowcount
+            found = self._lift(db, "place = ?", (self._place(db, run), *of))
         with self.opening(), self._sql.changing() as db:
-            db.execute(lifted, of)
+            self._lift(db, "TRUE", of)
             self._notify(db)
         self._on_disk()
         self._notified()
-        return bool(found)
+        return found
+
+    @staticmethod
+    def _lift(db: Any, where: str, values: tuple[Any, ...]) -> bool:
+        """Lift orders; what holds by another run that one builds on, stays. Whether one was."""
+        lifted = f"SELECT place FROM orders WHERE {where} AND run = ? AND kind IN (?, ?)"
+        places = sorted(place for (place,) in db.execute(lifted, values).fetchall())
+        for place in places:  # what a run builds on stands before it
+            db.execute("DELETE FROM orders WHERE place = ?", (place,))
+            above = db.execute(_ABOVE, (place,)).fetchone()
+            if above is not None:
+                put_order(db, place, StopOrder(*above))
+        return bool(places)
 
     def _notify(self, db: Any) -> None:
         """Let all who write runs know, with this transaction, that orders have changed."""

@@ -5,6 +5,8 @@ Pausing them, which is an order of another kind, is in `pausing`.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Final
 
@@ -12,7 +14,7 @@ from rollcage.errors import OrderRefused, RunNotFound, RunPruned
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import OrderKind, RunInfo, StopOrder, Store, check_order
 
-__all__ = ["ended_with", "lift_stop", "order_for", "stop_run", "stopped_by"]
+__all__ = ["ended_with", "lift_stop", "order_above", "order_for", "stop_run", "stopped_by"]
 
 _OVER: Final = ("ok", "abandoned")  # no session resumes such a run by itself
 _RESUMED: Final = ("record", "resume")  # the modes of runs that a session resumes
@@ -108,6 +110,22 @@ def order_for(store: Store, run: str, kind: OrderKind) -> StopOrder | None:
         if order is not None and order.is_pause == (kind == "pause"):
             return order
     return None
+
+
+def order_above(store: Store, run: str) -> StopOrder | None:
+    """The order that holds for a run by those that it builds on: a stop before a pause.
+
+    Raises:
+        StoreError: it can't be determined.
+    """
+    found: StopOrder | None = None
+    for each in itertools.islice(_built_on(store, run), 1, None):
+        with contextlib.suppress(RunNotFound, RunPruned):
+            order = store.stop_order(each)
+            if order is not None and not order.is_pause:
+                return order
+            found = found or order
+    return found
 
 
 def _has_own(store: Store, run: str) -> bool:
