@@ -289,9 +289,14 @@ def test_a_store_that_is_older_gets_its_bell_from_whoever_stops_or_begins(
     assert ran == [1]
 
 
-def test_a_run_whose_store_has_no_bell_does_not_begin(store: JsonlStore) -> None:
+def link(path: Path) -> None:
+    path.symlink_to("nowhere/bell")
+
+
+@pytest.mark.parametrize("instead", [link, Path.mkdir])
+def test_a_run_whose_store_has_no_bell_does_not_begin(store: JsonlStore, instead: Harm) -> None:
     store.root.mkdir()
-    bell(store).symlink_to("nowhere/bell")
+    instead(bell(store))
     refused = pytest.raises(StoreError, match=r"orders\.bell can't be written")
     with refused, Session("job", store=store):
         pytest.fail("it began")

@@ -64,18 +64,16 @@ class Bell:
         return _Heard(found.st_ino, found.st_size, found.st_mtime_ns)
 
     def made(self) -> _Heard:
-        """What it is now; it is made if need be.
+        """What it is now, when it is there and can be rung; it is made if need be.
 
         Raises:
-            StoreError: there is none, and there can't be one.
+            StoreError: nobody could ring it.
         """
+        self.ring(b"")
         try:
             return self.heard()
-        except FileNotFoundError:
-            self.ring(b"")
         except OSError as error:
             raise StoreError(f"{self.path} can't be read: {disk.describe(error)}") from error
-        return self.made()
 
     def ring(self, rung: bytes = _RUNG) -> None:
         """Let all live runs look at their pages; it is made if need be.
@@ -144,11 +142,11 @@ class ControlPage:
 
     def close(self) -> None:
         """Give the page up: one without an order goes."""
-        if not disk.exists(self._path):
-            return
-        with contextlib.suppress(OSError), disk.locked(self._path, os.O_RDWR) as descriptor:
-            if system.files.pread(descriptor, 1, 0) in (b"", _NONE):
-                system.files.unlink(self._path)
+        with contextlib.suppress(OSError):
+            if disk.exists(self._path):
+                with disk.locked(self._path, os.O_RDWR) as descriptor:
+                    if system.files.pread(descriptor, 1, 0) in (b"", _NONE):
+                        system.files.unlink(self._path)
 
 
 def read_order(path: Path) -> StopOrder | None:
