@@ -327,9 +327,10 @@ def test_two_hundred_at_once_leak_nothing(world: World, tmp_path: Path) -> None:
         threads = Counter(each.name for each in threading.enumerate())
         assert threads.pop("rollcage-wait", 0) <= 8, "few, which end when nobody needs them"
         links = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
-        # SQLite closes a database's descriptors itself, later: fewer than there are at once.
+        # SQLite closes a database's descriptors itself, later: as many stay as were open at once,
+        # of 200 executions and of what serves them, and not of all 300.
         kept = [each for each in links if not each.endswith("/runs.db")]
-        assert len(links) - len(kept) <= 200, "they don't grow with the executions"
+        assert len(links) - len(kept) <= 250, "they don't grow with the executions"
         held.append((len(kept), threads.total()))
     assert {each.status for each in executions(made.store)} == {"completed"}
     assert held[1][0] <= held[0][0], "the store's connections are kept for the next batch"
