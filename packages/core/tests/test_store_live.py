@@ -256,6 +256,18 @@ def test_a_stop_reaches_a_run_whose_bell_was_harmed(rung: JsonlStore, harm: Harm
     assert ran == [1]
 
 
+def test_a_run_whose_order_can_not_be_read_halts(rung: JsonlStore) -> None:
+    (other,) = rung.runs()
+    halts = pytest.raises(ControlLost, match="control can't be read")
+    with halts, Session("job", store=rung) as session:
+        write(1)
+        page(rung, session).mkdir()
+        rung.stop(order(other.run))
+        with pytest.raises(SessionHalted):
+            write(2)
+    assert ran == [1]
+
+
 @pytest.mark.parametrize("harm", [unlink, empty])
 def test_a_pause_whose_page_was_harmed_is_lifted_by_nobody(store: JsonlStore, harm: Harm) -> None:
     """Whoever lifts it finds no order; the run, which waits, is told."""
