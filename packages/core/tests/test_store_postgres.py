@@ -409,3 +409,39 @@ def test_what_nobody_uses_any_more_is_closed(url: str) -> None:
         assert threads() == before + 1
     gc.collect()
     until(lambda: threads() <= before)
+
+
+class Paused:
+    """A connection that waits for a moment after its first statement, while others go on."""
+
+    def __init__(self, db: Any, first: threading.Event) -> None:
+        self._db, self._first = db, first
+
+    def execute(self, *statement: Any) -> Any:
+        found = self._db.execute(*statement)
+        if not self._first.is_set():
+            self._first.set()
+            time.sleep(0.5)  # for what must wait for this: there is nothing else to wait for
+        return found
+
+
+def test_a_stop_that_comes_in_the_middle_of_a_lift_holds(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session("job", store=store) as session:
+        add(1)
+    pause = StopOrder(session.run_id, "ann", "a look", 1, "pause")
+    stop = StopOrder(session.run_id, "bob", "enough", 2)
+    store.stop(pause)
+    first, lift = threading.Event(), PostgresStore._lift
+
+    def slowly(db: Any, where: str, values: tuple[Any, ...]) -> bool:
+        return lift(Paused(db, first), where, values)
+
+    monkeypatch.setattr(PostgresStore, "_lift", staticmethod(slowly))
+    lifting = threading.Thread(target=store.lift, args=(session.run_id, "pause"))
+    lifting.start()
+    assert first.wait(30)
+    store.stop(stop)
+    lifting.join(30)
+    assert store.stop_order(session.run_id) == stop

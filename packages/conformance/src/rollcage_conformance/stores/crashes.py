@@ -38,6 +38,11 @@ from rollcage_conformance.stores.base import HOLD, JOB, StoreBase, note
 __all__ = ["CrashSuite"]
 
 
+def _at_once(both: threading.Barrier, do: Callable[..., Any], *args: Any) -> Any:
+    both.wait(60)
+    return do(*args)
+
+
 class CrashSuite(StoreBase):
     """Processes that die, fork, race for a run, lose it, or are ordered to stop or pause."""
 
@@ -295,6 +300,29 @@ class CrashSuite(StoreBase):
                     given.result(0.5)
                 assert store.lift(first.run_id)
                 assert given.result(60) == "one"
+
+    def test_a_stop_that_comes_while_another_order_is_lifted_holds(
+        self, store: Store, url: str
+    ) -> None:
+        with pytest.raises(KeyError), Session("job", store=url) as first:
+            note("one")
+            raise KeyError
+        with (
+            pytest.raises(RunStopped),
+            Session("job", store=url) as session,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            own = StopOrder(session.run_id, "bob", "this one", 2)
+            for _ in range(40):
+                store.stop(StopOrder(first.run_id, "ann", "a look", 1, "pause"))
+                both = threading.Barrier(2)
+                lifting = pool.submit(_at_once, both, store.lift, first.run_id, "pause")
+                stopping = pool.submit(_at_once, both, open_store(url).stop, own)
+                assert (lifting.result(60), stopping.result(60)) == (True, None)
+                assert store.stop_order(session.run_id) == own
+                assert store.lift(session.run_id)
+            store.stop(own)
+            note("one")
 
     def test_whoever_resumes_a_stopped_run_is_stopped_too(self, store: Store, url: str) -> None:
         with pytest.raises(KeyError), Session("job", store=url) as first:

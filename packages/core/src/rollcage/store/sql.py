@@ -207,10 +207,10 @@ class SqlStore(SqlListing):
     def lift(self, run: str, kind: OrderKind | None = None) -> bool:
         self._check_there(run)
         of = (run, kind or "stop", kind or "pause")
-        with self._sql.changing() as db:
+        with self._sql.changing("orders") as db:
             self._check_pruned(db, run)
             found = self._lift(db, "place = ?", (self._place(db, run), *of))
-        with self.opening(), self._sql.changing() as db:
+        with self.opening(), self._sql.changing("orders") as db:
             self._lift(db, "TRUE", of)
             self._notify(db)
         self._on_disk()
@@ -219,7 +219,10 @@ class SqlStore(SqlListing):
 
     @staticmethod
     def _lift(db: Any, where: str, values: tuple[Any, ...]) -> bool:
-        """Lift orders; what holds by another run that one builds on, stays. Whether one was."""
+        """Lift orders; what holds by another run that one builds on, stays. Whether one was.
+
+        Nobody else gives or lifts any until this is committed.
+        """
         lifted = f"SELECT place FROM orders WHERE {where} AND run = ? AND kind IN (?, ?)"
         places = sorted(place for (place,) in db.execute(lifted, values).fetchall())
         for place in places:  # what a run builds on stands before it
