@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rollcage import (
     ControlLost,
+    OrderRefused,
     RunNotFound,
     RunStopped,
     Session,
@@ -20,7 +21,8 @@ from rollcage import (
     compensate,
     tool,
 )
-from rollcage.store import JsonlStore, StopOrder
+from rollcage.store import JsonlStore, StopOrder, pause_run, unpause_run
+from rollcage.store.control import Bell
 from rollcage.store.protocol import OrderKind
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -282,6 +284,28 @@ def test_a_pause_whose_page_was_harmed_is_lifted_by_nobody(store: JsonlStore, ha
         with pytest.raises(SessionHalted):
             calling.result(timeout=30)
     assert ran == []
+
+
+def test_a_pause_that_was_lifted_and_not_rung_for_ends_with_the_next_unpause(
+    store: JsonlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the disk is full once the page is written."""
+
+    def full(*_: object) -> None:
+        raise StoreError("No space left on device")
+
+    session = Session("job", store=store)
+    with session, ThreadPoolExecutor(1) as pool:
+        pause_run(store, session.run_id, by="ann", reason="", time=1)
+        calling = pool.submit(session.call, write, number=1)
+        assert wait([calling], 0.3).not_done
+        with monkeypatch.context() as patch, pytest.raises(StoreError, match="No space"):
+            patch.setattr(Bell, "ring", full)
+            unpause_run(store, session.run_id)
+        assert wait([calling], 0.3).not_done
+        with pytest.raises(OrderRefused, match="nothing to lift"):
+            unpause_run(store, session.run_id)
+        assert calling.result(timeout=30) == 1
 
 
 def test_a_store_that_is_older_gets_its_bell_from_whoever_stops_or_begins(

@@ -301,7 +301,7 @@ def first_line(path: Path) -> bytes:
         return data[: data.find(b"\n") + 1] or data
 
 
-class reading:  # noqa: N801 - used as a function is; of those, each takes a generator
+class reading:  # noqa: N801 - it is used as a function; a generator for each file costs more
     """A descriptor of a file, to read it, for a `with` block."""
 
     __slots__ = ("_descriptor", "_path")

@@ -69,7 +69,8 @@ def unpause_run(store: Store, run: str) -> tuple[StopOrder, StopOrder | None]:
             f"run {run} builds on run {order.run}, which was paused{_by_whom(order)}. To let it go "
             f"on: rollcage unpause {order.run}{at}"
         )
-    if order is None or not store.lift(run, "pause"):
+    # Also where there is none: whoever has lifted it may not have been able to tell a live run.
+    if not store.lift(run, "pause") or order is None:
         raise OrderRefused(f"run {run} is not paused: there is nothing to lift")
     return order, paused_by(store, run)
 
