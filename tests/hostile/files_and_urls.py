@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address
 from urllib.parse import quote
 
-from tests.hostile.case import PUBLIC, PUBLIC6, Case, Category, Place, quoted
+from tests.hostile.case import PUBLIC, PUBLIC6, Case, Category, Place, quoted, rule
 
 # --- paths ---------------------------------------------------------------------------------------
 
@@ -63,6 +63,12 @@ def paths(place: Place) -> Iterator[Category]:
         'tools = ["read_*", "write_*", "copy_*", "save"]\n'
     )
     root = place.root
+    inside = f"within(args.value, {quoted(root)})"
+    none_or_inside = rule("put", f"args.value == [] || {inside}")
+    denying = (
+        f'version = 1\ndefault = "allow"\n[[rules]]\nid = "outside"\ntools = ["put"]\n'
+        f'when = {quoted(f"!{inside}")}\ndecision = "deny"\nreason = "outside"\n'
+    )
     benign = [Case("write_file", {"path": each, "content": "x"}) for each in INSIDE]
     benign += [Case("read_file", {"path": f"{root}/{each}"}) for each in INSIDE[:12]]
     yield Category("paths: up", [*_files(UP), *_files(UP, root)], benign[:12], policy)
@@ -81,6 +87,10 @@ def paths(place: Place) -> Iterator[Category]:
             Case("read_files", {"paths": ["../outside", "/etc/passwd"]}),
             Case("read_files", {"paths": ["notes.txt"] * 2000}),
             Case("read_files", {"paths": ["notes.txt", ""]}),
+            Case("read_files", {"paths": []}),
+            Case("put", {"value": []}, rule("put", inside)),
+            Case("put", {"value": []}, denying),
+            Case("put", {"value": ["/etc"]}, none_or_inside),
             Case("save", {"file": "../outside/x"}),
             Case("save", {"file": f"{place.outside}/secret.txt"}),
             Case("save", {"file": "link_file"}),
@@ -90,7 +100,11 @@ def paths(place: Place) -> Iterator[Category]:
             Case("copy_file", {"source": "notes.txt", "target": "docs/copy.txt"}),
             Case("copy_file", {"source": f"{root}/notes.txt", "target": "link_in/x"}),
             Case("read_files", {"paths": ["notes.txt", "docs/guide.md"]}),
-            Case("read_files", {"paths": []}),
+            Case("read_files", {"paths": ["notes.txt"]}),
+            Case("put", {"value": [root]}, rule("put", inside)),
+            Case("put", {"value": [root]}, denying),
+            Case("put", {"value": []}, none_or_inside),
+            Case("put", {"value": [root]}, none_or_inside),
             Case("save", {"file": "docs/new.txt"}),
             Case("save", {"file": f"{root}/docs/new.txt"}),
         ],
@@ -220,13 +234,14 @@ def urls(place: Place) -> Iterator[Category]:
             *_hosts(["intranet.corp", PUBLIC, "good.exampl\u0435", "good\u2024example"]),
             Case("fetch_all", {"urls": ["http://good.example/", "http://six.example/"]}),
             Case("fetch_all", {"urls": ["http://good.example/", ""]}),
+            Case("fetch_all", {"urls": []}),
             Case("fetch_all", {"urls": ["http://good.example/", "http://127.0.0.1/"]}),
             Case("put", {"value": "http://good.example/"}),
         ],
         [
             *_hosts(["good.example", "api.good.example", "GOOD.example", "good.example."]),
             Case("fetch_all", {"urls": ["http://good.example/", "https://api.good.example/x"]}),
-            Case("fetch_all", {"urls": []}),
+            Case("fetch_all", {"urls": ["http://good.example/"]}),
         ],
         listed,
         ANSWERS,

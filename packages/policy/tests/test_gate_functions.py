@@ -104,8 +104,9 @@ def test_a_relative_path_has_to_hold_from_the_working_directory_too(
 def test_of_several_paths_all_are_or_none_is(root: Path) -> None:
     inside, outside = f"{root}/a", "/etc/passwd"
     assert call("within", [inside, f"{root}/b"], str(root)) is True
-    assert call("within", [], str(root)) is True
     assert call("within", [outside, "/"], str(root)) is False
+    with pytest.raises(PathInvalid, match="an empty list"):
+        call("within", [], str(root))
     with pytest.raises(PathInvalid, match="some of the paths"):
         call("within", [inside, outside], str(root))
     with pytest.raises(PathInvalid, match="list of texts"):

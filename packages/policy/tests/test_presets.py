@@ -71,7 +71,7 @@ def test_a_workspace_denies_what_leads_out(
     assert "paths below" in found.message
 
 
-@pytest.mark.parametrize("path", [None, 1, "~/x", "a\0b", ["a", "/etc"], {"path": "a"}])
+@pytest.mark.parametrize("path", [None, 1, "~/x", "a\0b", ["a", "/etc"], [], {"path": "a"}])
 def test_a_path_that_can_not_be_decided_is_denied(workspace: Callable[..., str], path: Any) -> None:
     assert says(workspace(), tool("write"), path=path) == ("deny", "rule_error")
 
@@ -118,6 +118,7 @@ def test_a_root_of_any_letters_is_one(tmp_path: Path) -> None:
         ("https://u:p@a.example/", "deny", "rule_error"),
         (["https://a.example/", "http://a.example/"], "allow", "allowed"),
         (["https://a.example/", "https://in.example/"], "deny", "host_not_allowed"),
+        ([], "deny", "host_not_allowed"),
         (None, "deny", "rule_error"),
     ],
 )

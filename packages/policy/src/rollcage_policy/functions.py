@@ -107,6 +107,8 @@ def _kind(value: object) -> str:
 def _within(path: object, root: object, base: object = None) -> bool:
     """Whether a path (or each of a list of them) is a folder or lies below it: see `paths.within`.
 
+    An empty list is refused: it does not say where the tool goes.
+
     `within(args.path, const.root)`; where the tool takes relative paths from a folder of its own,
     `within(args.path, const.root, const.root)` says which.
     """

@@ -48,6 +48,8 @@ class _Node(NamedTuple):
 def within(path: str | Iterable[str], root: str, base: str | None = None) -> bool:
     """Whether a path is a folder or lies below it; of several paths, whether all do.
 
+    An empty list raises: a tool may take it for its own folder, or for all that there is.
+
     Args:
         path: the path to check. It need not exist; the directories on its way must be readable.
         root: the folder; an absolute path of a directory that exists.
@@ -55,8 +57,8 @@ def within(path: str | Iterable[str], root: str, base: str | None = None) -> boo
             has to give the same answer from the root and from the working directory.
 
     Raises:
-        PathInvalid: that is unknown: an ambiguous spelling, readings that differ, a loop of links,
-            a directory that can't be inspected.
+        PathInvalid: that is unknown: no path, an ambiguous spelling, readings that differ, a loop
+            of links, a directory that can't be inspected.
     """
     if not isinstance(path, str):
         paths = _texts(path)
@@ -83,6 +85,8 @@ def within(path: str | Iterable[str], root: str, base: str | None = None) -> boo
 def _texts(paths: Iterable[str]) -> list[str]:
     if not isinstance(paths, list | tuple) or not all(isinstance(each, str) for each in paths):
         raise PathInvalid("a path is a text, or a list of texts")
+    if not paths:
+        raise PathInvalid("an empty list holds no path; what a tool takes it for is unknown")
     if len(paths) > _MOST_PATHS:
         raise PathInvalid(f"{len(paths)} paths; at most {_MOST_PATHS}")
     return list(paths)

@@ -71,7 +71,7 @@ class Workspace(Preset):
     Attributes:
         root: the folder; an absolute path.
         arguments: the names of the arguments that are paths, or lists of paths. A call needs at
-            least one of them. Other arguments are not checked.
+            least one of them, and none that is an empty list. Other arguments are not checked.
         base: the folder that the tools resolve relative paths from; without it, relative paths pass
             only if the working directory and the root give the same answer.
         allow: whether calls that stay inside are allowed; otherwise the preset only denies others.
@@ -114,7 +114,7 @@ class Network(Preset):
     Attributes:
         hosts: `api.example.com`, `*.example.com` (all names below), `*` (all), or addresses.
         arguments: the names of the arguments that are URLs, or lists of URLs. A call needs at least
-            one of them. Other arguments are not checked.
+            one of them, and none that is an empty list. Other arguments are not checked.
         ports: the ports that may be reached.
         schemes: of `http`, `https`, `ws` and `wss`.
         public: whether a host has to be on the public internet, with all its addresses; use false
@@ -150,6 +150,7 @@ class Network(Preset):
         if self.public:
             tests.append("public_host(host(url))")
         each = f"(type(args[a]) == list ? args[a] : [args[a]]).all(url, {' && '.join(tests)})"
+        each = f"(args[a] != [] && {each})"  # all of nothing would pass
         found = [
             self._rule(
                 "elsewhere",
