@@ -1,11 +1,15 @@
 """Who is believed: tokens of a file, JSON Web Tokens, sessions; and what is refused."""
 
 import base64
+import contextlib
 import hmac
+import http.server
 import os
 import re
 import threading
 import time
+import urllib.error
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +22,8 @@ from mission import World
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.audit import Audit
 from rollcage_server.auth import OneTime
-from rollcage_server.errors import BadRequest, TokensInvalid
-from rollcage_server.oidc import Issuer
+from rollcage_server.errors import BadRequest, TokensInvalid, Unauthenticated
+from rollcage_server.oidc import Issuer, fetch_json
 from rollcage_server.roles import Principal
 from rollcage_server.tokens import TokenFile
 
@@ -367,3 +371,76 @@ def test_a_principal_that_is_expired_may_nothing() -> None:
 def test_an_issuer_is_reached_by_https(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="https"):
         Issuer("http://issuer.example", "rollcage")
+
+
+class Elsewhere(http.server.BaseHTTPRequestHandler):
+    """Answers with what its server holds under a path: a document, or an address to go to."""
+
+    code = 302
+
+    def do_GET(self) -> None:
+        answers: dict[str, Any] = self.server.answers  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue] - set by the test
+        found = answers.get(self.path)
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue] - set by the test
+        body = b"" if isinstance(found, str) else orjson.dumps(found)
+        self.send_response(self.code if isinstance(found, str) else 200)
+        if isinstance(found, str):
+            self.send_header("Location", found)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any, **__: Any) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def served(answers: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """A server on this machine: its address, and what it was asked for."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        asked: list[str] = []
+        server.answers, server.asked = answers, asked  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue] - of this test
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+_DISCOVERY = "/.well-known/openid-configuration"
+
+
+@pytest.mark.parametrize("which", ["none", "discovery", "keys"])
+def test_an_issuer_that_sends_us_elsewhere_for_its_keys_is_not_believed(
+    party: Party, which: str
+) -> None:
+    keys = KeySet(list(party.keys)).as_dict(private=False)
+    thieves: dict[str, Any] = {"/keys": keys}
+    answers: dict[str, Any] = {"/keys": keys}
+    with served(thieves) as (elsewhere, asked), served(answers) as (url, _):
+        thieves[_DISCOVERY] = {"issuer": url, "jwks_uri": f"{elsewhere}/keys"}
+        answers[_DISCOVERY] = {"issuer": url, "jwks_uri": f"{url}/keys"}
+        redirected = {"none": "/nothing", "discovery": _DISCOVERY, "keys": "/keys"}[which]
+        answers[redirected] = f"{elsewhere}{redirected}"
+        issuer, token = Issuer(url, "rollcage"), party.token(iss=url)
+        if which == "none":
+            assert issuer.principal(token).name == "ada"
+        else:
+            with pytest.raises(Unauthenticated, match="can't be had"):
+                issuer.principal(token)
+    assert asked == []
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("to", ["{own}/b", "http://localhost:{port}/b", "file:///etc/issue", "/b"])
+def test_no_redirect_is_followed(code: int, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: dict[str, Any] = {"/b": {"fine": True}}
+    monkeypatch.setattr(Elsewhere, "code", code)
+    with served(answers) as (own, asked):
+        answers["/a"] = to.format(own=own, port=own.rpartition(":")[2])
+        assert fetch_json(f"{own}/b") == {"fine": True}
+        with pytest.raises(urllib.error.HTTPError):
+            fetch_json(f"{own}/a")
+    assert asked == ["/b", "/a"]

@@ -30,6 +30,16 @@ _AGAIN: Final = 10.0  # seconds between two looks for a key that is not known
 _LEEWAY: Final = 60  # seconds by which the issuer's clock may differ
 _MOST_BYTES: Final = 1_000_000
 
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Lets a redirect be the error that it is: else any host is asked, and by http."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Follow none."""
+
+
+_opener: Final = urllib.request.build_opener(_NoRedirects)
+
 Fetch = Callable[[str], Any]
 
 
@@ -127,14 +137,14 @@ def jwt_kid(text: str) -> str:
 
 
 def fetch_json(url: str) -> Any:
-    """A JSON document, within ten seconds and a megabyte.
+    """A JSON document, within ten seconds and a megabyte, from this address: no redirect counts.
 
     Raises:
         OSError: it can't be had.
         ValueError: it is none.
     """
     _check_secure(url)
-    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - the scheme is checked
+    with _opener.open(url, timeout=10) as answer:
         return orjson.loads(answer.read(_MOST_BYTES))
 
 
