@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
 from rollcage_mcp.messages import Id, Message, as_answer, as_notification, as_request, result_of
+from rollcage_mcp.sealed import is_ours
 
-__all__ = ["Asking", "Send", "Served", "call_of", "serving"]
+__all__ = ["Asking", "Send", "Served", "asking_here", "call_of", "serving", "without_state"]
 
 Send = Callable[[Message], Awaitable[None]]
 """Takes what goes to the client."""
@@ -51,6 +52,23 @@ class Served:
 
 serving: contextvars.ContextVar[Served] = contextvars.ContextVar("rollcage-mcp-call")
 """The request that is being answered in this context."""
+
+
+asking_here: contextvars.ContextVar[Asking | None] = contextvars.ContextVar(
+    "rollcage-mcp-client", default=None
+)
+"""By which the client of a server of our own is asked; None where no client is there."""
+
+
+def without_state(message: Message) -> tuple[Message, tuple[str, Any] | None]:
+    """A request without what it carries back to us; and that: a state of ours, and the answers."""
+    state = message.params.get("requestState")
+    if message.method != "tools/call" or not is_ours(state):
+        return message, None
+    own = ("requestState", "inputResponses")
+    params = {name: each for name, each in message.params.items() if name not in own}
+    carried = (str(state), message.params.get("inputResponses"))
+    return as_request(message.id, message.method, params), carried
 
 
 def call_of(message: Message) -> dict[str, Any]:
@@ -130,6 +148,7 @@ class Asking:
         """
         # The server can't guess the id, so no answer to it is taken for the answer to this.
         request = as_request(f"rollcage-{secrets.token_hex(16)}", method, params)
+        self._check_there()
         answer = self._asked[request.id] = asyncio.get_running_loop().create_future()
         try:
             await self._send(request)
@@ -153,6 +172,7 @@ class Asking:
             What the client answers, by the names of what was asked.
         """
         served = serving.get()
+        self._check_there()
         answer = self._asked[state] = asyncio.get_running_loop().create_future()
         self._paused[state] = served
         inputs = {"approval": {"method": "elicitation/create", "params": dict(question)}}
@@ -164,6 +184,10 @@ class Asking:
         finally:
             self._paused.pop(state, None)
             self._asked.pop(state, None)
+
+    def _check_there(self) -> None:
+        if self._is_over:
+            raise asyncio.CancelledError("the client is gone")
 
     def carried(self) -> tuple[str, Any] | None:
         """What came back with the call that is being made: a state, and the answers."""

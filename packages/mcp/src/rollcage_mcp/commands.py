@@ -261,7 +261,7 @@ def ops(
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Who approves and rejects (this user, by default)."),
+        typer.Option(metavar="NAME", help="Who is asked to approve (this user, by default)."),
     ] = None,
     tools: Annotated[
         list[str] | None,
@@ -273,7 +273,8 @@ def ops(
 ) -> None:
     """Serve runs, undo and approvals as tools, at stdin and stdout.
 
-    An approval counts only if it comes from somebody else than the agent whose call it is.
+    To approve a call is asked of the person at the client, in its own dialog; a client that has
+    none approves nothing.
     """
     scopes: list[Scope] = [each for each in SCOPES if each in (allow or ["read"])]
     unknown = sorted({*(allow or [])} - {*SCOPES})

@@ -12,7 +12,7 @@ from rollcage.adapter import HALTED, REFUSED
 from rollcage.errors import RollcageError
 
 from rollcage_mcp.asked import oddity
-from rollcage_mcp.asking import Asking, Send, Served, call_of
+from rollcage_mcp.asking import Asking, Send, Served, call_of, without_state
 from rollcage_mcp.contracts import READS
 from rollcage_mcp.errors import ServerError, ServerGone
 from rollcage_mcp.greeted import GreetedServer
@@ -23,10 +23,8 @@ from rollcage_mcp.messages import (
     as_answer,
     as_failure,
     as_notification,
-    as_request,
     text_result,
 )
-from rollcage_mcp.sealed import is_ours
 from rollcage_mcp.steps import FAILED, GONE, Steps
 from rollcage_mcp.upstream import Transport
 
@@ -93,17 +91,10 @@ class Conversation:
 
     async def _begin(self, message: Message) -> None:
         """Have a request answered; one that carries an answer of ours goes on where it was."""
-        state = message.params.get("requestState")
-        if message.method != "tools/call" or not is_ours(state):
-            served = Served(message)
-        else:
-            own = ("requestState", "inputResponses")
-            params = {name: each for name, each in message.params.items() if name not in own}
-            carried = (str(state), message.params.get("inputResponses"))
-            message = as_request(message.id, message.method, params)
-            if self.asking.goes_on(str(state), message, carried[1]):
-                return
-            served = Served(message, carried=carried)
+        message, carried = without_state(message)
+        if carried is not None and self.asking.goes_on(carried[0], message, carried[1]):
+            return
+        served = Served(message, carried=carried)
         self._served[message.id] = served
         served.task = asyncio.create_task(self._serve(served))
 

@@ -1,7 +1,8 @@
 """`rollcage mcp ops`: runs, undo and approvals as tools, for an agent or an IDE.
 
 Each tool is a command of `rollcage`, run as a process of its own: what it may do is what that does.
-Who decides is said when the server is started, never by its client.
+Only an approval is none: it is asked of the person at the client, for a model may be what calls the
+tool. Who that is, is said when the server is started, never by the client.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
+import orjson
+from rollcage.errors import RollcageError
+
 from rollcage_mcp.messages import text_result
+from rollcage_mcp.queued import approve_queued, through
 from rollcage_mcp.serving import ServedTool
 
 __all__ = ["SCOPES", "Scope", "ops_tools"]
@@ -36,7 +41,8 @@ class _Operation:
     description: str
     properties: Mapping[str, Any]
     required: tuple[str, ...]
-    words: Callable[[Mapping[str, Any]], list[str]]  # the command, its options and its arguments
+    words: Callable[[Mapping[str, Any]], list[str]] | None
+    """The command, its options and its arguments; None of the one that a person is asked for."""
 
 
 def _option(name: str, given: Mapping[str, Any], field: str) -> list[str]:
@@ -93,10 +99,10 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
     ),
     "approve_call": _Operation(
         "approve",
-        "Approve a call that waits, once.",
-        {"id": {"type": "string"}, "reason": {"type": "string"}},
+        "Have the person at this client asked whether a call that waits may run, once.",
+        {"id": {"type": "string"}},
         ("id",),
-        lambda a: ["approve", *_option("reason", a, "reason"), "--", a["id"]],
+        None,
     ),
     "reject_call": _Operation(
         "approve",
@@ -136,7 +142,7 @@ def ops_tools(
     Args:
         scopes: which a client may use.
         store: whose runs.
-        by: who approves and rejects, where that is a scope.
+        by: who sits at the client, and is asked to approve, where that is a scope.
         tools: what an undo calls, as `--tools` names it.
     """
 
@@ -145,10 +151,12 @@ def ops_tools(
             wrong = _wrong(operation, arguments)
             if wrong:
                 return text_result(f"{name}: {wrong}", is_error=True)
+            if operation.words is None:
+                return await _approved(store, arguments["id"], by or "")
             command, *words = operation.words(arguments)
             own = ["--json", f"--store={store}"]
-            if operation.scope == "approve":
-                own.append(f"--by={by}")
+            if command == "reject":  # it needs nobody: no call runs by it
+                own.append(f"--by={through('the agent')}")
             if command == "undo":
                 own += [f"--tools={each}" for each in tools]
             return await _run([command, *own, *words])
@@ -184,6 +192,15 @@ def _wrong(operation: _Operation, arguments: Mapping[str, Any]) -> str:
         if "/" in str(value) or str(value).endswith(".jsonl"):
             return f"{value!r} would be a file: only runs of the store can be named here"
     return ""
+
+
+async def _approved(store: str, approval: str, by: str) -> dict[str, Any]:
+    try:
+        decided = await approve_queued(store, approval, by=by)
+    except RollcageError as error:
+        return text_result(str(error), is_error=True)
+    approved = decided["decision"]["decision"] == "approved"
+    return text_result(orjson.dumps(decided).decode(), is_error=not approved)
 
 
 async def _run(words: Sequence[str]) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import secrets
 from typing import Final
 
 import orjson
 from rollcage import ApprovalRequest
 
-__all__ = ["is_ours", "is_sealed_for", "sealed"]
+__all__ = ["is_ours", "is_sealed_for", "once", "sealed"]
 
 _PREFIX: Final = "rollcage1."
 
@@ -20,6 +21,11 @@ def sealed(request: ApprovalRequest, key: bytes) -> str:
     data = orjson.dumps([request.idempotency_key, request.key, request.policy])
     text = base64.urlsafe_b64encode(_mac(data, key) + data).decode()
     return _PREFIX + text
+
+
+def once() -> str:
+    """The `requestState` of a question that only the process which asks can go on with."""
+    return _PREFIX + secrets.token_urlsafe(32)
 
 
 def is_ours(state: object) -> bool:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
+from rollcage_mcp.asking import Asking, Send, Served, asking_here, serving, without_state
 from rollcage_mcp.errors import MessageInvalid, ServerError
 from rollcage_mcp.lines import lines, reader_of, writer_of
 from rollcage_mcp.messages import Id, Message, as_answer, as_failure, parse
@@ -68,7 +69,9 @@ class ToolServer:
     def __init__(self, name: str, tools: Sequence[ServedTool]) -> None:
         self._info = {"name": name, "version": "0.1.0"}
         self._tools = {each.name: each for each in tools}
-        self._running: dict[Id, asyncio.Task[None]] = {}
+        self._served: dict[Id, Served] = {}
+        self._client: Send | None = None
+        self._asking = Asking(self._send, self._served)
 
     async def serve_stdio(self) -> None:
         """Serve the client at standard input and output, until it closes that."""
@@ -89,34 +92,57 @@ class ToolServer:
         await self.rest()
 
     async def rest(self) -> None:
-        """Wait until everything that was asked for is answered."""
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        """Wait until all that was asked for is answered, but by a person: nobody is there."""
+        waiting = self._asking.waiting
+        self._asking.close()
+        tasks = [each.task for each in (*self._served.values(), *waiting) if each.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def take(self, message: Message, send: Callable[[Message], Awaitable[None]]) -> None:
-        """Take a message; a request is answered by and by."""
-        if message.kind == "request" and message.id in self._running:
+    async def take(self, message: Message, send: Send) -> None:
+        """Take a message of the client; a request is answered by and by."""
+        self._client = send
+        if message.kind == "response":
+            self._asking.take(message)
+        elif message.kind == "request" and message.id in self._served:
             text = f"the request {message.id!r} is still being answered: take another id"
             await send(as_failure(message.id, _INVALID_REQUEST, text))
         elif message.kind == "request":
-            self._running[message.id] = asyncio.create_task(self._serve(message, send))
-        elif message.kind == "notification" and message.method == "notifications/cancelled":
+            self._begin(message)
+        elif message.method == "notifications/cancelled":
             number: Any = message.params.get("requestId")
             known = isinstance(number, str | int) and not isinstance(number, bool)
-            task = self._running.get(number) if known else None
-            if task is not None:
-                task.cancel()
+            served = self._served.get(number) if known else None
+            if served is not None and served.task is not None:
+                served.task.cancel()
 
-    async def _serve(self, message: Message, send: Callable[[Message], Awaitable[None]]) -> None:
+    def _begin(self, message: Message) -> None:
+        """Have a request answered; one that carries an answer of ours goes on where it was."""
+        message, carried = without_state(message)
+        if carried is not None and self._asking.goes_on(carried[0], message, carried[1]):
+            return
+        served = self._served[message.id] = Served(message)
+        served.task = asyncio.create_task(self._serve(served))
+
+    async def _serve(self, served: Served) -> None:
+        message = served.message
+        serving.set(served)
+        asking_here.set(self._asking)
         try:
-            answer = as_answer(message.id, await self.answer(message.method, message.params))
+            result = await self.answer(message.method, message.params)
+            answer = as_answer(served.message.id, result)
         except ServerError as error:
-            answer = as_failure(message.id, error.code, error.message)
+            answer = as_failure(served.message.id, error.code, error.message)
         except Exception as error:  # noqa: BLE001 - no request may stay without an answer
             _log.exception("%.100r could not be answered", message.method)
-            answer = as_failure(message.id, _INTERNAL, f"{type(error).__name__}: {error}")
+            text = f"{type(error).__name__}: {error}"
+            answer = as_failure(served.message.id, _INTERNAL, text)
         finally:
-            del self._running[message.id]
-        await send(answer)
+            self._served.pop(served.message.id, None)
+        await self._send(answer)
+
+    async def _send(self, message: Message) -> None:
+        assert self._client is not None
+        await self._client(message)
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The result of a request.
@@ -126,6 +152,7 @@ class ToolServer:
         """
         match method:
             case "initialize":
+                self._asking.met(params)
                 asked = params.get("protocolVersion")
                 version = asked if asked in _HANDSHAKES else _HANDSHAKES[0]
                 return self._hello({"protocolVersion": version, "serverInfo": self._info})

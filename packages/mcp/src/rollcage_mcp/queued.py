@@ -1,0 +1,120 @@
+"""Approval of a call that waits in the store's queue, by the person at a client that asks for it.
+
+A model may be what calls this. So it decides nothing: the person is asked in the client's dialog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from time import time_ns
+from typing import Any, cast
+
+from rollcage import Approval, ApprovalInvalid
+from rollcage.gate import ApprovalQueue, Queued, Terms, not_entitled, person
+from rollcage.store import store_option
+from rollcage_views import queued_data, visible
+
+from rollcage_mcp.approving import question
+from rollcage_mcp.asking import Asking, asking_here
+from rollcage_mcp.errors import ServerError
+from rollcage_mcp.sealed import once
+
+__all__ = ["approve_queued", "through"]
+
+
+async def approve_queued(store: str, part: str, *, by: str) -> dict[str, Any]:
+    """Ask the person at the client whether a waiting call may run; record what they say.
+
+    Args:
+        store: whose queue.
+        part: the request's id, or its beginning.
+        by: the person's name.
+
+    Returns:
+        The request with its decision, for machines.
+
+    Raises:
+        ApprovalInvalid: nothing was decided; the message says why, and what to do instead.
+        RollcageError: the queue can't be read or written.
+    """
+    queue = ApprovalQueue(store)
+    queued = await asyncio.to_thread(_waiting, queue, part)
+    refused = not_entitled(by, Terms(queued.request.requested_by))
+    if refused is not None:
+        raise ApprovalInvalid(f"request {queued.id}: {refused.reason}")
+    answer = await _said(queue, queued)
+    content: Any = answer.get("content") if answer.get("action") == "accept" else None
+    said = cast("Mapping[str, Any]", content) if isinstance(content, dict) else {}
+    reason, name = str(said.get("reason") or ""), through(by)
+    match said.get("decision"):
+        case "approve":
+            decision = Approval(True, name, reason)
+        case "reject":
+            decision = Approval.reject(reason, by=name)
+        case _:
+            text = f"the person at the client decided nothing: request {queued.id} still waits"
+            raise ApprovalInvalid(text)
+    decided = await asyncio.to_thread(queue.decide, queued.id, decision)
+    return queued_data(decided, time_ns() // 1000)
+
+
+def through(who: str) -> str:
+    """The name under which somebody decides at the client that is asking now."""
+    asking = asking_here.get()
+    client: Any = None if asking is None else asking.asker[1].get("name")
+    try:
+        return person(f"{who} through {client or 'a client'}")
+    except ValueError:
+        return f"{who} through a client"
+
+
+async def _said(queue: ApprovalQueue, queued: Queued) -> Mapping[str, Any]:
+    """What the person answers: the result of the elicitation."""
+    asking = asking_here.get()
+    if asking is None or not asking.asker[0]:
+        raise ApprovalInvalid(_elsewhere(queue, queued, "this client has no dialog"))
+    asked = _question(queued)
+    if asking.has_requests:
+        try:
+            return await asking.ask("elicitation/create", asked)
+        except ServerError as error:
+            why = f"this client can't ask its person ({error})"
+            raise ApprovalInvalid(_elsewhere(queue, queued, why)) from None
+    return await _required(asking, asked)
+
+
+async def _required(asking: Asking, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer of a client that takes no requests, and makes the call again with it."""
+    reply = await asking.require(asked, once())
+    answer: Any = reply.get("approval") if isinstance(reply, dict) else None
+    return cast("Mapping[str, Any]", answer) if isinstance(answer, dict) else {}
+
+
+def _question(queued: Queued) -> dict[str, Any]:
+    request = queued.request
+    asked = question(request)
+    whose = f"Run {request.run} waits for this. It acts for {visible(request.requested_by)}."
+    return {**asked, "message": f"{asked['message']}\n{whose}"}
+
+
+def _elsewhere(queue: ApprovalQueue, queued: Queued, why: str) -> str:
+    command = f"rollcage approve {queued.id}{store_option(queue.store)}"
+    return (
+        f"{why}, and only a person can approve: nothing was decided. Have somebody run "
+        f"`{command}` in a terminal, or decide in Mission Control (`rollcage ui`)"
+    )
+
+
+def _waiting(queue: ApprovalQueue, part: str) -> Queued:
+    """The one request whose id begins so, if it waits for a decision."""
+    found = [each for each in queue.ids() if part and each.startswith(part)]
+    name = part if part in found else found[0] if len(found) == 1 else ""
+    queued = queue.get(name) if name else None
+    if queued is None:
+        many = f"{len(found)} requests begin" if found else "no request begins"
+        raise ApprovalInvalid(f"{many} with {part[:40]!r}; list_approvals lists them")
+    state = queued.state(time_ns() // 1000)
+    if state != "waiting":
+        raise ApprovalInvalid(f"request {queued.id} does not wait for a decision: it is {state}")
+    return queued

@@ -1,0 +1,211 @@
+"""Approvals through the operations server: a person at the client decides, and no model."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from rollcage import QueueApprover, Session, StepView, Verdict, tool
+from rollcage.errors import ApprovalRequired
+from rollcage.gate import ApprovalQueue
+from rollcage_mcp.messages import Message, as_notification, as_request, parse
+from rollcage_mcp.ops import SCOPES, ops_tools
+from rollcage_mcp.serving import ToolServer
+
+ERA = "io.modelcontextprotocol/protocolVersion"
+ABLE = "io.modelcontextprotocol/clientCapabilities"
+INFO = "io.modelcontextprotocol/clientInfo"
+STATELESS = {ERA: "2026-07-28", ABLE: {"elicitation": {"form": {}}}, INFO: {"name": "newer"}}
+YES = {"action": "accept", "content": {"decision": "approve", "reason": "fine"}}
+NO = {"action": "accept", "content": {"decision": "reject", "reason": "not today"}}
+PAID: list[str] = []
+
+
+@tool(effect="write")
+def mcp_pay(to: str) -> None:
+    """Pay somebody."""
+    PAID.append(to)
+
+
+def ask(step: StepView) -> Verdict | None:
+    return Verdict.ask("may it?") if step.name == "mcp_pay" else None
+
+
+class Desk:
+    """A store where one call waits, and a client of the operations server."""
+
+    def __init__(self, folder: str, by: str = "bob") -> None:
+        self.folder = folder
+        self.server = ToolServer("ops", ops_tools(SCOPES, store=folder, by=by))
+        self.asked: list[Message] = []
+        self.says: Callable[[], dict[str, Any]] | None = None
+        self._answers: dict[Any, asyncio.Future[dict[str, Any]]] = {}
+        PAID.clear()
+        with pytest.raises(ApprovalRequired):
+            self.work()
+        self.id = ApprovalQueue(folder).ids()[0]
+
+    def work(self) -> None:
+        approver = QueueApprover(self.folder)
+        with Session("pays", store=self.folder, rules=[ask], approver=approver, actor="ann"):
+            mcp_pay("eve")
+
+    async def take(self, message: Message) -> None:
+        if message.kind == "response":
+            self._answers[message.id].set_result(message.data)
+        elif message.kind == "request":
+            self.asked.append(message)
+            if self.says is not None:
+                reply = {"jsonrpc": "2.0", "id": message.id, **self.says()}
+                await self.server.take(parse(orjson.dumps(reply)), self.take)
+
+    async def begin(self, method: str, params: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
+        number = len(self._answers) + 1
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        await self.server.take(as_request(number, method, params), self.take)
+        return answer
+
+    async def request(self, method: str, params: dict[str, Any]) -> Any:
+        answer = await asyncio.wait_for(await self.begin(method, params), 20)
+        return answer["result"]
+
+    async def greet(self, **capabilities: Any) -> None:
+        client = {"name": "claude-code", "version": "1"}
+        await self.request("initialize", {"capabilities": capabilities, "clientInfo": client})
+
+    async def call(self, name: str, meta: Any = None, **arguments: Any) -> dict[str, Any]:
+        params = {"name": name, "arguments": arguments, **({} if meta is None else {"_meta": meta})}
+        result: dict[str, Any] = await self.request("tools/call", params)
+        return result
+
+    @property
+    def decided(self) -> tuple[str, str, str] | None:
+        queued = ApprovalQueue(self.folder).get(self.id)
+        assert queued is not None
+        done = queued.decision
+        return None if done is None else (done.decision, done.by, done.reason)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(str(tmp_path / "store"))
+
+
+def text(result: dict[str, Any]) -> str:
+    return str(result["content"][0]["text"])
+
+
+async def test_a_model_approves_nothing_where_the_client_has_no_dialog(desk: Desk) -> None:
+    """The call by which a model approved its own call, under the user's name."""
+    await desk.greet()
+    result = await desk.call("approve_call", id=desk.id)
+    assert result["isError"] is True
+    assert "no dialog" in text(result)
+    assert f"rollcage approve {desk.id} --store" in text(result)
+    assert desk.decided is None
+    with pytest.raises(ApprovalRequired):
+        desk.work()
+    assert (PAID, desk.asked) == ([], [])
+    meta = {ERA: "2026-07-28"}
+    assert "no dialog" in text(await desk.call("approve_call", meta, id=desk.id))
+    direct = {each.name: each for each in ops_tools(SCOPES, store=desk.folder, by="bob")}
+    assert "no dialog" in text(await direct["approve_call"].call({"id": desk.id}))
+
+
+async def test_the_person_at_the_client_sees_the_call_and_approves_it(desk: Desk) -> None:
+    await desk.greet(elicitation={})
+    desk.says = lambda: {"result": YES}
+    result = await desk.call("approve_call", id=desk.id[:9])
+    assert result["isError"] is False
+    (asked,) = desk.asked
+    assert asked.method == "elicitation/create"
+    for said in ("mcp_pay requires approval: may it?", '"to": "eve"', "acts for ann"):
+        assert said in asked.params["message"]
+    assert desk.decided == ("approved", "bob through claude-code", "fine")
+    desk.work()
+    assert PAID == ["eve"]
+    again = await desk.call("approve_call", id=desk.id)
+    assert "does not wait" in text(again)
+    assert len(desk.asked) == 1
+
+
+@pytest.mark.parametrize(("says", "decided"), [
+    ({"result": NO}, ("rejected", "bob through claude-code", "not today")),
+    ({"result": {"action": "decline"}}, None),
+    ({"result": {"action": "cancel", "content": {"decision": "approve"}}}, None),
+    ({"result": {"action": "accept"}}, None),
+    ({"result": {"action": "accept", "content": {"decision": "Approve"}}}, None),
+    ({"result": {"action": "accept", "content": {"decision": True}}}, None),
+    ({"result": {"action": "accept", "content": [1]}}, None),
+    ({"result": {}}, None),
+    ({"error": {"code": -32601, "message": "no such method"}}, None),
+])  # fmt: skip
+async def test_all_but_a_clear_yes_approves_nothing(desk: Desk, says: Any, decided: Any) -> None:
+    await desk.greet(elicitation={})
+    desk.says = lambda: dict(says)
+    assert (await desk.call("approve_call", id=desk.id))["isError"] is True
+    assert desk.decided == decided
+    assert len(desk.asked) == 1
+
+
+async def test_nobody_is_asked_about_their_own_call(tmp_path: Path) -> None:
+    desk = Desk(str(tmp_path / "store"), by="Ann")
+    await desk.greet(elicitation={})
+    desk.says = lambda: {"result": YES}
+    result = await desk.call("approve_call", id=desk.id)
+    assert "requested the call and can't approve it" in text(result)
+    assert (desk.asked, desk.decided) == ([], None)
+
+
+@pytest.mark.parametrize("part", ["", "0123", "../x", "%"])
+async def test_an_id_that_means_no_request_is_refused(desk: Desk, part: str) -> None:
+    await desk.greet(elicitation={})
+    desk.says = lambda: {"result": YES}
+    assert "no request begins" in text(await desk.call("approve_call", id=part))
+    assert desk.asked == []
+
+
+async def test_a_rejection_is_recorded_as_the_agents(desk: Desk) -> None:
+    await desk.greet()
+    assert (await desk.call("reject_call", id=desk.id, reason="odd"))["isError"] is False
+    assert desk.decided == ("rejected", "the agent through claude-code", "odd")
+
+
+async def test_a_client_without_a_handshake_is_asked_by_the_answer(desk: Desk) -> None:
+    asked = await desk.call("approve_call", STATELESS, id=desk.id)
+    assert asked["resultType"] == "input_required"
+    assert '"to": "eve"' in asked["inputRequests"]["approval"]["params"]["message"]
+    assert desk.decided is None
+    params = {"name": "approve_call", "arguments": {"id": desk.id}, "_meta": STATELESS}
+    made_up = {**params, "requestState": "rollcage1.x", "inputResponses": {"approval": YES}}
+    assert (await desk.request("tools/call", made_up))["resultType"] == "input_required"
+    state = asked["requestState"]
+    other = {**made_up, "requestState": state, "arguments": {"id": desk.id[:9]}}
+    assert (await desk.request("tools/call", other))["resultType"] == "input_required"
+    assert desk.decided is None
+    result = await desk.request("tools/call", {**made_up, "requestState": state})
+    assert result["isError"] is False
+    assert desk.decided == ("approved", "bob through newer", "fine")
+    await desk.server.rest()  # waits for none of those that were not answered
+
+
+async def test_a_client_that_is_gone_or_cancels_approves_nothing(desk: Desk) -> None:
+    await desk.greet(elicitation={})
+    asked = asyncio.Event()
+    taken = desk.take
+
+    async def take(message: Message) -> None:
+        await taken(message)
+        asked.set()
+
+    call = as_request(7, "tools/call", {"name": "approve_call", "arguments": {"id": desk.id}})
+    await desk.server.take(call, take)
+    await asyncio.wait_for(asked.wait(), 20)
+    await desk.server.take(as_notification("notifications/cancelled", {"requestId": 7}), take)
+    await desk.server.rest()
+    await desk.server.take(call, take)  # and nobody is there any more
+    await desk.server.rest()
+    assert len(desk.asked) == 1
+    assert desk.decided is None
