@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import pytest
 from rollcage import (
@@ -14,13 +14,19 @@ from rollcage import (
     ReplayMiss,
     Session,
     SessionError,
+    StepView,
     UnguardedCallWarning,
     UnknownOutcome,
+    Verdict,
     current_step,
     tool,
 )
+from rollcage.errors import PolicyInvalid
+from rollcage.gate import Settled
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
+from rollcage_governance import Facade, Registry
+from rollcage_policy import Policy
 
 Events = Callable[[str], list[dict[str, Any]]]
 
@@ -539,6 +545,119 @@ def test_an_unguarded_call_in_a_bare_thread_is_refused_where_that_is_said(
         pool.submit(send, "e").result()
     with pytest.raises(SessionError, match="unguarded="):
         Session("job", store=store, unguarded="maybe")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
+
+
+def _in_a_pool(call: Callable[[], None]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(call).result()
+
+
+def _in_an_executor(call: Callable[[], None]) -> None:
+    async def run() -> None:
+        await asyncio.get_running_loop().run_in_executor(None, call)
+
+    asyncio.run(run())
+
+
+def _in_a_thread(call: Callable[[], None]) -> None:
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Blocked as error:
+            raised.append(error)
+
+    elsewhere(run)
+    if raised:
+        raise raised[0]
+
+
+def _in_an_empty_context(call: Callable[[], None]) -> None:
+    contextvars.Context().run(call)
+
+
+def _deny(_: StepView) -> Verdict:
+    return Verdict.deny("nothing runs here")
+
+
+class _Counts:
+    """A guard that is only told how calls ended."""
+
+    def settled(self, details: Settled) -> None:
+        """Count nothing."""
+
+
+DENY: Final = 'version = 1\ndefault = "deny"\n'
+SHADOW: Final = f'{DENY}mode = "shadow"\n'
+GATES: Final[dict[str, dict[str, Any]]] = {
+    "policy": {"policy": Policy.parse(DENY)},
+    "policy in gate": {"gate": [Policy.parse(DENY)]},
+    "rules": {"rules": [_deny]},
+    "gate": {"gate": [_Counts()]},
+    "facade": {"facade": "none"},
+    "facade in gate": {"gate": [Facade("none")]},
+    "rule beside a shadow": {"policy": Policy.parse(SHADOW), "rules": [_deny]},
+}
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize(
+    "around", [_in_a_pool, _in_an_executor, _in_a_thread, _in_an_empty_context]
+)
+def test_no_tool_gets_around_a_gate_by_a_thread_that_knows_no_session(
+    store: JsonlStore, gate: str, around: Callable[[Callable[[], None]], None]
+) -> None:
+    ran: list[str] = []
+
+    @tool(effect="write")
+    def send(text: str) -> None:
+        ran.append(text)
+
+    registry = Registry(store)
+    registry.propose(send, by="ann")
+    registry.approve("send", by="bob")
+    registry.activate("send", "all", by="bob")
+    registry.define_facade("none", ["all"], by="bob")
+    given = GATES[gate]
+    with Session("job", store=store, **given) as session, Session("inner", store=store) as inner:
+        assert (session.unguarded, inner.unguarded) == ("refuse", "warn")
+        with pytest.raises(Blocked) as refused:
+            around(lambda: send("a"))
+        assert refused.value.verdict_code == "unguarded"
+        assert session.stats.refused == 1
+    assert ran == []
+    with (
+        Session("warns", store=store, unguarded="warn", **given),
+        pytest.warns(UnguardedCallWarning),
+    ):
+        around(lambda: send("b"))
+    with Session("no gate", store=store), pytest.warns(UnguardedCallWarning):
+        around(lambda: send("c"))
+    assert ran == ["b", "c"]
+
+
+def test_a_policy_in_shadow_mode_blocks_no_call_in_a_thread_until_it_is_enforced(
+    store: JsonlStore,
+) -> None:
+    ran: list[str] = []
+
+    @tool(effect="write")
+    def send(text: str) -> None:
+        ran.append(text)
+
+    with Session("job", store=store, policy=Policy.parse(SHADOW)) as session:
+        with pytest.warns(UnguardedCallWarning):
+            elsewhere(lambda: send("a"))
+        session.load_policy(Policy.parse(DENY))
+        with pytest.raises(Blocked, match="unguarded"):
+            _in_a_thread(lambda: send("b"))
+        session.load_policy(Policy.parse(SHADOW))
+        with pytest.raises(PolicyInvalid):
+            session.load_policy("not-there.toml")
+        with pytest.raises(Blocked, match="unguarded"):
+            _in_a_thread(lambda: send("c"))
+    assert ran == ["a"]
 
 
 def test_a_miss_in_a_bare_thread_says_how_to_give_calls_their_places(store: JsonlStore) -> None:

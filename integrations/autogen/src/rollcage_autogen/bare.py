@@ -31,8 +31,8 @@ from rollcage_autogen.turns import agent_name, begin_turn, placed
 __all__ = ["before_question", "check_guarded", "in_guarded_call", "watch_calls"]
 
 _ADVICE: Final = (
-    'is not guarded, so it did not run: a session with unguarded="refuse" is open. Pass the '
-    "tools through guard_tools, the workbench through RollcageWorkbench"
+    "is not guarded, so it did not run: a session is open that lets no tool run unguarded. Pass "
+    "the tools through guard_tools, the workbench through RollcageWorkbench"
 )
 
 
@@ -144,8 +144,8 @@ def check_guarded(session: Session) -> None:
             name = str(getattr(bare[0], "name", type(bare[0]).__name__))
             reason = (
                 f"the agent {agent_name() or 'around'} has {name}, which no session guards, while "
-                f'one with unguarded="refuse" is open: pass its tools through guard_tools, its '
-                f"workbench through RollcageWorkbench"
+                f"one is open that lets no tool run unguarded: pass its tools through guard_tools, "
+                f"its workbench through RollcageWorkbench"
             )
             refuse_bare(session, name, {}, reason)
 

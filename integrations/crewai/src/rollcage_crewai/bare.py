@@ -59,8 +59,8 @@ def _bare_call(tool: Any, *args: Any, **kwargs: Any) -> ToolFailure | None:
     else:
         given = arguments_of(tool.args_schema, args, kwargs)
     reason = (
-        f'{tool.name} is not guarded, so it did not run: a session with unguarded="refuse" is '
-        f"open. Pass its crew through guard_crew, or its tools through guard_tools"
+        f"{tool.name} is not guarded, so it did not run: a session is open that lets no tool run "
+        f"unguarded. Pass its crew through guard_crew, or its tools through guard_tools"
     )
     try:
         refuse_bare(session, tool.name, as_written(given), reason)

@@ -120,8 +120,8 @@ class _Hook:
             return None
         return _Refusal(
             session,
-            'a session with unguarded="refuse" is open: pass its tools through guard_tools, or '
-            "give the agent RollcageMiddleware",
+            "a session is open that lets no tool run unguarded: pass its tools through "
+            "guard_tools, or give the agent RollcageMiddleware",
         )
 
 

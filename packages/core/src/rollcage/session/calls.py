@@ -79,7 +79,6 @@ class Calls:
         self.root = run.root
         self.opened = run
         self.means = means
-        self.unguarded: Unguarded = means.unguarded
         self.nesting = Nesting()
         self._gate = means.gate
         self._seal = means.seal
@@ -127,6 +126,11 @@ class Calls:
     def session(self) -> object:
         """The session whose calls they are; None: of the undo of a finished run."""
         return self.means.session
+
+    @property
+    def unguarded(self) -> Unguarded:
+        """See `Session.unguarded`."""
+        return self.means.unguarded or self._gate.unguarded
 
     @property
     def facade(self) -> FacadeGuard | None:

@@ -210,8 +210,9 @@ def _check_unguarded(contract: Contract) -> None:
         if session.unguarded == "refuse":
             reason = (
                 f"{contract.name} was called in a thread or task that knows no session, while one "
-                f'with unguarded="refuse" is open: start the thread with '
-                f"contextvars.copy_context().run, or call through the session"
+                f"is open that lets no tool run unguarded: start the thread with "
+                f"contextvars.copy_context().run, or call through the session. If such calls may "
+                f'run, open it with unguarded="warn"'
             )
             session.refused(contract, {}, reason=reason, code="unguarded")
             raise Blocked(reason, rule="", code="unguarded")

@@ -32,7 +32,7 @@ class Means:
         types: that recorded values come back as.
         facade: what the agent gets of the registry of tools, if that is restricted.
         enforce: what becomes of a body that goes beyond its permissions.
-        unguarded: what becomes of a tool that is called past every session.
+        unguarded: what becomes of a tool that is called past every session; None: the gate says.
         durable: wait for the disk before a write runs, and before its outcome counts.
         observers: are notified of what becomes of each step.
         clock: time and randomness.
@@ -48,7 +48,7 @@ class Means:
     types: Types = REGISTERED
     facade: FacadeGuard | None = None
     enforce: Enforce = "off"
-    unguarded: Unguarded = "warn"
+    unguarded: Unguarded | None = "warn"
     durable: bool = False
     observers: tuple[Observer, ...] = ()
     clock: Clock = Clock()  # noqa: RUF009 - immutable

@@ -40,7 +40,7 @@ class Options:
     seed: str
     retry_failed: bool | None
     enforce: Enforce
-    unguarded: Unguarded
+    unguarded: Unguarded | None
     secrets: Literal["declared", "detected"]
     actor: str
     before_resume: Callable[[str], None]
@@ -52,7 +52,7 @@ class Options:
         _check("durability", self.durability, ("os", "disk"))
         _check("on_divergence", self.on_divergence, ("halt", "warn", "undo"))
         _check("enforce", self.enforce, ("off", "report", "strict"))
-        _check("unguarded", self.unguarded, ("warn", "refuse"))
+        _check("unguarded", self.unguarded, (None, "warn", "refuse"))
         _check("secrets", self.secrets, ("declared", "detected"))
         if self.fork is not None and (self.source is not None or self.replay != "auto"):
             raise SessionError("a fork names its run itself: it takes no source= and no replay=")

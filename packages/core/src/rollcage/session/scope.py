@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextvars import ContextVar, Token
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rollcage.contract.contract import Contract
 from rollcage.contract.permissions import Enforce
@@ -15,16 +15,13 @@ from rollcage.replay.steps import Origin
 from rollcage.replay.world import Turn
 from rollcage.step.call import OpenStep
 from rollcage.step.driver import Driver
-from rollcage.step.gating import Above
+from rollcage.step.gating import Above, Unguarded
 from rollcage.values.registered import Types
 
 __all__ = [
     "Asked", "Enclosing", "InScope", "Lent", "Nesting", "Scope", "Unguarded", "around", "asked",
     "asking", "call_id_here", "facade_here", "here", "looking_under", "scope_of",
 ]  # fmt: skip
-
-Unguarded = Literal["warn", "refuse"]
-"""What is done if a tool is called without any session while one is open."""
 
 R = TypeVar("R")
 
@@ -34,7 +31,11 @@ class Enclosing(Protocol):
 
     root: str
     nesting: Nesting
-    unguarded: Unguarded
+
+    @property
+    def unguarded(self) -> Unguarded:
+        """See `Session.unguarded`."""
+        ...
 
     @property
     def session(self) -> object:

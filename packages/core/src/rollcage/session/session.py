@@ -132,7 +132,8 @@ class Session:
         unguarded: what is done if a tool is called without any session while this one is open, for
             example in a thread without its context: `"warn"` (`UnguardedCallWarning`), or
             `"refuse"` (`Blocked`, with the code `unguarded`). Adapters apply it to unguarded tools
-            that they see.
+            that they see. By default, it is refused if anything is in the gate, else warned of; a
+            policy in shadow mode blocks nothing, this neither.
         tools: the tools that undo plans name, if they are not those of this process: functions
             declared with `@rollcage.tool`, and contracts of a framework's tools; `...` among them
             adds those of this process.
@@ -187,7 +188,7 @@ class Session:
         before_resume: Callable[[str], None] = lambda _: None,
         enforce: Enforce = "off",
         strict: bool = False,
-        unguarded: Unguarded = "warn",
+        unguarded: Unguarded | None = None,
         tools: Mapping[str, ToolSource] | Iterable[ToolSource | EllipsisType] | None = None,
         facade: str | None = None,
         secrets: Literal["declared", "detected"] = "declared",
@@ -225,7 +226,7 @@ class Session:
             before_resume=before_resume,
         )
         self.store = open_store(store)
-        self.unguarded = unguarded
+        self._unguarded: Unguarded | None = unguarded
         self.run_id = self.root = ""
         self._gate = Gate(
             name,
@@ -669,6 +670,11 @@ class Session:
         """
         calls = self._entered()
         calls.deciding.load_policy(policy, calls.driver)
+
+    @property
+    def unguarded(self) -> Unguarded:
+        """What becomes of a tool that is called past every session, while this one is open."""
+        return self._unguarded or self._gate.unguarded
 
     def halt(self, error: Exception) -> None:
         """Halt the session: from now on nothing runs in it, and leaving it raises `error`."""

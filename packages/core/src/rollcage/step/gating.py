@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from rollcage.contract.contract import Contract
 from rollcage.errors import PolicyInvalid, SessionError
@@ -43,9 +43,12 @@ from rollcage.step.run_so_far import RunSoFar
 from rollcage.step.settling import settling
 from rollcage.step.stats import Stats
 
-__all__ = ["Above", "Gate", "failed"]
+__all__ = ["Above", "Gate", "Unguarded", "failed"]
 
 _log: Final = logging.getLogger("rollcage")
+
+Unguarded = Literal["warn", "refuse"]
+"""What is done if a tool is called without any session while one is open."""
 
 
 class Gate:
@@ -99,6 +102,17 @@ class Gate:
     def asks(self) -> bool:
         """Whether there is anything to ask."""
         return self._asks or (self.above is not None and self.above.gate.asks)
+
+    @property
+    def unguarded(self) -> Unguarded:
+        """What becomes of calls past the session if that is not said: no gate is gone around.
+
+        A policy in shadow mode blocks nothing, so that it can be tried.
+        """
+        policy = self.policy
+        enforced = policy is not None and (policy.mode != "shadow" or self._refuses is not None)
+        any_other = bool(self.guards.names) or self.guards.facade is not None
+        return "refuse" if enforced or any_other else "warn"
 
     def nest(self, above: Above) -> None:
         """The session is entered inside of another, whose gate holds here as well.
