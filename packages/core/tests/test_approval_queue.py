@@ -28,7 +28,9 @@ from rollcage import (
     StepView,
     StoreError,
     Verdict,
+    compensate,
     tool,
+    undo_run,
 )
 from rollcage.gate import ApprovalQueue, Pending, Queued
 from rollcage.step.clock import Clock
@@ -407,6 +409,67 @@ def test_the_same_call_once_more_is_asked_about_once_more(desk: Desk) -> None:
     desk.decide(again)
     with desk.session():
         assert work() == "done"
+
+
+@tool(effect="write")
+def drop(text: str) -> None:
+    ran.append(f"drop {text}")
+
+
+@tool(effect="write", undo=lambda args: [compensate(drop, text=args["text"])])
+def put(text: str) -> None:
+    ran.append(f"put {text}")
+
+
+def undone(desk: Desk, to: int) -> None:
+    """Undo the job's newest run down to a step, as `rollcage undo --to` does."""
+    newest = max(JsonlStore(desk.root).runs(), key=lambda each: each.run)
+    undo_run(desk.root, newest.run, to=to)
+
+
+def test_an_approval_of_before_an_undo_does_not_count_after_it(desk: Desk) -> None:
+    def work() -> Session:
+        with desk.session(replay="continue") as session:
+            put("safe")
+            put("a")
+        return session
+
+    def asked() -> str:
+        before = set(desk.queue.ids())
+        with pytest.raises(ApprovalRequired):
+            work()
+        (new,) = set(desk.queue.ids()) - before
+        return new
+
+    first = asked()
+    undone(desk, 1)
+    desk.decide(first)  # whoever looked at it did not know of the undo
+    second = asked()
+    assert second.partition("-")[0] != first
+    desk.decide(second)
+    work()
+    assert ran == ["put safe", "put a"]
+    undone(desk, 1)
+    old = desk.queue.get(second)
+    assert old is not None
+
+    def replays(request: ApprovalRequest) -> Approval:
+        """An approver that gives the answer of before the undo once more."""
+        assert request.key == old.request.key
+        assert request.idempotency_key != old.request.idempotency_key
+        return Approval(True, by="ann", of=second)
+
+    with (
+        pytest.raises(Blocked) as no,
+        desk.session(replay="continue", approver=replays),
+    ):
+        put("safe")
+        put("a")
+    assert no.value.verdict_code == "approval_other_call"
+    undone(desk, 1)
+    third = asked()
+    assert len({first, second, third.partition("-")[0]}) == 3
+    assert ran == ["put safe", "put a", "drop a"]
 
 
 def test_an_approval_that_somebody_else_uses_now_does_not_count(

@@ -134,9 +134,14 @@ def next_world(world: bytes, links: Sequence[bytes]) -> bytes:
     return sha256(world + b"".join(sorted(links))).digest()
 
 
-def idempotency_key(root_run: str, branch: str, step_fingerprint: str) -> str:
-    """Stable over all resumes of a run, new for a fresh run (64 hex digits)."""
-    return sha256(orjson.dumps([root_run, branch, step_fingerprint])).hexdigest()
+def idempotency_key(root_run: str, branch: str, step_fingerprint: str, epoch: int = 0) -> str:
+    """Stable over all resumes of a run, new for a fresh run (64 hex digits).
+
+    `epoch` counts the undos of the run, where what was meant for a call that one of them took back
+    must not count for the same call when it is made again.
+    """
+    parts = [root_run, branch, step_fingerprint, *([epoch] if epoch else [])]
+    return sha256(orjson.dumps(parts)).hexdigest()
 
 
 def uuid7(milliseconds: int, random: bytes) -> str:

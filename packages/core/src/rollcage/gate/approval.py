@@ -44,7 +44,8 @@ class ApprovalRequest:
         verdict: the rule's verdict.
         id: a short name of the request: the beginning of its idempotency key.
         idempotency_key: identifies the call over all resumes of its run: its key, in the world that
-            its turn started in (64 hex digits).
+            its turn started in (64 hex digits). Once the run is undone down to some step, the same
+            call is another request.
         policy: the digest of the policy that asks; empty without one.
         run: the run that asks.
         root: the first run of its lineage.

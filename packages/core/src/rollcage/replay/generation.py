@@ -172,8 +172,9 @@ class Generation:
             if self._undone.read(event):
                 self._undone_steps.mark_undone((event["of"][0], event["of"][1]))
         elif kind == "run.rewound":
-            again = bool(event.get("again"))
-            self._undone_steps.rewind(event["to"], event.get("branch", ""), again=again)
+            again, branch = bool(event.get("again")), event.get("branch", "")
+            self._undone_steps.rewind(event["to"], branch, again=again)
+            self._undone.rewinds += not branch
         else:
             raise ValueError(f"no event is called {kind!r}")
 

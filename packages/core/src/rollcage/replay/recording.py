@@ -42,6 +42,7 @@ class Recording:
         pure: by key; holds in any world, any number of times.
         models: by key; in any world, once each, first in first out: those used are at the end.
         rolled: the branches that were undone whole.
+        rewinds: how often all that came after some step was undone.
         as_recorded: those of them that are replayed as they were, with nothing new.
         half_undone: the steps whose undo began and did not come to an end.
         waits: for what the newest run waits, where it ended paused; else empty.
@@ -58,6 +59,7 @@ class Recording:
         self.pure: dict[str, Entry] = {}
         self.models: dict[str, deque[Entry]] = {}
         self.rolled: set[str] = set()
+        self.rewinds = 0
         self.as_recorded: set[str] = set()
         self.run_settings: dict[str, Any] = {}
         self.half_undone: tuple[Entry, ...] = ()
@@ -194,7 +196,7 @@ def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) ->
     recording.half_undone = whole.half_undone
     recording.waits = whole.waits
     recording.entries = entries
-    recording.rolled = whole.undone.rolled
+    recording.rolled, recording.rewinds = whole.undone.rolled, whole.undone.rewinds
     strict = settings.get("chain") == "all"
     branches: dict[str, list[Entry]] = {}
     for entry in entries:

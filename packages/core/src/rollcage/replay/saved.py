@@ -28,7 +28,7 @@ from rollcage.replay.undone import Undone
 
 __all__ = ["Saved", "TraceEnd", "dump", "load_saved"]
 
-_FORMAT: Final = "rollcage-steps/3"
+_FORMAT: Final = "rollcage-steps/4"
 _BLOCK: Final = 256  # steps
 _LARGEST: Final = 1 << 28  # bytes of a block, whole
 _HOT: Final = 2  # blocks that are kept whole
@@ -125,6 +125,7 @@ def dump(saved: Saved, digest: str, key: bytes) -> bytes:
             "begun": sorted(undone.begun),
             "attempts": [[*origin, count] for origin, count in undone.attempts.items()],
             "rolled": sorted(undone.rolled),
+            "rewinds": undone.rewinds,
         },
         "runs": lineage.runs,
         "settings": lineage.settings,
@@ -161,6 +162,7 @@ def load_saved(data: bytes, digest: str, key: bytes) -> Saved | None:
     undone.begun = _origins(undos["begun"])
     undone.attempts = {(run, step): count for run, step, count in undos["attempts"]}
     undone.rolled = set(undos["rolled"])
+    undone.rewinds = undos["rewinds"]
     lineage = Lineage(
         _entries(columns, head["steps"], Blocks(blocks)),
         undone,

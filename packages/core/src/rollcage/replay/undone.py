@@ -26,9 +26,11 @@ class Undone:
         begun: an undo of them began and has not come to an end, or failed on its way.
         attempts: how often their undo was carried out and did not bring back what was before.
         rolled: the branches that were undone whole, as a transaction that raises is.
+        rewinds: how often all that came after some step was undone, or tried to be.
     """
 
     def __init__(self) -> None:
+        self.rewinds = 0
         self.done: set[Origin] = set()
         self.begun: set[Origin] = set()
         self.attempts: dict[Origin, int] = {}

@@ -115,6 +115,7 @@ class Calls:
             means.types,
             at,
             run.id,
+            run.epoch,
         )
         self.following = MemoryFollower(self.driver, self._gate, self.names, means.clock, self.here)
 

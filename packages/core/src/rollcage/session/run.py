@@ -59,6 +59,7 @@ class OpenRun:
     Attributes:
         id: the run's id.
         root: the first run of its lineage.
+        epoch: how often the lineage was undone down to some step before this run began.
         store: where it is kept, and its large values.
         source: what it replays, and how; None if it is not recorded now.
         writer: appends to its trace; None before that has begun, or if it is only inspected.
@@ -70,6 +71,7 @@ class OpenRun:
     ) -> None:
         self.id = run
         self.root = root
+        self.epoch = 0
         self.store = store
         self.source = source
         self.writer: Writer | None = None
@@ -123,6 +125,7 @@ class OpenRun:
             _release(locks)
             raise
         opened = cls(kept, run, root, source, locks)
+        opened.epoch = 0 if recording is None else recording.rewinds
         if pauses:  # that of another store can't be lifted in this one: here, it is its own
             own = pauses[0] if source.reader is kept else replace(pauses[0], run=run)
             opened.pause = own

@@ -163,7 +163,7 @@ def _request(
     progress: Progress, verdict: Verdict, asked: AskContext, setting: Setting
 ) -> ApprovalRequest:
     call = progress.call
-    identity = idempotency_key(setting.root, asked.branch, asked.fingerprint)
+    identity = idempotency_key(setting.root, asked.branch, asked.fingerprint, setting.epoch)
     terms = setting.terms()
     return ApprovalRequest(
         kind=call.kind,

@@ -76,6 +76,7 @@ class Setting:
         types: that recorded values come back as, of any tool.
         at: what a command line needs to find the store.
         run: the session's own.
+        epoch: how often the lineage was undone down to some step before the session's run began.
     """
 
     seal: Seal
@@ -89,6 +90,7 @@ class Setting:
     types: Types = REGISTERED
     at: str = ""
     run: str = ""
+    epoch: int = 0
 
     def types_of(self, contract: Contract) -> Types:
         """The types that recorded values of this tool come back as."""
