@@ -39,6 +39,7 @@
     │   ├── ControlLost               the run could no longer be stopped        (control_lost)
     │   ├── UnknownOutcome            a write that may have happened or not      (outcome_unknown)
     │   └── TraceUnwritable           the trace can't be written                (trace_unwritable)
+    │       └── Fenced                another session has taken the run over    (run_taken_over)
     └── StoreError                    the store or a trace in it
         ├── RunNotFound               no such run                               (run_not_found)
         │   └── RunPruned             its trace was removed, a stub stays           (run_pruned)
@@ -82,6 +83,7 @@ from rollcage.errors.halts import (
     ApprovalRequired,
     ControlLost,
     Diverged,
+    Fenced,
     ForkEnded,
     Halt,
     NotReplayable,
@@ -136,6 +138,7 @@ __all__ = [
     "DetectorMissing",
     "Diverged",
     "FacadeMissing",
+    "Fenced",
     "ForkEnded",
     "Forked",
     "GovernanceError",

@@ -8,6 +8,7 @@ __all__ = [
     "ApprovalRequired",
     "ControlLost",
     "Diverged",
+    "Fenced",
     "ForkEnded",
     "Halt",
     "NotReplayable",
@@ -133,3 +134,9 @@ class TraceUnwritable(Halt):
     """The trace can't be written, so nothing more may run."""
 
     code = "trace_unwritable"
+
+
+class Fenced(TraceUnwritable):
+    """The run's log goes on without this writer: another session has taken the run over."""
+
+    code = "run_taken_over"

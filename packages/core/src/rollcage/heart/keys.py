@@ -1,0 +1,64 @@
+"""What may be the id of a run or a key, in every store, and what a file is called by it."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Final
+from urllib.parse import unquote
+
+from rollcage.errors import StoreInvalid
+
+__all__ = ["check_key", "check_run", "file_name", "key_of"]
+
+_KIND: Final = re.compile("[a-z][a-z0-9_]{0,39}")
+_LONGEST: Final = 1024  # bytes of a key: PostgreSQL's index takes no more than 2,700 of a row
+_PLAIN: Final = re.compile(r"[a-z0-9_-][a-z0-9_.-]{0,199}")
+_ESCAPED: Final = re.compile(rb"[^a-z0-9_.-]|^\.")
+
+
+def check_run(run: str) -> None:
+    """Refuse what can't be the id of a run in every store.
+
+    Raises:
+        StoreInvalid: it is empty, longer than 200 bytes, or no text that can be written.
+    """
+    if not 0 < len(_encoded("the id of a run", run)) <= 200:
+        raise StoreInvalid(f"the id of a run has 1 to 200 bytes, not {run[:99]!r}")
+
+
+def check_key(kind: str, key: str) -> None:
+    """Refuse what can't be a kind or a key in every store.
+
+    Raises:
+        StoreInvalid: the kind is no short word, or the key is empty, longer than 1,024 bytes, or
+            no text that can be written.
+    """
+    if _KIND.fullmatch(kind) is None:
+        raise StoreInvalid(f"a kind is a short word of lower-case letters, not {kind[:99]!r}")
+    if not 0 < len(_encoded("a key", key)) <= _LONGEST:
+        raise StoreInvalid(f"a key has 1 to {_LONGEST} bytes, not {key[:99]!r}")
+
+
+def file_name(key: str) -> str:
+    """Return the name of the file of a key or run: plain, escaped, or where it is long, a hash."""
+    if _PLAIN.fullmatch(key):
+        return key
+    data = key.encode()
+    name = _ESCAPED.sub(lambda found: b"%%%02x" % ord(found[0]), data).decode()
+    return name if len(name) <= 200 else f"~{sha256(data).hexdigest()}"
+
+
+def key_of(name: str) -> str:
+    """Return the key of a file that is called so, unless its name is a hash."""
+    return unquote(name)
+
+
+def _encoded(what: str, text: str) -> bytes:
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise StoreInvalid(f"{what} is text, without halves of characters: {text[:99]!r}") from None
+    if b"\0" in data:
+        raise StoreInvalid(f"{what} has no NUL in it: {text[:99]!r}")
+    return data

@@ -1,0 +1,85 @@
+"""The lock of a file that says that a run's writer lives: a courtesy, which dies with its process.
+
+What keeps two writers apart is the fence; whoever takes a run over takes the file's place, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+
+from rollcage.heart.forks import keep_from_children
+from rollcage.heart.keys import file_name
+
+__all__ = ["Liveness"]
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Liveness:
+    """The locks of a folder's files: one for each run that has a writer."""
+
+    __slots__ = ("__weakref__", "_file", "_path")
+
+    def __init__(self, folder: str, run: str) -> None:
+        self._path = f"{folder}/{file_name(run)}"
+        self._file = -1
+
+    def take(self, *, by_force: bool) -> bool:
+        """Take the lock; False where another writer has it, and it is not taken by force.
+
+        Raises:
+            OSError: the file can't be made.
+        """
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.dirname(self._path), 0o700)  # noqa: PTH102, PTH120 - texts
+        while True:
+            file = os.open(self._path, _FLAGS, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(file)
+                if not by_force:
+                    return False
+                file = self._replace()
+            if self._is_at(file):
+                break
+            os.close(file)  # it was removed, or replaced, meanwhile
+        self._file = file
+        keep_from_children(self)
+        return True
+
+    def release(self) -> None:
+        """Let others have it; the file goes, unless another writer took its place."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            if self._is_at(file):
+                with contextlib.suppress(OSError):
+                    os.unlink(self._path)  # noqa: PTH108 - a text
+            os.close(file)
+
+    def forked(self) -> None:
+        """Leave the lock to the parent process."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+    def _replace(self) -> int:
+        """A file of one's own in the place of one that another writer has locked."""
+        own = f"{self._path}.{secrets.token_hex(4)}"
+        file = os.open(own, _FLAGS | os.O_EXCL, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.replace(own, self._path)  # noqa: PTH105 - texts
+        return file
+
+    def _is_at(self, file: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(file))  # noqa: PTH116
+        except FileNotFoundError:
+            return False
