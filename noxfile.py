@@ -36,7 +36,7 @@ CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
 EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/pytest", "packages/toolbox"]
 EVERYTHING += ["packages/importing[protobuf]", "packages/mcp[http,openapi]", "packages/views"]
-EVERYTHING += ["packages/workflow[engine]", "packages/server"]
+EVERYTHING += ["packages/workflow[engine]", "packages/server", "packages/stores[postgres]"]
 EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 
@@ -316,7 +316,8 @@ def laws(session: nox.Session) -> None:
     """What is marked as a law, on many more cases than in `tests`, new ones each time."""
     session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
     many = {"HYPOTHESIS_PROFILE": "laws"}
-    session.run(*PYTEST, "-m", "law", "packages/core/tests", *session.posargs, env=many)
+    tests = ("packages/core/tests", "tests/laws")
+    session.run(*PYTEST, "-m", "law", *tests, *session.posargs, env=many)
 
 
 @nox.session
@@ -324,7 +325,8 @@ def exhaustive(session: nox.Session) -> None:
     """Every run up to a bound, ROLLCAGE_EXHAUSTIVE: a larger one than in `tests`."""
     session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
     bound = {"ROLLCAGE_EXHAUSTIVE": os.environ.get("ROLLCAGE_EXHAUSTIVE", "5")}
-    session.run(*PYTEST, "packages/core/tests/test_exhaustive.py", *session.posargs, env=bound)
+    tests = ("packages/core/tests/test_exhaustive.py", "tests/laws/test_exhaustive.py")
+    session.run(*PYTEST, *tests, *session.posargs, env=bound)
 
 
 @nox.session

@@ -424,7 +424,7 @@ def put(text: str) -> None:
 def undone(desk: Desk, to: int) -> None:
     """Undo the job's newest run down to a step, as `rollcage undo --to` does."""
     newest = max(JsonlStore(desk.root).runs(), key=lambda each: each.run)
-    undo_run(desk.root, newest.run, to=to)
+    undo_run(desk.root, newest.run, to=to, tools=[put, drop])
 
 
 def test_an_approval_of_before_an_undo_does_not_count_after_it(desk: Desk) -> None:

@@ -20,8 +20,8 @@ import pytest
 import requests
 from rollcage import Session, UnknownOutcome, compensate, tool
 from rollcage.contract.contract import Contract
+from rollcage.contract.unknown_errors import leaves_unknown
 from rollcage.errors import ContractError, Halt, SessionHalted
-from rollcage.step.unknown_errors import leaves_unknown
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

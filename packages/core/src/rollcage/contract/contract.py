@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import string
 import typing
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from typing import Any, Final, Literal, cast, get_args, get_origin
@@ -54,7 +55,7 @@ class Contract:
             effect did not happen, even if the type would otherwise make the outcome unknown.
         unknown_on: exception types after which the outcome of a write is unknown, besides the
             built-in ones: timeouts, connections that were reset or broke off, and what derives from
-            or is chained to one (see `rollcage.step.unknown_errors`).
+            or is chained to one (see `rollcage.contract.unknown_errors`).
         secret: names of parameters whose values never reach the disk.
         labels: the labels of its results (`untrusted`, `secret`, any word); later calls whose
             arguments hold a value of such a result have them too; see `rollcage.gate.Labels`.
@@ -73,6 +74,8 @@ class Contract:
         probe: finds out whether a call of unknown outcome happened: returns `rollcage.Happened`,
             `rollcage.DidNotHappen`, or None if that can't be found out; sync or async. It is called
             with those of `args`, `key` (the idempotency key) and `before` that its signature names.
+        once: names the effect, over all runs in a store: a template with the names of parameters,
+            as `"refund/{payment}"`. A second call of the same name gets the outcome of the first.
         on_drift: what happens if an output breaks the contract: `"error"` raises `OutputDrift`,
             `"report"` reports it in the trace only. None: what was declared of the output
             (`returns`, the next three fields) raises, a mismatch with the function's annotation is
@@ -109,6 +112,7 @@ class Contract:
     undo: Callable[..., Any] | None = None
     observe: Callable[[dict[str, Any]], Any] | None = None
     probe: Callable[..., Any] | None = None
+    once: str = ""
     on_drift: OnDrift | None = None
     json_output: Any = False
     allow_empty: bool = True
@@ -126,6 +130,7 @@ class Contract:
         object.__setattr__(self, "takes", takes)
         object.__setattr__(self, "secret", takes.secret)
         self._check_undo()
+        self._check_once()
         object.__setattr__(self, "_return_adapter", _adapter(self.returns))
         object.__setattr__(self, "types", Types(named_in(self.returns)))
         captures = (self.undo, self.observe, self.probe)
@@ -187,6 +192,33 @@ class Contract:
             raise ContractError(
                 f"{self.name}: undo= is async; it only plans, so make it a plain function"
             )
+
+    def _check_once(self) -> None:
+        """Refuse a template that names something else than a parameter, or one that is a secret."""
+        _is_text(self, "once", self.once)
+        if not self.once:
+            return
+        if self.effect != "write":
+            raise ContractError(
+                f"{self.name}: once= is for writes; a {self.effect!r} has no effect of its own"
+            )
+        try:
+            parts = _FORMATTER.parse(self.once)
+            names = [name for _, name, _, _ in parts if name is not None]
+            plain = all(not spec and not form for _, _, spec, form in _FORMATTER.parse(self.once))
+        except ValueError as error:
+            raise ContractError(f"{self.name}: once={self.once!r}: {error}") from None
+        for name in names:
+            if not plain or name not in self.takes.names:
+                raise ContractError(
+                    f"{self.name}: once={self.once!r} may name parameters only, as {{name}}: "
+                    f"{', '.join(sorted(self.takes.names)) or 'there are none'}"
+                )
+            if name in self.secret:
+                raise ContractError(
+                    f"{self.name}: once={self.once!r} names {name!r}, which is a secret, and the "
+                    f"key is kept in the store"
+                )
 
     # --- arguments -------------------------------------------------------------------------------
 
@@ -337,6 +369,7 @@ def _check_stream(name: str, returns: Any) -> None:
 _DECLARABLE: Final = frozenset(
     field.name for field in dataclasses.fields(Contract) if field.init
 ) - {"parameters", "framework", "framework_raises", "function", "annotated"}  # fmt: skip
+_FORMATTER: Final = string.Formatter()
 _SEVERAL: Final[dict[str, Callable[[Any], Any]]] = {
     "permissions": tuple, "raises": tuple, "unknown_on": tuple, "secret": frozenset,
     "labels": tuple,

@@ -56,6 +56,7 @@ class Declared(TypedDict, total=False):
     undo: Callable[..., Any] | None
     observe: Callable[[dict[str, Any]], Any] | None
     probe: Callable[..., Any] | None
+    once: str
     on_drift: OnDrift | None
     json_output: Any
     allow_empty: bool
@@ -107,6 +108,11 @@ def tool(function: Any = None, /, **declared: Any) -> Any:
 
 def _declare(function: Callable[..., Any], declared: dict[str, Any]) -> Callable[..., Any]:
     contract = Contract.of(function, **declared)
+    if contract.once:
+        raise ContractError(
+            f"{contract.name}: once={contract.once!r} is for tools of rollcage.heart: the sessions "
+            f"of this one would not heed it"
+        )
     wrapper = guarded(function, contract, functools.partial(_session_here, contract))
     written = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
     declared_tools.setdefault(contract.name, {})[written] = weakref.ref(wrapper)

@@ -10,14 +10,14 @@ import orjson
 
 from rollcage.contract.contract import Contract
 from rollcage.contract.drift import as_error, raised
+from rollcage.contract.results import recorded, warn_of
+from rollcage.contract.unknown_errors import leaves_unknown
 from rollcage.errors import Halt, SessionHalted
 from rollcage.replay.path import UNKNOWN
 from rollcage.step.call import Call, OpenStep
 from rollcage.step.capture import LARGE, Setting, keep, plan_late, settled_marks
 from rollcage.step.halts import unknown
 from rollcage.step.requests import Flow, Raised, Request, Resolve, Returned, Settle
-from rollcage.step.results import recorded, warn_of
-from rollcage.step.unknown_errors import leaves_unknown
 from rollcage.values.answer import Answer
 from rollcage.values.exceptions import describe_error, encode_exception
 from rollcage.values.hiding import Hiding, Seal, hidden

@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from rollcage.contract.contract import Contract
+from rollcage.contract.results import given_back
 from rollcage.errors import NotReplayable
 from rollcage.replay.path import Entry
 from rollcage.step.admission import Admission
@@ -25,7 +26,6 @@ from rollcage.step.requests import (
     Returned,
     Stop,
 )
-from rollcage.step.results import given_back
 from rollcage.values.codec import encode_result, same_encoding
 from rollcage.values.exceptions import decode_exception, encode_exception
 from rollcage.values.hiding import Seal

@@ -97,13 +97,13 @@ class UndoRefused(Exception):
 
 def looked_at(
     request: UndoRequest, setting: Setting, *, records: bool
-) -> Generator[Request, Any, tuple[list[Task], Lineage]]:
+) -> Generator[Request, Any, tuple[list[Task[Entry]], Lineage]]:
     """What is to be undone, and what can be done with each step; nothing is changed."""
     lineage: Lineage | Raised = yield Recall()
     if isinstance(lineage, Raised):
         raise UndoRefused(lineage.error)
     undone = lineage.undone
-    tasks: list[Task] = []
+    tasks: list[Task[Entry]] = []
     for entry in targets(lineage, to=request.to or 0, branch=request.branch, only=request.only):
         origin = entry.run, entry.step
         task = Task(
@@ -132,7 +132,7 @@ def _named(entry: Entry, error: Exception) -> Exception:
 
 
 def _known(
-    task: Task, lineage: Lineage, setting: Setting, request: UndoRequest, *, records: bool
+    task: Task[Entry], lineage: Lineage, setting: Setting, request: UndoRequest, *, records: bool
 ) -> Generator[Request, Any, None]:
     """Fill in all that can be known of a task before anything is changed."""
     entry, undo = task.entry, task.entry.undo or {}
@@ -182,7 +182,7 @@ def _contract_of(entry: Entry, setting: Setting, *, needed: bool) -> tuple[Contr
 
 
 def _asked(
-    task: Task, lineage: Lineage, setting: Setting, *, records: bool
+    task: Task[Entry], lineage: Lineage, setting: Setting, *, records: bool
 ) -> Generator[Request, Any, list[dict[str, Any]] | None]:
     """Ask what became of a step in doubt; its plan, if that needed its result."""
     entry, contract = task.entry, task.contract
@@ -225,7 +225,7 @@ def _key(entry: Entry, lineage: Lineage) -> str:
 
 
 def _planned_of_failed(
-    task: Task, lineage: Lineage, setting: Setting
+    task: Task[Entry], lineage: Lineage, setting: Setting
 ) -> Generator[Request, Any, list[dict[str, Any]] | None]:
     """Plan a step that failed after its effect: its probe knows the result that it had."""
     entry, contract = task.entry, task.contract
@@ -245,7 +245,7 @@ def _planned_of_failed(
 
 
 def _planned_now(
-    task: Task, setting: Setting, missing: str
+    task: Task[Entry], setting: Setting, missing: str
 ) -> Generator[Request, Any, list[dict[str, Any]] | None]:
     """Plan a step that could not be planned when it ended."""
     entry, contract = task.entry, task.contract
@@ -279,7 +279,7 @@ def _callable(
     return tool, values
 
 
-def state_now(task: Task, setting: Setting) -> Generator[Request, Any, dict[str, Any]]:
+def state_now(task: Task[Entry], setting: Setting) -> Generator[Request, Any, dict[str, Any]]:
     """The digests of the states that a step has changed, as they are now.
 
     Raises:
@@ -295,7 +295,7 @@ def state_now(task: Task, setting: Setting) -> Generator[Request, Any, dict[str,
     return digests_of(states)
 
 
-def denied_calls(tasks: list[Task], host: UndoHost) -> list[UndoneStep]:
+def denied_calls(tasks: list[Task[Entry]], host: UndoHost) -> list[UndoneStep]:
     """The steps whose compensating calls a rule denies."""
     refused: list[UndoneStep] = []
     for task in tasks:

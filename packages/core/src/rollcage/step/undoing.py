@@ -80,13 +80,13 @@ def undo_steps(request: UndoRequest, setting: Setting, host: UndoHost) -> Flow:
     return Returned(report)
 
 
-def _plan(request: UndoRequest, tasks: list[Task]) -> UndoPlan:
+def _plan(request: UndoRequest, tasks: list[Task[Entry]]) -> UndoPlan:
     steps = tuple(task.planned() for task in tasks)
     return UndoPlan(run=request.run, to=request.to, steps=steps)
 
 
 def _check_expected(
-    request: UndoRequest, tasks: list[Task], lineage: Lineage, setting: Setting
+    request: UndoRequest, tasks: list[Task[Entry]], lineage: Lineage, setting: Setting
 ) -> None:
     """Refuse an undo that differs from the plan that was seen; the run is locked, so it stays so.
 
@@ -108,7 +108,11 @@ def _check_expected(
 
 
 def _carried_out(
-    tasks: list[Task], lineage: Lineage, request: UndoRequest, setting: Setting, host: UndoHost
+    tasks: list[Task[Entry]],
+    lineage: Lineage,
+    request: UndoRequest,
+    setting: Setting,
+    host: UndoHost,
 ) -> Generator[Request, Any, list[UndoneStep]]:
     """Undo one step after the other, up to the first that fails."""
     yield BeginUndo(undo_paths(lineage.entries))
@@ -175,7 +179,9 @@ def undo_orphans(
 # --- one step ------------------------------------------------------------------------------------
 
 
-def _undone(task: Task, setting: Setting, host: UndoHost) -> Generator[Request, Any, UndoneStep]:
+def _undone(
+    task: Task[Entry], setting: Setting, host: UndoHost
+) -> Generator[Request, Any, UndoneStep]:
     """Undo one step, and check whether that worked."""
     if task.state == "nothing":
         if not (yield from _is_there_still(task, setting)):
@@ -215,7 +221,7 @@ def _undone(task: Task, setting: Setting, host: UndoHost) -> Generator[Request, 
     return task.ended("verified", task.reason)
 
 
-def _is_there_still(task: Task, setting: Setting) -> Generator[Request, Any, bool]:
+def _is_there_still(task: Task[Entry], setting: Setting) -> Generator[Request, Any, bool]:
     """Whether the state that a step left is still there, though it should be gone by now.
 
     That happens if its tool observes different things under one name.
@@ -229,7 +235,9 @@ def _is_there_still(task: Task, setting: Setting) -> Generator[Request, Any, boo
     return bool(differing(task.was, now))
 
 
-def _changed_meanwhile(task: Task, setting: Setting) -> Generator[Request, Any, UndoneStep | None]:
+def _changed_meanwhile(
+    task: Task[Entry], setting: Setting
+) -> Generator[Request, Any, UndoneStep | None]:
     """Check again, right before: the later steps are undone by now."""
     assert task.was is not None
     try:

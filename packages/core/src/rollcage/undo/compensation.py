@@ -26,6 +26,7 @@ from rollcage.values.hiding import STAND_IN, Seal, hidden
 __all__ = [
     "Captured",
     "Compensation",
+    "Declarations",
     "DidNotHappen",
     "Digests",
     "Happened",
@@ -106,7 +107,9 @@ class Tool(NamedTuple):
 ToolSource = Callable[..., Any] | Contract
 """A function declared with `@rollcage.tool`, or the contract of a framework's tool."""
 
-declared_tools: Final[dict[str, dict[str, weakref.ref[Callable[..., Any]]]]] = {}
+Declarations = dict[str, dict[str, weakref.ref[Callable[..., Any]]]]
+
+declared_tools: Final[Declarations] = {}
 """Every function of this process that was declared with `@rollcage.tool`: by its tool's name, then
 by its place in the source, so that declaring it again replaces it."""
 
@@ -115,6 +118,7 @@ class KnownTools:
     """The tools that plans can name: those given, or else all that this process declared.
 
     Args:
+        declared: the tools that this process declared, if not those of `@rollcage.tool`.
         tools: functions declared with `@rollcage.tool`, or contracts; the keys of a mapping are
             additional names of them. If `...` is among them, all that this process declared can be
             named as well: of a tool of the same name and version, the one that is given counts.
@@ -124,8 +128,11 @@ class KnownTools:
     """
 
     def __init__(
-        self, tools: Mapping[str, ToolSource] | Iterable[ToolSource | EllipsisType] | None = None
+        self,
+        tools: Mapping[str, ToolSource] | Iterable[ToolSource | EllipsisType] | None = None,
+        declared: Declarations | None = None,
     ) -> None:
+        self._declared = declared_tools if declared is None else declared
         self._own: dict[str, list[Tool]] = {}
         self._alone = tools is not None
         if isinstance(tools, Mapping):
@@ -158,7 +165,7 @@ class KnownTools:
         """
         found = self._own.get(name, [])
         if not self._alone and not any(_fits(each, version, callable_) for each in found):
-            alive = [made() for made in declared_tools.get(name, {}).values()]
+            alive = [made() for made in self._declared.get(name, {}).values()]
             found = [*found, *(_tool_of(each) for each in alive if each is not None)]
         fitting = [each for each in found if _fits(each, version, callable_)]
         if len(fitting) == 1:

@@ -21,11 +21,14 @@ __all__ = [
     "UndoneStep",
 ]  # fmt: skip
 
-UndoStatus = Literal["verified", "compensated", "conflict", "irreversible", "unknown", "failed"]
+UndoStatus = Literal[
+    "verified", "compensated", "accepted", "conflict", "irreversible", "unknown", "failed"
+]
 """The result of undoing a step.
 
 `verified`: the observed state is the one before the step again; `compensated`: the compensating
-calls were made, but their effect is not observed; `conflict`: somebody else has changed the state
+calls were made, but their effect is not observed; `accepted`: somebody has put right by hand what
+it did, or accepts it as it is; `conflict`: somebody else has changed the state
 since, so nothing was undone; `irreversible`: its tool declares no undo; `unknown`: its own outcome
 is unknown; `failed`: a compensating call failed, or did not restore the state.
 """
@@ -36,7 +39,7 @@ TaskState = Literal["reversible", "nothing", "conflict", "irreversible", "unknow
 InDoubt = Literal["list", "restore"]
 """What an undo does with a step whose outcome is unknown."""
 
-_DONE: Final = ("verified", "compensated")
+_DONE: Final = ("verified", "compensated", "accepted")
 _MOST_LINES: Final = 20  # of a report's text: an error with it stays readable
 
 

@@ -100,7 +100,7 @@ def _stands_for_its_calls(entry: Entry) -> bool:
     return known and entry.effect == "write" and bool((entry.undo or {}).get("reversible"))
 
 
-def without_calls(tasks: Sequence[Task], entries: Iterable[Entry]) -> list[Task]:
+def without_calls(tasks: Sequence[Task[Entry]], entries: Iterable[Entry]) -> list[Task[Entry]]:
     """Leave out calls from the body of a step that a probe found to have happened.
 
     The plan of that step covers them.

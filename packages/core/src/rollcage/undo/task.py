@@ -3,19 +3,50 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
 from rollcage.contract.contract import Contract
-from rollcage.replay.path import Entry
-from rollcage.replay.steps import Origin
 from rollcage.undo.compensation import Digests, PlannedCall, Tool
 from rollcage.undo.report import PlannedStep, TaskState, UndoneStep, UndoStatus
 
-__all__ = ["Task"]
+__all__ = ["Task", "Undoable"]
+
+
+class Undoable(Protocol):
+    """A step to undo, as it is recorded."""
+
+    @property
+    def run(self) -> str:
+        """The run in which it was performed."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """Its number there."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        ...
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """Its canonical arguments."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """How it ended: `ok`, `error` or `unknown`."""
+        ...
+
+
+E = TypeVar("E", bound=Undoable)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
-class Task:
+class Task(Generic[E]):
     """A step to undo, and what is known of it.
 
     Attributes:
@@ -30,7 +61,7 @@ class Task:
             of these steps has to be undone.
     """
 
-    entry: Entry
+    entry: E
     contract: Contract | None = None
     values: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     plan: tuple[PlannedCall, ...] | None = None
@@ -49,7 +80,7 @@ class Task:
     differs: dict[str, list[str]] = dataclasses.field(default_factory=dict[str, list[str]])
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> tuple[str, int]:
         """Where it was performed: run and step."""
         return self.entry.run, self.entry.step
 

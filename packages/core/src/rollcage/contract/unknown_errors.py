@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, cast
 
-__all__ = ["leaves_unknown"]
+__all__ = ["certainty", "leaves_unknown"]
 
 Certainty = Literal["unknown", "not_sent", "depends"]
 """What an error's type says: the outcome is unknown; nothing was sent; or the error that it is
@@ -176,7 +176,17 @@ def leaves_unknown(error: BaseException, more: tuple[type[BaseException], ...] =
         error: what a write has raised.
         more: types that say so, too (a contract's `unknown_on`).
     """
-    return _look(error, more, set(), connecting=False) == "unknown"
+    return certainty(error, more) == "unknown"
+
+
+def certainty(error: BaseException, more: tuple[type[BaseException], ...] = ()) -> Certainty | None:
+    """Return what an error says of a request: `unknown`, `not_sent`, or None for nothing.
+
+    Args:
+        error: what a write has raised.
+        more: types that say `unknown`, too (a contract's `unknown_on`).
+    """
+    return _look(error, more, set(), connecting=False)
 
 
 def _look(

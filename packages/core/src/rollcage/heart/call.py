@@ -1,0 +1,151 @@
+"""A call on its way: what is asked for, where it stands, and what is recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from rollcage.fingerprint.identity import key_digest
+
+if TYPE_CHECKING:
+    from rollcage.contract.arguments import Arguments
+    from rollcage.contract.contract import Contract
+    from rollcage.errors import Halt
+    from rollcage.gate.verdict import Verdict
+    from rollcage.heart.attempt import Attempt
+    from rollcage.heart.run import Event, Outcome, Step
+    from rollcage.heart.session import Session
+    from rollcage.heart.walk import Branch, Look, Turn
+    from rollcage.values.hiding import Seal
+
+__all__ = ["Call", "Match", "Place", "here"]
+
+
+class Place(NamedTuple):
+    """Where calls are made.
+
+    Attributes:
+        attempt: the attempt that they are made in.
+        session: the session that makes them: the attempt's, or one inside of it.
+        branch: the branch in which they stand.
+        turn: the turn that they are of, if it was stated.
+        slot: the place in it of the next one, if it was stated.
+        around: the call whose body makes them.
+        agent: the name of the agent, if a framework provides it.
+        call_id: a framework's id of the next call.
+    """
+
+    attempt: Attempt
+    session: Session
+    branch: str = ""
+    turn: Turn | None = None
+    slot: int | None = None
+    around: Call | None = None
+    agent: str = ""
+    call_id: str = ""
+
+
+here: Final[ContextVar[Place | None]] = ContextVar("rollcage.heart.here", default=None)
+"""Where calls of this context are made; None outside of every session."""
+
+
+class Match(NamedTuple):
+    """What is recorded of a call.
+
+    Attributes:
+        kind: `hit`: a step answers it; `again`: a step has its place, and it runs there; `new`.
+        step: the step.
+        look: where it would stand; None for pure and model calls.
+        refusal: why it can't go on like this, unless a stage finds a way.
+        ahead: recorded steps that it would leave behind.
+        asks: what an approver has to be asked before it may run: it may have happened already.
+    """
+
+    kind: Literal["hit", "again", "new"]
+    step: Step | None
+    look: Look | None
+    refusal: Halt | None = None
+    ahead: tuple[Step, ...] = ()
+    asks: Verdict | None = None
+
+
+class Call:
+    """A call that arrived. Its turn, slot and branch are its own from then on.
+
+    Attributes:
+        attempt: the attempt in which it is made.
+        session: the session that makes it.
+        contract: what is declared of the tool or model.
+        kind: `tool` or `model`.
+        effect: as declared; `model` for a model's.
+        values: the arguments as the body receives them.
+        arguments: the canonical ones, as the log shows them.
+        data: these in bytes.
+        key: what is asked for: it stays, whatever a stage puts in the place of the arguments.
+        body: what runs.
+        hooks: the methods of the stages that it concerns.
+        is_async: whether the session awaits.
+        place: where it is made.
+        slot: its place in its turn; -1 until it has arrived.
+        verdict: what the guards decided, if anything but to allow it.
+        granted: the verdict to ask that was answered with yes.
+        supplied: the outcome that a stage gives in the place of the body's.
+        kept: what stages keep with it between rounds.
+        waiting: the number of the step that was recorded for it while it waits.
+        is_prepared: whether something is done now before it may begin.
+        claim: the recorded step that it will use up, while something has to be done before.
+        recorded: the step that answered it.
+        event: the line with which it began.
+        is_edited: whether a fork has put other arguments in the place of those asked for.
+        cut: whether its caller has been cut off while its body runs in a thread.
+    """
+
+    branch: Branch
+    turn: Turn
+    event: Event
+    slot = -1
+    waiting = 0
+    is_on_record = is_prepared = is_edited = cut = False
+    verdict: Verdict | None = None
+    granted: Verdict | None = None
+    supplied: Outcome | None = None
+    kept: dict[str, Any] | None = None
+    recorded: Step | None = None
+    claim: Step | None = None
+    rank: int | None = None
+
+    def __init__(
+        self,
+        place: Place,
+        contract: Contract,
+        bound: Arguments,
+        body: Callable[..., Any],
+        kind: Literal["tool", "model"],
+        *,
+        is_async: bool,
+    ) -> None:
+        self.attempt, self.session, self.place = place.attempt, place.session, place
+        self.contract, self.body, self.kind, self.is_async = contract, body, kind, is_async
+        self.hooks = place.attempt.hooks_of(contract)
+        self.values, self.arguments, self.data = bound.values, bound.canonical, bound.digest_input
+        self.key = key_digest(kind, contract.name, contract.version, self.data).hex()
+        self.effect: str = contract.effect if kind == "tool" else "model"
+
+    def edit(self, arguments: Mapping[str, Any], seal: Seal) -> None:
+        """Put other arguments in the place of those that were asked for.
+
+        The call keeps its key, by which a resume finds it.
+        """
+        bound = self.contract.bind(arguments, seal)
+        self.values, self.arguments, self.data = bound.values, bound.canonical, bound.digest_input
+
+    def keep(self, name: str, value: Any) -> None:
+        """Keep something with the call for the next round."""
+        if self.kept is None:
+            self.kept = {}
+        self.kept[name] = value
+
+    def __str__(self) -> str:
+        shown = self.data.decode("utf-8", "replace")
+        return f"{self.contract.name}({shown if len(shown) <= 200 else shown[:200] + '…'})"

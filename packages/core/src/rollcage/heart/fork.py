@@ -1,0 +1,92 @@
+"""A fork: a recorded run in which one step is another, to see what would have come of it.
+
+Its log is a copy of the run's, two lines, and an attempt. `forked` makes all steps so far
+*borrowed*: they answer, but are not this run's to take back. `changed` puts another outcome, or
+other arguments, in the place of those of one step, and reopens the calls around it.
+
+A dry fork ends before its first new write, also when it is resumed. A live one writes: with keys,
+claims and undo of its own. A fork of a fork is the same. A run that goes on from another one
+(`source=`) is a live fork of which nothing was changed, and which is the newest of its job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rollcage.errors import SessionError
+from rollcage.heart.log import FORMAT
+
+if TYPE_CHECKING:
+    from rollcage.heart.run import Event, Run
+
+__all__ = ["Fork", "copied_lines", "forked_lines"]
+
+
+class Fork(NamedTuple):
+    """A recorded run in which one step is another: a what-if.
+
+    Attributes:
+        run: the run.
+        step: the step that is another; 0: none is.
+        change: what it is, as the log has it: `{"outcome": {"status": "ok", "value": …}}`, which is
+            given without its body; or `{"args": {…}}`, all of them: where the program asks for the
+            step, it is performed with these.
+        live: whether the fork may write; otherwise it ends before the first new write.
+    """
+
+    run: str
+    step: int = 0
+    change: Mapping[str, Any] = {}
+    live: bool = False
+
+
+def copied_lines(events: list[Event], run: str, name: str) -> list[Event]:
+    """Return the lines of a run for the log of another one.
+
+    The first says that it is a copy, so that one that was cut off is not taken for the run itself.
+    """
+    source = events[0]
+    first: Event = {"event": "run", "format": FORMAT, "run": run, "name": name}
+    first.update((field, source[field]) for field in ("time", "input", "actor") if field in source)
+    first["copied"] = source["run"]
+    rest = [{field: each[field] for field in each if field != "hash"} for each in events[1:]]
+    return [first, *rest]
+
+
+def forked_lines(found: Run, fork: Fork | None, source: str, run: str, name: str) -> list[Event]:
+    """Return the lines with which a fork of a run begins; without a fork, it goes on from that run.
+
+    Raises:
+        SessionError: there is no such step to change, or it can't be changed like this.
+    """
+    forked: Event = {"event": "forked", "run": run, "name": name, "from": source}
+    if fork is None:
+        return [{**forked, "continues": True}]
+    if not fork.live:
+        forked["dry"] = True
+    if not fork.step:
+        if fork.change:
+            raise SessionError("a fork names the step that it changes")
+        return [forked]
+    where = f"step {fork.step} of run {source}"
+    step = found.steps.get(fork.step)
+    if step is None:
+        raise SessionError(f"run {source} has no step {fork.step} to change")
+    if step.gone or step.rolled:
+        by = f": step {step.replacement} ran it again" if step.replacement else f" ({step.gone})"
+        raise SessionError(f"{where} does not hold any more{by if step.gone else ' (rolled back)'}")
+    if step.effect == "branch" or step.branch[:1] == "-":
+        raise SessionError(f"{where} is no call of the program: it can't be changed")
+    if set(fork.change) == {"outcome"}:
+        outcome = fork.change["outcome"]
+        needs = {"ok": "value", "error": "error"}.get(outcome.get("status", ""), "")
+        if needs not in outcome:
+            raise SessionError(
+                f"an outcome is ok with a value or an error with an error: {outcome}"
+            )
+    elif set(fork.change) != {"args"}:
+        raise SessionError(
+            f"a fork changes either the outcome or the args of a step: not {sorted(fork.change)}"
+        )
+    return [forked, {"event": "changed", "step": fork.step, **fork.change}]

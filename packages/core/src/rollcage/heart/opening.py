@@ -1,0 +1,231 @@
+"""How a session gets its run: found by its name, read, and continued or begun."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from rollcage.errors import (
+    RollcageError,
+    RunAbandoned,
+    RunInUse,
+    RunNotFound,
+    SessionError,
+)
+from rollcage.fingerprint.identity import jcs, uuid7
+from rollcage.heart.fork import copied_lines, forked_lines
+from rollcage.heart.log import FORMAT, Chain, checked, parse
+from rollcage.heart.run import Run, fold_lines
+from rollcage.values.codec import encode
+
+if TYPE_CHECKING:
+    from rollcage.heart.run import Event, Fold
+    from rollcage.heart.session import Session
+    from rollcage.heart.store import Store
+
+__all__ = ["Opened", "abandon", "job_key", "newest", "open_run"]
+
+
+class Opened(NamedTuple):
+    """A run that was read, and the log that it goes on in; None if nothing may be written."""
+
+    run: Run
+    log: Chain | None
+
+
+def job_key(name: str, given: Any) -> str:
+    """Return the key of a job's pointer: its name, and its input if it has one.
+
+    Raises:
+        Unencodable: the input holds a value without an encoding.
+    """
+    if given is None:
+        return name
+    digest = sha256(jcs(encode(given, str, path="input"))).hexdigest()
+    return f"{name}\n{digest}"
+
+
+def newest(store: Store, key: str) -> str | None:
+    """Return the newest run of a job; None if it has none.
+
+    Raises:
+        RunAbandoned: its newest run was set aside: `replay="off"` begins another one.
+    """
+    data = store.get("names", key)
+    return None if data is None else data.decode()
+
+
+def _whole(run: Run) -> Run:
+    """Refuse a copy that was cut off.
+
+    Raises:
+        SessionError: make it again.
+    """
+    if run.copied:
+        raise SessionError(
+            f"run {run.id} is a copy of run {run.copied} that was cut off before its end, so "
+            f"nothing was done in it: make it again"
+        )
+    return run
+
+
+def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
+    """Find the run that a session is an attempt at, read it, and write the attempt's first line.
+
+    Raises:
+        RunInUse: somebody else is at it.
+        RunNotFound: it has to be there, and is not.
+        StoreError: it can't be read or written.
+    """
+    store, replay, options = session.store, session.replay, session.options
+    key = job_key(session.name, session.input)
+    seen = store.get("names", key)
+    known = session.run if session.run is not None else None if seen is None else seen.decode()
+    if replay in ("offline", "verify"):
+        read = session.source or known
+        if read is None:
+            raise RunNotFound(f"no run of {session.name!r} is in the store")
+        events = checked(store.read(read), f"run {read}")
+        return Opened(_whole(fold_lines(events, f"run {read}", folds)), None)
+    starts = session.source is not None and not _goes_on(session, store, known)
+    if session.fork is not None or starts:
+        return _copied(session, store, folds, key, seen)
+    if replay == "off":
+        known = None
+    elif replay == "resume" and known is None:
+        raise RunNotFound(f"no run of {session.name!r} is in the store: there is nothing to resume")
+    if known is not None and session.run is None and replay == "auto" and _ended_ok(store, known):
+        known = None
+    if known is not None:
+        log = Chain(store.open(known, take=options.take))
+        try:
+            opened = Opened(_whole(fold_lines(log.events(), log.log.where, folds)), log)
+            if opened.run.status == "abandoned" and session.run is None:
+                raise RunAbandoned(
+                    f"run {known} was set aside, so nothing resumes it: begin another one with "
+                    f'replay="off"'
+                )
+            if replay == "auto" and session.run is None and opened.run.status == "ok":
+                log.close()  # another session ended it since the look at its last line
+                known = None
+            else:
+                _attempt(session, opened)
+                return opened
+        except BaseException:
+            _close(log)
+            raise
+    return _new(session, store, folds, key, seen)
+
+
+def _ended_ok(store: Store, run: str) -> bool:
+    """Whether a run's last line says that it ended well: then nothing else of it is read."""
+    last = store.read(run, -1)
+    if not last:
+        return False
+    event = orjson.loads(last[-1])
+    return isinstance(event, dict) and event.get("event") == "ended" and event["status"] == "ok"
+
+
+def _new(
+    session: Session, store: Store, folds: dict[str, list[Fold]], key: str, seen: bytes | None
+) -> Opened:
+    """Begin a run, and have the job's pointer name it."""
+    run = _run_id(session)
+    log = Chain(store.open(run))
+    try:
+        opened = Opened(Run(folds), log)
+        begins: Event = {
+            "event": "run", "format": FORMAT, "run": run, "name": session.name,
+            "time": session.options.clock.wall() // 1000,
+        }  # fmt: skip
+        if session.input is not None:
+            begins["input"] = encode(session.input, session.seal, path="input")
+        if session.actor:
+            begins["actor"] = session.actor
+        log.append(begins)
+        opened.run.apply(begins)
+        _attempt(session, opened)
+        if not store.swap("names", key, seen, run.encode()):
+            raise RunInUse(
+                f"another session of {session.name!r} has begun at the same moment: start this one "
+                f"again"
+            )
+    except BaseException:
+        _close(log)
+        raise
+    return opened
+
+
+def _copied(
+    session: Session, store: Store, folds: dict[str, list[Fold]], key: str, seen: bytes | None
+) -> Opened:
+    """Begin a run with a copy of another one's lines: its steps answer, and stay the other's."""
+    fork = session.fork
+    source = session.source if fork is None else fork.run
+    assert source is not None
+    where = f"run {source}"
+    run = _run_id(session)
+    copied = copied_lines(parse(store.read(source), where), run, session.name)
+    opened = Opened(fold_lines(copied, where, folds), Chain(store.open(run)))
+    assert opened.log is not None
+    try:
+        lines = forked_lines(opened.run, fork, source, run, session.name)
+        for line in copied:
+            opened.log.append(line)
+        for line in lines:
+            opened.log.append(line)
+            opened.run.apply(line)
+        _attempt(session, opened)
+        if fork is None and not store.swap("names", key, seen, run.encode()):
+            raise RunInUse(f"another session of {session.name!r} has begun: start this one again")
+    except BaseException:
+        _close(opened.log)
+        raise
+    return opened
+
+
+def _goes_on(session: Session, store: Store, known: str | None) -> bool:
+    """Whether the job's newest run is the one that goes on from `source` already."""
+    if session.source is None or known is None or session.replay == "off":
+        return False
+    lines = store.read(known)
+    return orjson.loads(lines[0]).get("copied") == session.source and not (
+        session.replay == "auto" and _ended_ok(store, known)
+    )
+
+
+def _attempt(session: Session, opened: Opened) -> None:
+    """Write the line by which the run is this attempt's."""
+    assert opened.log is not None
+    line: Event = {
+        "event": "attempt", "id": os.urandom(12).hex(),
+        "time": session.options.clock.wall() // 1000,
+    }  # fmt: skip
+    opened.log.append(line)
+    opened.log.wait()
+    opened.run.apply(line)
+
+
+def _run_id(session: Session) -> str:
+    clock = session.options.clock
+    return uuid7(clock.wall() // 1_000_000, clock.random(10))
+
+
+def _close(log: Chain) -> None:
+    with contextlib.suppress(RollcageError):  # the error that is raised says more
+        log.close()
+
+
+def abandon(store: Store, run: str, append: Callable[[Chain, Run], None]) -> None:
+    """Append to a run that nobody is at, once it was read."""
+    log = Chain(store.open(run))
+    try:
+        append(log, fold_lines(log.events(), log.log.where, {}))
+        log.wait()
+    finally:
+        log.close()

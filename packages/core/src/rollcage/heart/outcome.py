@@ -1,0 +1,132 @@
+"""How a call ended, as bytes on record; and the value or the error that it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import orjson
+
+from rollcage.contract.contract import Contract
+from rollcage.contract.drift import as_error, raised
+from rollcage.contract.results import given_back, recorded
+from rollcage.contract.unknown_errors import leaves_unknown
+from rollcage.errors import Halt, NotReplayable, OutputDrift, SessionHalted, TraceCorrupt
+from rollcage.heart.run import Outcome, Step
+from rollcage.values.exceptions import decode_exception, encode_exception
+from rollcage.values.hiding import Hiding, Seal
+from rollcage.values.registered import Types
+from rollcage.values.survey import survey
+
+__all__ = ["LARGE", "failure", "given", "is_lost", "success"]
+
+LARGE: Final = 64 * 1024  # bytes from which a value is kept beside the log
+
+Keep = Callable[[bytes], dict[str, Any]]
+"""Keeps large bytes beside the log; returns what refers to them."""
+
+
+def success(contract: Contract, value: Any, seal: Seal, types: Types, **more: Any) -> Outcome:
+    """Return the outcome of a call that gave a value. `more`: further fields of it."""
+    outcome: dict[str, Any] = {"status": "ok", "value": value}
+    if contract.promise is not None and "cut" not in more:
+        drift = contract.promise.broken_by(value, seal)
+        if drift is not None:
+            outcome["drift"] = drift.as_data()
+    if more:
+        outcome.update(more)
+    hides = isinstance(seal, Hiding) and not seal.idle
+    try:
+        if not hides and survey(value):
+            return Outcome("ok", orjson.dumps(outcome))
+    except (TypeError, RecursionError):  # a lone surrogate, or too deep for JSON: encoded below
+        pass
+    outcome.update(recorded(contract, value, seal, types))
+    if isinstance(seal, Hiding) and not seal.idle:  # to encode it may have shown a secret first
+        kept = seal.hide(outcome["value"])
+        if kept.found:
+            flaws = filter(None, (outcome.get("lossy"), *kept.found[:5]))
+            outcome.update(value=kept.value, lossy="; ".join(flaws))
+    return Outcome("ok", orjson.dumps(outcome))
+
+
+def failure(
+    contract: Contract, error: BaseException, seal: Seal, types: Types, *, unclear: bool
+) -> Outcome:
+    """Return the outcome of a call that raised; `unclear`: nobody knows how far it got."""
+    encoded = encode_exception(error, seal, contract.known_errors, types)
+    outcome: dict[str, Any] = {"status": "error", "error": encoded}
+    if unclear:
+        outcome["unclear"] = True
+    return Outcome("error", orjson.dumps(outcome), unclear)
+
+
+def is_lost(contract: Contract, error: BaseException) -> bool:
+    """Whether nobody can tell from an error if the effect of a write happened.
+
+    It was cut off, or its answer got lost on the way: see `rollcage.contract.unknown_errors`.
+    """
+    if isinstance(error, contract.raises):
+        return False
+    if not isinstance(error, Exception) or isinstance(error, (Halt, SessionHalted)):
+        return True
+    return leaves_unknown(error, contract.unknown_on)
+
+
+def given(contract: Contract, step: Step, types: Types, fetch: Callable[[str], bytes]) -> Any:
+    """Give back what a step gave: return its value, or raise its error.
+
+    Args:
+        contract: of the call that it answers.
+        step: the recorded step.
+        types: the application's types that values come back as.
+        fetch: gets bytes that are kept beside the log, by their digest.
+
+    Raises:
+        NotReplayable: a result that can't be restored.
+        Exception: the recorded error.
+    """
+    outcome = step.result
+    if outcome["status"] == "error":
+        try:
+            error = decode_exception(outcome["error"], contract.known_errors, types)
+        except (KeyError, ValueError, TypeError) as bad:
+            raise TraceCorrupt(f"step {step.n}", 0, f"its error can't be read: {bad}") from None
+        raise error
+    drift = refused(contract, outcome)
+    if drift is not None:
+        raise drift
+    if "lossy" in outcome:
+        raise NotReplayable(
+            f"step {step.n} ({step.name}) was performed, but its result can't be given back: "
+            f"{outcome['lossy']}. Put its result on record: "
+            f"rollcage resolve RUN {step.n} --happened --result JSON"
+        )
+    try:
+        encoded = outcome["value"]
+        if type(encoded) is dict and encoded.get("$rollcage") == "blob":
+            encoded = orjson.loads(fetch(encoded["sha256"]))
+        if contract.streams and not isinstance(encoded, list):
+            raise NotReplayable(f"step {step.n} ({step.name}) is a stream: its result is a list")
+        if survey(encoded):
+            return encoded
+        return given_back(contract, outcome, encoded, types)
+    except NotReplayable:
+        raise
+    except Exception as error:
+        raise NotReplayable(
+            f"step {step.n} ({step.name}) can't be given back: {type(error).__name__}: {error}"
+        ) from error
+
+
+def refused(contract: Contract, outcome: dict[str, Any]) -> OutputDrift | None:
+    """Return the error of an output that breaks its contract; None if it is passed on."""
+    drift = raised(outcome) if "drift" in outcome else None
+    if drift is None:
+        return None
+    return as_error(contract.name, drift, performed=contract.effect == "write")
+
+
+def lossy(outcomes: Iterable[bytes]) -> bool:
+    """Whether one of these outcomes can't be given back."""
+    return any(b'"lossy":' in data and "lossy" in orjson.loads(data) for data in outcomes)

@@ -1,0 +1,98 @@
+"""What somebody says of a run from outside: what became of a step, or that it is set aside."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from rollcage.errors import SessionError, StepNotFound, StepNotUnknown
+from rollcage.heart.log import Chain
+from rollcage.heart.run import Event, Run, fold_lines
+from rollcage.heart.store import Store, open_store
+from rollcage.values.codec import encode
+
+__all__ = ["abandon_run", "resolve_step"]
+
+Where = str | os.PathLike[str] | Store
+_NOT_GIVEN: Final = object()
+
+
+def resolve_step(
+    store: Where,
+    run: str,
+    step: int,
+    *,
+    happened: bool | None = None,
+    result: Any = _NOT_GIVEN,
+    undone: bool = False,
+    by: str = "",
+) -> None:
+    """Say what became of a step: whether it happened, what it gave, or that it counts as undone.
+
+    Args:
+        store: where the run is.
+        run: its id.
+        step: its number.
+        happened: whether it did, if nobody knows.
+        result: what it gave, if that is known.
+        undone: that somebody has put right by hand what it did, or accepts it as it is: an undo
+            does nothing about it, and it keeps no program from going another way.
+        by: who says so.
+
+    Raises:
+        StepNotFound: the run has no such step.
+        StepNotUnknown: its outcome is known.
+        RunInUse: somebody is at the run.
+    """
+    if undone == (happened is not None):
+        raise SessionError("say of a step whether it happened, or that it counts as undone")
+    if result is not _NOT_GIVEN and not happened:
+        raise SessionError("a step that did not happen has no result")
+    outcome: Event | None = None
+    if happened:
+        outcome = {"status": "ok", "value": None}
+        if result is _NOT_GIVEN:
+            outcome["lossy"] = "its result is not known"
+        else:
+            outcome["value"] = encode(result, str, path="result")
+
+    def line(found: Run) -> Event:
+        recorded = found.steps.get(step)
+        if recorded is None:
+            raise StepNotFound(f"run {run} has no step {step}; it has {len(found.steps)}")
+        if undone:
+            return {"event": "accepted", "step": step, "by": by}
+        is_lossy = b'"lossy":' in (recorded.outcome or b"") and "lossy" in recorded.result
+        adds = is_lossy and result is not _NOT_GIVEN  # it happened, and its result is known by now
+        if recorded.status != "unknown" and not recorded.unclear and not adds:
+            raise StepNotUnknown(
+                f"step {step} ({recorded.name}) of run {run} is {recorded.status}: there is "
+                f"nothing to resolve"
+            )
+        return {"event": "outcome", "step": step, "outcome": outcome, "by": by}
+
+    _append(open_store(store), run, line)
+
+
+def abandon_run(store: Where, run: str, *, reason: str = "", by: str = "") -> None:
+    """Set a run aside: no session resumes it.
+
+    Raises:
+        RunInUse: somebody is at it.
+    """
+    _append(
+        open_store(store),
+        run,
+        lambda _: {"event": "ended", "status": "abandoned", "reason": reason, "by": by},
+    )
+
+
+def _append(store: Store, run: str, line: Any) -> None:
+    store.read(run, -1)  # a run that is not there is not made
+    log = Chain(store.open(run))
+    try:
+        found = fold_lines(log.events(), log.log.where, {})
+        log.append(line(found))
+        log.wait()
+    finally:
+        log.close()

@@ -1,0 +1,789 @@
+"""A run is the fold of its log: `Run.apply` is the only place where a line changes anything.
+
+A line has the same effect whether it was read or has just been written, so a live run and one that
+was read are the same object.
+
+**Steps stand at positions.** A branch is a row of positions. A write stands at one of them; the
+writes that were issued together share it (a batch). A read holds over an interval of positions,
+`start` to `until`: from where its turn began to where the world moved on. Pure and model steps
+stand nowhere. A block (`branch`, a transaction, a session inside of a session) is a step of the
+branch around it, and its own calls stand in a branch that is named for the step's fingerprint; the
+calls of a tool's body do, too.
+
+**A step holds** until a later line says otherwise: it was run `again`, `left` behind by another
+program, or `undone`. What holds answers calls.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+from sys import intern
+from typing import Any, Final, Literal, NamedTuple
+
+import orjson
+
+from rollcage.errors import TraceCorrupt
+from rollcage.fingerprint.identity import idempotency_key, link
+
+__all__ = ["CHANGES", "Level", "Lineage", "Outcome", "Run", "Step", "fold_lines", "spans_of"]
+
+CHANGES: Final = frozenset({"write", "scope", "branch"})
+"""The effects that advance the world: a scope and a block do by what is done inside of them."""
+
+_FIELDS: Final = 13  # of the line of a step that has nothing else
+_UNDO: Final = ("args", "before", "plan", "reversible", "version")
+
+Event = dict[str, Any]
+Fold = Callable[[Event], None]
+
+
+class Outcome(NamedTuple):
+    """How a step ended: its status, its bytes as recorded, and whether they leave it unclear."""
+
+    status: str
+    data: bytes
+    unclear: bool = False
+
+    @classmethod
+    def of(cls, recorded: Event) -> Outcome:
+        """The outcome that a line has."""
+        return cls(recorded["status"], orjson.dumps(recorded), "unclear" in recorded)
+
+
+class Step:
+    """A recorded call at its place.
+
+    Attributes:
+        n: its number in the run.
+        start: the first position at which it holds; of a write, where its turn began.
+        pos: the position at which it was recorded.
+        until: the last position at which it holds, if it is a read.
+        slot: its place in its turn; `declared` if the caller named it.
+        after: the steps of the branches that this block comes after.
+        beyond: ranges of steps that lay ahead when this block was opened: they come after it.
+        rank: of a model call, how many calls of its key its branch had made before it.
+        status: `waiting` (it has a place but has not begun), `unknown`, `ok` or `error`.
+        outcome: as recorded, in bytes, so that nobody can change it; None if there is none.
+        taken: whether this attempt has used it up.
+        given: whether this attempt was given its outcome.
+        gone: why it holds no longer: `again`, `left`, `moved` or `undone`; empty if it holds.
+        replacement: the step that ran it again.
+        back: how well an undo took it back; empty if none tried.
+        rolled: whether its effect was taken back with the transaction around it.
+        borrowed: whether it is a step of the run that this one was forked from.
+        unclear: whether it failed and nobody knows how far it got.
+        happened: the outcome that was found out for it later, while its error stays its answer, for
+            that was acted upon; None if there is none.
+        retries: the unclear step whose effect, and whose idempotency key, it has; 0: its own.
+        claimed: whether a call that is being prepared will use it up.
+        loose: whether the call around it ended without asking for it.
+        accepted: whether somebody has put right by hand what it did, or accepts it as it is.
+        answered: whether a person has answered the call in the place of its tool.
+        compensates: whether it is a part of an undo: a compensating call, or what that calls.
+        undo: what its undo needs, as far as it is recorded: `args`, `version`, the states `before`
+            and `after` it, the `plan` that takes it back; `told`: somebody, or a probe, said that
+            it happened.
+    """
+
+    __slots__ = (
+        "accepted", "after", "answered", "back", "beyond", "borrowed", "branch", "claimed",
+        "compensates", "declared", "effect", "epoch", "fingerprint", "given", "gone", "happened",
+        "key", "loose", "n", "name", "once", "outcome", "pos", "rank", "replacement", "retries",
+        "rolled", "slot", "start", "status", "taken", "turn", "unclear", "undo", "until",
+    )  # fmt: skip
+
+    def __init__(self, event: Event) -> None:
+        self.n: int = event["step"]
+        self.name: str = intern(event["name"])
+        self.key: str = event["key"]
+        self.effect: str = intern(event["effect"])
+        self.branch: str = intern(event["branch"])
+        self.start: int = event["start"]
+        self.pos: int = event["pos"]
+        self.until = self.pos
+        self.turn: int = event["turn"]
+        self.slot: int = event["slot"]
+        self.fingerprint = bytes.fromhex(event["fingerprint"])
+        self.declared = self.answered = False
+        self.after: Sequence[int] = ()
+        self.beyond: Sequence[list[int]] = ()
+        self.rank = self.epoch = self.retries = 0
+        self.once: list[Any] | None = None
+        self.undo: Event | None = None
+        self.status = "unknown"
+        if len(event) > _FIELDS:
+            self._rare(event)
+        self.outcome: bytes | None = None
+        self.happened: bytes | None = None
+        self.taken = self.given = False
+        self.gone = self.back = ""
+        self.replacement = 0
+        self.rolled = self.borrowed = self.unclear = self.loose = self.claimed = False
+        self.accepted = False
+        self.compensates = self.branch[:1] == "-"
+
+    def _rare(self, event: Event) -> None:
+        """Read the fields that most lines do not have."""
+        get = event.get
+        self.declared, self.answered = get("declared", False), get("answered", False)
+        self.after, self.beyond = get("after", ()), get("beyond", ())
+        self.rank, self.epoch, self.retries = get("rank", 0), get("epoch", 0), get("retries", 0)
+        self.once = get("once")
+        if "waits" in event:
+            self.status = "waiting"
+        if "before" in event or "plan" in event or "reversible" in event:
+            self.undo = {name: event[name] for name in _UNDO if name in event}
+
+    @property
+    def inner(self) -> str:
+        """The branch in which the calls of its body, or of its block, stand."""
+        return "#" + self.fingerprint.hex()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call that arrives may be answered by it."""
+        return not self.claimed and not self.is_used
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it answers no call of this attempt any more."""
+        return self.taken or self.gone not in ("", "left")
+
+    @property
+    def changes(self) -> bool:
+        """Whether it advances the world; a block in which nothing was changed is like a read."""
+        if self.effect != "branch":
+            return self.effect in CHANGES
+        return self.outcome is None or self.result["value"] is not None
+
+    @property
+    def acts(self) -> bool:
+        """Whether it changed the world, or may have, and this run has to answer for it."""
+        return (
+            self.effect == "write"
+            and self.status != "waiting"
+            and not self.rolled
+            and not (self.borrowed or self.answered)
+            and not self.compensates
+            and not (self.once and self.once[0] != "mine")
+        )
+
+    @property
+    def result(self) -> Event:
+        """Its outcome, decoded anew."""
+        assert self.outcome is not None
+        decoded: Event = orjson.loads(self.outcome)
+        return decoded
+
+    @property
+    def link(self) -> bytes:
+        """What it adds to the world."""
+        return link(self.fingerprint, sha256(self.outcome or b"null").digest())
+
+
+Kind = Literal["leaf", "body", "block"]
+
+
+class Level(NamedTuple):
+    """Where a place stands in one of the branches around it."""
+
+    branch: str
+    pos: int
+    kind: Kind  # the place itself; or the step there whose body or block it is in
+    turn: int
+    step: Step | None
+
+
+Lineage = list[Level]  # the innermost branch first
+
+
+class Run:
+    """What is known of a run.
+
+    Attributes:
+        steps: every step, by number.
+        branches: by name, the steps of a branch that hold, in the order of the log.
+        anywhere: by key, the pure and model steps that hold.
+        named: by fingerprint, the last step that has it: a step and what ran it again share it.
+        status: how the last attempt ended; empty if it did not.
+        attempt: the random id of the last attempt.
+        undoing: the line of an undo that has begun and not ended.
+        backed: of that undo, the steps that were taken back, and how well.
+        rolled: by the branch of a transaction that was rolled back, its steps.
+        copied: the run that this one is a copy of, until all of its lines are there.
+        dry: whether it is a fork that must not write.
+        continues: whether it goes on from the run that it was forked from.
+        fixed: the steps of which a fork has said the outcome.
+        edits: by step, the arguments that a fork puts in the place of the recorded ones.
+        unclear: by key, the step that failed, and nobody knows how far it got; or that is known by
+            now, and nobody was given it.
+        spent: how often the compensating calls of a step returned and did not restore its state.
+    """
+
+    def __init__(self, folds: dict[str, list[Fold]] | None = None) -> None:
+        self.folds = folds or {}
+        self.id = self.name = self.status = self.attempt = ""
+        self.steps: dict[int, Step] = {}
+        self.branches: defaultdict[str, list[Step]] = defaultdict(list)
+        self.anywhere: defaultdict[str, list[Step]] = defaultdict(list)
+        self.named: dict[bytes, Step] = {}
+        self.last = self.turns = self.attempts = 0
+        self.undoing: Event | None = None
+        self.backed: dict[int, str] = {}
+        self.rolled: dict[str, list[int]] = {}
+        self.epochs: defaultdict[str, int] = defaultdict(int)
+        self.unclear: dict[str, int] = {}
+        self.spent: Counter[int] = Counter()
+        self._left: set[int] = set()  # steps that were left behind, which their turn may ask for
+        self.copied = ""
+        self.dry = self.continues = False
+        self.fixed: set[int] = set()
+        self.edits: dict[int, Event] = {}
+        self._homes: list[tuple[int, str]] = []  # of borrowed steps: up to which, of which run
+        self._live = False
+        self._untaken: dict[int, Step] | None = None
+
+    # --- lines -----------------------------------------------------------------------------------
+
+    def apply(self, event: Event, outcome: Outcome | None = None) -> None:
+        """Take a line in. `outcome`: the line's, if the caller has it in bytes already."""
+        spans = event.get("replayed")
+        if spans and self._left:
+            self._readopt(spans)
+        spans = event.get("left")
+        if spans:
+            self._leave(event, spans)
+        kind = event["event"]
+        if kind == "step":
+            self._begin(event)
+            if outcome is not None or "outcome" in event:
+                self._end(event, outcome)
+        elif kind == "outcome":
+            self._end(event, outcome)
+        else:
+            change = _CHANGES.get(kind)
+            if change is not None:
+                change(self, event)
+        folds = self.folds.get(kind)
+        if folds:
+            if outcome is not None:
+                event["outcome"] = orjson.loads(outcome.data)
+            for fold in folds:
+                fold(event)
+
+    def _run(self, event: Event) -> None:
+        self.id, self.name = event["run"], event.get("name", "")
+        self.copied = event.get("copied", "")
+
+    def _attempt(self, event: Event) -> None:
+        self.attempts += 1
+        self.attempt = event["id"]
+        self.status = ""
+
+    def _ended(self, event: Event) -> None:
+        self.status = event["status"]
+
+    def _forked(self, event: Event) -> None:
+        """What is recorded so far is another run's: it answers, and is not taken back here."""
+        self.id, self.status, self.copied = event["run"], "", ""
+        self.dry, self.continues = "dry" in event, "continues" in event
+        self._homes.append((self.last, event["from"]))
+        for step in self.steps.values():
+            step.borrowed = True
+        self._undo_ends()  # it is the other run's, too
+
+    def _changed(self, event: Event) -> None:
+        """A fork has another outcome, or other arguments, in the place of recorded ones.
+
+        The calls around it are made again. A write among them was made by another run: it has not
+        begun in this one.
+        """
+        step = self.steps[event["step"]]
+        for n in self.reopened({step.n}) - {step.n}:
+            self._reopen(self.steps[n])
+            if self.steps[n].effect == "write":
+                self.steps[n].status = "waiting"
+        if "outcome" in event:
+            outcome = Outcome.of(event["outcome"])
+            step.status, step.outcome, step.unclear = outcome.status, outcome.data, False
+            step.happened = None
+            self._is_clear(step)
+            self.fixed.add(step.n)
+        else:
+            self.edits[step.n] = event["args"]
+
+    def _undo_begins(self, event: Event) -> None:
+        """An undo begins, or goes on with the one that has not ended."""
+        self.undoing = event
+
+    def _back(self, event: Event) -> None:
+        self.backed[event["step"]] = self.steps[event["step"]].back = event["status"]
+        if event.get("spent"):
+            self.spent[event["step"]] += 1
+
+    def _undo_ends(self) -> None:
+        self.undoing, self.backed = None, {}
+
+    def _accepted(self, event: Event) -> None:
+        self.steps[event["step"]].accepted = True
+
+    def _rolled_back(self, event: Event) -> None:
+        self.rolled[event["branch"]] = event["steps"]
+        for n in event["steps"]:
+            self.steps[n].rolled = True
+            self._asked_for(n)
+        self._undo_ends()
+
+    def _undone(self, event: Event) -> None:
+        places = set(event.get("places", ()))
+        gone = [self.steps[n] for n in event["steps"] if n not in places]
+        self._drop(gone, "undone")
+        for n in event.get("reopens", ()):
+            self._reopen(self.steps[n])
+        vacated = [self.steps[n] for n in event.get("places", ())]
+        for branch in {step.branch for step in (*gone, *vacated)}:
+            self.epochs[branch] += 1
+        for step in vacated:
+            self._vacate(step)
+        if self._homes:
+            self._lend_again({step.n for step in gone})
+        self._forget_rolled()
+        self._undo_ends()
+
+    def _vacate(self, step: Step) -> None:
+        """Have an undone step wait at its place, beside others of its batch that stay."""
+        self._is_clear(step)
+        step.status, step.outcome, step.undo, step.happened = "waiting", None, None, None
+        step.taken = step.given = step.unclear = step.rolled = step.accepted = False
+        step.retries = 0
+        step.epoch = self.epoch(step.branch)
+
+    def _lend_again(self, gone: set[int]) -> None:
+        """Have the borrowed steps hold again that this run had made again, and took back."""
+        for step in self.steps.values():
+            if step.borrowed and step.gone == "again" and step.replacement in gone:
+                step.gone, step.replacement = "", 0
+                step.taken = self._live
+                step.epoch = self.epoch(step.branch)  # so that its key is another one from here on
+                self.named[step.fingerprint] = step
+                anywhere = step.effect in ("pure", "model")
+                among = self.anywhere[step.key] if anywhere else self.branches[step.branch]
+                among.append(step)
+                among.sort(key=lambda each: each.n)
+
+    def _reopen(self, step: Step) -> None:
+        """Its body is entered again; a failure stays one, and is at the frontier now."""
+        if step.status == "ok":
+            step.status, step.outcome = "unknown", None
+
+    def _forget_rolled(self) -> None:
+        self.rolled = {
+            branch: steps
+            for branch, steps in self.rolled.items()
+            if not any(self.steps[n].gone for n in steps)
+        }
+
+    def _leave(self, event: Event, spans: list[list[int]]) -> None:
+        """Recorded steps are left behind; a sibling, or a read, may still be asked for."""
+        place = event.get("branch"), event.get("pos")
+        gone = [self.steps[n] for first, last in spans for n in range(first, last + 1)]
+        self._drop(gone, "left")
+        for step in gone:
+            step.taken = not (step.effect == "read" or (step.branch, step.pos) == place)
+        self._left.update(step.n for step in gone)
+        self._forget_rolled()
+
+    def _readopt(self, spans: list[list[int]]) -> None:
+        """Steps that were left behind were asked for after all, by the turn that left them."""
+        for first, last in spans:
+            for n in range(first, last + 1):
+                if n in self._left:
+                    self._adopt(self.steps[n])
+                    self.steps[n].taken = False
+
+    def _adopt(self, step: Step) -> None:
+        step.gone = ""
+        self._left.discard(step.n)
+        self.branches[step.branch].append(step)
+
+    def _begin(self, event: Event) -> None:
+        step = Step(event)
+        again = event.get("again")
+        if again is not None:
+            before = self.steps[again]
+            before.replacement = step.n
+            step.retries = step.retries or before.retries
+            self._drop([before], "again")
+        if "from" in event:
+            self._drop([self.steps[event["from"]]], "moved")
+        owner = self.owner(step.branch)
+        if owner is not None and owner.compensates:
+            step.compensates = True
+        n, branch = step.n, self.branches[step.branch]
+        step.taken = self._live and step.status != "waiting"
+        self.last = max(self.last, n)
+        self.turns = max(self.turns, step.turn)
+        self.steps[n] = step
+        if step.retries or step.once is not None:
+            self._clears(step)
+        self.named[step.fingerprint] = step
+        if step.effect in ("pure", "model"):
+            self.anywhere[step.key].append(step)
+            return
+        if branch and (branch[-1].turn == step.turn or "during" in event):
+            self._place(step, event, branch)
+        elif "during" in event:
+            step.until = step.pos + 1
+        branch.append(step)
+
+    def _place(self, step: Step, event: Event, branch: list[Step]) -> None:
+        """The reads of a turn are concurrent with its writes, and with what runs meanwhile."""
+        changes, pos = step.effect in CHANGES, step.pos
+        for other in reversed(branch):
+            if other.turn != step.turn:
+                break
+            if changes and other.effect in ("read", "branch") and other.until == pos:
+                other.until += 1
+            reads = step.effect in ("read", "branch") and other.effect in CHANGES
+            if reads and other.pos == step.until:
+                step.until += 1
+        if "during" in event:
+            step.until = max(step.until, pos + 1)
+            for other in reversed(branch):
+                if other.pos < pos:
+                    break
+                if other.effect == "branch" and other.pos == pos and other.status == "unknown":
+                    other.until = max(other.until, pos + 1)
+
+    def _end(self, event: Event, outcome: Outcome | None) -> None:
+        step = self.steps[event["step"]]
+        if outcome is None and event["outcome"] is not None:
+            outcome = Outcome.of(event["outcome"])
+        for n in event.get("unasked", ()):
+            self.steps[n].loose = True
+        if "plan" in event or "after" in event:
+            step.undo = dict(step.undo or {})
+            step.undo.update((name, event[name]) for name in ("plan", "after") if name in event)
+        if "by" in event and outcome is not None:
+            step.undo = {**(step.undo or {}), "told": True}
+        if step.unclear:
+            step.unclear = False
+            if "acted" in event or not self.is_frontier(step):  # its error stays its answer
+                if outcome is None:
+                    self._is_clear(step)
+                else:  # the next call of its key is given this
+                    step.happened = outcome.data
+                return
+            self._is_clear(step)
+        if outcome is None:  # it did not happen: its place is kept
+            step.status, step.outcome = "waiting", None
+            return
+        step.outcome = bytes(memoryview(outcome.data))  # orjson's have 4 KiB of room behind them
+        step.status = outcome.status
+        if outcome.unclear:
+            step.unclear = True
+            self.unclear[step.key] = step.n
+
+    def _is_clear(self, step: Step) -> None:
+        if self.unclear.get(step.key) == step.n:
+            del self.unclear[step.key]
+
+    def _clears(self, step: Step) -> None:
+        """A step takes the place of an unclear one: it has its effect, or was given its outcome."""
+        n = step.retries
+        if step.once is not None and step.once[0] == self.id:
+            n = step.once[1]
+        if n:
+            self.steps[n].unclear = False
+            self._is_clear(self.steps[n])
+
+    def _drop(self, steps: Iterable[Step], why: str) -> None:
+        """Let steps answer no call any more."""
+        by_place: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        for step in steps:
+            step.gone = step.gone or why
+            step.taken = True
+            self._asked_for(step.n)
+            if why == "undone":
+                self._is_clear(step)
+            anywhere = step.effect in ("pure", "model")
+            by_place["" if anywhere else "in", step.key if anywhere else step.branch].add(step.n)
+        for (where, name), numbers in by_place.items():
+            among = self.branches[name] if where else self.anywhere[name]
+            if len(numbers) == 1:
+                for at in range(len(among) - 1, -1, -1):
+                    if among[at].n in numbers:
+                        del among[at]
+                        break
+            else:
+                among[:] = [each for each in among if each.n not in numbers]
+
+    # --- what this attempt has asked for ---------------------------------------------------------
+
+    def begin_attempt(self) -> None:
+        """Have all that follows be of the attempt that is made now."""
+        self._live = True
+
+    def take(self, step: Step) -> None:
+        """Use up a step as the answer to a call."""
+        step.taken = step.given = True
+        step.loose = False
+        if step.gone == "left":
+            self._adopt(step)
+        self._asked_for(step.n)
+
+    def replace(self, step: Step) -> None:
+        """Use up a step whose call runs again."""
+        step.taken = True
+        self._asked_for(step.n)
+
+    def release(self, step: Step) -> None:
+        """Have a step be asked for again."""
+        step.taken = step.given = False
+        if self._untaken is not None and not step.gone and not step.compensates:
+            self._untaken[step.n] = step
+
+    def _asked_for(self, n: int) -> None:
+        if self._untaken is not None:
+            self._untaken.pop(n, None)
+
+    @property
+    def untaken(self) -> dict[int, Step]:
+        """The steps that hold and that this attempt has not asked for."""
+        if self._untaken is None:
+            self._untaken = {
+                step.n: step
+                for steps in self.branches.values()
+                for step in steps
+                if not step.taken and not step.rolled and not step.compensates
+            }
+        return self._untaken
+
+    def is_consumed(self, step: Step) -> bool:
+        """Whether a call around it was answered, so that nobody will ask for it."""
+        while not step.loose:
+            owner = self.owner(step.branch)
+            if owner is None:
+                return False
+            if owner.given and owner.effect != "branch":
+                return True
+            step = owner
+        return False
+
+    # --- what is before what ---------------------------------------------------------------------
+
+    def owner(self, branch: str) -> Step | None:
+        """The step whose body or block a branch is; of several, the last that ran."""
+        if branch[:1] != "#":
+            return None
+        return self.named.get(bytes.fromhex(branch[1:]))
+
+    def lineage(self, branch: str, pos: int, turn: int = 0, step: Step | None = None) -> Lineage:
+        """Where a place stands in each branch around it, the innermost first."""
+        levels = [Level(branch, pos, "leaf", turn, step)]
+        while (owner := self.owner(branch)) is not None:
+            kind: Kind = "block" if owner.effect == "branch" else "body"
+            branch = owner.branch
+            levels.append(Level(branch, owner.pos, kind, owner.turn, owner))
+        return levels
+
+    def lineage_of(self, step: Step) -> Lineage:
+        """Where a step stands."""
+        pos = step.until if step.effect == "read" else step.pos
+        return self.lineage(step.branch, pos, step.turn, step)
+
+    def is_undoing(self, branch: str) -> bool:
+        """Whether a branch is one of an undo: of compensating calls, or of what they call."""
+        owner = self.owner(branch)
+        return branch[:1] == "-" or (owner is not None and owner.compensates)
+
+    def within(self, step: Step, branch: str) -> bool:
+        """Whether a step stands in a branch, or in one inside of it."""
+        at: Step | None = step
+        while at is not None:
+            if at.branch == branch:
+                return True
+            at = self.owner(at.branch)
+        return False
+
+    def inside(self, branch: str) -> Iterator[Step]:
+        """The steps that hold in a branch and in the branches inside of it."""
+        for step in self.branches.get(branch, ()):
+            yield step
+            yield from self.inside(step.inner)
+
+    def ahead(
+        self,
+        place: Lineage,
+        concurrent: Callable[[Level, Level, Step], bool],
+        *,
+        behind: bool = True,
+    ) -> list[Step]:
+        """The steps that a new effect at a place would leave behind.
+
+        They hold, this attempt has not asked for them, and they are not concurrent with the place:
+        at the innermost branch that both are in, they stand at another position, or `concurrent`
+        says no of the two levels there (the place's, the step's) and of the step.
+
+        Args:
+            place: where the effect would stand.
+            concurrent: decides on two levels at one position.
+            behind: whether steps at earlier positions count.
+        """
+        at = {level.branch: level for level in place}
+        found: list[Step] = []
+        untaken = self.untaken
+        for step in list(untaken.values()):
+            if self.is_consumed(step):
+                del untaken[step.n]
+                continue
+            lineage = self.lineage_of(step)
+            if any(each.step is not None and each.step.claimed for each in lineage):
+                continue
+            level = next((each for each in lineage if each.branch in at), None)
+            if level is None:
+                continue
+            here = at[level.branch]
+            if (
+                step.effect == "read"
+                and level.kind == "leaf"
+                and step.start <= here.pos < level.pos
+            ):
+                level = level._replace(pos=here.pos)  # it holds there as well
+            if level.pos < here.pos:
+                is_past_read = step.effect == "read" and level.kind == here.kind == "leaf"
+                if is_past_read or not behind:
+                    continue
+            elif level.pos == here.pos and concurrent(here, level, step):
+                continue
+            found.append(step)
+        return found
+
+    def is_frontier(self, step: Step) -> bool:
+        """Whether nothing came after a step: a failure there was not acted upon, and runs again."""
+        around = self.owner(step.branch)
+        is_ended_block = (
+            around is not None and around.effect == "branch" and around.status != "unknown"
+        )
+        if around is not None and is_ended_block and not self.is_frontier(around):
+            return False
+        among = self.branches[step.branch]
+        if step.effect in CHANGES:
+            return not any(
+                step.n in other.after
+                or (other.start if other.effect == "read" else other.pos) > step.pos
+                for other in among
+                if other is not step
+            )
+        for other in reversed(among):
+            if other.n < step.n:
+                break
+            if other.n != step.n and other.turn != step.turn and other.until >= step.pos:
+                return False
+        return True
+
+    def acted_upon(self, block: Step) -> bool:
+        """Whether something came after a block that was rolled back."""
+        return not self.is_frontier(block)
+
+    def has_beyond(self, level: Level) -> bool:
+        """Whether borrowed steps are recorded beyond a place that this attempt has not used."""
+        return bool(self._homes) and any(
+            step.borrowed and not step.taken and step.until > level.pos
+            for step in self.branches[level.branch]
+        )
+
+    def held(self) -> Iterator[Step]:
+        """The steps that hold, but for those of undos, in no order."""
+        for steps in (*self.branches.values(), *self.anywhere.values()):
+            for step in steps:
+                if not step.compensates:
+                    yield step
+
+    def body(self, step: Step) -> list[Step]:
+        """What its body, or its block, did and still holds."""
+        return list(self.inside(step.inner))
+
+    def reopened(self, gone: set[int]) -> set[int]:
+        """The calls that can't be answered once the steps in `gone` do not hold.
+
+        Those around one of them, and those among them that keep a part of their body.
+        """
+        found = {n for n in gone if any(s.n not in gone for s in self.body(self.steps[n]))}
+        for n in gone:
+            if self.steps[n].loose:  # the call around it ended without it
+                continue
+            owner = self.owner(self.steps[n].branch)
+            while owner is not None:
+                if owner.n not in gone and not owner.gone:
+                    found.add(owner.n)
+                owner = self.owner(owner.branch)
+        return found
+
+    # --- names -----------------------------------------------------------------------------------
+
+    def epoch(self, branch: str) -> int:
+        """How often a branch, or one around it, was undone."""
+        if not self.epochs:
+            return 0
+        count = self.epochs.get(branch, 0)
+        while (owner := self.owner(branch)) is not None:
+            branch = owner.branch
+            count += self.epochs.get(branch, 0)
+        return count
+
+    def idempotency_key(self, step: Step) -> str:
+        """The name of a step's effect: the same in all attempts, another one after an undo."""
+        while step.retries:
+            step = self.steps[step.retries]
+        home = self.id
+        if step.borrowed:
+            home = next(run for last, run in self._homes if step.n <= last)
+        branch = f"{step.branch}|{step.epoch}" if step.epoch else step.branch
+        return idempotency_key(home, branch, step.fingerprint.hex())
+
+
+_CHANGES: Final[dict[str, Callable[[Run, Event], None]]] = {
+    "run": Run._run,  # noqa: SLF001 - its own table
+    "attempt": Run._attempt,  # noqa: SLF001 - its own table
+    "ended": Run._ended,  # noqa: SLF001 - its own table
+    "forked": Run._forked,  # noqa: SLF001 - its own table
+    "changed": Run._changed,  # noqa: SLF001 - its own table
+    "undoing": Run._undo_begins,  # noqa: SLF001 - its own table
+    "back": Run._back,  # noqa: SLF001 - its own table
+    "accepted": Run._accepted,  # noqa: SLF001 - its own table
+    "rolled": Run._rolled_back,  # noqa: SLF001 - its own table
+    "undone": Run._undone,  # noqa: SLF001 - its own table
+}
+
+
+def fold_lines(events: Iterable[Event], where: str, folds: dict[str, list[Fold]]) -> Run:
+    """Return the run that the lines of a log make.
+
+    Raises:
+        TraceCorrupt: a line is not one of a run, or not where it stands.
+    """
+    run = Run(folds)
+    apply = run.apply
+    number = 0
+    try:
+        for number, event in enumerate(events, 1):  # noqa: B007 - the error names it
+            apply(event)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError) as error:
+        raise TraceCorrupt(
+            where, number, f"the line does not fit a run: {type(error).__name__}: {error}"
+        ) from None
+    return run
+
+
+def spans_of(numbers: Iterable[int]) -> list[list[int]]:
+    """Numbers as ranges: `[[first, last], …]`."""
+    spans: list[list[int]] = []
+    for n in sorted(numbers):
+        if spans and spans[-1][1] + 1 == n:
+            spans[-1][1] = n
+        else:
+            spans.append([n, n])
+    return spans

@@ -1,0 +1,31 @@
+"""What stands in for a secret: its HMAC under a key of the store, made when it is needed."""
+
+from __future__ import annotations
+
+import hmac
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rollcage.heart.store import Store
+
+__all__ = ["StoreSeal"]
+
+
+class StoreSeal:
+    """Turns secrets into their HMACs under the store's key."""
+
+    __slots__ = ("_key", "_store")
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._key: bytes | None = None
+
+    def __call__(self, secret: str) -> str:
+        """Return the HMAC of a secret (64 hex digits)."""
+        if self._key is None:
+            self._key = self._store.get("keys", "seal")
+            while self._key is None:
+                self._store.swap("keys", "seal", None, os.urandom(32))
+                self._key = self._store.get("keys", "seal")
+        return hmac.new(self._key, secret.encode("utf-8", "surrogatepass"), "sha256").hexdigest()

@@ -1,0 +1,796 @@
+"""The public face: `Session`, one attempt at a run, from entering to leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import unicodedata
+import weakref
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Mapping,
+)
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from rollcage.contract.contract import Contract
+from rollcage.errors import (
+    ArgumentsInvalid,
+    Halt,
+    NotReplayable,
+    RollcageError,
+    SessionError,
+    SessionHalted,
+    TraceUnwritable,
+)
+from rollcage.gate.verdict import Rule, StepView, Verdict, rule_name
+from rollcage.gate.verdict import decide as decide_by_rules
+from rollcage.heart.attempt import Attempt, Flow, Stats, adrive, at, drive
+from rollcage.heart.block import BranchHandle, Transaction, TurnHandle, open_branch, turn
+from rollcage.heart.call import Call, Place, here
+from rollcage.heart.declared import declaration, declared_tools
+from rollcage.heart.fork import Fork
+from rollcage.heart.opening import Opened, open_run
+from rollcage.heart.options import Options
+from rollcage.heart.run import CHANGES, Event, Step
+from rollcage.heart.seal import StoreSeal
+from rollcage.heart.stage import Guard, Hooks, Observer, Stage, overridden
+from rollcage.heart.stages.capture import Capture
+from rollcage.heart.stages.once import Once
+from rollcage.heart.stages.orders import Orders
+from rollcage.heart.stages.unknown import Unknown
+from rollcage.heart.store import Store, open_store
+from rollcage.heart.undo import Request, take_back, undo
+from rollcage.undo.compensation import KnownTools
+from rollcage.undo.report import InDoubt, UndoReport
+from rollcage.values.codec import encode
+from rollcage.values.registered import REGISTERED, Types
+
+if TYPE_CHECKING:
+    import os
+    from types import TracebackType
+
+    from rollcage.values.hiding import Seal
+
+__all__ = ["Fork", "Replay", "Session"]
+
+_log: Final = logging.getLogger("rollcage")
+_END: Final = object()
+
+Replay = Literal["auto", "continue", "off", "resume", "offline", "verify"]
+Kind = Literal["tool", "model"]
+
+open_sessions: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
+"""The sessions of this process that are entered, for tools that are called without one."""
+
+
+class Session:
+    """A guarded execution: one attempt at a run.
+
+    Use it as a context manager, sync or async. Every tool that is called through it, or that was
+    declared with `tool` and is called inside of it, is fingerprinted, gated, traced and, in a later
+    session of the same name, replayed. Entered inside of another session of the same store, it is
+    a branch of that one's run.
+
+    Args:
+        name: the job. Its newest run is resumed unless that ended well.
+        store: a folder (made if needed), a URL or a `Store`.
+        replay: `"auto"`; `"continue"`: the newest run is resumed even if it ended well; `"off"`
+            records a new run; `"resume"` needs a run; `"offline"` gives back what is recorded and
+            runs nothing; `"verify"` runs pure and read tools again, too.
+        source: the id of a run to start from: a copy of it answers, its effects stay its own.
+        run: the id of the run, if not the newest of the job.
+        fork: see `Fork`.
+        input: what the job works on, any value that a tool may take: another input is another job.
+        gate: what decides on each call, together: rules (see `rollcage.Rule`) and guards; deny over
+            ask over allow.
+        approver: decides where a rule asks; without one the session halts then.
+        actor: the person that the run acts for, who can't approve its calls.
+        on_divergence: what a new effect does while recorded effects lie ahead: `"halt"`; `"undo"`
+            takes them back first; `"warn"` goes on without them.
+        observers: each is notified of what became of each call.
+        stages: features that surround calls, in this order.
+        options: what few sessions set.
+
+    Raises:
+        SessionError: it can't be made like this.
+    """
+
+    finishes_undo = True  # whether one that an earlier attempt began is finished on entering
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        store: str | os.PathLike[str] | Store = "./.rollcage",
+        replay: Replay = "auto",
+        source: str | None = None,
+        run: str | None = None,
+        fork: Fork | None = None,
+        input: Any = None,  # noqa: A002 - what it is
+        gate: Iterable[Rule | Guard] = (),
+        approver: Any = None,
+        actor: str = "",
+        on_divergence: Literal["halt", "undo", "warn"] = "halt",
+        observers: Iterable[Observer] = (),
+        stages: Iterable[Stage] = (),
+        options: Options = Options(),  # noqa: B008 - immutable
+    ) -> None:
+        if not name:
+            raise SessionError("a session needs a name: it identifies the job")
+        if fork is not None and replay not in ("auto", "continue"):
+            raise SessionError(f"a fork is an attempt of its own: not with replay={replay!r}")
+        self.name = unicodedata.normalize("NFC", name)
+        self.store = open_store(store)
+        self.replay, self.source, self.run, self.fork = replay, source, run, fork
+        self.input, self.actor, self.on_divergence, self.options = (
+            input, actor, on_divergence, options,
+        )  # fmt: skip
+        self.approver = approver
+        self._brought = tuple(stages)
+        self.around: Session | None = None
+        self.observers = tuple(observers)
+        self.seal: Seal = StoreSeal(self.store)
+        self.types = Types(options.types, REGISTERED)
+        self.tools = KnownTools(options.tools, declared_tools)
+        self.session = self
+        self.run_id = ""
+        self.undone_at = -1  # the last step when it was undone
+        self.guards, self.settles = _deciders(gate)
+        self._gate = tuple(gate)
+        self._own: Attempt | None = None
+        self._attempt: Attempt | None = None
+        self._home: Place | None = None
+        self._block: AbstractContextManager[BranchHandle] | None = None
+        self._at: AbstractContextManager[Place] | None = None
+
+    # --- entering and leaving --------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if not self._join():
+            self._entered(open_run(self, self._hooks().folds))
+            try:
+                drive(self._tidy(is_async=False))
+            except BaseException:
+                self._give_up()
+                raise
+        return self
+
+    async def __aenter__(self) -> Self:
+        if not self._join():
+            hooks = self._hooks()
+            opened = await asyncio.to_thread(open_run, self, hooks.folds)
+            self._entered(opened, is_async=True)
+            try:
+                await adrive(self._tidy(is_async=True))
+            except BaseException:
+                self._give_up()
+                raise
+        return self
+
+    def _hooks(self) -> Hooks:
+        self._check_new()
+        asks: tuple[Stage, ...] = ()
+        if isinstance(self.approver, Stage):
+            asks = (self.approver,)
+        elif self.approver is not None:
+            from rollcage.heart.stages.approvals import Approvals
+
+            asks = (Approvals(self.approver),)
+        self.stages = (Orders(), *self._brought, *asks, Unknown(), Once(), Capture())
+        self.hooks = Hooks(self.stages)
+        return self.hooks
+
+    def _check_new(self) -> None:
+        if self._attempt is not None:
+            raise SessionError("a session can be entered once only; make another one")
+
+    def _join(self) -> bool:
+        """Enter as a branch of the session around this one, if there is one in the same store."""
+        around = here.get()
+        if (
+            around is None
+            or around.attempt.closed
+            or self.replay not in ("auto", "continue")
+            or self.run is not None
+            or self.source is not None
+            or self.fork is not None
+            or around.attempt.store != self.store
+        ):
+            return False
+        self._check_new()
+        if self._brought:
+            raise SessionError(
+                f"session {self.name!r} is entered inside of session {around.session.name!r}, and "
+                f"is a branch of its run: give stages to that one"
+            )
+        attempt = around.attempt
+        self.around = around.session
+        self.approver = self.approver or around.session.approver
+        self.guards = (*around.session.guards, *self.guards)
+        self.settles = (*around.session.settles, *self.settles)
+        self.seal, self.types, self.tools = attempt.seal, attempt.types, attempt.tools
+        given = None if self.input is None else encode(self.input, self.seal, path="input")
+        self._block = open_branch(around, self.name, kind="session", given=given, session=self)
+        handle = self._block.__enter__()
+        self._attempt, self._home, self.run_id = attempt, handle.place, attempt.run.id
+        return True
+
+    def _entered(self, opened: Opened, *, is_async: bool = False) -> None:
+        """Begin the attempt at the run that was opened."""
+        if is_async and opened.log is not None:
+            opened.log.queue()
+        self._own = self._attempt = attempt = Attempt(
+            self,
+            opened.run,
+            opened.log,
+            live=opened.log is not None or self.replay == "verify",
+            dry=opened.run.dry,
+            verify=self.replay == "verify",
+        )
+        self.run_id = opened.run.id
+        opened.run.begin_attempt()
+        attempt.observers.extend(each.noticed for each in self.observers)
+        self._home = Place(attempt, self)
+        self._at = at(self._home)
+        self._at.__enter__()
+        open_sessions.add(self)
+
+    def _tidy(self, *, is_async: bool) -> Flow:
+        """Prepare the stages, finish an undo that has begun, forget rolled back blocks at the end.
+
+        A block that was rolled back, and that nothing came after, is as if it had never run.
+        """
+        attempt = self._entered_attempt()
+        run = attempt.run
+        for prepared in self.hooks.opened:
+            prepared(self)
+        if not attempt.live or attempt.dry or attempt.log is None:
+            return
+        if run.undoing is not None:
+            if not self.finishes_undo:
+                return
+            yield from take_back(attempt, why="", is_async=is_async)
+            attempt.branches.clear()
+        for name in list(run.rolled):
+            block = run.owner(name)
+            if name in run.rolled and block is not None and not run.acted_upon(block):
+                held = [step.n for step in run.inside(name)]
+                line: Event = {"event": "undone", "why": "rolled back", "steps": sorted(held)}
+                attempt.write({**line, "reopens": [block.n]})
+                attempt.branches.clear()
+
+    def _give_up(self) -> None:
+        """The attempt could not begin: its log is closed, and says nothing more."""
+        open_sessions.discard(self)
+        if self._at is not None:
+            self._at.__exit__(None, None, None)
+        attempt = self._entered_attempt()
+        attempt.closed = True
+        if attempt.log is not None:
+            with contextlib.suppress(RollcageError):
+                attempt.log.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        attempt = self._entered_attempt()
+        if self._block is not None:
+            self._block.__exit__(kind, error, traceback)
+        else:
+            try:
+                drive(self._take_back_the_rest(error, is_async=False))
+            except Halt as halt:
+                attempt.halt(halt)
+            self._end(error)
+            if attempt.log is not None:
+                self._closing(attempt, error)
+        self._raise_halt(attempt, error)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        attempt = self._entered_attempt()
+        if self._block is not None:
+            self._block.__exit__(kind, error, traceback)
+        else:
+            try:
+                await adrive(self._take_back_the_rest(error, is_async=True))
+            except Halt as halt:
+                attempt.halt(halt)
+            self._end(error)
+            if attempt.log is not None:
+                await asyncio.shield(asyncio.to_thread(self._closing, attempt, error))
+        self._raise_halt(attempt, error)
+
+    def _take_back_the_rest(self, error: BaseException | None, *, is_async: bool) -> Flow:
+        """With `on_divergence="undo"`, take back what the program did not ask for."""
+        attempt = self._entered_attempt()
+        if error is not None or attempt.halted is not None or not attempt.live or attempt.dry:
+            return
+        if self.on_divergence != "undo" or attempt.log is None or self.undone_at >= 0:
+            return
+        with attempt.lock:
+            rest = [
+                step for step in attempt.run.untaken.values() if not attempt.run.is_consumed(step)
+            ]
+            refusal = attempt.leaving(rest, "the program has ended")
+        if refusal is not None:
+            raise refusal
+        if any(step.acts for step in rest):
+            yield from take_back(attempt, rest, why="divergence", is_async=is_async)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Write how the attempt ends."""
+        attempt = self._entered_attempt()
+        open_sessions.discard(self)
+        assert self._at is not None
+        self._at.__exit__(None, None, None)
+        with attempt.lock:
+            said = None
+            for closed in self.hooks.closed:
+                said = closed(self, error) or said
+            status = said or self._status(error)
+            stats = attempt.stats
+            line: Event = {
+                "event": "ended", "status": status, "calls": stats.calls, "hits": stats.hits,
+                "time": self.options.clock.wall() // 1000,
+            }  # fmt: skip
+            try:
+                if attempt.log is not None and not isinstance(attempt.halted, TraceUnwritable):
+                    attempt.write(line)
+            except Halt as halt:
+                attempt.halt(halt)
+            finally:
+                attempt.closed = True
+
+    def _status(self, error: BaseException | None) -> str:
+        attempt = self._entered_attempt()
+        if attempt.halted is not None:
+            return "halted"
+        if error is not None:
+            return "error"
+        if attempt.run.undoing is not None or self.undone_at == attempt.run.last:
+            return "undone"  # a resume goes on from what is left
+        if any(branch.running for branch in attempt.branches.values()):
+            return "halted"  # a body in a thread outlives the session
+        run = attempt.run
+        left = (
+            step
+            for step in run.untaken.values()
+            if step.effect in CHANGES and step.acts and not run.is_consumed(step)
+        )
+        return "partial" if attempt.live and any(left) else "ok"
+
+    @staticmethod
+    def _raise_halt(attempt: Attempt, error: BaseException | None) -> None:
+        """Raise what halted the session, even if the agent has swallowed or replaced it."""
+        halted = attempt.halted
+        if halted is None or halted is error:
+            return
+        if error is None:
+            raise halted
+        if isinstance(error, Exception) and not isinstance(error, Halt):
+            raise halted from error
+
+    def _closing(self, attempt: Attempt, error: BaseException | None) -> None:
+        assert attempt.log is not None
+        try:
+            attempt.log.close()
+        except Halt as halt:
+            attempt.halt(halt)
+            if error is not None:
+                _log.error("the end of run %s is not on record: %s", attempt.run.id, halt)
+
+    def _entered_attempt(self) -> Attempt:
+        if self._attempt is None:
+            raise SessionError(f"session {self.name!r} is not entered: use `with Session(...)`")
+        return self._attempt
+
+    # --- deciding --------------------------------------------------------------------------------
+
+    def policies(self) -> tuple[Rule | Guard, ...]:
+        """Return what decides on its calls: its gate, behind those of the sessions around."""
+        return self._gate if self.around is None else (*self.around.policies(), *self._gate)
+
+    def decide(self, call: Call) -> Verdict | None:
+        """Return the combined verdict of the guards on a call; None if it may run.
+
+        A guard that raises denies.
+        """
+        found: Verdict | None = None
+        for guard in self.guards:
+            try:
+                verdict = guard(call)
+            except Exception as error:  # noqa: BLE001 - whatever it raises, the call must not run
+                verdict = Verdict("deny", f"a guard failed: {type(error).__name__}", "rule_error")
+            if verdict is None or verdict.decision == "allow":
+                continue
+            if verdict.decision == "deny":
+                return verdict
+            found = found or verdict
+        return found
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        kind: Kind,
+        *,
+        is_async: bool,
+    ) -> Call:
+        """Make a call that arrives here: its arguments are bound, or refused."""
+        attempt = self._attempt or self._entered_attempt()
+        place = here.get()
+        if place is None or place.session is not self:
+            assert self._home is not None
+            place = self._home
+        try:
+            if self.options.strict or contract.strict:
+                contract.takes.check_strict(arguments)
+            bound = contract.takes.bind(arguments, self.seal)
+        except ArgumentsInvalid as error:
+            verdict = Verdict("deny", str(error), ArgumentsInvalid.code)
+            if attempt.halted is None and not attempt.closed:
+                self._refused(attempt, contract.name, kind, verdict, place)
+            raise
+        return Call(place, contract, bound, body, kind, is_async=is_async)
+
+    @staticmethod
+    def _refused(attempt: Attempt, name: str, kind: Kind, verdict: Verdict, place: Place) -> None:
+        attempt.stats.blocked += 1
+        attempt.write(
+            {
+                "event": "refused", "name": name, "kind": kind, "verdict": verdict.as_data(),
+                "branch": place.branch, "time": attempt.options.clock.wall() // 1000,
+            }
+        )  # fmt: skip
+
+    def run_call(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        *,
+        kind: Kind = "tool",
+    ) -> Any:
+        """Guard one call of a sync body; for adapters.
+
+        Raises:
+            ArgumentsInvalid: the arguments do not match the tool's schema.
+            Blocked: a guard denies it.
+            Halt: nothing goes on.
+        """
+        if _is_async(body):
+            raise SessionError(f"{contract.name} is async: use acall, in an async session")
+        call = self._call(contract, arguments, body, kind, is_async=False)
+        return drive(call.attempt.perform(call))
+
+    async def arun_call(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        *,
+        kind: Kind = "tool",
+    ) -> Any:
+        """Guard one call of an async body, or of a sync one in a thread; for adapters."""
+        call = self._call(contract, arguments, body, kind, is_async=True)
+        return await adrive(call.attempt.perform(call))
+
+    def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
+        """Call a sync tool with these arguments."""
+        body, contract = declaration(tool)
+        return self.run_call(contract, arguments, body)
+
+    async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
+        """Call an async tool, or a sync one in a thread, with these arguments."""
+        body, contract = declaration(tool)
+        return await self.arun_call(contract, arguments, body)
+
+    def stream(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        *,
+        kind: Kind = "tool",
+    ) -> Generator[Any]:
+        """Guard one call whose body gives an iterator: its chunks as they come, live or recorded.
+
+        The step's value is the list of its chunks. A consumer that stops early cuts a write off;
+        of any other step, the chunks that it took are recorded, and no more can be replayed.
+        """
+        attempt = self._entered_attempt()
+        call = self._call(contract, arguments, body, kind, is_async=False)
+        drive(attempt.admit(call))
+        if call.recorded is not None:
+            yield from drive(attempt.give_back(call, call.recorded))
+            _check_cut(attempt, call.recorded)
+            return
+        chunks: list[Any] = []
+        place = attempt.inside(call)
+        try:
+            with at(place):
+                source = iter(body(**call.values))
+            while True:
+                with at(place):
+                    chunk = next(source, _END)
+                if chunk is _END:
+                    break
+                chunks.append(chunk)
+                yield chunk
+        except BaseException as error:
+            _closed(locals().get("source"), place)
+            if isinstance(error, GeneratorExit) and call.effect not in CHANGES:
+                drive(attempt.returned(call, chunks, cut=True))
+            else:
+                drive(attempt.failed(call, error))
+            raise
+        drive(attempt.returned(call, chunks))
+
+    async def astream(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        *,
+        kind: Kind = "tool",
+    ) -> AsyncGenerator[Any]:
+        """`stream` for a body that gives an async iterator."""
+        attempt = self._entered_attempt()
+        call = self._call(contract, arguments, body, kind, is_async=True)
+        await adrive(attempt.admit(call))
+        if call.recorded is not None:
+            for chunk in await adrive(attempt.give_back(call, call.recorded)):
+                yield chunk
+            _check_cut(attempt, call.recorded)
+            return
+        chunks: list[Any] = []
+        place = attempt.inside(call)
+        source: Any = None
+        try:
+            with at(place):
+                source = aiter(body(**call.values))
+            while True:
+                with at(place):
+                    chunk = await anext(source, _END)
+                if chunk is _END:
+                    break
+                chunks.append(chunk)
+                yield chunk
+        except BaseException as error:
+            if hasattr(source, "aclose"):
+                with contextlib.suppress(Exception), at(place):
+                    await source.aclose()
+            if isinstance(error, GeneratorExit) and call.effect not in CHANGES:
+                await adrive(attempt.returned(call, chunks, cut=True))
+            else:
+                await adrive(attempt.failed(call, error))
+            raise
+        await adrive(attempt.returned(call, chunks))
+
+    # --- places ----------------------------------------------------------------------------------
+
+    def place_here(self) -> Place:
+        """Return where a call of this context would be made in this session."""
+        self._entered_attempt()
+        place = here.get()
+        if place is not None and place.session is self:
+            return place
+        assert self._home is not None
+        return self._home
+
+    def turn(
+        self, *, opens: Mapping[str, Collection[str]] | None = None
+    ) -> AbstractContextManager[TurnHandle]:
+        """Have the calls of the block be one turn: none of them depends on another.
+
+        Args:
+            opens: by name, the branches that are opened in it, with the names that each comes
+                after. A resumed run of which not all recorded branches are opened yet halts at a
+                new write in another one, which may be one of those, renamed; it does not halt if
+                they are listed here.
+        """
+        return turn(self.place_here(), opens)
+
+    def branch(
+        self, name: str, *, after: Iterable[BranchHandle] = ()
+    ) -> AbstractContextManager[BranchHandle]:
+        """Give the calls of the block a world of their own, forked here and joined at its end.
+
+        Args:
+            name: the same in each attempt.
+            after: branches of the same one whose blocks have ended, and whose effects the calls
+                inside depend on.
+
+        Raises:
+            SessionError: on entering: one that it comes after is not such a branch.
+        """
+        if not name:
+            raise SessionError("a branch needs a name, the same in each attempt")
+        return open_branch(self.place_here(), name, after=after)
+
+    def transaction(self, name: str = "transaction") -> Transaction:
+        """Take back what is done in the block if it raises; `with` or `async with`.
+
+        A rolled-back block is a failure of that block: the error is raised, and a resume that goes
+        the same way gives it back. Nested ones are undone with the one around them.
+        """
+        return Transaction(self.place_here(), name)
+
+    def place(
+        self,
+        *,
+        turn: TurnHandle | None = None,
+        slot: int | None = None,
+        agent: str = "",
+        call_id: str = "",
+    ) -> AbstractContextManager[Place]:
+        """Set the place of the next call in this context; for adapters.
+
+        Args:
+            turn: a handle of `turn`.
+            slot: the call's place in the model's message.
+            agent: the agent's name.
+            call_id: the framework's id of the call.
+        """
+        here_ = self.place_here()
+        stated = here_.turn if turn is None else turn._place.turn  # noqa: SLF001 - its own handle
+        return at(here_._replace(turn=stated, slot=slot, agent=agent, call_id=call_id))
+
+    # --- undo ------------------------------------------------------------------------------------
+
+    def undo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
+        """Take back the effects of this run, the newest first.
+
+        Everything is looked at before anything is touched: where somebody else has changed a state
+        since, nothing is.
+
+        Args:
+            to: the last step that stays; None: everything is taken back. A session that was entered
+                inside of another one takes back its own effects only.
+            in_doubt: what is done with a step of which nobody knows whether it happened: `"list"`
+                it, or `"restore"` what was before.
+
+        Raises:
+            SessionError: it can't be done from here, or a state can't be observed.
+            ToolMissing: a tool that is needed is not here; nothing was touched.
+        """
+        found: UndoReport = drive(self._undo(Request(to, in_doubt=in_doubt), is_async=False))
+        return found
+
+    async def aundo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
+        """`undo` in an async session."""
+        found: UndoReport = await adrive(self._undo(Request(to, in_doubt=in_doubt), is_async=True))
+        return found
+
+    def undo_branch(self, name: str) -> UndoReport:
+        """Take back what was done in the blocks of this name, and what came after them."""
+        found: UndoReport = drive(self._undo(Request(branch=name), is_async=False))
+        return found
+
+    async def aundo_branch(self, name: str) -> UndoReport:
+        """`undo_branch` in an async session."""
+        found: UndoReport = await adrive(self._undo(Request(branch=name), is_async=True))
+        return found
+
+    def _undo(self, request: Request, *, is_async: bool) -> Flow:
+        attempt = self._entered_attempt()
+        assert self._home is not None
+        flow = undo(attempt, request._replace(within=self._home.branch), is_async=is_async)
+        found: UndoReport = yield from flow
+        attempt.session.undone_at = attempt.run.last
+        return found
+
+    # --- state -----------------------------------------------------------------------------------
+
+    @property
+    def attempt(self) -> Attempt:
+        """The attempt that it is, or is a part of; for stages."""
+        return self._entered_attempt()
+
+    @property
+    def stats(self) -> Stats:
+        """What the attempt has done so far."""
+        return self._entered_attempt().stats
+
+    @property
+    def halted(self) -> Halt | None:
+        """The error that halted it; None if it goes on."""
+        return self._entered_attempt().halted
+
+    def halt(self, error: Halt) -> None:
+        """Let nothing more run in it; leaving it raises the error."""
+        self._entered_attempt().halt(error)
+
+    def check(self) -> None:
+        """Raise if nothing runs in it any more; for adapters.
+
+        Raises:
+            SessionHalted: it was halted.
+        """
+        halted = self.halted
+        if halted is not None:
+            raise SessionHalted(f"the session was halted: {halted}") from halted
+
+
+def _is_async(body: Callable[..., Any]) -> bool:
+    """Whether a body is a coroutine function, as quickly as most can be told."""
+    code = getattr(body, "__code__", None)
+    if code is None:
+        return inspect.iscoroutinefunction(body)
+    return bool(code.co_flags & inspect.CO_COROUTINE)
+
+
+def _deciders(
+    gate: Iterable[Rule | Guard | Stage],
+) -> tuple[tuple[Callable[[Call], Verdict | None], ...], tuple[Callable[..., Any], ...]]:
+    """What decides on calls, and what is told how they ended."""
+    deciders: list[Callable[[Call], Verdict | None]] = []
+    settles: list[Callable[..., Any]] = []
+    for each in gate:
+        if isinstance(each, (Guard, Stage)):
+            decide = overridden(each, "decide", Guard)
+            settled = overridden(each, "settled", Guard, Stage)
+            if decide is not None:
+                deciders.append(decide)
+            if settled is not None and isinstance(each, Guard) and not isinstance(each, Stage):
+                settles.append(settled)
+        elif _is_rule(each):
+            deciders.append(_by_rule(each))
+        else:
+            raise SessionError(f"{each!r} is not a guard: gate= takes rules and guards")
+    return tuple(deciders), tuple(settles)
+
+
+def _is_rule(given: object) -> bool:
+    """Whether something that was given is a function; it is not trusted to have its type."""
+    return callable(given) and not isinstance(given, type)
+
+
+def _by_rule(rule: Rule) -> Callable[[Call], Verdict | None]:
+    """A rule as something that decides on calls."""
+
+    def decide(call: Call) -> Verdict | None:
+        view = StepView(
+            kind=call.kind, contract=call.contract, args=call.values, agent=call.place.agent,
+            branch=call.place.branch, calls=call.attempt.stats.calls, data=call.arguments,
+            key=call.key,
+        )  # fmt: skip
+        verdict = decide_by_rules(view, (rule,))
+        return None if verdict.decision == "allow" else verdict
+
+    decide.__qualname__ = rule_name(rule)
+    return decide
+
+
+def _closed(source: Any, place: Place) -> None:
+    if hasattr(source, "close"):
+        with contextlib.suppress(Exception), at(place):
+            source.close()
+
+
+def _check_cut(attempt: Attempt, step: Step) -> None:
+    """Halt where a recorded stream ends that was not read to its end.
+
+    Raises:
+        NotReplayable: there may have been more of it.
+    """
+    if b'"cut":true' in (step.outcome or b""):
+        raise attempt.halt(NotReplayable("the recorded stream was not read any further than this"))

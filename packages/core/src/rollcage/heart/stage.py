@@ -1,0 +1,137 @@
+"""The seams of a session: `Stage` surrounds calls, `Guard` decides on them, `Observer` is notified.
+
+A session calls the methods that are overridden, in the order of its stages; a session without a
+stage has no part of any feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollcage.contract.contract import Contract
+    from rollcage.gate.verdict import Verdict
+    from rollcage.heart.call import Call, Match, Place
+    from rollcage.heart.run import Event, Fold, Outcome, Step
+    from rollcage.heart.session import Session
+
+__all__ = ["Body", "Guard", "Hooks", "Observer", "Stage", "Work"]
+
+Work = Generator[Callable[[], Any], Any, None]
+"""Work to be done before a call may begin: it yields functions without arguments, and is sent what
+each returned; in an async session, what an awaitable gave. It runs outside of the session's lock.
+"""
+
+Body = Callable[[], Any]
+"""A call's body with its arguments; in an async session it may return an awaitable."""
+
+
+class Stage:
+    """A feature of a session. Every method may be left out.
+
+    Attributes:
+        folds: by kind of line, a function that is told of each line, whether it was read or just
+            written. A stage keeps no other state, so that a resumed run knows what it knew.
+    """
+
+    folds: Mapping[str, Callable[[dict[str, Any]], None]] = {}
+
+    def concerns(self, contract: Contract) -> bool:  # noqa: ARG002 - of those that override it
+        """Whether the stage is asked about calls of a tool; it is called once for each contract."""
+        return True
+
+    def opened(self, session: Session) -> None:
+        """Prepare for an attempt that begins. All lines of the run were told."""
+
+    def conceal(self, event: Event) -> Event:
+        """Return a line as it may be hashed, told and written."""
+        return event
+
+    def where(self, call: Call, place: Place) -> Place | None:
+        """Return the place of a call that arrives, if a framework knows better; else None."""
+
+    def prepare(self, call: Call, match: Match) -> Work | None:
+        """Return work that has to be done before a call may begin, or None.
+
+        It changes nothing itself. After the work, the call is decided and matched anew, and each
+        stage is asked again. Raise to refuse the call.
+        """
+
+    def ready(self, call: Call) -> bool:  # noqa: ARG002 - of those that override it
+        """Return whether a call may still begin, now that its intent is on record.
+
+        If not, the intent is withdrawn, and the call is decided anew. Raise to refuse it.
+        """
+        return True
+
+    def dropped(self, call: Call) -> Work | None:
+        """Return work for a call that ends before it began: it was refused, cut off, or halted."""
+
+    def begun(self, call: Call) -> Work | None:
+        """Return work between the record of a write's intent and its body.
+
+        Raise to have it be recorded that the call did not happen.
+        """
+
+    def around(self, call: Call, body: Body) -> Body:  # noqa: ARG002 - of those that override it
+        """Return a body to run in place of this one."""
+        return body
+
+    def marks(self, call: Call) -> Event | None:
+        """Return fields of the line with which a call begins."""
+
+    def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> Event | None:
+        """Return fields of the line with which a call ends.
+
+        Args:
+            call: the call; None if nobody asked for the step, for a framework's memory holds it.
+            outcome: how it ended.
+            step: the recorded step that answered it; None if its body did.
+        """
+
+    def closed(self, session: Session, error: BaseException | None) -> str | None:
+        """Return a status for an attempt that ends, in place of `ok`; else None."""
+
+
+class Guard:
+    """Decides on calls, in every round and under the session's lock: it must be quick and pure."""
+
+    def decide(self, call: Call) -> Verdict | None:
+        """Return the verdict on a call, or None to abstain. One that raises denies."""
+
+    def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> None:
+        """Take notice of how a call ended."""
+
+
+class Observer:
+    """Is notified of what became of each call, afterwards. What it raises is logged."""
+
+    def noticed(self, call: Call | None, outcome: Outcome, step: Step | None) -> None:
+        """Take notice of a call that ended; see `Stage.settled`."""
+
+
+def overridden(each: Any, name: str, *bases: type) -> Any:
+    """Return a method that a class defines in place of its base's; None if it does not."""
+    found = getattr(type(each), name, None)
+    if found is None or any(found is getattr(base, name, None) for base in bases):
+        return None
+    return getattr(each, name)
+
+
+class Hooks:
+    """The methods that a session's stages override, by seam, in their order."""
+
+    def __init__(self, stages: tuple[Stage, ...]) -> None:
+        def of(seam: str) -> list[Callable[..., Any]]:
+            return [m for s in stages if (m := overridden(s, seam, Stage, Guard)) is not None]
+
+        self.opened, self.closed = of("opened"), of("closed")
+        self.where, self.prepare, self.around = of("where"), of("prepare"), of("around")
+        self.ready = of("ready")
+        self.begun, self.dropped = of("begun"), of("dropped")
+        self.marks, self.settled, self.conceal = of("marks"), of("settled"), of("conceal")
+        self.folds: dict[str, list[Fold]] = {}
+        for stage in stages:
+            for kind, fold in stage.folds.items():
+                self.folds.setdefault(kind, []).append(fold)

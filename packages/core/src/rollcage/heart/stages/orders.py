@@ -1,0 +1,226 @@
+"""Somebody orders from outside that a run stops, or waits.
+
+An order is a value in the store, `orders`, under the id of the run; whoever gives or lifts one
+rings the store's bell. A session looks at the bell before each body: behind the wait for a write's
+intent, which has read it by then, so that to look costs nothing; and before a body that needs no
+intent. So an order that was given before a body began is seen before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import orjson
+
+from rollcage.errors import ControlLost, RunStopped, StoreError
+from rollcage.heart.run import CHANGES
+from rollcage.heart.stage import Stage, Work
+from rollcage.heart.store import Store, open_store
+
+if TYPE_CHECKING:
+    from rollcage.heart.attempt import Attempt
+    from rollcage.heart.call import Call, Match
+    from rollcage.heart.run import Event
+    from rollcage.heart.session import Session
+
+__all__ = ["Order", "Orders", "lift_order", "order_of", "pause_run", "stop_run"]
+
+Kind = Literal["stop", "pause"]
+_OFTEN: Final = 0.01  # seconds in which hits do not look again
+_LOOK: Final = 0.1  # seconds between two looks of a run that is paused
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Order:
+    """An order to a run.
+
+    Attributes:
+        kind: `stop`: nothing runs in it any more; `pause`: its calls wait.
+        by: who gave it.
+        reason: why.
+        time: when (Unix, µs).
+    """
+
+    kind: Kind
+    by: str = ""
+    reason: str = ""
+    time: int = 0
+
+
+def stop_run(
+    store: str | os.PathLike[str] | Store, run: str, *, by: str = "", reason: str = ""
+) -> None:
+    """Stop a run: nothing runs in it, nor in a resume of it, until that is lifted.
+
+    What runs now is not interrupted. A stopped run can be undone.
+
+    Raises:
+        RunNotFound: there is no such run.
+    """
+    _give(open_store(store), run, "stop", by, reason)
+
+
+def pause_run(
+    store: str | os.PathLike[str] | Store, run: str, *, by: str = "", reason: str = ""
+) -> bool:
+    """Have the calls of a run wait until that is lifted; return whether they do.
+
+    A pause does not take the place of a stop.
+
+    Raises:
+        RunNotFound: there is no such run.
+    """
+    return _give(open_store(store), run, "pause", by, reason)
+
+
+def lift_order(
+    store: str | os.PathLike[str] | Store, run: str, *, kind: Kind | None = None
+) -> bool:
+    """Lift the order that a run has; return whether it had one.
+
+    Args:
+        store: where the run is.
+        run: its id.
+        kind: lift only an order of this kind.
+    """
+    where = open_store(store)
+    while True:
+        seen = where.get("orders", run)
+        if seen is None:
+            where.swap("orders", run, None, None)  # rings: a lift may have died before its bell
+            return False
+        if kind not in (None, _read(seen).kind):
+            return False
+        if where.swap("orders", run, seen, None):
+            return True
+
+
+def order_of(store: str | os.PathLike[str] | Store, run: str) -> Order | None:
+    """Return the order that a run has; None if it has none."""
+    seen = open_store(store).get("orders", run)
+    return None if seen is None else _read(seen)
+
+
+def _give(store: Store, run: str, kind: Kind, by: str, reason: str) -> bool:
+    store.read(run, -1)  # a run that is not there can't be stopped
+    fields = {
+        "kind": kind, "by": _writable(by), "reason": _writable(reason),
+        "time": time.time_ns() // 1000, "nonce": os.urandom(8).hex(),
+    }  # fmt: skip
+    data = orjson.dumps(fields)
+    while True:
+        seen = store.get("orders", run)
+        if kind == "pause" and seen is not None and _read(seen).kind == "stop":
+            return False
+        if store.swap("orders", run, seen, data):
+            return True
+
+
+def _read(data: bytes) -> Order:
+    """Read an order; one that can't be read is an order to stop."""
+    try:
+        fields = orjson.loads(data)
+        kind: Kind = "pause" if fields["kind"] == "pause" else "stop"
+        return Order(kind, str(fields["by"]), str(fields["reason"]), int(fields["time"]))
+    except (ValueError, TypeError, KeyError):
+        return Order("stop", reason="the order can't be read")
+
+
+def _writable(text: str) -> str:
+    """Replace what UTF-8 can't hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+class Orders(Stage):
+    """Has a run obey the orders that are given to it."""
+
+    def __init__(self) -> None:
+        self._bell: int | None = None
+        self._next = 0.0
+        self._order: Order | None = None
+        self._obeyed: Order | None = None
+
+    def opened(self, session: Session) -> None:
+        """Look whether the run has an order already."""
+        self._listen(session.attempt, session.store.bell)
+
+    def prepare(self, call: Call, match: Match) -> Work | None:
+        """Hold back a call of a run that was stopped or paused."""
+        attempt = call.attempt
+        if attempt.log is None:
+            return None
+        now = time.monotonic()
+        if match.kind == "hit":  # nothing runs: it is enough that it is looked at often
+            looks = now >= self._next
+        else:  # a write is looked at once its intent is on record
+            looks = call.effect not in CHANGES or call.verdict is not None
+        if looks:
+            self._next = now + _OFTEN
+            self._listen(attempt, attempt.store.bell)
+        if self._order is None or _takes_back(call):
+            return None
+        return self._obey(call, self._order)
+
+    def ready(self, call: Call) -> bool:
+        """Return whether no order was given before the intent was on record."""
+        attempt = call.attempt
+        if attempt.log is not None:
+            log = attempt.log.log
+            self._listen(attempt, lambda: log.bell)
+        return self._order is None or _takes_back(call)
+
+    def _listen(self, attempt: Attempt, bell_of: Callable[[], int]) -> None:
+        """Read the order if the bell was rung: what is rung from here on is heard the next time.
+
+        Raises:
+            ControlLost: it can't be read, so that nobody could stop the run.
+        """
+        try:
+            bell = bell_of()
+            if bell != self._bell:
+                with attempt.lock:
+                    data = attempt.store.get("orders", attempt.run.id)
+                    self._order = None if data is None else _read(data)
+                    self._bell = bell
+        except StoreError as error:
+            raise attempt.halt(ControlLost(attempt.run.id, str(error))) from error
+
+    def _obey(self, call: Call, order: Order) -> Work | None:
+        attempt = call.attempt
+        if order != self._obeyed:
+            self._obeyed = order
+            line: Event = {"event": "ordered", "order": order.kind, "by": order.by}
+            attempt.write({**line, "reason": order.reason, "time": order.time})
+        if order.kind == "stop":
+            raise attempt.halt(RunStopped(attempt.run.id, order.by, order.reason))
+        return self._wait(call)
+
+    def _wait(self, call: Call) -> Work:
+        """Wait until the order is another one, or the session ends."""
+        attempt = call.attempt
+        while not (attempt.closed or attempt.halted):
+            yield (lambda: asyncio.sleep(_LOOK)) if call.is_async else (lambda: time.sleep(_LOOK))
+            yield _outside(call, lambda: self._listen(attempt, attempt.store.bell))
+            if self._order is None or self._order.kind != "pause":
+                return
+
+
+def _outside(call: Call, function: Callable[[], None]) -> Callable[[], Any]:
+    """Return what does I/O in the session's colour."""
+    return (lambda: asyncio.to_thread(function)) if call.is_async else function
+
+
+def _takes_back(call: Call) -> bool:
+    """Whether a call is made to undo a step: a stopped run can be undone."""
+    branch, run = call.place.branch, call.attempt.run
+    while branch[:1] != "-":
+        owner = run.owner(branch)
+        if owner is None:
+            return False
+        branch = owner.branch
+    return True
