@@ -474,7 +474,7 @@ def test_not_from_inside_of_a_tool(store: Store) -> None:
             inner()
 
 
-@pytest.mark.parametrize("replay", ["offline", "verify"])
+@pytest.mark.parametrize("replay", ["offline"])
 def test_looking_back_undoes_nothing(store: Store, disk: Path, replay: Any) -> None:
     with Session("job", store=store):
         put(disk, "a")

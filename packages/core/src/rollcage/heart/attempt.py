@@ -123,9 +123,8 @@ class Attempt:
         *,
         live: bool,
         dry: bool = False,
-        verify: bool = False,
     ) -> None:
-        self.run, self.log, self.live, self.dry, self.verify = run, log, live, dry, verify
+        self.run, self.log, self.live, self.dry = run, log, live, dry
         self.store, self.options, self.hooks = setting.store, setting.options, setting.hooks
         self.seal, self.types, self.tools = setting.seal, setting.types, setting.tools
         self.on_divergence = setting.on_divergence
@@ -470,7 +469,7 @@ class Attempt:
         refusal, asks = self._unsure(call, step)
         if step is not None and refusal is not None:
             return Match("again", step, look, refusal)
-        if not self.live and not (self.verify and effect in ("pure", "read")):
+        if not self.live:
             return Match("new", step, look, self._miss(call))
         if self.dry and (effect == "write" or call.verdict is not None):
             return Match("new", step, look, self._ends(call))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from rollcage.heart.session import Session
     from rollcage.heart.store import Store
 
-__all__ = ["Opened", "abandon", "job_key", "newest", "open_run"]
+__all__ = ["Opened", "job_key", "open_run"]
 
 
 class Opened(NamedTuple):
@@ -48,16 +47,6 @@ def job_key(name: str, given: Any) -> str:
         return name
     digest = sha256(jcs(encode(given, str, path="input"))).hexdigest()
     return f"{name}\n{digest}"
-
-
-def newest(store: Store, key: str) -> str | None:
-    """Return the newest run of a job; None if it has none.
-
-    Raises:
-        RunAbandoned: its newest run was set aside: `replay="off"` begins another one.
-    """
-    data = store.get("names", key)
-    return None if data is None else data.decode()
 
 
 def _whole(run: Run) -> Run:
@@ -86,7 +75,7 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
     key = job_key(session.name, session.input)
     seen = store.get("names", key)
     known = session.run if session.run is not None else None if seen is None else seen.decode()
-    if replay in ("offline", "verify"):
+    if replay == "offline":
         read = session.source or known
         if read is None:
             raise RunNotFound(f"no run of {session.name!r} is in the store")
@@ -218,14 +207,4 @@ def _run_id(session: Session) -> str:
 
 def _close(log: Chain) -> None:
     with contextlib.suppress(RollcageError):  # the error that is raised says more
-        log.close()
-
-
-def abandon(store: Store, run: str, append: Callable[[Chain, Run], None]) -> None:
-    """Append to a run that nobody is at, once it was read."""
-    log = Chain(store.open(run))
-    try:
-        append(log, fold_lines(log.events(), log.log.where, {}))
-        log.wait()
-    finally:
         log.close()

@@ -21,8 +21,6 @@ class Options:
         seed: sets the worlds of this job apart from those of another seed.
         retry_failed: which recorded failures run again: None, those that nothing came after; True,
             all; False, none.
-        durability: `"os"`: what is recorded survives the death of the process; `"disk"`: and of
-            the machine.
         strict: arguments that would have to be coerced are refused.
         unguarded: what is done with a tool that is called without any session while this one is
             open: `"warn"` or `"refuse"`.
@@ -35,7 +33,6 @@ class Options:
 
     seed: str = ""
     retry_failed: bool | None = None
-    durability: Literal["os", "disk"] = "os"
     strict: bool = False
     unguarded: Literal["warn", "refuse"] = "warn"
     take: bool = False

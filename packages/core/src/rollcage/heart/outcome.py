@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -125,8 +125,3 @@ def refused(contract: Contract, outcome: dict[str, Any]) -> OutputDrift | None:
     if drift is None:
         return None
     return as_error(contract.name, drift, performed=contract.effect == "write")
-
-
-def lossy(outcomes: Iterable[bytes]) -> bool:
-    """Whether one of these outcomes can't be given back."""
-    return any(b'"lossy":' in data and "lossy" in orjson.loads(data) for data in outcomes)

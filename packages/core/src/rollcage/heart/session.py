@@ -17,7 +17,7 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
@@ -63,7 +63,7 @@ __all__ = ["Fork", "Replay", "Session"]
 _log: Final = logging.getLogger("rollcage")
 _END: Final = object()
 
-Replay = Literal["auto", "continue", "off", "resume", "offline", "verify"]
+Replay = Literal["auto", "continue", "off", "resume", "offline"]
 Kind = Literal["tool", "model"]
 
 open_sessions: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
@@ -83,7 +83,7 @@ class Session:
         store: a folder (made if needed), a URL or a `Store`.
         replay: `"auto"`; `"continue"`: the newest run is resumed even if it ended well; `"off"`
             records a new run; `"resume"` needs a run; `"offline"` gives back what is recorded and
-            runs nothing; `"verify"` runs pure and read tools again, too.
+            runs nothing.
         source: the id of a run to start from: a copy of it answers, its effects stay its own.
         run: the id of the run, if not the newest of the job.
         fork: see `Fork`.
@@ -124,6 +124,8 @@ class Session:
     ) -> None:
         if not name:
             raise SessionError("a session needs a name: it identifies the job")
+        if replay not in get_args(Replay):
+            raise SessionError(f"replay={replay!r} is not one of {', '.join(get_args(Replay))}")
         if fork is not None and replay not in ("auto", "continue"):
             raise SessionError(f"a fork is an attempt of its own: not with replay={replay!r}")
         self.name = unicodedata.normalize("NFC", name)
@@ -230,9 +232,8 @@ class Session:
             self,
             opened.run,
             opened.log,
-            live=opened.log is not None or self.replay == "verify",
+            live=opened.log is not None,
             dry=opened.run.dry,
-            verify=self.replay == "verify",
         )
         self.run_id = opened.run.id
         opened.run.begin_attempt()
