@@ -87,10 +87,10 @@ if TYPE_CHECKING:
         StepView,
         Verdict,
     )
+    from rollcage.heart.declare import tool
     from rollcage.replay.fork import Fork
     from rollcage.session.abandon import abandon_run
     from rollcage.session.current import CurrentStep, current_step
-    from rollcage.session.declare import tool
     from rollcage.session.finished import aplan_undo, aundo_run, plan_undo, undo_run
     from rollcage.session.resolving import Resolved, resolve_step
     from rollcage.session.session import Session
@@ -227,7 +227,7 @@ _LATE: Final = {
     "Resolved": "session.resolving",
     "abandon_run": "session.abandon",
     "resolve_step": "session.resolving",
-    "tool": "session.declare",
+    "tool": "heart.declare",
     "aplan_undo": "session.finished",
     "aundo_run": "session.finished",
     "plan_undo": "session.finished",

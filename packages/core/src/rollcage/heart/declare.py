@@ -14,9 +14,10 @@ from rollcage.contract.body import attach_body
 from rollcage.contract.contract import Contract
 from rollcage.errors import Blocked, UnguardedCallWarning
 from rollcage.heart.call import here
-from rollcage.heart.declared import CONTRACT, declared_tools
+from rollcage.heart.declared import CONTRACT
 from rollcage.heart.session import Session, open_sessions
-from rollcage.session.declare import Declared
+from rollcage.session.declare import Declared, outside
+from rollcage.undo.compensation import declared_tools
 
 __all__ = ["CurrentStep", "current_step", "tool"]
 
@@ -85,6 +86,7 @@ def _declare(function: Callable[..., Any], declared: dict[str, Any]) -> Callable
 def _guarded(function: Callable[..., Any], contract: Contract) -> Callable[..., Any]:
     """The function with its calls guarded by the session of its context, if there is one."""
     bind = inspect.signature(function).bind
+    plain = outside(function, contract)  # until the old core goes: then the function itself
 
     def named(args: tuple[Any, ...], words: dict[str, Any]) -> dict[str, Any]:
         bound = bind(*args, **words)
@@ -101,7 +103,7 @@ def _guarded(function: Callable[..., Any], contract: Contract) -> Callable[..., 
         async def awrapper(*args: Any, **words: Any) -> Any:
             session = _session_here(contract)
             if session is None:
-                return await function(*args, **words)
+                return await plain(*args, **words)
             return await session.arun_call(
                 contract, named(args, words) if args else words, function
             )
@@ -114,7 +116,7 @@ def _guarded(function: Callable[..., Any], contract: Contract) -> Callable[..., 
         def stream_wrapper(*args: Any, **words: Any) -> Any:
             session = _session_here(contract)
             if session is None:
-                return function(*args, **words)
+                return plain(*args, **words)
             stream = session.astream if is_async else session.stream
             return stream(contract, named(args, words) if args else words, function)
 
@@ -125,7 +127,7 @@ def _guarded(function: Callable[..., Any], contract: Contract) -> Callable[..., 
         def plain_wrapper(*args: Any, **words: Any) -> Any:
             session = _session_here(contract)
             if session is None:
-                return function(*args, **words)
+                return plain(*args, **words)
             return session.run_call(contract, named(args, words) if args else words, function)
 
         wrapper = plain_wrapper

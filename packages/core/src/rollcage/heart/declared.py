@@ -1,4 +1,4 @@
-"""What was declared of a function: its contract; and the tools that this process has declared."""
+"""What was declared of a function: its contract."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ from typing import Any, Final
 from rollcage.contract.body import plain_body
 from rollcage.contract.contract import Contract
 from rollcage.errors import ContractError
-from rollcage.undo.compensation import Declarations
 
-__all__ = ["CONTRACT", "declaration", "declared_tools"]
+__all__ = ["CONTRACT", "declaration"]
 
 CONTRACT: Final = "__rollcage_contract__"
 """The attribute of a declared function that holds its contract."""
-
-declared_tools: Final[Declarations] = {}
-"""Every function that was declared with `rollcage.heart.tool`, by name, then by place in the
-source; the core beside has its own."""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -34,7 +34,7 @@ from rollcage.gate.verdict import decide as decide_by_rules
 from rollcage.heart.attempt import Attempt, Flow, Stats, adrive, at, drive
 from rollcage.heart.block import BranchHandle, Transaction, TurnHandle, open_branch, turn
 from rollcage.heart.call import Call, Place, here
-from rollcage.heart.declared import declaration, declared_tools
+from rollcage.heart.declared import declaration
 from rollcage.heart.fork import Fork
 from rollcage.heart.opening import Opened, open_run
 from rollcage.heart.options import Options
@@ -140,7 +140,7 @@ class Session:
         self.observers = tuple(observers)
         self.seal: Seal = StoreSeal(self.store)
         self.types = Types(options.types, REGISTERED)
-        self.tools = KnownTools(options.tools, declared_tools)
+        self.tools = KnownTools(options.tools)
         self.session = self
         self.run_id = ""
         self.undone_at = -1  # the last step when it was undone

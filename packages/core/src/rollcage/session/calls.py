@@ -254,6 +254,7 @@ class Calls:
         waits: bool = False,
         streamed: bool = False,
     ) -> Flow:
+        _check_once(contract)
         scope = scope_of(self)
         gate = self._gate if scope.inside is None else self.deciding.gate_of(scope)
         inside_of = scope.step
@@ -400,3 +401,16 @@ class Calls:
 def _chunks(contract: Contract, body: Callable[..., Any]) -> Instead | None:
     """How an approver may answer in place of a stream: with one chunk."""
     return None if contract.framework else Instead(body, lambda value: [value])
+
+
+def _check_once(contract: Contract) -> None:
+    """Refuse a tool that needs what these sessions do not have.
+
+    Raises:
+        ContractError: it declares `once=`.
+    """
+    if contract.once:
+        raise ContractError(
+            f"{contract.name}: once={contract.once!r} is for sessions of rollcage.heart: this one "
+            f"would not heed it"
+        )

@@ -7,7 +7,7 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, TypedDict
 
 from rollcage.contract.body import attach_body, plain_body
 from rollcage.contract.contract import Contract, Effect, OnMiss, Source
@@ -20,13 +20,12 @@ __all__ = [
     "Declared",
     "contract_of",
     "declaration",
+    "declare",
     "declared_contracts",
     "guarded",
     "open_sessions",
-    "tool",
+    "outside",
 ]
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 open_sessions: Final[weakref.WeakValueDictionary[int, Enclosing]] = weakref.WeakValueDictionary()
 """The sessions of this process that are open, by the `id` of their calls.
@@ -87,33 +86,18 @@ def declaration(function: Callable[..., Any]) -> tuple[Callable[..., Any], Contr
     return function, _undeclared(function)
 
 
-@overload
-def tool(function: F, /) -> F: ...
-@overload
-def tool(**declared: Unpack[Declared]) -> Callable[[F], F]: ...
-def tool(function: Any = None, /, **declared: Any) -> Any:
-    """Declare a function as a tool: it stays that function, with a contract attached.
+def outside(function: Callable[..., Any], contract: Contract) -> Callable[..., Any]:
+    """Return the function with its calls guarded by a session of this core, if there is one.
 
-    Inside an open session a call of it is guarded; outside it runs plainly. What can be declared
-    is described at `Contract`; an undeclared effect is `write`. A generator function, sync or
-    async, is a stream: its chunks are given as they come, recorded, and replayed.
-
-    Raises:
-        ContractError: the declaration can't be used; says which parameter or field.
+    `rollcage.tool` calls it outside of the heart's sessions.
     """
-    if function is None:
-        return lambda each: _declare(each, declared)
-    return _declare(function, declared)
+    return guarded(function, contract, functools.partial(_session_here, contract))
 
 
-def _declare(function: Callable[..., Any], declared: dict[str, Any]) -> Callable[..., Any]:
+def declare(function: Callable[..., Any], declared: dict[str, Any]) -> Callable[..., Any]:
+    """Declare a function for `Session.tool`."""
     contract = Contract.of(function, **declared)
-    if contract.once:
-        raise ContractError(
-            f"{contract.name}: once={contract.once!r} is for tools of rollcage.heart: the sessions "
-            f"of this one would not heed it"
-        )
-    wrapper = guarded(function, contract, functools.partial(_session_here, contract))
+    wrapper = outside(function, contract)
     written = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
     declared_tools.setdefault(contract.name, {})[written] = weakref.ref(wrapper)
     return wrapper
@@ -238,6 +222,6 @@ def _session_here(contract: Contract) -> Enclosing | None:
             f"are open in this process: it runs unguarded. Start the thread with "
             f"contextvars.copy_context().run, or call through the session",
             UnguardedCallWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return None

@@ -37,7 +37,7 @@ from rollcage.gate import (
 from rollcage.replay.ahead import Memory
 from rollcage.replay.fork import Fork
 from rollcage.session.calls import Calls, Kind
-from rollcage.session.declare import Declared, declaration, guarded, tool
+from rollcage.session.declare import Declared, declaration, declare, guarded
 from rollcage.session.interrupted import afinish_undo, finish_undo
 from rollcage.session.job import Replay, microseconds
 from rollcage.session.leaving import aleave, forgotten, leave
@@ -732,6 +732,6 @@ class Session:
         declared with `@rollcage.tool` keeps its contract.
         """
         if function is None:
-            return lambda each: self.tool(tool(**declared)(each))
+            return lambda each: self.tool(declare(each, declared))
         body, contract = declaration(function)
         return guarded(body, contract, self._entered)
