@@ -38,7 +38,8 @@ def rooms_of(call: Any) -> set[str]:
     finally:
         sys.setprofile(before)
     inside = [Path(each) for each in files if each.startswith(f"{HOUSE}/")]
-    return {each.relative_to(HOUSE).parts[0].removesuffix(".py") for each in inside}
+    rooms = {each.relative_to(HOUSE).parts[0].removesuffix(".py") for each in inside}
+    return rooms - {"heart"}  # a tool is declared there for both cores, until the old one goes
 
 
 @pytest.mark.parametrize(("body", "given"), [(post_letter, "a"), (count_letters, "abc")])
