@@ -92,13 +92,16 @@ class Stats:
     """What an attempt has done so far: its calls, and what became of them.
 
     A hit was answered by a step of the run, a miss ran; what was supplied is a new step whose
-    outcome was known, for its effect was made elsewhere: the step's `once` says where.
+    outcome was known, for its effect was made elsewhere: the step's `once` says where. A guard
+    blocked what is blocked; what was refused never became a call: its arguments do not pass, or
+    there is no such tool.
     """
 
-    __slots__ = ("blocked", "calls", "hits", "misses", "seen", "supplied")
+    __slots__ = ("blocked", "calls", "hits", "misses", "refused", "seen", "supplied")
 
     def __init__(self) -> None:
         self.calls = self.hits = self.misses = self.blocked = self.seen = self.supplied = 0
+        self.refused = 0
 
 
 class Attempt:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rollcage.heart.run import Event, Fold
     from rollcage.heart.session import Session
     from rollcage.heart.store import Store
+    from rollcage.values.hiding import Seal
 
 __all__ = ["Opened", "job_key", "open_run"]
 
@@ -37,15 +38,20 @@ class Opened(NamedTuple):
     log: Chain | None
 
 
-def job_key(name: str, given: Any) -> str:
-    """Return the key of a job's pointer: its name, and its input if it has one.
+def job_key(name: str, given: Any, seal: Seal) -> str:
+    """Return the key of a job's pointer: its name, and a digest of its input if it has one.
+
+    Args:
+        name: of the job.
+        given: its input; None if it has none.
+        seal: of the store: an input may hold a secret, whose plain digest could be guessed.
 
     Raises:
         Unencodable: the input holds a value without an encoding.
     """
     if given is None:
         return name
-    digest = sha256(jcs(encode(given, str, path="input"))).hexdigest()
+    digest = sha256(jcs(encode(given, seal, path="input"))).hexdigest()
     return f"{name}\n{digest}"
 
 
@@ -72,7 +78,7 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
         StoreError: it can't be read or written.
     """
     store, replay, options = session.store, session.replay, session.options
-    key = job_key(session.name, session.input)
+    key = job_key(session.name, session.input, session.seal)
     seen = store.get("names", key)
     known = session.run if session.run is not None else None if seen is None else seen.decode()
     if replay == "offline":

@@ -572,6 +572,28 @@ class Run:
             step = owner
         return False
 
+    def unasked(self) -> tuple[int, ...]:
+        """Return the calls that this attempt has not asked for; see `Session.unasked`."""
+        models = (
+            step
+            for steps in self.anywhere.values()
+            for step in steps
+            if step.effect == "model" and not step.taken
+        )
+        found = (
+            step
+            for step in (*self.untaken.values(), *models)
+            if step.effect != "branch" and step.status != "waiting" and not self.is_consumed(step)
+        )
+        return tuple(sorted(step.n for step in found if not self._within_unasked(step)))
+
+    def _within_unasked(self, step: Step) -> bool:
+        """Whether a step ran in the body of a call that nobody has asked for."""
+        owner = self.owner(step.branch)
+        while owner is not None and (owner.effect == "branch" or owner.taken):
+            owner = self.owner(owner.branch)
+        return owner is not None
+
     # --- what is before what ---------------------------------------------------------------------
 
     def owner(self, branch: str) -> Step | None:

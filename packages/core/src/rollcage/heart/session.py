@@ -50,6 +50,7 @@ from rollcage.heart.undo import Request, take_back, undo
 from rollcage.undo.compensation import KnownTools
 from rollcage.undo.report import InDoubt, UndoReport
 from rollcage.values.codec import encode
+from rollcage.values.names import name_of_script
 from rollcage.values.registered import REGISTERED, Types
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ _log: Final = logging.getLogger("rollcage")
 _END: Final = object()
 
 Replay = Literal["auto", "continue", "off", "resume", "offline"]
+OnDivergence = Literal["halt", "undo", "warn"]
 Kind = Literal["tool", "model"]
 
 open_sessions: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
@@ -79,7 +81,8 @@ class Session:
     a branch of that one's run.
 
     Args:
-        name: the job. Its newest run is resumed unless that ended well.
+        name: the job. Its newest run is resumed unless that ended well. Not given: the name of the
+            script that runs, which is logged.
         store: a folder (made if needed), a URL or a `Store`.
         replay: `"auto"`; `"continue"`: the newest run is resumed even if it ended well; `"off"`
             records a new run; `"resume"` needs a run; `"offline"` gives back what is recorded and
@@ -106,7 +109,7 @@ class Session:
 
     def __init__(
         self,
-        name: str,
+        name: str | None = None,
         *,
         store: str | os.PathLike[str] | Store = "./.rollcage",
         replay: Replay = "auto",
@@ -117,15 +120,17 @@ class Session:
         gate: Iterable[Rule | Guard] = (),
         approver: Any = None,
         actor: str = "",
-        on_divergence: Literal["halt", "undo", "warn"] = "halt",
+        on_divergence: OnDivergence = "halt",
         observers: Iterable[Observer] = (),
         stages: Iterable[Stage] = (),
         options: Options = Options(),  # noqa: B008 - immutable
     ) -> None:
+        if name is None:
+            name = name_of_script()
         if not name:
             raise SessionError("a session needs a name: it identifies the job")
-        if replay not in get_args(Replay):
-            raise SessionError(f"replay={replay!r} is not one of {', '.join(get_args(Replay))}")
+        _check("replay", replay, get_args(Replay))
+        _check("on_divergence", on_divergence, get_args(OnDivergence))
         if fork is not None and replay not in ("auto", "continue"):
             raise SessionError(f"a fork is an attempt of its own: not with replay={replay!r}")
         self.name = unicodedata.normalize("NFC", name)
@@ -436,7 +441,8 @@ class Session:
         is_async: bool,
     ) -> Call:
         """Make a call that arrives here: its arguments are bound, or refused."""
-        attempt = self._attempt or self._entered_attempt()
+        if self._attempt is None:
+            self._entered_attempt()
         place = here.get()
         if place is None or place.session is not self:
             assert self._home is not None
@@ -446,20 +452,58 @@ class Session:
                 contract.takes.check_strict(arguments)
             bound = contract.takes.bind(arguments, self.seal)
         except ArgumentsInvalid as error:
-            verdict = Verdict("deny", str(error), ArgumentsInvalid.code)
-            if attempt.halted is None and not attempt.closed:
-                self._refused(attempt, contract.name, kind, verdict, place)
+            self._put_refused(
+                contract, arguments, place, reason=str(error), code=ArgumentsInvalid.code, kind=kind
+            )
             raise
         return Call(place, contract, bound, body, kind, is_async=is_async)
 
-    @staticmethod
-    def _refused(attempt: Attempt, name: str, kind: Kind, verdict: Verdict, place: Place) -> None:
-        attempt.stats.blocked += 1
-        attempt.write(
-            {
-                "event": "refused", "name": name, "kind": kind, "verdict": verdict.as_data(),
-                "branch": place.branch, "time": attempt.options.clock.wall() // 1000,
-            }
+    def _put_refused(
+        self,
+        tool: Contract | str,
+        arguments: Mapping[str, Any],
+        place: Place,
+        *,
+        reason: str,
+        code: str,
+        kind: Kind,
+        call_id: str = "",
+    ) -> None:
+        from rollcage.heart.refusing import put_on_record  # only a mistake needs it
+
+        put_on_record(
+            self._entered_attempt(), place, tool, arguments,
+            reason=reason, code=code, kind=kind, call_id=call_id,
+        )  # fmt: skip
+
+    def refused(
+        self,
+        tool: Contract | str,
+        arguments: Mapping[str, Any],
+        *,
+        reason: str = "",
+        code: str = "",
+        kind: Kind = "tool",
+        call_id: str = "",
+    ) -> None:
+        """Record a call that was refused before it reached the session; nothing ran.
+
+        For adapters, and for loops of your own in which a model asks for a tool that does not
+        exist. A call of the session whose arguments do not pass is recorded automatically.
+
+        Args:
+            tool: the tool's contract; or the name that was asked for, if there is no such tool.
+            arguments: as they were asked for.
+            reason: what the model gets to read; if the arguments do not pass the tool's schema, it
+                is replaced by what is wrong with them.
+            code: the machine-readable reason; by default `tool_missing` for a name,
+                `arguments_invalid` if they do not pass, else `refused`.
+            kind: of the call.
+            call_id: the framework's id of the call, if it was not placed.
+        """
+        self._put_refused(
+            tool, arguments, self.place_here(),
+            reason=reason, code=code, kind=kind, call_id=call_id,
         )  # fmt: skip
 
     def run_call(
@@ -655,6 +699,17 @@ class Session:
         stated = here_.turn if turn is None else turn._place.turn  # noqa: SLF001 - its own handle
         return at(here_._replace(turn=stated, slot=slot, agent=agent, call_id=call_id))
 
+    def unasked(self) -> tuple[int, ...]:
+        """Return the recorded steps that nobody has asked for, by number; for tests that replay.
+
+        It is what the recorded agent did and this one did not. Steps in the body of a call that was
+        replayed, or was not asked for itself, are left out; pure steps, which may answer any number
+        of calls, too.
+        """
+        attempt = self._entered_attempt()
+        with attempt.lock:
+            return attempt.run.unasked()
+
     # --- undo ------------------------------------------------------------------------------------
 
     def undo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
@@ -729,6 +784,12 @@ class Session:
         halted = self.halted
         if halted is not None:
             raise SessionHalted(f"the session was halted: {halted}") from halted
+
+
+def _check(field: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Refuse a word that is none of those that mean something."""
+    if value not in allowed:
+        raise SessionError(f"{field}={value!r} is not one of {', '.join(allowed)}")
 
 
 def _is_async(body: Callable[..., Any]) -> bool:

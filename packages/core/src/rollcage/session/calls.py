@@ -22,7 +22,7 @@ from rollcage.session.deciding import Decisions
 from rollcage.session.declare import declaration
 from rollcage.session.following import MemoryFollower
 from rollcage.session.means import Means
-from rollcage.session.naming import Names, writable
+from rollcage.session.naming import Names
 from rollcage.session.once import Once
 from rollcage.session.refusing import bind_refused, put_on_record
 from rollcage.session.run import OpenRun
@@ -42,6 +42,7 @@ from rollcage.step.undoing import undo_orphans
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Reader, Writer
 from rollcage.undo.compensation import Tool
+from rollcage.values.names import writable
 
 __all__ = ["Calls", "Kind"]
 

@@ -17,12 +17,12 @@ from rollcage.session.awaiting import in_loop, perform, perform_in_thread
 from rollcage.session.calls import Calls
 from rollcage.session.declare import open_sessions
 from rollcage.session.ending import cut_off, ending, partial
-from rollcage.session.naming import writable
 from rollcage.session.threads import in_threads_of
 from rollcage.step.observing import RunEvent, notify
 from rollcage.store.jobs import store_option
 from rollcage.trace import constructors as make
 from rollcage.values.exceptions import encode_exception
+from rollcage.values.names import writable
 
 __all__ = ["aleave", "forgotten", "give_up", "leave", "run_event"]
 

@@ -24,7 +24,6 @@ from rollcage.session.job import JobRequest, encode_input
 from rollcage.session.leaving import give_up, run_event
 from rollcage.session.lineage import SourceRun
 from rollcage.session.means import Means
-from rollcage.session.naming import writable
 from rollcage.session.options import Options
 from rollcage.session.run import Key, OpenRun
 from rollcage.session.scope import Lent, here
@@ -42,6 +41,7 @@ from rollcage.trace import constructors as make
 from rollcage.trace.events import FORMAT
 from rollcage.undo.compensation import KnownTools
 from rollcage.values.codec import tagged
+from rollcage.values.names import writable
 from rollcage.values.registered import Types
 
 __all__ = ["Opening", "enter", "sealed_within"]

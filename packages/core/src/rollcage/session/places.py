@@ -11,8 +11,8 @@ from rollcage.errors import SessionError
 from rollcage.gate import Ask
 from rollcage.replay.world import Turn
 from rollcage.session.calls import Calls
-from rollcage.session.naming import writable
 from rollcage.session.scope import InScope, Scope
+from rollcage.values.names import writable
 
 __all__ = ["BranchHandle", "Places", "TurnHandle"]
 

@@ -11,12 +11,12 @@ from rollcage.contract.contract import Contract
 from rollcage.errors import ArgumentsInvalid
 from rollcage.gate import FacadeGuard, Sealing
 from rollcage.session.declare import declared_contracts
-from rollcage.session.naming import writable
 from rollcage.session.scope import Scope, asked
 from rollcage.step.capture import on_record
 from rollcage.step.driver import Driver
 from rollcage.trace.constructors import call_refused
 from rollcage.values.hiding import Seal
+from rollcage.values.names import writable
 
 __all__ = ["bind_refused", "put_on_record"]
 

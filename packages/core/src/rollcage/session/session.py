@@ -42,7 +42,6 @@ from rollcage.session.interrupted import afinish_undo, finish_undo
 from rollcage.session.job import Replay, microseconds
 from rollcage.session.leaving import aleave, forgotten, leave
 from rollcage.session.lineage import read_answers
-from rollcage.session.naming import name_of_script, writable
 from rollcage.session.opening import Opening, enter
 from rollcage.session.options import Options, fork_of, person_acted_for
 from rollcage.session.places import BranchHandle, Places, TurnHandle
@@ -63,6 +62,7 @@ from rollcage.store.url import RunSource, open_store
 from rollcage.undo.compensation import KnownTools, ToolSource
 from rollcage.undo.report import InDoubt, UndoReport
 from rollcage.values.answer import Answer
+from rollcage.values.names import name_of_script, writable
 from rollcage.values.registered import REGISTERED, Types
 
 __all__ = ["Session"]
