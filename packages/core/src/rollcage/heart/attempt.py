@@ -114,6 +114,7 @@ class Attempt:
         dry: whether it must not write: a fork that only looks.
         halted: why nothing runs in it any more; None if it goes on.
         closed: whether it has ended.
+        waits: what it waits for outside of the run; see `Session.pause`.
         lock: held while anything of the run is looked at or changed.
         undo_busy: set when the undo that is being done has ended; None if none is.
     """
@@ -135,6 +136,7 @@ class Attempt:
         self.stats = Stats()
         self.halted: Halt | None = None
         self.closed = False
+        self.waits = ""
         self.lock = threading.RLock()
         self.undo_busy: threading.Event | None = None
         self.branches: dict[str, Branch] = {}

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from rollcage.errors import StoreInvalid
 
-__all__ = ["check_key", "check_run", "file_name", "key_of"]
+__all__ = ["check_key", "check_run", "file_name", "key_of", "writable"]
 
 _KIND: Final = re.compile("[a-z][a-z0-9_]{0,39}")
 _LONGEST: Final = 1024  # bytes of a key: PostgreSQL's index takes no more than 2,700 of a row
@@ -52,6 +52,11 @@ def file_name(key: str) -> str:
 def key_of(name: str) -> str:
     """Return the key of a file that is called so, unless its name is a hash."""
     return unquote(name)
+
+
+def writable(text: str) -> str:
+    """Return a text with question marks for what UTF-8 can't hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _encoded(what: str, text: str) -> bytes:

@@ -208,6 +208,8 @@ class Run:
         anywhere: by key, the pure and model steps that hold.
         named: by fingerprint, the last step that has it: a step and what ran it again share it.
         status: how the last attempt ended; empty if it did not.
+        waits: what the last attempt that ended was waiting for outside of the run; see
+            `Session.pause`.
         attempt: the random id of the last attempt.
         undoing: the line of an undo that has begun and not ended.
         backed: of that undo, the steps that were taken back, and how well.
@@ -224,7 +226,7 @@ class Run:
 
     def __init__(self, folds: dict[str, list[Fold]] | None = None) -> None:
         self.folds = folds or {}
-        self.id = self.name = self.status = self.attempt = ""
+        self.id = self.name = self.status = self.attempt = self.waits = ""
         self.steps: dict[int, Step] = {}
         self.branches: defaultdict[str, list[Step]] = defaultdict(list)
         self.anywhere: defaultdict[str, list[Step]] = defaultdict(list)
@@ -283,7 +285,7 @@ class Run:
         self.status = ""
 
     def _ended(self, event: Event) -> None:
-        self.status = event["status"]
+        self.status, self.waits = event["status"], event.get("waits", "")
 
     def _forked(self, event: Event) -> None:
         """What is recorded so far is another run's: it answers, and is not taken back here."""

@@ -36,6 +36,7 @@ from rollcage.heart.block import BranchHandle, Transaction, TurnHandle, open_bra
 from rollcage.heart.call import Call, Place, here
 from rollcage.heart.declared import declaration
 from rollcage.heart.fork import Fork
+from rollcage.heart.keys import writable
 from rollcage.heart.opening import Opened, open_run
 from rollcage.heart.options import Options
 from rollcage.heart.run import CHANGES, Event, Step
@@ -354,6 +355,8 @@ class Session:
                 "event": "ended", "status": status, "calls": stats.calls, "hits": stats.hits,
                 "time": self.options.clock.wall() // 1000,
             }  # fmt: skip
+            if status == "paused" and self.paused:
+                line["waits"] = self.paused
             try:
                 if attempt.log is not None and not isinstance(attempt.halted, TraceUnwritable):
                     attempt.write(line)
@@ -370,6 +373,8 @@ class Session:
             return "error"
         if attempt.run.undoing is not None or self.undone_at == attempt.run.last:
             return "undone"  # a resume goes on from what is left
+        if self.paused:
+            return "paused"
         if any(branch.running for branch in attempt.branches.values()):
             return "halted"  # a body in a thread outlives the session
         run = attempt.run
@@ -770,6 +775,40 @@ class Session:
     def halted(self) -> Halt | None:
         """The error that halted it; None if it goes on."""
         return self._entered_attempt().halted
+
+    @property
+    def paused(self) -> str:
+        """What the run waits for (see `pause`); empty if for nothing.
+
+        A resume of a paused run waits for the same until it makes a call.
+        """
+        attempt = self._entered_attempt()
+        return attempt.waits or (attempt.run.waits if not attempt.stats.calls else "")
+
+    def pause(self, reason: str) -> None:
+        """Mark the run as waiting for something outside: a person's answer, a signal, a time.
+
+        If the session is left like that, and not with an error, the attempt ends `paused`, and the
+        next one goes on. Calls are still made: parts of an agent may be at work while others wait.
+
+        Args:
+            reason: what it waits for, in a few words; it is recorded as given.
+        """
+        self._entered_attempt().waits = writable(reason) or "paused"
+
+    def go_on(self) -> None:
+        """Mark the run as no longer waiting; without a `pause`, this changes nothing."""
+        attempt = self._entered_attempt()
+        attempt.waits = attempt.run.waits = ""
+
+    @property
+    def held(self) -> float:
+        """The seconds in which its calls waited, because somebody ordered the run to pause.
+
+        A limit on the time of an agent's work should leave them out.
+        """
+        stages = self._entered_attempt().session.stages
+        return next(each.held for each in stages if isinstance(each, Orders))
 
     def halt(self, error: Halt) -> None:
         """Let nothing more run in it; leaving it raises the error."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import orjson
 
 from rollcage.errors import ControlLost, RunStopped, StoreError
+from rollcage.heart.keys import writable
 from rollcage.heart.run import CHANGES
 from rollcage.heart.stage import Stage, Work
 from rollcage.heart.store import Store, open_store
@@ -109,7 +110,7 @@ def order_of(store: str | os.PathLike[str] | Store, run: str) -> Order | None:
 def _give(store: Store, run: str, kind: Kind, by: str, reason: str) -> bool:
     store.read(run, -1)  # a run that is not there can't be stopped
     fields = {
-        "kind": kind, "by": _writable(by), "reason": _writable(reason),
+        "kind": kind, "by": writable(by), "reason": writable(reason),
         "time": time.time_ns() // 1000, "nonce": os.urandom(8).hex(),
     }  # fmt: skip
     data = orjson.dumps(fields)
@@ -131,11 +132,6 @@ def _read(data: bytes) -> Order:
         return Order("stop", reason="the order can't be read")
 
 
-def _writable(text: str) -> str:
-    """Replace what UTF-8 can't hold."""
-    return text.encode("utf-8", "replace").decode()
-
-
 class Orders(Stage):
     """Has a run obey the orders that are given to it."""
 
@@ -144,6 +140,14 @@ class Orders(Stage):
         self._next = 0.0
         self._order: Order | None = None
         self._obeyed: Order | None = None
+        self._held = 0.0
+        self._waiting = 0  # how many calls wait now
+        self._since = 0.0
+
+    @property
+    def held(self) -> float:
+        """The seconds in which calls waited, whether one of them or several."""
+        return self._held + (time.monotonic() - self._since if self._waiting else 0.0)
 
     def opened(self, session: Session) -> None:
         """Look whether the run has an order already."""
@@ -203,11 +207,25 @@ class Orders(Stage):
     def _wait(self, call: Call) -> Work:
         """Wait until the order is another one, or the session ends."""
         attempt = call.attempt
-        while not (attempt.closed or attempt.halted):
-            yield (lambda: asyncio.sleep(_LOOK)) if call.is_async else (lambda: time.sleep(_LOOK))
-            yield _outside(call, lambda: self._listen(attempt, attempt.store.bell))
-            if self._order is None or self._order.kind != "pause":
-                return
+        sleep: Callable[[float], Any] = asyncio.sleep if call.is_async else time.sleep
+        self._waits(attempt, 1)
+        try:
+            while not (attempt.closed or attempt.halted):
+                yield lambda: sleep(_LOOK)
+                yield _outside(call, lambda: self._listen(attempt, attempt.store.bell))
+                if self._order is None or self._order.kind != "pause":
+                    return
+        finally:
+            self._waits(attempt, -1)
+
+    def _waits(self, attempt: Attempt, more: int) -> None:
+        """Count the calls that wait, and the time in which any does."""
+        with attempt.lock:
+            now = time.monotonic()
+            if self._waiting:
+                self._held += now - self._since
+            self._since = now
+            self._waiting += more
 
 
 def _outside(call: Call, function: Callable[[], None]) -> Callable[[], Any]:
