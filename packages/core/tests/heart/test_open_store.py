@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rollcage.errors import StoreInvalid
 from rollcage.heart.folder import Folder
-from rollcage.heart.store import Store, open_store
+from rollcage.heart.store import Store, open_store, store_option
 
 
 def root(store: Store) -> str:
@@ -92,3 +92,15 @@ def test_a_store_that_is_not_installed_says_how_it_is(
     for url in ("sqlite:///a.db", "postgresql://host/a", "postgres://host/a"):
         with pytest.raises(StoreInvalid, match=r"rollcage\[stores\]"):
             open_store(url)
+
+
+def test_a_command_line_finds_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROLLCAGE_STORE", raising=False)
+    assert store_option(open_store(".rollcage")) == ""
+    assert store_option(open_store(tmp_path / "my runs")) == f" --store '{tmp_path}/my runs'"
+    monkeypatch.setenv("ROLLCAGE_STORE", "my runs")
+    assert store_option(open_store(tmp_path / "my runs")) == ""
+    assert store_option(open_store(".rollcage")) == f" --store {tmp_path}/.rollcage"
+    monkeypatch.setenv("ROLLCAGE_STORE", "nonsense://x")
+    assert store_option(open_store(".rollcage")) == f" --store {tmp_path}/.rollcage"

@@ -1,6 +1,7 @@
 """A run is stopped or paused from outside: seen before the next body, and by every resume."""
 
 import asyncio
+import contextlib
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +11,25 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage.errors import ControlLost, RunNotFound, RunStopped, SessionHalted, StoreError
-from rollcage.heart import Session, compensate, open_store, tool, undo_run
+from rollcage.errors import (
+    ControlLost,
+    OrderRefused,
+    RunNotFound,
+    RunStopped,
+    SessionHalted,
+    StoreError,
+)
+from rollcage.heart import Session, abandon_run, compensate, open_store, tool, undo_run
 from rollcage.heart.folder import FolderLog
 from rollcage.heart.stages import orders
-from rollcage.heart.stages.orders import lift_order, order_of, pause_run, stop_run
+from rollcage.heart.stages.orders import (
+    lift_order,
+    lift_stop,
+    order_of,
+    pause_run,
+    stop_run,
+    unpause_run,
+)
 
 ran: list[Any] = []
 
@@ -159,7 +174,8 @@ async def test_tasks_wait_while_a_run_is_paused(tmp_path: Path, then: str) -> No
                 assert await tasks == list(range(6))
             else:
                 stop_run(tmp_path, session.run_id)
-                assert not pause_run(tmp_path, session.run_id)
+                with pytest.raises(OrderRefused, match="--lift"):
+                    pause_run(tmp_path, session.run_id)
                 assert all(isinstance(each, (RunStopped, SessionHalted)) for each in await tasks)
 
     if then == "lift":
@@ -230,23 +246,45 @@ def test_the_state_before_a_write_is_observed_after_the_pause(
 
 def test_what_does_not_fit(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    with pytest.raises(RunNotFound):
-        stop_run(store, "no-such-run")
-    with Session("job", store=store) as session:
-        write(1)
+    for order in (stop_run, pause_run, lift_stop, unpause_run):
+        with pytest.raises(RunNotFound):
+            order(store, "no-such-run")
+    with pytest.raises(ValueError, match="no"), Session("job", store=store) as session:
+        raise ValueError("no")
     run = session.run_id
     assert order_of(store, run) is None
+    for lift in (lift_stop, unpause_run):
+        with pytest.raises(OrderRefused, match="there is nothing to lift"):
+            lift(store, run)
     store.swap("orders", run, None, b"{")
     damaged = order_of(store, run)
     assert damaged is not None
     assert damaged.kind == "stop"
-    assert not pause_run(store, run)
+    for pauses in (pause_run, unpause_run):
+        with pytest.raises(OrderRefused, match=f"rollcage stop {run} --lift --store"):
+            pauses(store, run)
     assert not lift_order(store, run, kind="pause")
-    assert lift_order(store, run, kind="stop")
-    assert pause_run(store, run, by="a\udc00")
-    assert pause_run(store, run, by="b")
+    assert lift_stop(store, run) == damaged
+    pause_run(store, run, by="a\udc00")
+    paused = pause_run(store, run, by="b")
+    assert paused == order_of(store, run)
+    with pytest.raises(OrderRefused, match=f"not stopped but paused by b.*rollcage unpause {run}"):
+        lift_stop(store, run)
+    assert unpause_run(store, run) == paused
     stop_run(store, run)
     assert lift_order(store, run)
+
+
+@pytest.mark.parametrize("ends", ["ok", "abandoned"])
+def test_a_run_that_is_over_takes_no_order(tmp_path: Path, ends: str) -> None:
+    with Session("job", store=tmp_path) as session:
+        write(1)
+    if ends == "abandoned":
+        abandon_run(tmp_path, session.run_id)
+    for order in (stop_run, pause_run):
+        with pytest.raises(OrderRefused, match=f"it ended as '{ends}'"):
+            order(tmp_path, session.run_id)
+    assert order_of(tmp_path, session.run_id) is None
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -260,7 +298,8 @@ def test_orders_at_random_moments_lose_and_double_nothing(tmp_path: Path, seed: 
         while not over.is_set():
             if run:
                 order = chance.choice([stop_run, pause_run, lift_order, lift_order])
-                order(tmp_path, run[0])  # type: ignore[operator] # each takes these two
+                with contextlib.suppress(OrderRefused):  # it is stopped, or has ended
+                    order(tmp_path, run[0])  # type: ignore[operator] # each takes these two
 
     def program(session: Session) -> None:
         with ThreadPoolExecutor(3) as pool, session.turn() as turn:

@@ -18,6 +18,7 @@ from rollcage import (
     UnknownOutcome,
 )
 from rollcage.heart import Session, Store, compensate, open_store, resolve_step, tool, undo_run
+from rollcage.heart.store import store_option
 from undo_tools import content, events, put
 
 
@@ -278,7 +279,7 @@ def test_what_can_not_be_taken_back_halts_and_nothing_is_touched(store: Store, d
             work(session)
         raise AssertionError("nothing goes on behind it")
     assert isinstance(halted.value.__cause__, Broken)
-    assert "undone=True" in str(halted.value)
+    assert f"rollcage resolve {session.run_id} 3{store_option(store)} --undone" in str(halted.value)
     assert content(disk) == {"a": "a"}, "all of it, or nothing: a resume goes on in the middle"
     resolve_step(store, session.run_id, 3, undone=True)
     with Session("job", store=store) as session:

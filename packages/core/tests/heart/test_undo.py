@@ -402,7 +402,10 @@ def test_nothing_goes_on_behind_a_step_that_is_half_undone(store: Store, disk: P
     def give(path: str) -> None:
         Path(path).write_text("x")
 
-    with pytest.raises(UndoIncomplete, match="resolve_step"), Session("job", store=store) as one:
+    with (
+        pytest.raises(UndoIncomplete, match="--undone"),
+        Session("job", store=store) as one,
+    ):
         give(path=str(disk / "a"))
         assert statuses(one.undo()) == ["failed"]
         put(disk, "b")

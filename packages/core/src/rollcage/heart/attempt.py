@@ -45,6 +45,7 @@ from rollcage.heart.call import Call, Match, Place, here
 from rollcage.heart.outcome import LARGE, failure, given, is_lost, refused, success
 from rollcage.heart.run import CHANGES, Event, Level, Outcome, Run, Step, spans_of
 from rollcage.heart.stage import Hooks, Work
+from rollcage.heart.store import store_option
 from rollcage.heart.undo import open_undo, take_back
 from rollcage.heart.walk import FOLDS, REOPENS, STAYS, Branch, Look, Turn
 from rollcage.undo.compensation import arguments_of
@@ -370,7 +371,7 @@ class Attempt:
         if self.halted is not None:
             raise SessionHalted(f"the session was halted: {self.halted}") from self.halted
         if self.run.undoing is not None and self.undo_busy is None and self.live:
-            raise self.halt(open_undo(self.run))
+            raise self.halt(open_undo(self.run, self.store))
         if self.run.edits and not call.is_edited:
             self._edit(call)
 
@@ -536,8 +537,8 @@ class Attempt:
             return None
         return NotReplayable(
             f"step {step.n} ({step.name}) was performed, but its result can't be given back: "
-            f"{reason}. Put its result on record: "
-            f"rollcage resolve {self.run.id} {step.n} --happened --result JSON"
+            f"{reason}. Put its result on record: rollcage resolve {self.run.id} {step.n}"
+            f"{store_option(self.store)} --happened --result JSON"
         )
 
     def _unsure(self, call: Call, step: Step | None) -> tuple[Halt | None, Verdict | None]:
@@ -571,8 +572,7 @@ class Attempt:
         run, n = self.run.id, step.n
         return UnknownOutcome(
             f"nobody knows whether step {n} ({step.name}) of run {run} happened{why}. Find out, "
-            f"and say so: rollcage resolve {run} {n} --happened [--result JSON], or "
-            f"--did-not-happen",
+            f"and say so: {self._resolves(n)}",
             run,
             n,
         )
@@ -581,12 +581,16 @@ class Attempt:
         run, n = self.run.id, step.n
         return UnknownOutcome(
             f"{call} failed at step {n} of run {run}, and it may have happened already, so it is "
-            f"not made again. Find out, and say so: rollcage resolve {run} {n} --happened "
-            f"[--result JSON], or --did-not-happen. If this error means that nothing happened, "
-            f"name its type in the tool's raises=",
+            f"not made again. Find out, and say so: {self._resolves(n)}; if this error means that "
+            f"nothing happened, name its type in the tool's raises=",
             run,
             n,
         )
+
+    def _resolves(self, n: int) -> str:
+        """The commands that say whether a step happened."""
+        command = f"rollcage resolve {self.run.id} {n}{store_option(self.store)}"
+        return f"{command} --happened; or, if not: {command} --did-not-happen"
 
     def _miss(self, call: Call) -> ReplayMiss:
         near = [
@@ -701,8 +705,9 @@ class Attempt:
         if self.on_divergence == "halt":
             return Diverged(
                 f"{what}, while recorded effects of run {self.run.id} lie ahead: {listed}. Put the "
-                f"program back, take them back with on_divergence='undo' or rollcage undo "
-                f"{self.run.id}, or go on without them with on_divergence='warn'",
+                f"program back; take them back with on_divergence='undo', or with: rollcage undo "
+                f"{self.run.id}{store_option(self.store)}; or go on without them with "
+                f"on_divergence='warn'",
                 orphans,
             )
         for step in effects:

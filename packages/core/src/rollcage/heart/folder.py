@@ -258,6 +258,10 @@ class Folder:
     def __repr__(self) -> str:
         return f"Folder({self.root!r})"
 
+    @property
+    def url(self) -> str:
+        return self.root
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Folder) and self.root == other.root
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -20,6 +20,7 @@ from rollcage.fingerprint.identity import jcs, uuid7
 from rollcage.heart.fork import copied_lines, forked_lines
 from rollcage.heart.log import FORMAT, Chain, checked, parse
 from rollcage.heart.run import Run, fold_lines
+from rollcage.heart.store import store_option
 from rollcage.values.codec import encode
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from rollcage.heart.store import Store
     from rollcage.values.hiding import Seal
 
-__all__ = ["Opened", "job_key", "open_run"]
+__all__ = ["OVER", "Opened", "ended_as", "job_key", "open_run"]
+
+OVER: Final = ("ok", "abandoned")
+"""How a run ended that no session resumes by itself: the next one of its name begins another."""
 
 
 class Opened(NamedTuple):
@@ -94,18 +98,19 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
         known = None
     elif replay == "resume" and known is None:
         raise RunNotFound(f"no run of {session.name!r} is in the store: there is nothing to resume")
-    if known is not None and session.run is None and replay == "auto" and _ended_ok(store, known):
-        known = None
+    if known is not None and session.run is None and replay == "auto":
+        known = None if ended_as(store, known) in OVER else known
     if known is not None:
         log = Chain(store.open(known, take=options.take))
         try:
             opened = Opened(_whole(fold_lines(log.events(), log.log.where, folds)), log)
-            if opened.run.status == "abandoned" and session.run is None:
+            status = opened.run.status if session.run is None else ""
+            if status == "abandoned" and replay == "resume":
                 raise RunAbandoned(
-                    f"run {known} was set aside, so nothing resumes it: begin another one with "
-                    f'replay="off"'
+                    f"run {known} was set aside, so nothing resumes it. Begin another one with "
+                    f'replay="off", or look at it: rollcage show {known}{store_option(store)}'
                 )
-            if replay == "auto" and session.run is None and opened.run.status == "ok":
+            if status == "abandoned" or (status == "ok" and replay == "auto"):
                 log.close()  # another session ended it since the look at its last line
                 known = None
             else:
@@ -117,13 +122,17 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
     return _new(session, store, folds, key, seen)
 
 
-def _ended_ok(store: Store, run: str) -> bool:
-    """Whether a run's last line says that it ended well: then nothing else of it is read."""
+def ended_as(store: Store, run: str) -> str:
+    """Return how a run ended by its last line, of which nothing else is read; empty: it has not.
+
+    Raises:
+        RunNotFound: there is no such run.
+    """
     last = store.read(run, -1)
-    if not last:
-        return False
-    event = orjson.loads(last[-1])
-    return isinstance(event, dict) and event.get("event") == "ended" and event["status"] == "ok"
+    event: Any = orjson.loads(last[-1]) if last else None
+    if not isinstance(event, dict) or event.get("event") != "ended":
+        return ""
+    return str(event["status"])
 
 
 def _new(
@@ -190,7 +199,7 @@ def _goes_on(session: Session, store: Store, known: str | None) -> bool:
         return False
     lines = store.read(known)
     return orjson.loads(lines[0]).get("copied") == session.source and not (
-        session.replay == "auto" and _ended_ok(store, known)
+        session.replay == "auto" and ended_as(store, known) in OVER
     )
 
 

@@ -99,8 +99,7 @@ def given(contract: Contract, step: Step, types: Types, fetch: Callable[[str], b
     if "lossy" in outcome:
         raise NotReplayable(
             f"step {step.n} ({step.name}) was performed, but its result can't be given back: "
-            f"{outcome['lossy']}. Put its result on record: "
-            f"rollcage resolve RUN {step.n} --happened --result JSON"
+            f"{outcome['lossy']}"
         )
     try:
         encoded = outcome["value"]

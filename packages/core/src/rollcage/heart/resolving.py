@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from rollcage.errors import SessionError, StepNotFound, StepNotUnknown
 from rollcage.heart.log import Chain
-from rollcage.heart.run import Event, Run, fold_lines
-from rollcage.heart.store import Store, open_store
+from rollcage.heart.run import Event, Run, Step, fold_lines
+from rollcage.heart.store import Store, open_store, store_option
 from rollcage.values.codec import encode
 
 __all__ = ["abandon_run", "resolve_step"]
@@ -26,8 +28,10 @@ def resolve_step(
     result: Any = _NOT_GIVEN,
     undone: bool = False,
     by: str = "",
-) -> None:
+) -> Step:
     """Say what became of a step: whether it happened, what it gave, or that it counts as undone.
+
+    Nothing takes that back: find out first.
 
     Args:
         store: where the run is.
@@ -39,7 +43,11 @@ def resolve_step(
             does nothing about it, and it keeps no program from going another way.
         by: who says so.
 
+    Returns:
+        The step, with that taken in.
+
     Raises:
+        RunNotFound: there is no such run.
         StepNotFound: the run has no such step.
         StepNotUnknown: its outcome is known.
         RunInUse: somebody is at the run.
@@ -71,28 +79,44 @@ def resolve_step(
             )
         return {"event": "outcome", "step": step, "outcome": outcome, "by": by}
 
-    _append(open_store(store), run, line)
+    return _append(open_store(store), run, line).steps[step]
 
 
 def abandon_run(store: Where, run: str, *, reason: str = "", by: str = "") -> None:
     """Set a run aside: no session resumes it.
 
+    Nothing is undone: what it did stays done, and the next run of its job does it again. It can be
+    undone all the same, before that or afterwards.
+
     Raises:
+        RunNotFound: there is no such run.
         RunInUse: somebody is at it.
+        SessionError: it was set aside before.
     """
-    _append(
-        open_store(store),
-        run,
-        lambda _: {"event": "ended", "status": "abandoned", "reason": reason, "by": by},
-    )
+    own = open_store(store)
+
+    def line(found: Run) -> Event:
+        if found.status == "abandoned":
+            raise SessionError(
+                f"run {run} was abandoned before: see rollcage show {run}{store_option(own)}"
+            )
+        return {
+            "event": "ended", "status": "abandoned", "reason": reason, "by": by,
+            "time": time.time_ns() // 1000,
+        }  # fmt: skip
+
+    _append(own, run, line)
 
 
-def _append(store: Store, run: str, line: Any) -> None:
+def _append(store: Store, run: str, line: Callable[[Run], Event]) -> Run:
     store.read(run, -1)  # a run that is not there is not made
     log = Chain(store.open(run))
     try:
         found = fold_lines(log.events(), log.log.where, {})
-        log.append(line(found))
+        said = line(found)
+        log.append(said)
         log.wait()
+        found.apply(said)
+        return found
     finally:
         log.close()

@@ -31,15 +31,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol, cast, runtime_checkable
 from urllib.parse import unquote
 
-from rollcage.errors import StoreInvalid
+from rollcage.errors import RollcageError, StoreInvalid
 from rollcage.heart.folder import Folder
 
-__all__ = ["GROUP", "Log", "Store", "open_store"]
+__all__ = ["GROUP", "Log", "Store", "open_store", "store_option"]
 
 GROUP: Final = "rollcage.logs"
 """The entry points by which packages bring stores: a URL's scheme, and what opens such a URL."""
@@ -121,6 +122,11 @@ class Store(Protocol):
 
     Threads may share a store; its logs outlive it. To make one does no I/O.
     """
+
+    @property
+    def url(self) -> str:
+        """By what `open_store` finds the same store, without a password."""
+        ...
 
     def open(self, run: str, *, take: bool = False) -> Log:
         """Open a run's log to append to it; a new run has an empty one.
@@ -214,6 +220,15 @@ def open_store(where: str | os.PathLike[str] | Store) -> Store:
     raise StoreInvalid(
         f"{text!r} is not the URL of a store ({scheme}://…); a folder is written ./{text}"
     )
+
+
+def store_option(store: Store) -> str:
+    """Return what a command line needs to find a store: ` --store URL`; empty where it looks."""
+    try:
+        looked = open_store(os.environ.get("ROLLCAGE_STORE") or ".rollcage").url
+    except RollcageError:
+        looked = ""  # it looks where there is none
+    return "" if store.url == looked else f" --store {shlex.quote(store.url)}"
 
 
 def _local(url: str, rest: str) -> Folder:

@@ -38,6 +38,7 @@ from rollcage.errors import (
 from rollcage.heart.call import Call, Place
 from rollcage.heart.outcome import given, success
 from rollcage.heart.plan import consult, fetched, plain, plan_of, revived
+from rollcage.heart.store import store_option
 from rollcage.heart.targets import (
     after_step,
     around,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from rollcage.contract.contract import Contract
     from rollcage.heart.attempt import Attempt, Flow
     from rollcage.heart.run import Event, Run, Step
+    from rollcage.heart.store import Store
     from rollcage.undo.report import UndoStatus
 
 __all__ = ["Request", "open_undo", "plan", "take_back", "undo"]
@@ -291,7 +293,7 @@ class _Undo:
             self.request = Request(begun.get("to"), in_doubt=begun.get("in_doubt", "list"))
             numbers = set[int](begun["steps"])
         elif begun is not None and self.why != "undo":
-            raise attempt.halt(open_undo(record))
+            raise attempt.halt(open_undo(record, attempt.store))
         else:
             numbers = _numbers(record, steps, whole=self.block is None)
         look = _Look(attempt, self.request, is_async=self.is_async, records=True)
@@ -326,7 +328,7 @@ class _Undo:
     def _check_ended(self, steps: Iterable[Step] | None) -> None:
         """Refuse to go on where an undo that a session finished first has not ended."""
         if steps is None and self.record.undoing is not None:
-            raise self.attempt.halt(open_undo(self.record))
+            raise self.attempt.halt(open_undo(self.record, self.attempt.store))
 
     def _begin(self, numbers: set[int]) -> None:
         request = self.request
@@ -395,7 +397,8 @@ class _Undo:
             raise attempt.halt(
                 Diverged(
                     f"recorded effects of run {run.id} lie ahead that can't be taken back, so "
-                    f"nothing was touched:\n{said}\n{_way_out(run, numbers)}",
+                    f"nothing was touched:\n{said}\nTo go on, "
+                    f"{_way_out(run, attempt.store, numbers)}",
                     orphans,
                 )
             )
@@ -403,7 +406,7 @@ class _Undo:
         raise attempt.halt(
             UndoIncomplete(
                 f"{what} in run {run.id}, for not everything in it can be taken back:\n{said}\n"
-                f"{_way_out(run, numbers)}"
+                f"To go on, {_way_out(run, attempt.store, numbers)}"
             )
         )
 
@@ -563,8 +566,8 @@ class _Undo:
             lines = ", ".join(f"{n} ({run.steps[n].name}): {run.backed.get(n)}" for n in stays)
             raise attempt.halt(
                 UndoIncomplete(
-                    f"not everything was taken back in run {run.id}: step {lines}. "
-                    f"{_way_out(run, sorted(stays))}"
+                    f"not everything was taken back in run {run.id}: step {lines}. To go on, "
+                    f"{_way_out(run, attempt.store, sorted(stays))}"
                 )
             )
         if half:
@@ -598,14 +601,15 @@ class _Undo:
         return UndoReport(run=self.record.id, to=self.request.to, steps=tuple(done), left=left)
 
 
-def open_undo(run: Run) -> UndoIncomplete:
+def open_undo(run: Run, store: Store) -> UndoIncomplete:
     """Return the halt of a run in which an undo has begun and not ended."""
     assert run.undoing is not None
     left = [n for n in run.undoing["steps"] if run.backed.get(n) == "failed"]
     listed = ", ".join(f"{n} ({run.steps[n].name})" for n in left)
     return UndoIncomplete(
         f"an undo of run {run.id} has begun and can't be finished, so nothing goes on: step "
-        f"{listed or run.undoing['steps']}. Undo it again, with undo_run. {_way_out(run, left)}"
+        f"{listed or run.undoing['steps']}. Undo it again: rollcage undo {run.id}"
+        f"{store_option(store)}; or {_way_out(run, store, left)}"
     )
 
 
@@ -624,9 +628,10 @@ def _said(each: UndoneStep) -> str:
     return str(UndoReport(run=each.run, to=None, steps=(each,)))
 
 
-def _way_out(run: Run, numbers: list[int]) -> str:
-    listed = ", ".join(f'resolve_step(store, "{run.id}", {n}, undone=True)' for n in numbers[:3])
-    return f"Put the world right by hand, or accept it as it is, and say so: {listed}"
+def _way_out(run: Run, store: Store, numbers: list[int]) -> str:
+    at = store_option(store)
+    listed = "; ".join(f"rollcage resolve {run.id} {n}{at} --undone" for n in numbers[:3])
+    return f"put the world right by hand, or accept it as it is, and say so: {listed}"
 
 
 # --- looking -------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import os
+import shlex
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -49,7 +50,7 @@ from rollcage.heart.plan import consult
 from rollcage.heart.resolving import resolve_step
 from rollcage.heart.run import Event, Outcome, Run, Step, fold_lines
 from rollcage.heart.stage import Stage, Work
-from rollcage.heart.store import Store, open_store
+from rollcage.heart.store import Store, open_store, store_option
 from rollcage.values.codec import encode
 
 if TYPE_CHECKING:
@@ -401,8 +402,8 @@ class Once(Stage):
                 raise attempt.halt(
                     UnknownOutcome(
                         f"{key} is being made by {_where(claim, standing)}, which has not ended in "
-                        f"{PATIENCE:.0f} seconds. Start this one again when that has; "
-                        f"rollcage once {key!r} shows what became of it",
+                        f"{PATIENCE:.0f} seconds. Start this one again when that has. What became "
+                        f"of it: {_command(attempt.store, key)}",
                         claim.run,
                         n,
                     )
@@ -540,10 +541,21 @@ def _unknown(attempt: Attempt, key: str, claim: Claim, standing: Standing) -> Un
     else:
         what = f"{key} is claimed by {_where(claim, standing)}, of which nobody knows whether it "
         what += "happened"
-    ways = f"rollcage once {key!r} --happened [--result JSON], or --did-not-happen"
+    ways = _ways_out(attempt.store, key)
     if run != attempt.run.id and standing.found is not None:
         ways += "; or resume that run, if its tool can find out"
     return UnknownOutcome(f"{what}. Find out, and say so: {ways}", run, n)
+
+
+def _command(store: Store, key: str) -> str:
+    """The command that shows an effect."""
+    return f"rollcage once {shlex.quote(key)}{store_option(store)}"
+
+
+def _ways_out(store: Store, key: str) -> str:
+    """The commands that say whether an effect happened."""
+    command = _command(store, key)
+    return f"{command} --happened; or, if not: {command} --did-not-happen"
 
 
 # --- waiting, in both colours --------------------------------------------------------------------
@@ -638,7 +650,7 @@ class Effect:
             if found.status == "ok":
                 raise StepNotUnknown(
                     f"{self.key} is being taken back: an undo of run {self.run} has begun and not "
-                    f"ended. To end it: rollcage undo {self.run}"
+                    f"ended. To end it: rollcage undo {self.run}{store_option(self._store)}"
                 )
             given = {} if result is ... else {"result": result}
             resolve_step(self._store, self.run, self.step, happened=happened, by=by, **given)
@@ -696,8 +708,7 @@ def keep_claims(store: Store, run: str) -> list[str]:
         if found.state == "unknown":
             raise UnknownOutcome(
                 f"nobody knows whether {key} happened, at {_where(claim, found)}, so that run has "
-                f"to stay. Find out, and say so: rollcage once {key!r} --happened [--result JSON], "
-                f"or --did-not-happen",
+                f"to stay. Find out, and say so: {_ways_out(store, key)}",
                 run,
                 found.step,
             )

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
-from rollcage.errors import ControlLost, RunStopped, StoreError
+from rollcage.errors import ControlLost, OrderRefused, RunStopped, StoreError
 from rollcage.heart.keys import writable
+from rollcage.heart.opening import OVER, ended_as
 from rollcage.heart.run import CHANGES
 from rollcage.heart.stage import Stage, Work
-from rollcage.heart.store import Store, open_store
+from rollcage.heart.store import Store, open_store, store_option
 
 if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
     from rollcage.heart.run import Event
     from rollcage.heart.session import Session
 
-__all__ = ["Order", "Orders", "lift_order", "order_of", "pause_run", "stop_run"]
+__all__ = [
+    "Order", "Orders", "lift_order", "lift_stop", "order_of", "pause_run", "stop_run",
+    "unpause_run",
+]  # fmt: skip
 
 Kind = Literal["stop", "pause"]
 _OFTEN: Final = 0.01  # seconds in which hits do not look again
@@ -55,28 +59,89 @@ class Order:
 
 def stop_run(
     store: str | os.PathLike[str] | Store, run: str, *, by: str = "", reason: str = ""
-) -> None:
+) -> Order:
     """Stop a run: nothing runs in it, nor in a resume of it, until that is lifted.
 
     What runs now is not interrupted. A stopped run can be undone.
 
+    Returns:
+        The order that was given; it replaces another one.
+
     Raises:
         RunNotFound: there is no such run.
+        OrderRefused: it has come to its end.
     """
-    _give(open_store(store), run, "stop", by, reason)
+    own = open_store(store)
+    ended = ended_as(own, run)
+    if ended in OVER:
+        raise OrderRefused(
+            f"run {run} can't be stopped: it ended as {ended!r}, and nothing runs in it any more. "
+            f"To undo what it did: rollcage undo {run}{store_option(own)}"
+        )
+    return _give(own, run, "stop", by, reason)
 
 
 def pause_run(
     store: str | os.PathLike[str] | Store, run: str, *, by: str = "", reason: str = ""
-) -> bool:
-    """Have the calls of a run wait until that is lifted; return whether they do.
+) -> Order:
+    """Have the calls of a run wait until that is lifted.
 
-    A pause does not take the place of a stop.
+    Returns:
+        The order that was given; it replaces another pause, and no stop.
 
     Raises:
         RunNotFound: there is no such run.
+        OrderRefused: it has come to its end, or is stopped.
     """
-    return _give(open_store(store), run, "pause", by, reason)
+    own = open_store(store)
+    ended = ended_as(own, run)
+    if ended in OVER:
+        raise OrderRefused(
+            f"run {run} can't be paused: it ended as {ended!r}, and makes no more calls"
+        )
+    return _give(own, run, "pause", by, reason)
+
+
+def lift_stop(store: str | os.PathLike[str] | Store, run: str) -> Order:
+    """Let a stopped run be resumed; return the order that was lifted.
+
+    Raises:
+        RunNotFound: there is no such run.
+        OrderRefused: it is not stopped.
+    """
+    return _lifted(open_store(store), run, "stop")
+
+
+def unpause_run(store: str | os.PathLike[str] | Store, run: str) -> Order:
+    """Let the calls of a paused run go on; return the order that was lifted.
+
+    Raises:
+        RunNotFound: there is no such run.
+        OrderRefused: it is not paused.
+    """
+    return _lifted(open_store(store), run, "pause")
+
+
+def _lifted(store: Store, run: str, kind: Kind) -> Order:
+    store.read(run, -1)  # of a run that is not there, that is said
+    order = order_of(store, run)
+    if order is not None and order.kind == kind and lift_order(store, run, kind=kind):
+        return order
+    lift_order(store, run, kind=kind)  # rings: whoever lifted it may have died before the bell
+    if order is None or order.kind == kind:
+        done = "stopped" if kind == "stop" else "paused"
+        raise OrderRefused(f"run {run} is not {done}: there is nothing to lift")
+    raise _other(store, run, order, "not stopped but" if kind == "stop" else "not paused but")
+
+
+def _other(store: Store, run: str, order: Order, what: str) -> OrderRefused:
+    """Return the refusal of what does not fit the order that a run has."""
+    at = store_option(store)
+    by = f" by {order.by}" if order.by else ""
+    done, helps = "stopped", f"rollcage stop {run} --lift{at}"
+    if order.kind == "pause":
+        done, helps = "paused", f"rollcage unpause {run}{at}"
+    return OrderRefused(f"run {run} is {what} {done}{by}. To let it go on: {helps}")
 
 
 def lift_order(
@@ -107,19 +172,15 @@ def order_of(store: str | os.PathLike[str] | Store, run: str) -> Order | None:
     return None if seen is None else _read(seen)
 
 
-def _give(store: Store, run: str, kind: Kind, by: str, reason: str) -> bool:
-    store.read(run, -1)  # a run that is not there can't be stopped
-    fields = {
-        "kind": kind, "by": writable(by), "reason": writable(reason),
-        "time": time.time_ns() // 1000, "nonce": os.urandom(8).hex(),
-    }  # fmt: skip
-    data = orjson.dumps(fields)
+def _give(store: Store, run: str, kind: Kind, by: str, reason: str) -> Order:
+    order = Order(kind, writable(by), writable(reason), time.time_ns() // 1000)
+    data = orjson.dumps(dataclasses.asdict(order) | {"nonce": os.urandom(8).hex()})
     while True:
         seen = store.get("orders", run)
-        if kind == "pause" and seen is not None and _read(seen).kind == "stop":
-            return False
+        if kind == "pause" and seen is not None and (found := _read(seen)).kind == "stop":
+            raise _other(store, run, found, "not paused: it was")
         if store.swap("orders", run, seen, data):
-            return True
+            return order
 
 
 def _read(data: bytes) -> Order:
@@ -201,7 +262,8 @@ class Orders(Stage):
             line: Event = {"event": "ordered", "order": order.kind, "by": order.by}
             attempt.write({**line, "reason": order.reason, "time": order.time})
         if order.kind == "stop":
-            raise attempt.halt(RunStopped(attempt.run.id, order.by, order.reason))
+            at = store_option(attempt.store)
+            raise attempt.halt(RunStopped(attempt.run.id, order.by, order.reason, at))
         return self._wait(call)
 
     def _wait(self, call: Call) -> Work:

@@ -32,7 +32,7 @@ from rollcage.gate.approval import (
 )
 from rollcage.gate.verdict import Verdict
 from rollcage.heart.seal import StoreSeal
-from rollcage.heart.store import Store, open_store
+from rollcage.heart.store import Store, open_store, store_option
 from rollcage.values.codec import encode
 
 __all__ = ["ApprovalQueue", "Decision", "QueueApprover"]
@@ -229,5 +229,6 @@ class QueueApprover:
                 return found.answer
             left = until - time.monotonic()
             if left <= 0:
-                return Pending(f"it waits for a decision: rollcage approve {request.id}")
+                at = store_option(self.queue.store)
+                return Pending(f"it waits for a decision: rollcage approve {request.id}{at}")
             tick.wait(min(left, _LOOK))
