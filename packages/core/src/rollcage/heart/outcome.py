@@ -41,7 +41,7 @@ def success(contract: Contract, value: Any, seal: Seal, types: Types, **more: An
             return Outcome("ok", orjson.dumps(outcome))
     except (TypeError, RecursionError):  # a lone surrogate, or too deep for JSON: encoded below
         pass
-    outcome.update(recorded(contract, value, seal, types))
+    outcome.update(recorded(contract, value, seal, _types_of(contract, types)))
     if isinstance(seal, Hiding) and not seal.idle:  # to encode it may have shown a secret first
         kept = seal.hide(outcome["value"])
         if kept.found:
@@ -54,11 +54,16 @@ def failure(
     contract: Contract, error: BaseException, seal: Seal, types: Types, *, unclear: bool
 ) -> Outcome:
     """Return the outcome of a call that raised; `unclear`: nobody knows how far it got."""
-    encoded = encode_exception(error, seal, contract.known_errors, types)
+    encoded = encode_exception(error, seal, contract.known_errors, _types_of(contract, types))
     outcome: dict[str, Any] = {"status": "error", "error": encoded}
     if unclear:
         outcome["unclear"] = True
     return Outcome("error", orjson.dumps(outcome), unclear)
+
+
+def _types_of(contract: Contract, types: Types) -> Types:
+    """Return the types that values of a call come back as: those that its contract names, too."""
+    return Types((), contract.types, types)
 
 
 def is_lost(contract: Contract, error: BaseException) -> bool:
@@ -88,6 +93,7 @@ def given(contract: Contract, step: Step, types: Types, fetch: Callable[[str], b
     """
     outcome = step.result
     if outcome["status"] == "error":
+        types = _types_of(contract, types)
         try:
             error = decode_exception(outcome["error"], contract.known_errors, types)
         except (KeyError, ValueError, TypeError) as bad:
@@ -109,7 +115,7 @@ def given(contract: Contract, step: Step, types: Types, fetch: Callable[[str], b
             raise NotReplayable(f"step {step.n} ({step.name}) is a stream: its result is a list")
         if survey(encoded):
             return encoded
-        return given_back(contract, outcome, encoded, types)
+        return given_back(contract, outcome, encoded, _types_of(contract, types))
     except NotReplayable:
         raise
     except Exception as error:
