@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import inspect
 import logging
 import threading
@@ -41,8 +42,8 @@ from rollcage.errors import (
 )
 from rollcage.fingerprint.identity import child_world, fingerprint, world_zero
 from rollcage.gate.verdict import Verdict
-from rollcage.heart.call import Call, Match, Place, here
-from rollcage.heart.outcome import LARGE, failure, given, is_lost, refused, success
+from rollcage.heart.call import Call, Match, Place, here, refusal
+from rollcage.heart.outcome import LARGE, answered, failure, given, is_lost, refused, success
 from rollcage.heart.run import CHANGES, Event, Level, Outcome, Run, Step, spans_of
 from rollcage.heart.stage import Hooks, Work
 from rollcage.heart.store import store_option
@@ -143,6 +144,7 @@ class Attempt:
         self.branches: dict[str, Branch] = {}
         self._users: dict[int, Turn] = {}
         self.root_world = world_zero(self.options.seed)
+        self._ticks = self.options.clock.monotonic
         self.observers: list[Callable[..., Any]] = []
         self.is_at_once = log is None or log.log.is_at_once
         self._has_recording = bool(run.steps)
@@ -178,6 +180,11 @@ class Attempt:
                 except StoreError as error:
                     raise self.halt(TraceUnwritable(str(error))) from error
             self.run.apply(event, outcome)
+
+    def note(self, event: Event, outcome: Outcome | None = None) -> None:
+        """Put a line on record that is neither a call's intent nor its outcome, with its time."""
+        event["time"] = self.options.clock.wall() // 1000
+        self.write(event, outcome)
 
     def _concealed(self, event: Event, outcome: Outcome | None) -> tuple[Event, Outcome | None]:
         """A line, and its outcome, as they may be written."""
@@ -431,16 +438,16 @@ class Attempt:
 
     def refuse(self, call: Call, verdict: Verdict) -> Blocked:
         """Put a refused call on record; returns the error, to be raised. Its place is used up."""
-        event: Event = {
-            "event": "refused", "name": call.contract.name, "kind": call.kind,
-            "args": call.arguments, "verdict": verdict.as_data(),
-            "branch": call.place.branch, "time": self.options.clock.wall() // 1000,
-        }  # fmt: skip
+        turn = call.turn.n  # a call that never gets a place makes no turn known
+        event = refusal(
+            call.contract, call.kind, call.arguments, verdict, call.place,
+            turn=turn, slot=call.slot if turn else None,
+        )  # fmt: skip
         if call.waiting:
             event["step"] = call.waiting
         self.let_go(call)
         self.stats.blocked += 1
-        self.write(event)
+        self.note(event)
         return Blocked(verdict.message, rule=verdict.rule, code=verdict.code)
 
     # --- matching --------------------------------------------------------------------------------
@@ -750,7 +757,7 @@ class Attempt:
             if refusal is not None:
                 raise self.halt(refusal)
             if ahead and self.on_divergence == "warn":
-                self.write({"event": "left", "left": spans_of(each.n for each in ahead)})
+                self.note({"event": "left", "left": spans_of(each.n for each in ahead)})
         if ahead and self.on_divergence == "undo":
             yield from take_back(self, ahead, why="divergence", is_async=is_async)
         raise self.halt(Diverged(f"{what}: the next attempt makes it anew", ()))
@@ -820,7 +827,7 @@ class Attempt:
                 branch.follow(step, call.turn)
                 if match.ahead:
                     self._leave_for(call, match, left := {"event": "left"})
-                    self.write(left)
+                    self.note(left)
             if call.effect in CHANGES:
                 branch.begin(call.turn)
             self.run.replace(step)
@@ -860,21 +867,29 @@ class Attempt:
             event["pos"] = start  # a batch is open that its turn did not see begin
         if call.kind == "model":
             event["rank"] = call.rank
-        elif call.key in self.run.unclear and match.step is None and call.supplied is None:
-            if call.contract.idempotent:  # the same call again, under the same idempotency key
-                event["retries"] = self.run.unclear[call.key]
-        elif (
-            self.run.continues
-            and match.step is not None
-            and match.step.borrowed
-            and (match.step.status == "unknown" or match.step.unclear)
-        ):
-            event["retries"] = match.step.n  # what another run began, under that one's key
+        elif self.run.unclear or self.run.continues:
+            retries = self._retries(call, match.step)
+            if retries:
+                event["retries"] = retries
+        contract = call.contract
+        if contract.version:
+            event["version"] = contract.version
+        if contract.framework:
+            event["framework"] = contract.framework
         if call.place.agent:
             event["agent"] = call.place.agent
         if call.place.call_id:
             event["call_id"] = call.place.call_id
         return event
+
+    def _retries(self, call: Call, step: Step | None) -> int:
+        """The step under whose idempotency key a call is made again; 0: it has its own."""
+        run = self.run
+        if call.key in run.unclear and step is None and call.supplied is None:
+            return run.unclear[call.key] if call.contract.idempotent else 0
+        if run.continues and step is not None and step.borrowed:  # what another run began
+            return step.n if step.status == "unknown" or step.unclear else 0
+        return 0
 
     def _start(self, call: Call, match: Match) -> None:
         """The call's body is to run: its intent is written, or its line is begun."""
@@ -885,6 +900,8 @@ class Attempt:
             branch.follow(step, call.turn)
         call.event = event = self._event(call, match)
         self._leave_for(call, match, event)
+        if call.verdict is not None:
+            event["verdict"] = call.verdict.as_data()
         for marks in call.hooks.marks:
             event.update(marks(call) or ())
         if call.supplied is not None:
@@ -922,6 +939,7 @@ class Attempt:
                 event = {"event": "outcome", "step": event["step"]}
                 if self._has_recording and (unasked := self._unasked(call)):
                     event["unasked"] = unasked
+            event["duration"] = call.took // 1000
             for settled in call.hooks.settled:
                 event.update(settled(call, outcome, None) or ())
             self.write(event, outcome)
@@ -1037,7 +1055,7 @@ class Attempt:
         data = orjson.dumps({"status": status, "value": world})
         differs = step.outcome != data
         if differs and not (status == "error" and skipped):
-            self.write({"event": "outcome", "step": step.n}, Outcome(status, data))
+            self.note({"event": "outcome", "step": step.n}, Outcome(status, data))
             if inner.was == "whole":
                 outer.rehash()
         if inner.was != "whole":
@@ -1158,7 +1176,7 @@ class Attempt:
         """A call may not begin any more: its place is kept, and it is decided anew."""
         with self.lock:
             n = call.event["step"]
-            self.write({"event": "outcome", "step": n, "outcome": None})
+            self.note({"event": "outcome", "step": n, "outcome": None})
             call.waiting, call.is_on_record = n, False
 
     def _cut_off(self, call: Call) -> None:
@@ -1170,11 +1188,12 @@ class Attempt:
             elif not self.closed and self.log is not None:
                 with contextlib.suppress(Halt):
                     line = {"event": "outcome", "step": call.event["step"], "outcome": None}
-                    self.write(line)
+                    self.note(line)
                     self.ended(call.branch, None)
 
     def inside(self, call: Call) -> Place:
-        """Return the place of the calls that a body makes."""
+        """Return the place of the calls that a body makes, which begins now."""
+        call.began = self._ticks()
         branch = "#" + call.event["fingerprint"]
         return _tuple(Place, (self, call.session, branch, None, None, call, "", ""))
 
@@ -1219,6 +1238,7 @@ class Attempt:
         """Record the end of a write whose caller was cut off, if the session is still open."""
         if call.effect != "write":
             return
+        call.took = self._ticks() - call.began
         contract, seal, types = call.contract, self.seal, self.types
         if error is None:
             outcome = success(contract, value, seal, types)
@@ -1232,6 +1252,9 @@ class Attempt:
 
     def returned(self, call: Call, value: Any, **more: Any) -> Flow:
         """Record that a body returned a value; return it, unless it breaks the contract."""
+        call.took = self._ticks() - call.began
+        if call.read is not None:
+            more.update(answered(call.contract, call.read, value, self.seal))
         outcome = success(call.contract, value, self.seal, self.types, **more)
         if len(outcome.data) >= LARGE:
             outcome = yield from self._kept(call, outcome)
@@ -1250,6 +1273,7 @@ class Attempt:
 
     def failed(self, call: Call, error: BaseException) -> Flow:
         """Record that a body raised, or that nobody knows what it did."""
+        call.took = self._ticks() - call.began
         contract, effect = call.contract, call.event["effect"]
         is_halt = isinstance(error, (Halt, SessionHalted))
         if effect == "write" and self.is_lost(call, error):
@@ -1298,23 +1322,18 @@ class Attempt:
         )
 
     def _kept(self, call: Call, outcome: Outcome) -> Flow:
-        """Keep a large value beside the log; the outcome refers to it."""
+        """Keep what is large in an outcome beside the log; the outcome refers to it."""
         recorded = orjson.loads(outcome.data)
-        data = orjson.dumps(recorded.get("value"))
-        if len(data) < LARGE:
-            return outcome
-        digest = sha256(data).hexdigest()
-
-        def keep() -> Any:
-            return self.store.swap("blobs", digest, None, data)
-
-        yield (lambda: asyncio.to_thread(keep)) if call.is_async else keep
-        recorded["value"] = {
-            "$rollcage": "blob",
-            "value": None,
-            "sha256": digest,
-            "size": len(data),
-        }
+        for field in ("value", "answer"):
+            data = orjson.dumps(recorded.get(field))
+            if len(data) < LARGE:
+                continue
+            digest = sha256(data).hexdigest()
+            keep = functools.partial(self.store.swap, "blobs", digest, None, data)
+            yield functools.partial(asyncio.to_thread, keep) if call.is_async else keep
+            recorded[field] = {
+                "$rollcage": "blob", "value": None, "sha256": digest, "size": len(data),
+            }  # fmt: skip
         return Outcome(outcome.status, orjson.dumps(recorded), outcome.unclear)
 
     def give_back(self, call: Call, step: Step) -> Flow:

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from rollcage.errors import Halt
     from rollcage.gate.verdict import Verdict
     from rollcage.heart.attempt import Attempt
+    from rollcage.heart.outcome import Read
     from rollcage.heart.run import Event, Outcome, Step
     from rollcage.heart.session import Session
     from rollcage.heart.walk import Branch, Look, Turn
     from rollcage.values.hiding import Seal
 
-__all__ = ["Call", "Match", "Place", "here"]
+__all__ = ["Call", "Match", "Place", "here", "refusal"]
 
 
 class Place(NamedTuple):
@@ -96,7 +97,10 @@ class Call:
         is_prepared: whether something is done now before it may begin.
         claim: the recorded step that it will use up, while something has to be done before.
         recorded: the step that answered it.
+        read: reads what a model answered off the body's value; None: it is no model, or nobody can.
         event: the line with which it began.
+        began: when its body was entered, by the monotonic clock (ns).
+        took: how long the body ran (ns).
         is_edited: whether a fork has put other arguments in the place of those asked for.
         cut: whether its caller has been cut off while its body runs in a thread.
     """
@@ -105,12 +109,13 @@ class Call:
     turn: Turn
     event: Event
     slot = -1
-    waiting = 0
+    waiting = began = took = 0
     is_on_record = is_prepared = is_edited = cut = False
     verdict: Verdict | None = None
     granted: Verdict | None = None
     supplied: Outcome | None = None
     kept: dict[str, Any] | None = None
+    read: Read | None = None
     recorded: Step | None = None
     claim: Step | None = None
     rank: int | None = None
@@ -149,3 +154,43 @@ class Call:
     def __str__(self) -> str:
         shown = self.data.decode("utf-8", "replace")
         return f"{self.contract.name}({shown if len(shown) <= 200 else shown[:200] + '…'})"
+
+
+def refusal(
+    tool: Contract | str,
+    kind: str,
+    arguments: Any,
+    verdict: Verdict,
+    place: Place,
+    *,
+    turn: int = 0,
+    slot: int | None = None,
+) -> Event:
+    """Return the line of a call that was refused, but for its time.
+
+    Args:
+        tool: its contract; or the name that was asked for, if there is no such tool.
+        kind: `tool` or `model`.
+        arguments: as they were asked for, encoded.
+        verdict: why it is refused.
+        place: where it was made.
+        turn: the number of its turn, if it has one.
+        slot: its place in that.
+    """
+    event: Event = {
+        "event": "refused", "name": tool if isinstance(tool, str) else tool.name, "kind": kind,
+        "args": arguments, "verdict": verdict.as_data(), "branch": place.branch,
+    }  # fmt: skip
+    if not isinstance(tool, str):
+        event["effect"] = tool.effect if kind == "tool" else "model"
+        if tool.version:
+            event["version"] = tool.version
+    if turn:
+        event["turn"] = turn
+    if slot is not None:
+        event["slot"] = slot
+    if place.agent:
+        event["agent"] = place.agent
+    if place.call_id:
+        event["call_id"] = place.call_id
+    return event

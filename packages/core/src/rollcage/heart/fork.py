@@ -48,7 +48,8 @@ def copied_lines(events: list[Event], run: str, name: str) -> list[Event]:
     """
     source = events[0]
     first: Event = {"event": "run", "format": FORMAT, "run": run, "name": name}
-    first.update((field, source[field]) for field in ("time", "input", "actor") if field in source)
+    kept = ("time", "input", "actor", "seed")
+    first.update((field, source[field]) for field in kept if field in source)
     first["copied"] = source["run"]
     rest = [{field: each[field] for field in each if field != "hash"} for each in events[1:]]
     return [first, *rest]

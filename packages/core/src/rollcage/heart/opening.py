@@ -151,6 +151,8 @@ def _new(
             begins["input"] = encode(session.input, session.seal, path="input")
         if session.actor:
             begins["actor"] = session.actor
+        if session.options.seed:
+            begins["seed"] = session.options.seed
         log.append(begins)
         opened.run.apply(begins)
         _attempt(session, opened)
@@ -182,6 +184,7 @@ def _copied(
         for line in copied:
             opened.log.append(line)
         for line in lines:
+            line["time"] = session.options.clock.wall() // 1000
             opened.log.append(line)
             opened.run.apply(line)
         _attempt(session, opened)
@@ -210,6 +213,10 @@ def _attempt(session: Session, opened: Opened) -> None:
         "event": "attempt", "id": os.urandom(12).hex(),
         "time": session.options.clock.wall() // 1000,
     }  # fmt: skip
+    if session.replay != "auto":
+        line["replay"] = session.replay
+    if session.on_divergence != "halt":
+        line["on_divergence"] = session.on_divergence
     opened.log.append(line)
     opened.log.wait()
     opened.run.apply(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,17 +14,23 @@ from rollcage.contract.results import given_back, recorded
 from rollcage.contract.unknown_errors import leaves_unknown
 from rollcage.errors import Halt, NotReplayable, OutputDrift, SessionHalted, TraceCorrupt
 from rollcage.heart.run import Outcome, Step
-from rollcage.values.exceptions import decode_exception, encode_exception
+from rollcage.values.answer import Answer
+from rollcage.values.exceptions import decode_exception, describe_error, encode_exception
 from rollcage.values.hiding import Hiding, Seal
 from rollcage.values.registered import Types
 from rollcage.values.survey import survey
 
-__all__ = ["LARGE", "failure", "given", "is_lost", "success"]
+__all__ = ["LARGE", "Read", "answered", "failure", "given", "is_lost", "success"]
+
+_log: Final = logging.getLogger("rollcage")
 
 LARGE: Final = 64 * 1024  # bytes from which a value is kept beside the log
 
 Keep = Callable[[bytes], dict[str, Any]]
 """Keeps large bytes beside the log; returns what refers to them."""
+
+Read = Callable[[Any], Answer]
+"""Reads what a model answered off the framework's own value."""
 
 
 def success(contract: Contract, value: Any, seal: Seal, types: Types, **more: Any) -> Outcome:
@@ -48,6 +55,23 @@ def success(contract: Contract, value: Any, seal: Seal, types: Types, **more: An
             flaws = filter(None, (outcome.get("lossy"), *kept.found[:5]))
             outcome.update(value=kept.value, lossy="; ".join(flaws))
     return Outcome("ok", orjson.dumps(outcome))
+
+
+def answered(contract: Contract, read: Read, value: Any, seal: Seal) -> dict[str, Any]:
+    """Return what a model answered, as fields of its outcome: `answer`, and `usage` if counted.
+
+    Any framework and reader understands these; the value is the framework's own.
+    """
+    try:
+        answer = read(value)
+        fields: dict[str, Any] = {"answer": answer.as_data()}
+        if answer.usage:
+            fields["usage"] = dict(answer.usage)
+    except Exception as error:  # noqa: BLE001 - an adapter's own code must not lose the outcome
+        said = describe_error(error, seal)
+        _log.error("the answer of %s can't be read: %s", contract.name, said)
+        return {}
+    return fields
 
 
 def failure(

@@ -9,13 +9,13 @@ from rollcage.contract.asked import as_asked, secret_names
 from rollcage.contract.contract import Contract
 from rollcage.errors import ArgumentsInvalid
 from rollcage.gate.verdict import Verdict
+from rollcage.heart.call import refusal
 from rollcage.session.declare import declared_contracts
 from rollcage.values.names import writable
 
 if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
     from rollcage.heart.call import Place
-    from rollcage.heart.run import Event
 
 __all__ = ["put_on_record"]
 
@@ -56,22 +56,13 @@ def put_on_record(
     reason = writable(reason) or (
         f"there is no tool called {name!r}" if contract is None else f"{name} was refused"
     )
-    event: Event = {
-        "event": "refused", "name": name, "kind": kind,
-        "args": as_asked(arguments, attempt.seal, hidden),
-        "verdict": Verdict.deny(reason, code=code or "tool_missing").as_data(),
-        "branch": place.branch, "time": attempt.options.clock.wall() // 1000,
-    }  # fmt: skip
-    if contract is not None and contract.version:
-        event["version"] = contract.version
+    shown = as_asked(arguments, attempt.seal, hidden)
+    verdict = Verdict.deny(reason, code=code or "tool_missing")
+    if call_id:
+        place = place._replace(call_id=writable(call_id))
     with attempt.lock:
-        if place.turn is not None and place.turn.n:
-            event["turn"] = place.turn.n
-        if place.slot is not None:
-            event["slot"] = place.slot
-        if place.agent:
-            event["agent"] = place.agent
-        if call_id or place.call_id:
-            event["call_id"] = writable(call_id) or place.call_id
+        turn = 0 if place.turn is None else place.turn.n
         attempt.stats.refused += 1
-        attempt.write(event)
+        attempt.note(
+            refusal(contract or name, kind, shown, verdict, place, turn=turn, slot=place.slot)
+        )

@@ -100,10 +100,7 @@ def abandon_run(store: Where, run: str, *, reason: str = "", by: str = "") -> No
             raise SessionError(
                 f"run {run} was abandoned before: see rollcage show {run}{store_option(own)}"
             )
-        return {
-            "event": "ended", "status": "abandoned", "reason": reason, "by": by,
-            "time": time.time_ns() // 1000,
-        }  # fmt: skip
+        return {"event": "ended", "status": "abandoned", "reason": reason, "by": by}
 
     _append(own, run, line)
 
@@ -113,7 +110,7 @@ def _append(store: Store, run: str, line: Callable[[Run], Event]) -> Run:
     log = Chain(store.open(run))
     try:
         found = fold_lines(log.events(), log.log.where, {})
-        said = line(found)
+        said = {**line(found), "time": time.time_ns() // 1000}
         log.append(said)
         log.wait()
         found.apply(said)

@@ -51,6 +51,7 @@ from rollcage.heart.undo import Request, take_back, undo
 from rollcage.undo.compensation import KnownTools
 from rollcage.undo.report import InDoubt, UndoReport
 from rollcage.values.codec import encode
+from rollcage.values.exceptions import encode_exception
 from rollcage.values.names import name_of_script
 from rollcage.values.registered import REGISTERED, Types
 
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     import os
     from types import TracebackType
 
+    from rollcage.heart.outcome import Read
     from rollcage.values.hiding import Seal
 
 __all__ = ["Fork", "Replay", "Session"]
@@ -270,7 +272,7 @@ class Session:
             if name in run.rolled and block is not None and not run.acted_upon(block):
                 held = [step.n for step in run.inside(name)]
                 line: Event = {"event": "undone", "why": "rolled back", "steps": sorted(held)}
-                attempt.write({**line, "reopens": [block.n]})
+                attempt.note({**line, "reopens": [block.n]})
                 attempt.branches.clear()
 
     def _give_up(self) -> None:
@@ -357,6 +359,9 @@ class Session:
             }  # fmt: skip
             if status == "paused" and self.paused:
                 line["waits"] = self.paused
+            ended_by = attempt.halted or error
+            if ended_by is not None:
+                line["error"] = self._described(ended_by)
             try:
                 if attempt.log is not None and not isinstance(attempt.halted, TraceUnwritable):
                     attempt.write(line)
@@ -364,6 +369,11 @@ class Session:
                 attempt.halt(halt)
             finally:
                 attempt.closed = True
+
+    def _described(self, error: BaseException) -> Event:
+        """The type and the message of what ended the attempt, without the secrets in them."""
+        encoded = encode_exception(error, self.seal)
+        return {name: encoded[name] for name in ("type", "message")}
 
     def _status(self, error: BaseException | None) -> str:
         attempt = self._entered_attempt()
@@ -518,8 +528,16 @@ class Session:
         body: Callable[..., Any],
         *,
         kind: Kind = "tool",
+        answer: Read | None = None,
     ) -> Any:
         """Guard one call of a sync body; for adapters.
+
+        Args:
+            contract: what is declared of the tool or model.
+            arguments: as they were asked for.
+            body: what runs, with the validated arguments as keywords.
+            kind: `tool` or `model`.
+            answer: reads what a model answered off the body's value, for the log.
 
         Raises:
             ArgumentsInvalid: the arguments do not match the tool's schema.
@@ -529,6 +547,7 @@ class Session:
         if _is_async(body):
             raise SessionError(f"{contract.name} is async: use acall, in an async session")
         call = self._call(contract, arguments, body, kind, is_async=False)
+        call.read = answer
         return drive(call.attempt.perform(call))
 
     async def arun_call(
@@ -538,9 +557,11 @@ class Session:
         body: Callable[..., Any],
         *,
         kind: Kind = "tool",
+        answer: Read | None = None,
     ) -> Any:
         """Guard one call of an async body, or of a sync one in a thread; for adapters."""
         call = self._call(contract, arguments, body, kind, is_async=True)
+        call.read = answer
         return await adrive(call.attempt.perform(call))
 
     def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
@@ -560,6 +581,7 @@ class Session:
         body: Callable[..., Any],
         *,
         kind: Kind = "tool",
+        answer: Read | None = None,
     ) -> Generator[Any]:
         """Guard one call whose body gives an iterator: its chunks as they come, live or recorded.
 
@@ -568,6 +590,7 @@ class Session:
         """
         attempt = self._entered_attempt()
         call = self._call(contract, arguments, body, kind, is_async=False)
+        call.read = answer
         drive(attempt.admit(call))
         if call.recorded is not None:
             yield from drive(attempt.give_back(call, call.recorded))
@@ -601,10 +624,12 @@ class Session:
         body: Callable[..., Any],
         *,
         kind: Kind = "tool",
+        answer: Read | None = None,
     ) -> AsyncGenerator[Any]:
         """`stream` for a body that gives an async iterator."""
         attempt = self._entered_attempt()
         call = self._call(contract, arguments, body, kind, is_async=True)
+        call.read = answer
         await adrive(attempt.admit(call))
         if call.recorded is not None:
             for chunk in await adrive(attempt.give_back(call, call.recorded)):

@@ -341,9 +341,9 @@ class _Undo:
             line["to"] = request.to
         if request.in_doubt != "list":
             line["in_doubt"] = request.in_doubt
-        self.attempt.write(line)
+        self.attempt.note(line)
         for n in sorted(request.accept, reverse=True):
-            self.attempt.write({"event": "back", "step": n, "status": "accepted"})
+            self.attempt.note({"event": "back", "step": n, "status": "accepted"})
 
     # --- what refuses it before anything is touched ----------------------------------------------
 
@@ -443,7 +443,7 @@ class _Undo:
                     line["differs"] = each.differs
                 if each.status == "failed" and each.differs:
                     line["spent"] = True  # its calls were made: another undo makes them anew
-                self.attempt.write(line)
+                self.attempt.note(line)
             done.append(each)
             if each.status in ("failed", "conflict"):
                 break
@@ -574,7 +574,7 @@ class _Undo:
             return
         if self.block is not None:
             owner = run.steps[self.block]
-            attempt.write({"event": "rolled", "branch": owner.inner, "steps": sorted(numbers)})
+            attempt.note({"event": "rolled", "branch": owner.inner, "steps": sorted(numbers)})
             return
         last = max(stays, default=0)
         gone = {
@@ -589,7 +589,7 @@ class _Undo:
             places = [n for n in sorted(gone) if keeps_place(run, run.steps[n], gone)]
             if places:
                 line["places"] = places
-        attempt.write(line)
+        attempt.note(line)
         if self.why == "undo":
             attempt.rewind(reopens)
 
@@ -822,7 +822,7 @@ class _Look:
         if isinstance(answer, DidNotHappen):
             task.happened = False
             if self.records:
-                attempt.write({**line, "outcome": None})
+                attempt.note({**line, "outcome": None})
             return None
         if not isinstance(answer, Happened):
             return None
@@ -832,7 +832,7 @@ class _Look:
             made = line["plan"] = plan_of(contract, attempt, {**known, "result": answer.result})
         if self.records:
             outcome = success(contract, answer.result, attempt.seal, attempt.types)
-            attempt.write(line, outcome)
+            attempt.note(line, outcome)
         return made
 
     def _planned_late(

@@ -75,8 +75,6 @@ class Capture(Stage):
                         )
                         return  # it is matched anew, and the state before it is another one
             marks: Event = {} if before is None else {"before": before}
-            if contract.version:
-                marks["version"] = contract.version
             if contract.undo is not None:
                 marks["reversible"] = True
                 if "result" not in contract.undo_words:

@@ -260,7 +260,7 @@ class Orders(Stage):
         if order != self._obeyed:
             self._obeyed = order
             line: Event = {"event": "ordered", "order": order.kind, "by": order.by}
-            attempt.write({**line, "reason": order.reason, "time": order.time})
+            attempt.note({**line, "reason": order.reason, "given": order.time})
         if order.kind == "stop":
             at = store_option(attempt.store)
             raise attempt.halt(RunStopped(attempt.run.id, order.by, order.reason, at))

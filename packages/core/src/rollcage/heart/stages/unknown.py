@@ -76,13 +76,13 @@ class Unknown(Stage):
             if not (step.status == "unknown" or step.unclear):
                 return  # somebody else has found out meanwhile
             if isinstance(answer, DidNotHappen):
-                attempt.write({**line, "outcome": None})
+                attempt.note({**line, "outcome": None})
             elif isinstance(answer, Happened):
                 found = success(call.contract, answer.result, attempt.seal, attempt.types)
                 plan = (call.kept or {}).get("plan found")
                 if plan is not None:
                     line["plan"] = plan
-                attempt.write(line, found)
+                attempt.note(line, found)
 
     def marks(self, call: Call) -> Event | None:
         """Return where the effect of a call was made, if it was made by another one."""
