@@ -52,7 +52,6 @@ from rollcage.heart.walk import FOLDS, REOPENS, STAYS, Branch, Look, Turn
 from rollcage.undo.compensation import arguments_of
 
 if TYPE_CHECKING:
-    from rollcage.contract.contract import Contract
     from rollcage.heart.log import Chain
     from rollcage.heart.options import Options
     from rollcage.heart.session import Session
@@ -151,7 +150,6 @@ class Attempt:
         self._is_fresh = live and not dry and not self._has_recording
         self._replayed: list[list[int]] = []
         self._restarted: list[int] = []
-        self._hooks: dict[int, tuple[Contract, Hooks]] = {}
         self._marks: set[bytes] = set()
         self._ranks: Counter[tuple[str, str]] = Counter()
 
@@ -311,14 +309,6 @@ class Attempt:
             event["epoch"] = epoch
         return event
 
-    def hooks_of(self, contract: Contract) -> Hooks:
-        """Return the methods of the stages that a tool concerns."""
-        known = self._hooks.get(id(contract))
-        if known is None:
-            stages = tuple(each for each in self.session.stages if each.concerns(contract))
-            known = self._hooks[id(contract)] = contract, Hooks(stages)
-        return known[1]
-
     # --- a call begins ---------------------------------------------------------------------------
 
     def begin(self, call: Call) -> Work | None:
@@ -332,9 +322,12 @@ class Attempt:
             Halt: it can't go on, nor can anything else.
         """
         self._arrive(call)
-        call.verdict = verdict = call.session.decide(call) if call.session.guards else None
+        gate = call.session.gate
+        call.verdict = verdict = gate.decide(call) if gate.decides else None
         if verdict is not None and verdict.decision == "deny":
-            raise self.refuse(call, verdict)
+            if self.live or self.match(call).kind != "hit":  # offline, what is recorded counts
+                raise self.refuse(call, verdict)
+            call.verdict = None
         match = self.match(call)
         call.verdict = match.asks or verdict
         if match.kind == "new" and self.run.rolled and self.live and call.effect in CHANGES:
@@ -383,6 +376,7 @@ class Attempt:
             self._edit(call)
 
     def _find_place(self, call: Call) -> None:
+        call.before = self.stats.calls + self.stats.seen
         self.stats.calls += 1
         place = call.place
         for where in call.hooks.where:
@@ -790,7 +784,7 @@ class Attempt:
         self.stats.hits += 1
         for settled in call.hooks.settled:
             settled(call, outcome, step)
-        if call.session.settles or self.observers:
+        if call.session.gate.settles or self.observers:
             self._notify(call, outcome, step)
 
     def _move_answer(self, call: Call, step: Step, outcome: Outcome) -> None:
@@ -945,7 +939,7 @@ class Attempt:
             self.write(event, outcome)
             if changes:
                 self.ended(call.branch, self.run.steps[call.event["step"]])
-            if call.session.settles or self.observers:
+            if call.session.gate.settles or self.observers:
                 self._notify(call, outcome, None)
 
     def ended(self, branch: Branch, step: Step | None) -> None:
@@ -967,7 +961,7 @@ class Attempt:
 
     def _notify(self, call: Call | None, outcome: Outcome, step: Step | None) -> None:
         """Tell guards and observers how a call ended; what they raise is logged."""
-        guards = () if call is None else call.session.settles
+        guards = () if call is None else call.session.gate.settles
         for told in (*guards, *self.observers):
             try:
                 told(call, outcome, step)

@@ -89,6 +89,7 @@ class Call:
         is_async: whether the session awaits.
         place: where it is made.
         slot: its place in its turn; -1 until it has arrived.
+        before: how many calls this attempt had made when it arrived, those that were replayed too.
         verdict: what the guards decided, if anything but to allow it.
         granted: the verdict to ask that was answered with yes.
         supplied: the outcome that a stage gives in the place of the body's.
@@ -109,7 +110,7 @@ class Call:
     turn: Turn
     event: Event
     slot = -1
-    waiting = began = took = 0
+    before = waiting = began = took = 0
     is_on_record = is_prepared = is_edited = cut = False
     verdict: Verdict | None = None
     granted: Verdict | None = None
@@ -132,7 +133,7 @@ class Call:
     ) -> None:
         self.attempt, self.session, self.place = place.attempt, place.session, place
         self.contract, self.body, self.kind, self.is_async = contract, body, kind, is_async
-        self.hooks = place.attempt.hooks_of(contract)
+        self.hooks = place.session.hooks_of(contract)
         self.values, self.arguments, self.data = bound.values, bound.canonical, bound.digest_input
         self.key = key_digest(kind, contract.name, contract.version, self.data).hex()
         self.effect: str = contract.effect if kind == "tool" else "model"

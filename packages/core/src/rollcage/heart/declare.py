@@ -146,7 +146,7 @@ def _session_here(contract: Contract) -> Session | None:
     if place is not None and not place.attempt.closed:
         return place.session
     for session in list(open_sessions):
-        if session.guards or session.options.unguarded == "refuse":
+        if session.refuses_unguarded:
             raise Blocked(
                 f"{contract.name} was called in a thread or task that knows no session, while one "
                 f"is open that lets no tool run without it: start the thread with "

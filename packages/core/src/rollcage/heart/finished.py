@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from types import EllipsisType
 from typing import Any, TypedDict, Unpack
 
-from rollcage.gate.verdict import Rule
 from rollcage.heart.attempt import adrive, drive
 from rollcage.heart.call import here
+from rollcage.heart.gate import Entry
 from rollcage.heart.options import Options
 from rollcage.heart.session import Session
-from rollcage.heart.stage import Guard, Observer, Stage
+from rollcage.heart.stage import Observer, Stage
 from rollcage.heart.store import Store, open_store
 from rollcage.heart.undo import Request, plan
 from rollcage.undo.compensation import ToolSource
@@ -40,7 +40,7 @@ class UndoOptions(PlanOptions, total=False):
     """Further options for carrying it out: see `undo_run`."""
 
     expected: UndoPlan | str | None
-    gate: Iterable[Rule | Guard]
+    gate: Iterable[Entry]
     approver: Any
     observers: Iterable[Observer]
     stages: Iterable[Stage]
@@ -133,7 +133,6 @@ class _Undoing(Session):
         own = open_store(store)
         own.read(run, -1)  # a run that is not there is not made
         around = here.get()
-        outer = () if around is None else around.session.guards
         super().__init__(
             "undo",
             store=own,
@@ -145,7 +144,8 @@ class _Undoing(Session):
             stages=options.get("stages", ()),
             options=Options(tools=options.get("tools"), take=options.get("take", False)),
         )
-        self.guards = (*outer, *self.guards)  # those of the session around it hold for it, too
+        if around is not None:
+            self.gate.within(around.session.gate)
 
     def take_back(self, request: Request) -> UndoReport:
         """Undo what is asked for."""

@@ -217,6 +217,8 @@ def _attempt(session: Session, opened: Opened) -> None:
         line["replay"] = session.replay
     if session.on_divergence != "halt":
         line["on_divergence"] = session.on_divergence
+    if described := session.gate.describe():
+        line["gate"] = described
     opened.log.append(line)
     opened.log.wait()
     opened.run.apply(line)

@@ -23,7 +23,7 @@ class Options:
             all; False, none.
         strict: arguments that would have to be coerced are refused.
         unguarded: what is done with a tool that is called without any session while this one is
-            open: `"warn"` or `"refuse"`.
+            open: `"warn"` or `"refuse"`; None: it is refused if anything in the gate blocks calls.
         take: whether the run is taken over from a writer that seems to live: the fence refuses that
             one's next line.
         types: classes whose values come back as themselves, besides those of return types.
@@ -34,7 +34,7 @@ class Options:
     seed: str = ""
     retry_failed: bool | None = None
     strict: bool = False
-    unguarded: Literal["warn", "refuse"] = "warn"
+    unguarded: Literal["warn", "refuse"] | None = None
     take: bool = False
     types: Iterable[type] = ()
     tools: Mapping[str, ToolSource] | Iterable[ToolSource | EllipsisType] | None = None

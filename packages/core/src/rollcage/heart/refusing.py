@@ -30,6 +30,7 @@ def put_on_record(
     code: str,
     kind: str,
     call_id: str = "",
+    rule: str = "",
 ) -> None:
     """Write that a call was refused, and why; nothing, once the attempt has halted or ended.
 
@@ -42,6 +43,7 @@ def put_on_record(
         code: the same.
         kind: the same.
         call_id: the same.
+        rule: the guard that refused it.
     """
     if attempt.closed or attempt.halted is not None:
         return
@@ -57,7 +59,7 @@ def put_on_record(
         f"there is no tool called {name!r}" if contract is None else f"{name} was refused"
     )
     shown = as_asked(arguments, attempt.seal, hidden)
-    verdict = Verdict.deny(reason, code=code or "tool_missing")
+    verdict = Verdict("deny", reason, code or "tool_missing", rule)
     if call_id:
         place = place._replace(call_id=writable(call_id))
     with attempt.lock:

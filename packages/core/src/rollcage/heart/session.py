@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
     ArgumentsInvalid,
+    Blocked,
     Halt,
     NotReplayable,
     RollcageError,
@@ -29,19 +30,18 @@ from rollcage.errors import (
     SessionHalted,
     TraceUnwritable,
 )
-from rollcage.gate.verdict import Rule, StepView, Verdict, rule_name
-from rollcage.gate.verdict import decide as decide_by_rules
 from rollcage.heart.attempt import Attempt, Flow, Stats, adrive, at, drive
 from rollcage.heart.block import BranchHandle, Transaction, TurnHandle, open_branch, turn
 from rollcage.heart.call import Call, Place, here
 from rollcage.heart.declared import declaration
 from rollcage.heart.fork import Fork
+from rollcage.heart.gate import Entry, Gate
 from rollcage.heart.keys import writable
 from rollcage.heart.opening import Opened, open_run
 from rollcage.heart.options import Options
 from rollcage.heart.run import CHANGES, Event, Step
 from rollcage.heart.seal import StoreSeal
-from rollcage.heart.stage import Guard, Hooks, Observer, Stage, overridden
+from rollcage.heart.stage import Hooks, Observer, Stage
 from rollcage.heart.stages.capture import Capture
 from rollcage.heart.stages.once import Once
 from rollcage.heart.stages.orders import Orders
@@ -94,8 +94,8 @@ class Session:
         run: the id of the run, if not the newest of the job.
         fork: see `Fork`.
         input: what the job works on, any value that a tool may take: another input is another job.
-        gate: what decides on each call, together: rules (see `rollcage.Rule`) and guards; deny over
-            ask over allow.
+        gate: what decides on each call, together: policies, facades, rules (see `rollcage.Rule`)
+            and guards; deny over ask over allow. A denial wins over what is recorded, too.
         approver: decides where a rule asks; without one the session halts then.
         actor: the person that the run acts for, who can't approve its calls.
         on_divergence: what a new effect does while recorded effects lie ahead: `"halt"`; `"undo"`
@@ -120,7 +120,7 @@ class Session:
         run: str | None = None,
         fork: Fork | None = None,
         input: Any = None,  # noqa: A002 - what it is
-        gate: Iterable[Rule | Guard] = (),
+        gate: Iterable[Entry] = (),
         approver: Any = None,
         actor: str = "",
         on_divergence: OnDivergence = "halt",
@@ -152,8 +152,9 @@ class Session:
         self.session = self
         self.run_id = ""
         self.undone_at = -1  # the last step when it was undone
-        self.guards, self.settles = _deciders(gate)
-        self._gate = tuple(gate)
+        self.gate = Gate(gate)
+        self._hooks_of: dict[int, tuple[Contract, Hooks]] = {}
+        self._began = self._latest = 0
         self._own: Attempt | None = None
         self._attempt: Attempt | None = None
         self._home: Place | None = None
@@ -164,7 +165,7 @@ class Session:
 
     def __enter__(self) -> Self:
         if not self._join():
-            self._entered(open_run(self, self._hooks().folds))
+            self._entered(open_run(self, self._all_hooks().folds))
             try:
                 drive(self._tidy(is_async=False))
             except BaseException:
@@ -174,7 +175,7 @@ class Session:
 
     async def __aenter__(self) -> Self:
         if not self._join():
-            hooks = self._hooks()
+            hooks = self._all_hooks()
             opened = await asyncio.to_thread(open_run, self, hooks.folds)
             self._entered(opened, is_async=True)
             try:
@@ -184,7 +185,7 @@ class Session:
                 raise
         return self
 
-    def _hooks(self) -> Hooks:
+    def _all_hooks(self) -> Hooks:
         self._check_new()
         asks: tuple[Stage, ...] = ()
         if isinstance(self.approver, Stage):
@@ -193,9 +194,20 @@ class Session:
             from rollcage.heart.stages.approvals import Approvals
 
             asks = (Approvals(self.approver),)
-        self.stages = (Orders(), *self._brought, *asks, Unknown(), Once(), Capture())
+        gates = (each for each in self.gate.stages if each not in self._brought)
+        self._before = (Orders(), *self._brought, *gates)
+        self._after = (*asks, Unknown(), Once(), Capture())
+        self.stages = (*self._before, *self._after)
         self.hooks = Hooks(self.stages)
         return self.hooks
+
+    def hooks_of(self, contract: Contract) -> Hooks:
+        """Return the methods of the stages that a tool concerns."""
+        known = self._hooks_of.get(id(contract))
+        if known is None:
+            stages = tuple(each for each in self.stages if each.concerns(contract))
+            known = self._hooks_of[id(contract)] = contract, Hooks(stages)
+        return known[1]
 
     def _check_new(self) -> None:
         if self._attempt is not None:
@@ -223,14 +235,39 @@ class Session:
         attempt = around.attempt
         self.around = around.session
         self.approver = self.approver or around.session.approver
-        self.guards = (*around.session.guards, *self.guards)
-        self.settles = (*around.session.settles, *self.settles)
+        self.gate.within(around.session.gate)
+        self._before = (*around.session._before, *self.gate.stages)  # noqa: SLF001 - its own kind
+        self._after = around.session._after  # noqa: SLF001 - its own kind
+        self.stages = (*self._before, *self._after)
+        self.hooks = Hooks(self.stages)
+        self._began = self._latest = self.options.clock.monotonic()
         self.seal, self.types, self.tools = attempt.seal, attempt.types, attempt.tools
         given = None if self.input is None else encode(self.input, self.seal, path="input")
         self._block = open_branch(around, self.name, kind="session", given=given, session=self)
         handle = self._block.__enter__()
         self._attempt, self._home, self.run_id = attempt, handle.place, attempt.run.id
+        self._join_gate(attempt)
         return True
+
+    def _join_gate(self, attempt: Attempt) -> None:
+        """Have the stages of an inner session's own gate take part in the attempt."""
+        with attempt.lock:
+            for stage in self.gate.stages:
+                for kind, fold in stage.folds.items():
+                    attempt.run.folds.setdefault(kind, []).append(fold)
+            described = self.gate.describe()
+            if described and attempt.halted is None and self._home is not None:
+                attempt.write({"event": "gate", "branch": self._home.branch, "gate": described})
+            for opened in Hooks(self.gate.stages).opened:
+                opened(self)
+
+    def _leave_gate(self, attempt: Attempt, error: BaseException | None) -> None:
+        with attempt.lock:
+            for closed in Hooks(self.gate.stages).closed:
+                closed(self, error)
+            for stage in self.gate.stages:
+                for kind, fold in stage.folds.items():
+                    attempt.run.folds[kind].remove(fold)
 
     def _entered(self, opened: Opened, *, is_async: bool = False) -> None:
         """Begin the attempt at the run that was opened."""
@@ -244,6 +281,7 @@ class Session:
             dry=opened.run.dry,
         )
         self.run_id = opened.run.id
+        self._began = self._latest = self.options.clock.monotonic()
         opened.run.begin_attempt()
         attempt.observers.extend(each.noticed for each in self.observers)
         self._home = Place(attempt, self)
@@ -294,6 +332,7 @@ class Session:
     ) -> None:
         attempt = self._entered_attempt()
         if self._block is not None:
+            self._leave_gate(attempt, error)
             self._block.__exit__(kind, error, traceback)
         else:
             try:
@@ -313,6 +352,7 @@ class Session:
     ) -> None:
         attempt = self._entered_attempt()
         if self._block is not None:
+            self._leave_gate(attempt, error)
             self._block.__exit__(kind, error, traceback)
         else:
             try:
@@ -422,27 +462,23 @@ class Session:
 
     # --- deciding --------------------------------------------------------------------------------
 
-    def policies(self) -> tuple[Rule | Guard, ...]:
-        """Return what decides on its calls: its gate, behind those of the sessions around."""
-        return self._gate if self.around is None else (*self.around.policies(), *self._gate)
+    @property
+    def refuses_unguarded(self) -> bool:
+        """Whether no tool runs in a thread that knows no session while this one is open."""
+        said = self.options.unguarded
+        return self.gate.enforces if said is None else said == "refuse"
 
-    def decide(self, call: Call) -> Verdict | None:
-        """Return the combined verdict of the guards on a call; None if it may run.
+    def elapsed(self) -> int:
+        """Return how long it has been open (ns).
 
-        A guard that raises denies.
+        Raises:
+            ValueError: the clock went backwards.
         """
-        found: Verdict | None = None
-        for guard in self.guards:
-            try:
-                verdict = guard(call)
-            except Exception as error:  # noqa: BLE001 - whatever it raises, the call must not run
-                verdict = Verdict("deny", f"a guard failed: {type(error).__name__}", "rule_error")
-            if verdict is None or verdict.decision == "allow":
-                continue
-            if verdict.decision == "deny":
-                return verdict
-            found = found or verdict
-        return found
+        now = self.options.clock.monotonic()
+        if now < self._latest:
+            raise ValueError("the clock went backwards")
+        self._latest = now
+        return now - self._began
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -462,8 +498,15 @@ class Session:
         if place is None or place.session is not self:
             assert self._home is not None
             place = self._home
+        gate = self.gate
+        if gate.screens and (refused := gate.screen(contract, body, kind)) is not None:
+            self._put_refused(
+                contract, arguments, place,
+                reason=refused.message, code=refused.code, kind=kind, rule=refused.rule,
+            )  # fmt: skip
+            raise Blocked(refused.message, rule=refused.rule, code=refused.code)
         try:
-            if self.options.strict or contract.strict:
+            if self.options.strict or contract.strict or gate.strict:
                 contract.takes.check_strict(arguments)
             bound = contract.takes.bind(arguments, self.seal)
         except ArgumentsInvalid as error:
@@ -483,12 +526,13 @@ class Session:
         code: str,
         kind: Kind,
         call_id: str = "",
+        rule: str = "",
     ) -> None:
         from rollcage.heart.refusing import put_on_record  # only a mistake needs it
 
         put_on_record(
             self._entered_attempt(), place, tool, arguments,
-            reason=reason, code=code, kind=kind, call_id=call_id,
+            reason=reason, code=code, kind=kind, call_id=call_id, rule=rule,
         )  # fmt: skip
 
     def refused(
@@ -862,48 +906,6 @@ def _is_async(body: Callable[..., Any]) -> bool:
     if code is None:
         return inspect.iscoroutinefunction(body)
     return bool(code.co_flags & inspect.CO_COROUTINE)
-
-
-def _deciders(
-    gate: Iterable[Rule | Guard | Stage],
-) -> tuple[tuple[Callable[[Call], Verdict | None], ...], tuple[Callable[..., Any], ...]]:
-    """What decides on calls, and what is told how they ended."""
-    deciders: list[Callable[[Call], Verdict | None]] = []
-    settles: list[Callable[..., Any]] = []
-    for each in gate:
-        if isinstance(each, (Guard, Stage)):
-            decide = overridden(each, "decide", Guard)
-            settled = overridden(each, "settled", Guard, Stage)
-            if decide is not None:
-                deciders.append(decide)
-            if settled is not None and isinstance(each, Guard) and not isinstance(each, Stage):
-                settles.append(settled)
-        elif _is_rule(each):
-            deciders.append(_by_rule(each))
-        else:
-            raise SessionError(f"{each!r} is not a guard: gate= takes rules and guards")
-    return tuple(deciders), tuple(settles)
-
-
-def _is_rule(given: object) -> bool:
-    """Whether something that was given is a function; it is not trusted to have its type."""
-    return callable(given) and not isinstance(given, type)
-
-
-def _by_rule(rule: Rule) -> Callable[[Call], Verdict | None]:
-    """A rule as something that decides on calls."""
-
-    def decide(call: Call) -> Verdict | None:
-        view = StepView(
-            kind=call.kind, contract=call.contract, args=call.values, agent=call.place.agent,
-            branch=call.place.branch, calls=call.attempt.stats.calls, data=call.arguments,
-            key=call.key,
-        )  # fmt: skip
-        verdict = decide_by_rules(view, (rule,))
-        return None if verdict.decision == "allow" else verdict
-
-    decide.__qualname__ = rule_name(rule)
-    return decide
 
 
 def _closed(source: Any, place: Place) -> None:

@@ -7,7 +7,7 @@ stage has no part of any feature.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from rollcage.contract.contract import Contract
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rollcage.heart.run import Event, Fold, Outcome, Step
     from rollcage.heart.session import Session
 
-__all__ = ["Body", "Guard", "Hooks", "Observer", "Stage", "Work"]
+__all__ = ["Body", "Guard", "Hooks", "Observer", "OfSession", "Stage", "Work"]
 
 Work = Generator[Callable[[], Any], Any, None]
 """Work to be done before a call may begin: it yields functions without arguments, and is sent what
@@ -41,8 +41,15 @@ class Stage:
         """Whether the stage is asked about calls of a tool; it is called once for each contract."""
         return True
 
+    def describes(self) -> Event | None:
+        """Return what the attempt's line says of it; of stages in `gate=` only."""
+
     def opened(self, session: Session) -> None:
-        """Prepare for an attempt that begins. All lines of the run were told."""
+        """Prepare for an attempt that begins. All lines of the run were told.
+
+        Of a stage in the gate of a session inside of another one: for that session, which is
+        entered. Its `folds` are told of the lines from then on; `run.steps` has those before.
+        """
 
     def conceal(self, event: Event) -> Event:
         """Return a line as it may be hashed, told and written."""
@@ -81,6 +88,9 @@ class Stage:
     def marks(self, call: Call) -> Event | None:
         """Return fields of the line with which a call begins."""
 
+    def shows(self, call: Call) -> Mapping[str, Any] | None:
+        """Return fields of the view of a call that rules get, besides what the heart knows."""
+
     def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> Event | None:
         """Return fields of the line with which a call ends.
 
@@ -95,13 +105,51 @@ class Stage:
 
 
 class Guard:
-    """Decides on calls, in every round and under the session's lock: it must be quick and pure."""
+    """Decides on calls, in every round and under the session's lock: it must be quick and pure.
+
+    A `Stage` may stand in a gate, too, and have these methods and attributes.
+
+    Attributes:
+        enforces: whether it blocks anything. If everything in a gate is False here, tools may run
+            in threads that know no session.
+        strict: whether arguments that would have to be coerced are refused.
+        digest: the identity of its rules, to which approvals are bound; empty if it has none.
+        approval_terms: for how many seconds an approval counts, and who may approve; None: others
+            decide that.
+    """
+
+    enforces = True
+    strict = False
+    digest = ""
+    approval_terms: tuple[float, frozenset[str] | None] | None = None
+
+    def describes(self) -> Event | None:
+        """Return what the attempt's line says of it; by default, the name of its class."""
+        return {"guard": type(self).__qualname__}
+
+    def screen(self, contract: Contract, body: Body | None, kind: str) -> Verdict | None:
+        """Return a denial if nothing of a tool may run, its validators included.
+
+        Args:
+            contract: the tool's.
+            body: the function that would be called, if the caller knows it.
+            kind: `tool` or `model`.
+        """
 
     def decide(self, call: Call) -> Verdict | None:
         """Return the verdict on a call, or None to abstain. One that raises denies."""
 
     def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> None:
-        """Take notice of how a call ended."""
+        """Take notice of how a call ended. If it raises, it denies all calls from then on."""
+
+
+@runtime_checkable
+class OfSession(Protocol):
+    """What may stand in `gate=` and has a state of its own in each session, as a policy."""
+
+    def of_session(self) -> Guard | Stage:
+        """Return what decides in one session."""
+        ...
 
 
 class Observer:
@@ -131,6 +179,7 @@ class Hooks:
         self.ready = of("ready")
         self.begun, self.dropped = of("begun"), of("dropped")
         self.marks, self.settled, self.conceal = of("marks"), of("settled"), of("conceal")
+        self.shows = of("shows")
         self.folds: dict[str, list[Fold]] = {}
         for stage in stages:
             for kind, fold in stage.folds.items():

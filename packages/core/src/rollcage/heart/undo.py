@@ -414,9 +414,9 @@ class _Undo:
         """The steps whose compensating calls a rule denies."""
         refused: list[UndoneStep] = []
         session = self.attempt.session
-        for task in tasks if session.guards else ():
+        for task in tasks if session.gate.decides else ():
             for tool, values in task.calls if task.state == "reversible" else ():
-                verdict = session.decide(self._call(task, tool, values))
+                verdict = session.gate.decide(self._call(task, tool, values))
                 if verdict is not None and verdict.decision == "deny":
                     message = f"a rule denies {tool.contract.name}: {verdict.reason}"
                     refused.append(task.ended("failed", message))

@@ -435,7 +435,7 @@ def _policy(session: Session) -> str:
     """The digests of the policies that decide on a session's calls; empty if there are none."""
     digests = [
         digest
-        for guard in session.policies()
+        for guard in session.gate.entries
         if isinstance(digest := getattr(guard, "digest", None), str)
     ]
     if len(digests) <= 1:
