@@ -1,6 +1,7 @@
 """No tool touches a store: not its key, not its traces, by whichever way."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import rollcage
+import rollcage.heart
 import sqlalchemy as sa
 from rollcage import Session, open_store, tool
 from rollcage.errors import CaptureFailed
@@ -69,6 +71,47 @@ def every_way(workspace: Workspace, at: str) -> None:
     refused(workspace.delete_dir, at)
     refused(workspace.archive, at, "all.zip")
     assert [each for each in workspace.find_files("**") if each.startswith(f"{at}/")] == []
+
+
+def heart_at(path: Path) -> Path:
+    """A store of the heart with a finished run in it."""
+    with rollcage.heart.Session("job", store=path):
+        unlock("1234")
+    assert (path / "docs" / "keys" / "seal").is_file()
+    return path
+
+
+def test_what_the_heart_keeps_in_a_store(workspace: Workspace) -> None:
+    at = heart_at(Path("deep/own"))
+    log = next((at / "logs").iterdir()).name
+    for name in (f"logs/{log}", "docs/keys/seal", "docs/names/job", "bell"):
+        path = f"{at}/{name}"
+        refused(workspace.read_file, path)
+        refused(workspace.write_file, path, "forged", overwrite=True)
+        refused(workspace.delete_file, path)
+        refused(workspace.copy_file, path, "stolen")
+        refused(workspace.move_file, path, "stolen")
+    refused(workspace.make_dir, f"{at}/docs/approvals")
+    refused(workspace.delete_dir, str(at))
+    assert workspace.find_files("**") == []
+    with Workspace(at / "docs" / "keys") as inside:
+        refused(inside.read_file, "seal")
+    os.link(at / "docs" / "keys" / "seal", "hard")
+    refused(workspace.read_file, "hard")
+
+
+def test_a_store_of_logs_whose_other_parts_are_lost(workspace: Workspace) -> None:
+    at = heart_at(Path("own"))
+    shutil.rmtree(at / "docs")
+    refused(workspace.list_dir, "own")
+    log = next((at / "logs").iterdir()).name
+    Path("mine/logs").mkdir(parents=True)
+    Path("mine/logs", log).write_text("not a run")
+    assert workspace.read_file(f"mine/logs/{log}") == "not a run"
+
+
+def test_one_folder_holds_runs_of_both_cores(workspace: Workspace) -> None:
+    every_way(workspace, str(heart_at(store_at(Path("both")))))
 
 
 def test_the_default_store_next_to_the_agent(workspace: Workspace) -> None:

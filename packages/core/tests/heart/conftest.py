@@ -18,6 +18,6 @@ def every_trace_is_valid(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if request.node.get_closest_marker("damaged") is not None:
         return
-    for path in sorted(folder.rglob("runs/*.jsonl")):
+    for path in sorted(folder.rglob("logs/*.jsonl")):
         data = path.read_bytes()
         parse(io.BytesIO(data[: data.rfind(b"\n") + 1]).readlines(), str(path))

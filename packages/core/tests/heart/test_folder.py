@@ -48,7 +48,7 @@ def store(root: Path) -> Folder:
 
 
 def trace(root: Path, run: str = "r1") -> Path:
-    return root / "runs" / f"{run}.jsonl"
+    return root / "logs" / f"{run}.jsonl"
 
 
 class Calls:
@@ -111,15 +111,15 @@ def test_files_are_for_their_owner_alone(root: Path, store: Folder) -> None:
 
 def test_a_run_that_never_began_leaves_no_file(root: Path, store: Folder) -> None:
     store.open("r1").close()
-    assert list((root / "runs").iterdir()) == []
+    assert list((root / "logs").iterdir()) == []
 
 
 @pytest.mark.damaged
-@pytest.mark.parametrize("name", ["runs/r1.jsonl", "docs/names/a", "docs/names/.lock", "bell"])
+@pytest.mark.parametrize("name", ["logs/r1.jsonl", "docs/names/a", "docs/names/.lock", "bell"])
 def test_a_link_is_refused(root: Path, store: Folder, tmp_path: Path, name: str) -> None:
     (tmp_path / "aim").write_bytes(b"mine")
     (root / "docs" / "names").mkdir(parents=True)
-    (root / "runs").mkdir()
+    (root / "logs").mkdir()
     (root / name).symlink_to(tmp_path / "aim")
     with pytest.raises(StoreError, match="link"):
         begun(store)
@@ -129,16 +129,16 @@ def test_a_link_is_refused(root: Path, store: Folder, tmp_path: Path, name: str)
 
 
 @pytest.mark.damaged
-@pytest.mark.parametrize("name", ["runs/r1.jsonl", "docs/names/a"])
+@pytest.mark.parametrize("name", ["logs/r1.jsonl", "docs/names/a"])
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
 def test_what_is_no_file_is_refused(root: Path, store: Folder, name: str, kind: str) -> None:
     path = root / name
     path.parent.mkdir(parents=True)
     os.mkfifo(path) if kind == "pipe" else path.mkdir()
     with pytest.raises(StoreError):
-        store.open("r1").close() if "runs" in name else store.get("names", "a")
+        store.open("r1").close() if "logs" in name else store.get("names", "a")
     with pytest.raises(StoreError):
-        store.read("r1") if "runs" in name else store.swap("names", "a", None, b"b")
+        store.read("r1") if "logs" in name else store.swap("names", "a", None, b"b")
 
 
 def test_a_folder_that_may_not_be_written_says_so(

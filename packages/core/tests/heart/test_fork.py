@@ -151,7 +151,7 @@ def test_a_dry_fork_ends_before_its_first_new_write(tmp_path: Path) -> None:
     assert (ended.value.status, ended.value.name) == ("would_write", "fork.put")
     assert world.ran == []
     assert world.state == {"a": 1, "b": 10}
-    fork = next(f.stem for f in (tmp_path / "runs").iterdir() if f.stem != run)
+    fork = next(f.stem for f in (tmp_path / "logs").iterdir() if f.stem != run)
     with pytest.raises(ForkEnded), Session("x", store=tmp_path, run=fork):  # resumed, it is dry
         agent()
     assert world.ran == []
@@ -322,7 +322,7 @@ def test_what_can_not_be_changed_leaves_no_run(
     with pytest.raises(SessionError, match="does not hold"):
         undo_run(tmp_path, run, to=1)
         forked(tmp_path, Fork(run, 2, {"outcome": {"status": "ok", "value": 1}}))
-    left = [f for f in (tmp_path / "runs").iterdir() if f.stem != run]
+    left = [f for f in (tmp_path / "logs").iterdir() if f.stem != run]
     assert all(f.stat().st_size == 0 for f in left)
 
 
@@ -330,14 +330,14 @@ def test_a_copy_that_was_cut_off_is_nobodys_run(tmp_path: Path) -> None:
     run = recorded(tmp_path)
     _, store = until_it_dies(tmp_path, 0, lambda store: forked(store, Fork(run, live=True)))
     moments = store.moments
-    done = {f.stem for f in (tmp_path / "runs").iterdir()}
+    done = {f.stem for f in (tmp_path / "logs").iterdir()}
     for life in range(1, moments + 1):
         gave, _ = until_it_dies(tmp_path, life, lambda store: forked(store, Fork(run, live=True)))
         assert isinstance(gave, Killed)
-        for fork in {f.stem for f in (tmp_path / "runs").iterdir()} - done:
+        for fork in {f.stem for f in (tmp_path / "logs").iterdir()} - done:
             done.add(fork)
             lines = (
-                events(tmp_path, fork) if (tmp_path / "runs" / f"{fork}.jsonl").read_bytes() else []
+                events(tmp_path, fork) if (tmp_path / "logs" / f"{fork}.jsonl").read_bytes() else []
             )
             if not lines:
                 continue
@@ -531,7 +531,7 @@ def test_random_forks_of_forks_killed_and_undone(tmp_path: Path, seed: int) -> N
             forked(tmp_path, fork._replace(live=False), program)
         assert world.state == states[-1]
         assert not any(each.startswith("put") for each in world.ran[ran:])
-        before = {f.stem for f in (tmp_path / "runs").iterdir()}
+        before = {f.stem for f in (tmp_path / "logs").iterdir()}
         made: list[str] = []
         life = chance.choice([0, chance.randint(20, 60)])
 
@@ -541,7 +541,7 @@ def test_random_forks_of_forks_killed_and_undone(tmp_path: Path, seed: int) -> N
                 return program()
 
         gave, _ = until_it_dies(tmp_path, life, attempt)
-        new = {f.stem for f in (tmp_path / "runs").iterdir()} - before
+        new = {f.stem for f in (tmp_path / "logs").iterdir()} - before
         if not made:  # the copy was cut off
             assert isinstance(gave, Killed)
             continue

@@ -489,7 +489,7 @@ def test_a_pruned_owner_leaves_its_outcome_in_the_claim(tmp_path: Path) -> None:
     store = Folder(tmp_path)
     assert len(keep_claims(store, first.run_id)) == 2
     assert keep_claims(store, first.run_id) == []
-    (tmp_path / "runs" / f"{first.run_id}.jsonl").unlink()
+    (tmp_path / "logs" / f"{first.run_id}.jsonl").unlink()
     for blob in store.keys("blobs"):
         store.swap("blobs", blob, store.get("blobs", blob), None)
     effect = once_of(tmp_path, "refund/7")
@@ -517,7 +517,7 @@ def test_an_owner_of_whom_nobody_knows_can_not_be_pruned(tmp_path: Path) -> None
 def test_an_owner_that_was_removed_by_hand(tmp_path: Path, happened: bool) -> None:
     with Session("one", store=tmp_path) as first:
         refund(7)
-    (tmp_path / "runs" / f"{first.run_id}.jsonl").unlink()
+    (tmp_path / "logs" / f"{first.run_id}.jsonl").unlink()
     with pytest.raises(UnknownOutcome, match="whose log is gone"), Session("two", store=tmp_path):
         refund(7)
     with pytest.raises(RunNotFound):

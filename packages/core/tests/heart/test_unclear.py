@@ -230,8 +230,8 @@ def test_killed_between_what_was_found_out_and_the_answer(tmp_path: Path) -> Non
     begun = next(n for n, line in enumerate(lines) if b'"event":"step"' in line)
     for count in range(begun + 1, len(lines) + 1):
         root = tmp_path / str(count)
-        (root / "runs").mkdir(parents=True)
-        (root / "runs" / f"{session.run_id}.jsonl").write_bytes(b"".join(lines[:count]))
+        (root / "logs").mkdir(parents=True)
+        (root / "logs" / f"{session.run_id}.jsonl").write_bytes(b"".join(lines[:count]))
         world.fails, world.probe = 0, Happened("found out")
         with Session("job", store=root, run=session.run_id, replay="continue"):
             assert twice(probed)[-1] == "found out", count

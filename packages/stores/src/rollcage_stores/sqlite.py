@@ -30,7 +30,7 @@ from rollcage.errors import (
     TraceUnwritable,
 )
 from rollcage.heart.forks import keep_from_children
-from rollcage.heart.keys import check_key, check_run
+from rollcage.heart.keys import check_key, check_run, own_files
 from rollcage.heart.log import ROOT
 
 from rollcage_stores.liveness import Liveness
@@ -185,6 +185,7 @@ class Sqlite:
         self._db: list[sqlite3.Connection] = []  # one, once it is used
         self._inode = 0
         weakref.finalize(self, _close, self._db)
+        own_files.update(f"{self.path}{suffix}" for suffix in ("", "-wal", "-shm", "-live"))
         keep_from_children(self)
 
     def __repr__(self) -> str:

@@ -3,7 +3,7 @@
 ::
 
     .rollcage/
-        runs/<run>.jsonl            a run's log
+        logs/<run>.jsonl            a run's log
         docs/<kind>/<key>           a value, behind a line with its whole key and its SHA-256
         bell                        grows with each order
 
@@ -49,7 +49,7 @@ from rollcage.errors import (
     TraceUnwritable,
 )
 from rollcage.heart.forks import keep_from_children
-from rollcage.heart.keys import check_key, check_run, file_name, key_of
+from rollcage.heart.keys import check_key, check_run, file_name, key_of, own_folders
 
 __all__ = ["Folder", "FolderLog"]
 
@@ -250,7 +250,7 @@ class Folder:
             raise StoreInvalid(f"the durability of a folder is 'os' or 'disk', not {durability!r}")
         self.root: Final = os.path.abspath(root)  # noqa: PTH100 - a Path is slow, for each session
         self.durability: Final = durability
-        self._runs: Final = f"{self.root}/runs"
+        self._logs: Final = f"{self.root}/logs"
         self._docs: Final = f"{self.root}/docs"
         self._bell: Final = f"{self.root}/bell"
         self._durable: Final = durability == "disk"
@@ -270,11 +270,12 @@ class Folder:
 
     def open(self, run: str, *, take: bool = False) -> FolderLog:
         path = self._path(run)
+        own_folders.add(self.root)
         try:
             file = self._opened(path) or self._taken_over(path, take=take)
             is_new = not os.fstat(file).st_size
             if is_new and self._durable:
-                self._sync_folder(self._runs)
+                self._sync_folder(self._logs)
         except OSError as error:
             raise _refused(f"{path} can't be opened", error) from error
         return FolderLog(path, file, self._bell, durable=self._durable, is_new=is_new)
@@ -332,7 +333,7 @@ class Folder:
 
     def _path(self, run: str) -> str:
         check_run(run)
-        return f"{self._runs}/{file_name(run)}.jsonl"
+        return f"{self._logs}/{file_name(run)}.jsonl"
 
     def _opened(self, path: str) -> int | None:
         """The file of a run, with its lock; None where another writer has that."""
@@ -357,7 +358,7 @@ class Folder:
                 f"the run of {path} has a live writer; its lock ends with its process. To go on "
                 f"with it here all the same, take it over"
             )
-        with _locked(f"{self._runs}/.take"):
+        with _locked(f"{self._logs}/.take"):
             file = self._opened(path)
             if file is not None:  # its writer is gone by now
                 return file
@@ -374,7 +375,7 @@ class Folder:
 
     def _copied(self, old: int, length: int, path: str) -> int:
         """The beginning of a file in a new one, which has its name, and whose lock is one's own."""
-        part = f"{self._runs}/.part"
+        part = f"{self._logs}/.part"
         copy = _open_file(part, _REPLACE)
         try:
             fcntl.flock(copy, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -384,7 +385,7 @@ class Folder:
                 os.fsync(copy)
             os.replace(part, path)  # noqa: PTH105 - a Path is slow to make
             if self._durable:
-                self._sync_folder(self._runs)
+                self._sync_folder(self._logs)
         except BaseException:
             os.close(copy)
             raise

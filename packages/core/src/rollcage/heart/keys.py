@@ -9,7 +9,16 @@ from urllib.parse import unquote
 
 from rollcage.errors import StoreInvalid
 
-__all__ = ["check_key", "check_run", "file_name", "key_of", "writable"]
+__all__ = [
+    "check_key", "check_run", "file_name", "key_of", "own_files", "own_folders", "writable",
+]  # fmt: skip
+
+own_folders: Final[set[str]] = set()
+"""The folders in which this process has opened runs: tools of a workspace leave them alone."""
+
+own_files: Final[set[str]] = set()
+"""The files of stores that are single ones. A tool that looks whether a file is one of them does
+not open it: to close it would end the locks that SQLite has on it."""
 
 _KIND: Final = re.compile("[a-z][a-z0-9_]{0,39}")
 _LONGEST: Final = 1024  # bytes of a key: PostgreSQL's index takes no more than 2,700 of a row

@@ -27,7 +27,7 @@ __all__ = [
 APPLICATION: Final = 0x526C6367
 """What says in the header of a SQLite file that it is a store ("Rlcg")."""
 
-SIDE_FILES: Final = ("-wal", "-shm", "-runs")
+SIDE_FILES: Final = ("-wal", "-shm", "-runs", "-live")
 """The endings of the files that belong to it: its name, and one of these."""
 
 SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
@@ -40,7 +40,11 @@ _FILES: Final = frozenset(
     {"index.jsonl", "index.mark", "lock", "key", "orders.bell", "registry.jsonl", "registry.head"}
 )
 _FOLDERS: Final = frozenset({"runs", "blobs", "approvals", "pruned"})
+_OF_LOGS: Final = frozenset({"logs", "docs", "bell"})  # of `rollcage.heart.folder`
+_IDS: Final = (APPLICATION, 0x526C6332)  # the second is that of logs in SQLite
 _OF_RUN: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.")
+_BEGINS: Final = b'{"event":"run","format":"rollcage/'
+_CARE: Final = os.O_NONBLOCK | os.O_CLOEXEC  # a pipe keeps nobody waiting
 _HEADER: Final = 100  # bytes of a SQLite file
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -53,7 +57,8 @@ def plain(folder: str) -> str:
 def is_store_file(name: str) -> bool:
     """Whether a file or folder that is called so in a store is the store's own."""
     shape = name.casefold()
-    return any(shape == own or shape.startswith(f"{own}.") for own in _FILES | _FOLDERS)
+    owned = _FILES | _FOLDERS | _OF_LOGS
+    return any(shape == own or shape.startswith(f"{own}.") for own in owned)
 
 
 known: Final[set[str]] = set()
@@ -65,15 +70,23 @@ files: Final[set[str]] = set()
 
 def is_linked(status: os.stat_result) -> bool:
     """Whether a file is one of a known store's own, by whichever of its names (hard links)."""
-    for folder in list(known):
-        for own in _FILES:
-            try:
-                found = Path(folder, own).lstat()
-            except OSError:
-                continue
-            if os.path.samestat(found, status):
-                return True
+    own = [Path(folder, name) for folder in list(known) for name in _FILES]
+    for folder in _of_the_heart("own_folders"):
+        own += [Path(folder, "bell"), *Path(folder, "docs", "keys").glob("*")]
+    for path in own:
+        try:
+            found = path.lstat()
+        except OSError:
+            continue
+        if os.path.samestat(found, status):
+            return True
     return False
+
+
+def _of_the_heart(kind: str) -> list[str]:
+    """The folders or files of logs that this process uses."""
+    heart = sys.modules.get("rollcage.heart.keys")  # until the old core goes
+    return list(getattr(heart, kind, ()))
 
 
 def is_database(fd: int | None, name: str) -> bool:
@@ -96,7 +109,7 @@ def _is_database(fd: int | None, name: str) -> bool:
         return False
     if not stat.S_ISREG(status.st_mode):
         return False
-    for file in list(files):
+    for file in (*files, *_of_the_heart("own_files")):
         with contextlib.suppress(OSError):
             if os.path.samestat(Path(file).lstat(), status):
                 return True
@@ -112,7 +125,7 @@ def _is_database(fd: int | None, name: str) -> bool:
         header = os.pread(file_fd, _HEADER, 0)
     finally:
         os.close(file_fd)
-    ours = header[68:72] == APPLICATION.to_bytes(4, "big")
+    ours = int.from_bytes(header[68:72], "big") in _IDS
     return ours and header.startswith(b"SQLite format 3\x00")
 
 
@@ -136,6 +149,10 @@ def is_store(fd: int | None, name: str = ".", *, with_name: str = "") -> bool:
 
     if there("registry.jsonl", stat.S_IFREG) and there("registry.head", stat.S_IFREG):
         return True
+    if there("docs/names/.lock", stat.S_IFREG):  # the heart has begun a run there
+        return True
+    if there("logs", stat.S_IFDIR) and _holds_logs(fd, f"{name}/logs"):
+        return True
     if not there("runs", stat.S_IFDIR) or not any(there(own, stat.S_IFREG) for own in _FILES):
         return False
     return _holds_runs(fd, f"{name}/runs")
@@ -143,14 +160,33 @@ def is_store(fd: int | None, name: str = ".", *, with_name: str = "") -> bool:
 
 def _holds_runs(fd: int | None, name: str) -> bool:
     """Whether a folder called `runs` is a store's: new and empty, or with the files of a run."""
+    names = _names_in(fd, name)
+    return not names or any(_OF_RUN.match(each) for each in names)
+
+
+def _holds_logs(fd: int | None, name: str) -> bool:
+    """Whether a folder called `logs` has the log of a run in it."""
+    for each in _names_in(fd, name):
+        if _OF_RUN.match(each):
+            with contextlib.suppress(OSError):
+                log = os.open(f"{name}/{each}", os.O_RDONLY | os.O_NOFOLLOW | _CARE, dir_fd=fd)
+                try:
+                    if os.pread(log, len(_BEGINS), 0) == _BEGINS:
+                        return True
+                finally:
+                    os.close(log)
+    return False
+
+
+def _names_in(fd: int | None, name: str) -> list[str]:
+    """The names in a folder; none where that is unknown."""
     if fd is not None:  # which directory the name is in, for a session that watches
         sys.audit("rollcage.dir_fd", fd)
     try:
-        runs = os.open(name, _DIRECTORY, dir_fd=fd)
+        folder = os.open(name, _DIRECTORY, dir_fd=fd)
     except OSError:
-        return True  # that is unknown
+        return []
     try:
-        names = os.listdir(runs)  # noqa: PTH208 - of a descriptor
+        return os.listdir(folder)  # noqa: PTH208 - of a descriptor
     finally:
-        os.close(runs)
-    return not names or any(_OF_RUN.match(each) for each in names)
+        os.close(folder)

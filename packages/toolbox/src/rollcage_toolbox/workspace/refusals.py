@@ -37,7 +37,7 @@ def in_store(fd: int) -> bool:
     below, above = os.fstat(fd), ""
     for _ in range(3):
         above += "../"
-        for own in ("runs", "blobs", "approvals"):
+        for own in ("runs", "blobs", "approvals", "logs", "docs"):
             try:
                 found = os.stat(f"{above}{own}", dir_fd=fd, follow_symlinks=False)
             except OSError:
