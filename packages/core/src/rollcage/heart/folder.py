@@ -250,7 +250,7 @@ class Folder:
             raise StoreInvalid(f"the durability of a folder is 'os' or 'disk', not {durability!r}")
         self.root: Final = os.path.abspath(root)  # noqa: PTH100 - a Path is slow, for each session
         self.durability: Final = durability
-        self._logs: Final = f"{self.root}/logs"
+        self._log_folder: Final = f"{self.root}/logs"
         self._docs: Final = f"{self.root}/docs"
         self._bell: Final = f"{self.root}/bell"
         self._durable: Final = durability == "disk"
@@ -275,7 +275,7 @@ class Folder:
             file = self._opened(path) or self._taken_over(path, take=take)
             is_new = not os.fstat(file).st_size
             if is_new and self._durable:
-                self._sync_folder(self._logs)
+                self._sync_folder(self._log_folder)
         except OSError as error:
             raise _refused(f"{path} can't be opened", error) from error
         return FolderLog(path, file, self._bell, durable=self._durable, is_new=is_new)
@@ -333,7 +333,7 @@ class Folder:
 
     def _path(self, run: str) -> str:
         check_run(run)
-        return f"{self._logs}/{file_name(run)}.jsonl"
+        return f"{self._log_folder}/{file_name(run)}.jsonl"
 
     def _opened(self, path: str) -> int | None:
         """The file of a run, with its lock; None where another writer has that."""
@@ -358,7 +358,7 @@ class Folder:
                 f"the run of {path} has a live writer; its lock ends with its process. To go on "
                 f"with it here all the same, take it over"
             )
-        with _locked(f"{self._logs}/.take"):
+        with _locked(f"{self._log_folder}/.take"):
             file = self._opened(path)
             if file is not None:  # its writer is gone by now
                 return file
@@ -375,7 +375,7 @@ class Folder:
 
     def _copied(self, old: int, length: int, path: str) -> int:
         """The beginning of a file in a new one, which has its name, and whose lock is one's own."""
-        part = f"{self._logs}/.part"
+        part = f"{self._log_folder}/.part"
         copy = _open_file(part, _REPLACE)
         try:
             fcntl.flock(copy, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -385,7 +385,7 @@ class Folder:
                 os.fsync(copy)
             os.replace(part, path)  # noqa: PTH105 - a Path is slow to make
             if self._durable:
-                self._sync_folder(self._logs)
+                self._sync_folder(self._log_folder)
         except BaseException:
             os.close(copy)
             raise
