@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rollcage.errors import Halt, SessionError, SessionHalted
 from rollcage.fingerprint.identity import jcs, key_digest
-from rollcage.heart.attempt import adrive, at, drive
-from rollcage.heart.call import Place
+from rollcage.heart.branches import last_worlds, leave_block, open_block
+from rollcage.heart.call import Place, at
+from rollcage.heart.divergence import go_otherwise
+from rollcage.heart.driver import adrive, drive
 from rollcage.heart.undo import take_back
 from rollcage.heart.walk import Branch, Turn
 
@@ -107,9 +109,9 @@ def open_branch(
                     f"branch {name!r} can only come after branches of the same one whose blocks "
                     f"have ended"
                 )
-        arguments = {"after": attempt.last_worlds(before), "input": given, "name": name}
+        arguments = {"after": last_worlds(before), "input": given, "name": name}
         key = key_digest(kind, name, "", jcs(arguments)).hex()
-        inner = attempt.open_block(place, kind, name, before, arguments, key)
+        inner = open_block(attempt, place, kind, name, before, arguments, key)
     here = Place(
         attempt, session or place.session, inner.name, around=place.around, agent=place.agent
     )
@@ -119,7 +121,7 @@ def open_branch(
             yield BranchHandle(here, inner)
         ok = True
     finally:
-        attempt.leave_block(inner, ok=ok)
+        leave_block(attempt, inner, ok=ok)
 
 
 class Transaction:
@@ -182,7 +184,7 @@ class Transaction:
             return
         if branch.name in attempt.run.rolled:
             if error is None:
-                yield from attempt.go_otherwise(branch, is_async=is_async)
+                yield from go_otherwise(attempt, branch, is_async=is_async)
             return
         if _is_failure(error) or isinstance(error, asyncio.CancelledError):
             held = [step for step in attempt.run.inside(branch.name) if not step.compensates]

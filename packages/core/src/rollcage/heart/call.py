@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from rollcage.fingerprint.identity import key_digest
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rollcage.heart.walk import Branch, Look, Turn
     from rollcage.values.hiding import Seal
 
-__all__ = ["Call", "Match", "Place", "here", "refusal"]
+__all__ = ["Call", "Match", "Place", "at", "here", "refusal", "reset"]
 
 
 class Place(NamedTuple):
@@ -195,3 +196,19 @@ def refusal(
     if place.call_id:
         event["call_id"] = place.call_id
     return event
+
+
+@contextlib.contextmanager
+def at(place: Place) -> Iterator[Place]:
+    """Have the calls of a block be made at a place."""
+    token = here.set(place)
+    try:
+        yield place
+    finally:
+        reset(token)
+
+
+def reset(token: Token[Place | None]) -> None:
+    """Have the calls of this context be made where they were before `here` was set."""
+    with contextlib.suppress(ValueError):  # in another context: a generator closed from there
+        here.reset(token)

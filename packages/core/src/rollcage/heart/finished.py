@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from types import EllipsisType
 from typing import Any, TypedDict, Unpack
 
-from rollcage.heart.attempt import adrive, drive
 from rollcage.heart.call import here
+from rollcage.heart.driver import adrive, drive
 from rollcage.heart.gate import Entry
 from rollcage.heart.options import Options
 from rollcage.heart.session import Session

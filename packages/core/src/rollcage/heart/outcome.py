@@ -20,7 +20,7 @@ from rollcage.values.hiding import Hiding, Seal
 from rollcage.values.registered import Types
 from rollcage.values.survey import survey
 
-__all__ = ["LARGE", "Read", "answered", "failure", "given", "is_lost", "success"]
+__all__ = ["LARGE", "Read", "answered", "failure", "given", "refused", "says_lost", "success"]
 
 _log: Final = logging.getLogger("rollcage")
 
@@ -90,7 +90,7 @@ def _types_of(contract: Contract, types: Types) -> Types:
     return Types((), contract.types, types)
 
 
-def is_lost(contract: Contract, error: BaseException) -> bool:
+def says_lost(contract: Contract, error: BaseException) -> bool:
     """Whether nobody can tell from an error if the effect of a write happened.
 
     It was cut off, or its answer got lost on the way: see `rollcage.contract.unknown_errors`.

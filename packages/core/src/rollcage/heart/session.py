@@ -30,10 +30,14 @@ from rollcage.errors import (
     SessionHalted,
     TraceUnwritable,
 )
-from rollcage.heart.attempt import Attempt, Flow, Stats, adrive, at, drive
+from rollcage.heart.attempt import Attempt, Stats
 from rollcage.heart.block import BranchHandle, Transaction, TurnHandle, open_branch, turn
-from rollcage.heart.call import Call, Place, here
+from rollcage.heart.call import Call, Place, at, here
 from rollcage.heart.declared import declaration
+from rollcage.heart.divergence import leaving
+from rollcage.heart.driver import Flow, adrive, drive
+from rollcage.heart.ending import failed, returned
+from rollcage.heart.flow import admit, give_back, inside, perform
 from rollcage.heart.fork import Fork
 from rollcage.heart.gate import Entry, Gate
 from rollcage.heart.keys import writable
@@ -375,7 +379,7 @@ class Session:
             rest = [
                 step for step in attempt.run.untaken.values() if not attempt.run.is_consumed(step)
             ]
-            refusal = attempt.leaving(rest, "the program has ended")
+            refusal = leaving(attempt, rest, "the program has ended")
         if refusal is not None:
             raise refusal
         if any(step.acts for step in rest):
@@ -592,7 +596,7 @@ class Session:
             raise SessionError(f"{contract.name} is async: use acall, in an async session")
         call = self._call(contract, arguments, body, kind, is_async=False)
         call.read = answer
-        return drive(call.attempt.perform(call))
+        return drive(perform(call.attempt, call))
 
     async def arun_call(
         self,
@@ -606,7 +610,7 @@ class Session:
         """Guard one call of an async body, or of a sync one in a thread; for adapters."""
         call = self._call(contract, arguments, body, kind, is_async=True)
         call.read = answer
-        return await adrive(call.attempt.perform(call))
+        return await adrive(perform(call.attempt, call))
 
     def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Call a sync tool with these arguments."""
@@ -635,13 +639,13 @@ class Session:
         attempt = self._entered_attempt()
         call = self._call(contract, arguments, body, kind, is_async=False)
         call.read = answer
-        drive(attempt.admit(call))
+        drive(admit(attempt, call))
         if call.recorded is not None:
-            yield from drive(attempt.give_back(call, call.recorded))
+            yield from drive(give_back(attempt, call, call.recorded))
             _check_cut(attempt, call.recorded)
             return
         chunks: list[Any] = []
-        place = attempt.inside(call)
+        place = inside(attempt, call)
         try:
             with at(place):
                 source = iter(body(**call.values))
@@ -655,11 +659,11 @@ class Session:
         except BaseException as error:
             _closed(locals().get("source"), place)
             if isinstance(error, GeneratorExit) and call.effect not in CHANGES:
-                drive(attempt.returned(call, chunks, cut=True))
+                drive(returned(attempt, call, chunks, cut=True))
             else:
-                drive(attempt.failed(call, error))
+                drive(failed(attempt, call, error))
             raise
-        drive(attempt.returned(call, chunks))
+        drive(returned(attempt, call, chunks))
 
     async def astream(
         self,
@@ -674,14 +678,14 @@ class Session:
         attempt = self._entered_attempt()
         call = self._call(contract, arguments, body, kind, is_async=True)
         call.read = answer
-        await adrive(attempt.admit(call))
+        await adrive(admit(attempt, call))
         if call.recorded is not None:
-            for chunk in await adrive(attempt.give_back(call, call.recorded)):
+            for chunk in await adrive(give_back(attempt, call, call.recorded)):
                 yield chunk
             _check_cut(attempt, call.recorded)
             return
         chunks: list[Any] = []
-        place = attempt.inside(call)
+        place = inside(attempt, call)
         source: Any = None
         try:
             with at(place):
@@ -698,11 +702,11 @@ class Session:
                 with contextlib.suppress(Exception), at(place):
                     await source.aclose()
             if isinstance(error, GeneratorExit) and call.effect not in CHANGES:
-                await adrive(attempt.returned(call, chunks, cut=True))
+                await adrive(returned(attempt, call, chunks, cut=True))
             else:
-                await adrive(attempt.failed(call, error))
+                await adrive(failed(attempt, call, error))
             raise
-        await adrive(attempt.returned(call, chunks))
+        await adrive(returned(attempt, call, chunks))
 
     # --- places ----------------------------------------------------------------------------------
 

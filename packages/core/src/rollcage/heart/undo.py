@@ -36,6 +36,7 @@ from rollcage.errors import (
     UndoIncomplete,
 )
 from rollcage.heart.call import Call, Place
+from rollcage.heart.flow import perform
 from rollcage.heart.outcome import given, success
 from rollcage.heart.plan import consult, fetched, plain, plan_of, revived
 from rollcage.heart.store import store_option
@@ -66,7 +67,8 @@ from rollcage.undo.task import Task
 
 if TYPE_CHECKING:
     from rollcage.contract.contract import Contract
-    from rollcage.heart.attempt import Attempt, Flow
+    from rollcage.heart.attempt import Attempt
+    from rollcage.heart.driver import Flow
     from rollcage.heart.run import Event, Run, Step
     from rollcage.heart.store import Store
     from rollcage.undo.report import UndoStatus
@@ -466,7 +468,7 @@ class _Undo:
         for tool, values in task.calls:
             call = self._call(task, tool, values)
             try:
-                yield from self.attempt.perform(call)
+                yield from perform(self.attempt, call)
             except (Halt, SessionHalted):
                 raise
             except Exception as error:  # noqa: BLE001 - told in the report

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from rollcage.fingerprint.identity import next_world
 from rollcage.heart.run import CHANGES, Run, Step
 
-__all__ = ["FOLDS", "REOPENS", "STAYS", "Branch", "Look", "Turn"]
+__all__ = ["AT_REST", "FOLDS", "REOPENS", "STAYS", "Branch", "Look", "Turn"]
 
 _look: Final = tuple.__new__  # makes a named tuple without a call of Python's
 STAYS: Final = 0
@@ -65,6 +65,10 @@ class Look(NamedTuple):
     step: Step | None
     start: int
     move: int
+
+
+AT_REST: Final = Look(None, 0, STAYS)
+"""The look of a call that waits: it has its place."""
 
 
 class Branch:

@@ -49,6 +49,8 @@ from rollcage.gate.approval import (
     untimely,
 )
 from rollcage.gate.verdict import Verdict
+from rollcage.heart.beginning import let_go, refuse, reserve
+from rollcage.heart.memory import restart
 from rollcage.heart.outcome import success
 from rollcage.heart.plan import consult
 from rollcage.heart.run import Outcome
@@ -168,7 +170,7 @@ class Approvals(Stage):
         if known is not None:
             return self._follow(call, known, verdict)
         if not call.waiting:
-            step = attempt.reserve(call, match)
+            step = reserve(attempt, call, match)
         assert step is not None
         return self._ask(call, step, verdict)
 
@@ -335,9 +337,9 @@ class Approvals(Stage):
         """A call goes on waiting at its place, for whoever makes it again."""
         attempt = call.attempt
         with attempt.lock:
-            attempt.let_go(call)
+            let_go(attempt, call)
             if not (attempt.closed or attempt.halted or call.branch.running):
-                attempt.restart([step])
+                restart(attempt, [step])
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -406,9 +408,9 @@ class Approvals(Stage):
         code = line.get("code") or "approval_rejected"
         refusal = Verdict("deny", line["reason"] or default, code, call.verdict.rule)
         if call.waiting:  # decided just now
-            return attempt.refuse(call, refusal)
-        attempt.reserve(call, match._replace(ahead=()))
-        attempt.let_go(call)
+            return refuse(attempt, call, refusal)
+        reserve(attempt, call, match._replace(ahead=()))
+        let_go(attempt, call)
         attempt.stats.blocked += 1
         return Blocked(refusal.message, rule=refusal.rule, code=refusal.code)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rollcage.errors import SessionError
 from rollcage.gate.verdict import Verdict
+from rollcage.heart.beginning import refuse
 from rollcage.heart.stage import Stage, Work
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class Limits(Stage):
             return None
         if len(begun) >= most:
             times = "once" if most == 1 else f"{most} times"
-            raise call.attempt.refuse(
+            raise refuse(
+                call.attempt,
                 call,
                 Verdict(
                     "deny",

@@ -45,6 +45,7 @@ from rollcage.errors import (
 )
 from rollcage.fingerprint.identity import jcs
 from rollcage.gate.verdict import Verdict
+from rollcage.heart.beginning import refuse
 from rollcage.heart.log import parse
 from rollcage.heart.plan import consult
 from rollcage.heart.resolving import resolve_step
@@ -498,7 +499,7 @@ def _is_inside(attempt: Attempt, call: Call, claim: Claim, n: int) -> bool:
 
 def _refusal(call: Call, reason: str, code: str = "once_differs") -> BaseException:
     with call.attempt.lock:
-        return call.attempt.refuse(call, Verdict("deny", reason, code))
+        return refuse(call.attempt, call, Verdict("deny", reason, code))
 
 
 def _differs(attempt: Attempt, claim: Claim, standing: Standing, call: Call) -> str:

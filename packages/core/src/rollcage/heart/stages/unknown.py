@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollcage.errors import Halt, SessionHalted
-from rollcage.heart.attempt import adrive, drive
+from rollcage.heart.driver import adrive, drive
+from rollcage.heart.ending import is_clean, is_lost
 from rollcage.heart.outcome import success
 from rollcage.heart.plan import consult, plain, plan_of, revived
 from rollcage.heart.run import Outcome
@@ -128,7 +129,7 @@ class Unknown(Stage):
 def _is_unclear(call: Call, error: Exception) -> bool:
     attempt = call.attempt
     is_halt = isinstance(error, (Halt, SessionHalted))
-    return not (is_halt or attempt.is_lost(call, error) or attempt.is_clean(call, error))
+    return not (is_halt or is_lost(attempt, call, error) or is_clean(attempt, call, error))
 
 
 def _begun(call: Call) -> Step:

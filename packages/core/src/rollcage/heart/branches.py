@@ -1,0 +1,123 @@
+"""A branch is a step: opening it is its intent, and its join the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from rollcage.errors import ReplayMiss
+from rollcage.heart.arrival import put_on_record
+from rollcage.heart.call import Place
+from rollcage.heart.divergence import steps_beyond
+from rollcage.heart.intent import begin_step
+from rollcage.heart.run import Outcome, Step, spans_of
+from rollcage.heart.walk import Branch
+
+if TYPE_CHECKING:
+    from rollcage.heart.attempt import Attempt
+
+__all__ = ["ended", "join", "last_worlds", "leave_block", "open_block"]
+
+
+def open_block(
+    attempt: Attempt,
+    place: Place,
+    kind: str,
+    name: str,
+    after: Iterable[Branch],
+    arguments: Any,
+    key: str,
+) -> Branch:
+    """Open a branch: a step of the branch around it, found there or new."""
+    if place.around is not None and not place.around.is_on_record:
+        put_on_record(attempt, place.around)
+    outer = attempt.branch(place.branch)
+    before = list(after)
+    turn, slot = attempt.turn_of(place, outer)
+    begun_by = outer.turn if outer.batch or outer.running else None
+    look = outer.look(key, "branch", turn, place.slot)
+    outer.move(look, turn)
+    step = look.step
+    if step is None:
+        if not attempt.live:
+            what = f"{kind} {name!r} is not recorded in run {attempt.run.id}"
+            raise attempt.halt(ReplayMiss(what))
+        event = begin_step(
+            attempt, name, "branch", key, arguments, outer, turn, slot, place, look.start
+        )
+        event["kind"] = kind
+        if beyond := steps_beyond(attempt, outer, name, turn, place.slot):
+            event["beyond"] = spans_of(each.n for each in beyond)
+        if before:
+            event["after"] = [each.opening.n for each in before if each.opening is not None]
+        attempt.write(event)
+        step, was = attempt.run.steps[event["step"]], "new"
+        outer.begin(turn)
+    else:
+        is_whole = step.status == "ok" or (
+            step.status == "error" and (not attempt.live or not attempt.run.is_frontier(step))
+        )
+        was = "whole" if is_whole else "cut"
+        attempt.run.take(step)
+        if is_whole:
+            outer.use(step, turn)
+        else:
+            outer.follow(step, turn)
+            outer.begin(turn)
+        attempt.replay(step)
+    inner = attempt.branch(step.inner)
+    inner.opening, inner.outer, inner.opened_in, inner.was = step, outer, turn, was
+    inner.exited = inner.ok = False
+    inner.ends = frozenset().union(*(_worlds_of(each) for each in before))
+    inner.beside = was != "new" or begun_by is turn
+    return inner
+
+
+def leave_block(attempt: Attempt, inner: Branch, *, ok: bool) -> None:
+    """The block of a branch was left; it is joined once nothing in it runs."""
+    with attempt.lock:
+        inner.exited, inner.ok = True, ok
+        if not inner.running:
+            join(attempt, inner)
+
+
+def join(attempt: Attempt, inner: Branch) -> None:
+    """Add to the outer branch what a block has done: its last world, or nothing."""
+    if attempt.halted is not None or attempt.closed:
+        return
+    step, outer = inner.opening, inner.outer
+    assert step is not None
+    assert outer is not None
+    skipped = [each for each in attempt.run.inside(inner.name) if each.acts and not each.taken]
+    if inner.batch:
+        inner.fold()
+    status = "ok" if inner.ok else "error"
+    world = inner.world.hex() if inner.pos else None
+    data = orjson.dumps({"status": status, "value": world})
+    differs = step.outcome != data
+    if differs and not (status == "error" and skipped):
+        attempt.note({"event": "outcome", "step": step.n}, Outcome(status, data))
+        if inner.was == "whole":
+            outer.rehash()
+    if inner.was != "whole":
+        ended(attempt, outer, step)
+
+
+def ended(attempt: Attempt, branch: Branch, step: Step | None) -> None:
+    """Count a write or a block that has ended; its branch may be waiting for that."""
+    branch.end(step)
+    if branch.exited and not branch.running and branch.opening is not None:
+        join(attempt, branch)
+
+
+def _worlds_of(branch: Branch) -> frozenset[str]:
+    step = branch.opening
+    assert step is not None
+    return frozenset([step.result["value"]]) if step.changes else branch.ends
+
+
+def last_worlds(before: Iterable[Branch]) -> list[str]:
+    """Return the last worlds of branches that another one comes after, sorted."""
+    return sorted(frozenset[str]().union(*(_worlds_of(each) for each in before)))

@@ -1,0 +1,58 @@
+"""What carries out a flow: one for sync code, one for event loops.
+
+A flow is a generator that yields what has to be waited for, a function without arguments, and is
+sent what that returned; in an async session, what an awaitable gave. So all logic is there once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator
+from typing import Any
+
+from rollcage.errors import SessionError
+
+__all__ = ["Flow", "adrive", "drive"]
+
+Flow = Generator[Callable[[], Any], Any, Any]
+
+
+def drive(flow: Flow) -> Any:
+    """Carry out a flow, waiting in this thread."""
+    try:
+        request = next(flow)
+        while True:
+            try:
+                answer = request()
+                if hasattr(answer, "__await__"):
+                    if inspect.iscoroutine(answer):
+                        answer.close()
+                    raise SessionError("this has to be awaited: use acall, in an async session")
+            except BaseException as error:  # noqa: BLE001 - the flow decides; it raises it again
+                request = flow.throw(error)
+            else:
+                request = flow.send(answer)
+    except StopIteration as stop:
+        return stop.value
+
+
+async def adrive(flow: Flow) -> Any:
+    """Carry out a flow, awaiting what has to be waited for."""
+    try:
+        request = next(flow)
+        while True:
+            try:
+                answer = request()
+                if hasattr(answer, "__await__"):
+                    answer = await answer
+            except BaseException as error:  # noqa: BLE001 - the flow decides; it raises it again
+                request = flow.throw(error)
+            else:
+                request = flow.send(answer)
+    except StopIteration as stop:
+        return stop.value
+
+
+def _fetched(data: bytes) -> Callable[[str], bytes]:
+    """What gives bytes that were fetched before."""
+    return lambda _: data

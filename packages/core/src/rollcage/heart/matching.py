@@ -1,0 +1,175 @@
+"""What is recorded of a call: `find_match` looks, and changes nothing.
+
+A refusal is a part of the answer, and not raised: a stage may find a way around it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from rollcage.errors import ForkEnded, Halt, NotReplayable, ReplayMiss, UnknownOutcome
+from rollcage.gate.verdict import Verdict
+from rollcage.heart.call import Call, Match
+from rollcage.heart.divergence import look_ahead
+from rollcage.heart.run import CHANGES, Step
+from rollcage.heart.store import store_option
+from rollcage.heart.walk import AT_REST, Look
+
+if TYPE_CHECKING:
+    from rollcage.heart.attempt import Attempt
+
+__all__ = ["find_match"]
+
+_tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
+
+
+def find_match(attempt: Attempt, call: Call) -> Match:
+    """Return what is recorded of a call. Changes nothing."""
+    effect, name = call.effect, call.place.branch
+    branch = call.branch = attempt.branches.get(name) or attempt.branch(name)
+    look: Look | None = None
+    if call.waiting:
+        step: Step | None = attempt.run.steps[call.waiting]
+        look = AT_REST
+    elif effect in ("pure", "model"):
+        step = _anywhere(attempt, call)
+    else:
+        slot = call.place.slot
+        look = branch.look(call.key, effect, call.turn, slot)
+        step = look.step
+    if step is not None:
+        if _holds(attempt, step):
+            unusable = _unusable(attempt, step)
+            if unusable is None or effect in CHANGES or not attempt.live:
+                return Match("hit", step, look, unusable)
+            return Match("again", step, look)  # it changes nothing: it just runs again
+    elif attempt.is_fresh and not attempt.run.unclear:
+        return _tuple(Match, ("new", None, look, None, (), None))
+    return _runs(attempt, call, step, look)
+
+
+def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) -> Match:
+    """What becomes of a call that nothing recorded answers; `step` is at its place."""
+    effect = call.effect
+    refusal, asks = _unsure(attempt, call, step)
+    if step is not None and refusal is not None:
+        return Match("again", step, look, refusal)
+    if not attempt.live:
+        return Match("new", step, look, _miss(attempt, call))
+    if attempt.dry and (effect == "write" or call.verdict is not None):
+        return Match("new", step, look, _ends(call))
+    if step is not None:
+        is_new = step.status == "waiting" or (call.is_edited and step.n in attempt.run.edits)
+        if is_new and not call.waiting and look is not None:
+            return look_ahead(attempt, call, look, step)._replace(asks=asks)
+        return Match("again", step, look, asks=asks)
+    if refusal is not None:
+        return Match("new", None, look, refusal)
+    if look is None:
+        return Match("new", None, look, asks=asks)
+    return look_ahead(attempt, call, look)._replace(asks=asks)
+
+
+def _anywhere(attempt: Attempt, call: Call) -> Step | None:
+    """A pure result; or the answer of this asker, else the first that another branch left."""
+    known = attempt.run.anywhere.get(call.key, ())
+    found = [step for step in known if step.status != "waiting"]
+    waits = [step for step in known if step.status == "waiting" and step.is_open]
+    if call.effect == "pure":
+        found += waits
+        return next((s for s in found if _holds(attempt, s)), None) or (found[0] if found else None)
+    name = call.place.branch
+    if call.rank is None:
+        call.rank = attempt.ranks[name, call.key]
+        attempt.ranks[name, call.key] += 1
+    left = [step for step in found if step.is_open and step.status != "unknown"]
+    own = [s for s in (*waits, *left) if s.branch == name and s.rank == call.rank]
+    if own:
+        return own[-1]  # the newest: one that was borrowed from here may be of the same rank
+    return min((s for s in left if s.branch != name), key=lambda step: step.n, default=None)
+
+
+def _holds(attempt: Attempt, step: Step) -> bool:
+    """Whether a step can answer: its outcome is known, and was acted upon if it failed."""
+    if step.n in attempt.run.edits:
+        return False
+    if step.status == "ok":
+        return True
+    if step.status != "error":
+        return False
+    retry = attempt.options.retry_failed
+    if not attempt.live or retry is False or step.happened is not None:
+        return True
+    if step.n in attempt.run.fixed:
+        return True
+    return retry is None and not attempt.run.is_frontier(step)
+
+
+def _ends(call: Call) -> ForkEnded:
+    if call.effect == "write":
+        return ForkEnded(f"{call} would be written", "would_write", call.contract.name)
+    return ForkEnded(f"{call} would be asked about", "would_ask", call.contract.name)
+
+
+def _unusable(attempt: Attempt, step: Step) -> Halt | None:
+    """Why the result of a recorded step can't be given back, if that is known beforehand."""
+    if step.outcome is None or b'"lossy":' not in step.outcome:
+        return None
+    reason = step.result.get("lossy")
+    if reason is None:
+        return None
+    return NotReplayable(
+        f"step {step.n} ({step.name}) was performed, but its result can't be given back: "
+        f"{reason}. Put its result on record: rollcage resolve {attempt.run.id} {step.n}"
+        f"{store_option(attempt.store)} --happened --result JSON"
+    )
+
+
+def _unsure(attempt: Attempt, call: Call, step: Step | None) -> tuple[Halt | None, Verdict | None]:
+    """Why a write can't simply run; or what is asked before it does.
+
+    The step at its place is of unknown outcome; or that one, or the same call before, has
+    failed, and nobody knows how far it got.
+    """
+    if call.effect != "write" or call.contract.idempotent or call.supplied is not None:
+        return None, None
+    if step is not None and step.n in attempt.run.edits:
+        return None, None
+    if step is None or step.status == "waiting":
+        if not attempt.run.unclear or call.key not in attempt.run.unclear:
+            return None, None
+        step = attempt.run.steps[attempt.run.unclear[call.key]]
+    elif step.status == "unknown":
+        return attempt.unknown(step), None
+    elif not step.unclear:
+        return None, None
+    if call.session.approver is None:
+        return _may_have_happened(attempt, call, step), None
+    reason = f"it may have happened already, at step {step.n}, which failed"
+    if call.verdict is None:
+        return None, Verdict.ask(reason, code="may_have_happened")
+    both = f"{call.verdict.reason.rstrip('.')}; {reason}"
+    return None, dataclasses.replace(call.verdict, reason=both)
+
+
+def _may_have_happened(attempt: Attempt, call: Call, step: Step) -> UnknownOutcome:
+    run, n = attempt.run.id, step.n
+    return UnknownOutcome(
+        f"{call} failed at step {n} of run {run}, and it may have happened already, so it is "
+        f"not made again. Find out, and say so: {attempt.resolves(n)}; if this error means that "
+        f"nothing happened, name its type in the tool's raises=",
+        run,
+        n,
+    )
+
+
+def _miss(attempt: Attempt, call: Call) -> ReplayMiss:
+    near = [
+        step
+        for steps in attempt.run.branches.values()
+        for step in steps
+        if step.name == call.contract.name and step.is_open
+    ]
+    nearest = f"; the nearest recorded call of it is step {near[0].n}" if near else ""
+    return ReplayMiss(f"{call} is not recorded in run {attempt.run.id}{nearest}")
