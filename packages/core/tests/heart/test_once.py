@@ -543,7 +543,7 @@ def test_a_claim_whose_lock_was_lost_is_looked_at_twice(
             given.append(refund(7))
 
     store = Mortal(tmp_path)
-    monkeypatch.setattr(once, "_is_live", lambda _store, _run: False)
+    monkeypatch.setattr(Folder, "is_live", lambda _store, _run: False)
 
     def at(moment: int) -> None:
         if store.get("once", "refund/7") is not None and not given:

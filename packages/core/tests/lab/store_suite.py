@@ -389,6 +389,129 @@ class StoreSuite:
         assert other.do("close") is None
         assert numbers(store) == [1, 3]
 
+    # --- lists, and what takes a log's place ---
+
+    def test_runs_are_listed_from_the_greatest_id_downwards(self, store: Store) -> None:
+        assert store.runs() == []
+        runs = [*ODD, "r1", "r2"]
+        for run in runs:
+            chain = Chain(store.open(run))
+            chain.append({**FIRST, "run": run})
+            for n in range(2):
+                chain.append({"n": n})
+            chain.close()
+        store.open("never begun").close()
+        expected = [(run, store.read(run)[0], store.read(run)[-1]) for run in sorted(runs)[::-1]]
+        assert store.runs() == expected
+        assert store.runs(limit=3) == expected[:3]
+        assert store.runs(limit=0) == []
+        assert store.runs(before=expected[4][0], limit=3) == expected[5:8]
+        assert store.runs(before=expected[-1][0]) == []
+
+    def test_the_ends_of_a_long_run_are_its_first_and_last_line(self, store: Store) -> None:
+        chain = begun(store)
+        assert store.runs() == [("r1", *2 * store.read("r1"))]
+        for n in range(3):
+            chain.append({"n": n, "text": "x" * 200_000})
+            chain.wait()
+            assert store.runs() == [("r1", store.read("r1")[0], store.read("r1")[-1])]
+        chain.close()
+
+    def test_a_run_is_live_while_its_writer_is(self, store: Store, other: Other) -> None:
+        assert not store.is_live("r1")
+        begun(store).close()
+        assert not store.is_live("r1")
+        assert other.do("open", run="r1") == 1
+        assert store.is_live("r1")
+        assert not store.is_live("r2")
+        other.freeze()
+        assert store.is_live("r1")
+        other.wake()
+        other.kill()
+        self.until_free(store)
+        assert not store.is_live("r1")
+        chain = begun(store)
+        assert store.is_live("r1")
+        chain.close()
+        assert not store.is_live("r1")
+
+    def test_whoever_asks_if_a_run_is_live_keeps_no_writer_away(
+        self, store: Store, url: str
+    ) -> None:
+        begun(store).close()
+        asks = threading.Event()
+
+        def ask() -> None:
+            mine = open_store(url)
+            while not asks.is_set():
+                mine.is_live("r1")
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for n in range(20):
+                chain = begun(store)
+                chain.append({"n": n})
+                chain.close()
+        finally:
+            asks.set()
+            for thread in threads:
+                thread.join()
+        assert numbers(store) == list(range(20))
+
+    def test_other_lines_take_the_place_of_a_log_in_one_go(self, store: Store) -> None:
+        for n in range(3):
+            begun(store, f"r{n}").close()
+        chain = begun(store, "r1")
+        for n in range(1200):
+            chain.append({"n": n})
+        chain.wait()
+        lines = store.read("r1")
+        chain.log.replace(lines[:2])
+        assert store.read("r1") == lines[:2]
+        assert store.is_live("r1")
+        chain.head = lines[1][-67:-3]
+        chain.append({"n": 5})
+        chain.wait()
+        assert numbers(store, "r1") == [0, 5]
+        chain.log.replace(lines)
+        chain.close()
+        assert store.read("r1") == lines
+        assert [each.run for each in store.runs()] == ["r2", "r1", "r0"]
+        chain = begun(store, "r1")
+        chain.log.replace([])
+        chain.close()
+        with pytest.raises(RunNotFound):
+            store.read("r1")
+        assert [each.run for each in store.runs()] == ["r2", "r0"]
+        begun(store, "r1").close()
+
+    def test_who_was_taken_over_replaces_no_log(self, store: Store) -> None:
+        old = begun(store)
+        new = begun(store, take=True)
+        new.append({"n": 1})
+        new.wait()
+        with pytest.raises(Fenced):
+            old.log.replace([])
+        new.append({"n": 2})
+        new.close()
+        assert numbers(store) == [1, 2]
+
+    def test_who_was_replaced_is_refused(self, store: Store) -> None:
+        old = begun(store)
+        old.append({"n": 1})
+        old.wait()
+        new = begun(store, take=True)
+        new.append({"n": 2})
+        new.wait()
+        new.log.replace(store.read("r1")[:1])
+        with pytest.raises(TraceUnwritable):  # to PostgreSQL its lines look lost
+            old.append({"n": 3})
+            old.wait()
+        new.close()
+        assert numbers(store) == []
+
     # --- on a loop ---
 
     async def test_nothing_of_a_store_runs_on_the_thread_of_a_loop(self, store: Store) -> None:

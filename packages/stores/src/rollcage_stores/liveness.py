@@ -9,11 +9,15 @@ import contextlib
 import fcntl
 import os
 import secrets
+import time
 
 from rollcage.heart.forks import keep_from_children
 from rollcage.heart.keys import file_name
 
 __all__ = ["Liveness"]
+
+_GLANCES = (0.001, 0.002, 0.004)
+"""Seconds between looks at a lock, which somebody may hold for a moment to see who has it."""
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -35,12 +39,17 @@ class Liveness:
         """
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.dirname(self._path), 0o700)  # noqa: PTH102, PTH120 - texts
+        glances = iter(_GLANCES)
         while True:
             file = os.open(self._path, _FLAGS, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(file)
+                pause = next(glances, None)  # somebody may only be looking
+                if pause is not None:
+                    time.sleep(pause)
+                    continue
                 if not by_force:
                     return False
                 file = self._replace()
@@ -50,6 +59,24 @@ class Liveness:
         self._file = file
         keep_from_children(self)
         return True
+
+    def is_taken(self) -> bool:
+        """Return whether a writer has the lock; nobody is kept from it by being asked.
+
+        Raises:
+            OSError: it can't be known.
+        """
+        try:
+            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        return False
 
     def release(self) -> None:
         """Let others have it; the file goes, unless another writer took its place."""

@@ -23,7 +23,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn, TypeVar
 
 import psycopg
@@ -36,6 +36,7 @@ from rollcage.errors import (
     StoreError,
     TraceUnwritable,
 )
+from rollcage.heart.ends import Ends
 from rollcage.heart.forks import keep_from_children
 from rollcage.heart.keys import check_key, check_run
 from rollcage.heart.log import ROOT
@@ -74,12 +75,23 @@ _CHANGE: Final = _SWAPPED.format(
 _DROP: Final = _SWAPPED.format(
     "DELETE FROM log_values WHERE kind = $1::text AND key = $2::text AND value = $3::bytea"
 )
+_RUNS: Final = """WITH RECURSIVE ids (run, n) AS (
+    SELECT max(run), 1::bigint FROM log_lines{}
+    UNION ALL
+    SELECT (SELECT max(run) FROM log_lines WHERE run < ids.run), n + 1 FROM ids
+    WHERE ids.run IS NOT NULL AND n < $1::bigint)
+SELECT run, (SELECT line FROM log_lines WHERE run = ids.run AND seq = 1),
+    (SELECT line FROM log_lines WHERE run = ids.run ORDER BY seq DESC LIMIT 1)
+FROM ids WHERE run IS NOT NULL AND n <= $1::bigint"""
+"""Goes from id to id by the primary key, and reads no line between the first and the last."""
+
+_AT_ONCE: Final = 500  # lines in one statement
 _LOCK: Final = "SELECT pg_try_advisory_lock($1::bigint)"
-_HOLDER: Final = """SELECT pg_terminate_backend(pid) FROM pg_locks
-WHERE locktype = 'advisory' AND granted AND objsubid = 1
+_HELD: Final = """ FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-AND classid::bigint = ($1::bigint >> 32) & 4294967295 AND objid::bigint = $1::bigint & 4294967295
-AND ($2::integer = 0 OR pid = $2::integer)"""
+AND classid::bigint = ($1::bigint >> 32) & 4294967295
+AND objid::bigint = $1::bigint & 4294967295"""
+_HOLDER: Final = f"SELECT pg_terminate_backend(pid){_HELD} AND ($2::integer = 0 OR pid = $2::integer)"
 _MOMENT: Final = 0.5  # seconds in which the server sees that a client was killed
 _left: Final[list[Link]] = []  # the parent's, in a forked child: never closed there
 
@@ -145,6 +157,22 @@ class PostgresLog:
 
     async def settled(self) -> None:
         await asyncio.to_thread(self.wait)
+
+    def replace(self, lines: Sequence[bytes]) -> None:
+        self.wait()
+        try:
+            is_replaced = self._store.replace(self._run, self._head, lines)
+        except StoreError as error:
+            raise self._refuse(
+                TraceUnwritable(f"{self.where}: nobody knows whether it was replaced: {error}")
+            ) from None
+        if not is_replaced:
+            raise self._refuse(
+                Fenced(f"{self.where} is written by another session, which took its run over")
+            )
+        self._seq = len(lines)
+        self.last = lines[-1] if lines else b""
+        self._head = self.last[-67:-3] or ROOT
 
     def close(self) -> None:
         try:
@@ -312,6 +340,17 @@ class Postgres:
             raise RunNotFound(f"there is no run {run} in {self.url}")
         return lines
 
+    def runs(self, before: str = "", limit: int = 1000) -> list[Ends]:
+        if limit < 1:
+            return []
+        bound = (limit, before) if before else (limit,)
+        rows = self._ask(_RUNS.format(" WHERE run < $2" if before else ""), *bound)
+        return [Ends((run or b"").decode(), first or b"", last or b"") for run, first, last in rows]
+
+    def is_live(self, run: str) -> bool:
+        check_run(run)
+        return bool(self._do(lambda link: link.ask(f"SELECT 1{_HELD}", self.database.lock_key(run))))
+
     def get(self, kind: str, key: str) -> bytes | None:
         check_key(kind, key)
         rows = self._ask("SELECT value FROM log_values WHERE kind = $1 AND key = $2", kind, key)
@@ -365,6 +404,36 @@ class Postgres:
         asked = "SELECT coalesce(max(seq), 0) FROM log_lines WHERE run = $1"
         rows = self._ask(asked, run)
         return _number(rows[0][0]) if rows else 0
+
+    def replace(self, run: str, head: bytes, lines: Sequence[bytes]) -> bool:
+        """Put these lines in the place of a run's, where the last one has this head; say whether.
+
+        They are there already where the acknowledgement of a first try was lost.
+        """
+        tries = 0
+
+        def replaced(link: Link) -> bool:
+            nonlocal tries
+            tries += 1
+            asked = "SELECT line FROM log_lines WHERE run = $1 ORDER BY seq DESC LIMIT 1 FOR UPDATE"
+            ends = "ROLLBACK"
+            link.ask("BEGIN")
+            try:
+                found = link.ask(asked, run)
+                last = (found[0][0] or b"") if found else b""
+                if tries > 1 and last == (lines[-1] if lines else b""):
+                    return True
+                if (last[-67:-3] or ROOT) != head:
+                    return False
+                link.ask("DELETE FROM log_lines WHERE run = $1", run)
+                for first in range(0, len(lines), _AT_ONCE):
+                    _insert(link, run, first, lines[first : first + _AT_ONCE])
+                ends = "COMMIT"
+            finally:
+                link.ask(ends)
+            return True
+
+        return self._do(replaced)
 
     def while_down(self, use: Callable[[], T]) -> T:
         """Return what `use` does, once the database can be reached.
@@ -461,6 +530,12 @@ class Postgres:
                 # A run that has grown was being written: who asked for it meant it as it was.
                 return take or self.count(run) == count
         return take
+
+
+def _insert(link: Link, run: str, first: int, lines: Sequence[bytes]) -> None:
+    """Insert lines of a run, the first of them behind so many."""
+    rows = ", ".join(f"($1, {first + n + 1}, ${n + 2}::bytea)" for n in range(len(lines)))
+    link.ask(f"INSERT INTO log_lines VALUES {rows}", run, *lines)  # noqa: S608 - numbers
 
 
 def _is_true(rows: list[tuple[bytes | None, ...]]) -> bool:

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 from urllib.parse import unquote
 
@@ -29,6 +29,7 @@ from rollcage.errors import (
     StoreReadOnly,
     TraceUnwritable,
 )
+from rollcage.heart.ends import Ends
 from rollcage.heart.forks import keep_from_children
 from rollcage.heart.keys import check_key, check_run, own_files
 from rollcage.heart.log import ROOT
@@ -58,6 +59,16 @@ PRAGMA user_version = {_VERSION};
 _APPEND: Final = """INSERT INTO log_lines SELECT ?1, ?2 + 1, ?3 WHERE ?2 = 0 OR EXISTS
 (SELECT 1 FROM log_lines WHERE run = ?1 AND seq = ?2 AND substr(line, -67, 64) = ?4)
 ON CONFLICT DO NOTHING"""
+_RUNS: Final = """WITH RECURSIVE ids (run, n) AS (
+    SELECT max(run), 1 FROM log_lines{}
+    UNION ALL
+    SELECT (SELECT max(run) FROM log_lines WHERE run < ids.run), n + 1 FROM ids
+    WHERE ids.run IS NOT NULL AND n < ?2)
+SELECT run, (SELECT line FROM log_lines WHERE run = ids.run AND seq = 1),
+    (SELECT line FROM log_lines WHERE run = ids.run ORDER BY seq DESC LIMIT 1)
+FROM ids WHERE run IS NOT NULL AND n <= ?2"""
+"""Goes from id to id by the primary key, and reads no line between the first and the last."""
+
 _LINE: Final = "SELECT line FROM log_lines WHERE run = ? AND seq = ?"
 _PASSING: Final = ("SQLITE_FULL", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_READONLY")
 _left: Final[list[sqlite3.Connection]] = []  # the parent's, in a forked child: never closed there
@@ -133,6 +144,25 @@ class SqliteLog:
 
     async def settled(self) -> None:
         await asyncio.to_thread(self.wait)
+
+    def replace(self, lines: Sequence[bytes]) -> None:
+        self.wait()
+        try:
+            with self._store.changing() as db:
+                asked = "SELECT line FROM log_lines WHERE run = ? ORDER BY seq DESC LIMIT 1"
+                found = db.execute(asked, (self._run,)).fetchone()
+                if (found[0][-67:-3] if found else ROOT) != self._head:
+                    raise self._refuse(
+                        Fenced(f"{self.where} is written by another session, which took it over")
+                    )
+                db.execute("DELETE FROM log_lines WHERE run = ?", (self._run,))
+                rows = ((self._run, seq, line) for seq, line in enumerate(lines, 1))
+                db.executemany("INSERT INTO log_lines VALUES (?, ?, ?)", rows)
+        except StoreError as error:
+            raise TraceUnwritable(str(error)) from error.__cause__
+        self._seq, self._appended = len(lines), True
+        self.last = lines[-1] if lines else b""
+        self._head = self.last[-67:-3] or ROOT
 
     def close(self) -> None:
         try:
@@ -219,6 +249,20 @@ class Sqlite:
             raise RunNotFound(f"there is no run {run} in {self.url}")
         return lines
 
+    def runs(self, before: str = "", limit: int = 1000) -> list[Ends]:
+        if not self._is_there() or limit < 1:
+            return []
+        asked = _RUNS.format(" WHERE run < ?1" if before else "")
+        with self.using() as db:
+            return [Ends(*row) for row in db.execute(asked, (before, limit))]
+
+    def is_live(self, run: str) -> bool:
+        check_run(run)
+        try:
+            return Liveness(f"{self.path}-live", run).is_taken()
+        except OSError as error:
+            raise StoreError(f"{self.path}-live can't be looked at: {error}") from error
+
     def get(self, kind: str, key: str) -> bytes | None:
         check_key(kind, key)
         if not self._is_there():
@@ -233,15 +277,9 @@ class Sqlite:
         if kind != "orders":
             with self.using() as db:
                 return _swap(db, kind, key, was, new)
-        with self.using() as db:
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                swapped = _swap(db, kind, key, was, new)
-                db.execute("UPDATE log_bell SET rung = rung + 1")
-                db.execute("COMMIT")
-            finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+        with self.changing() as db:
+            swapped = _swap(db, kind, key, was, new)
+            db.execute("UPDATE log_bell SET rung = rung + 1")
         return swapped
 
     def keys(self, kind: str, after: str = "", limit: int = 1000) -> list[str]:
@@ -287,6 +325,18 @@ class Sqlite:
                 yield self._db[0] if self._db else self._connect()
             except sqlite3.Error as error:
                 raise _failed(self.url, error) from error
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[sqlite3.Connection]:
+        """Give the connection, as `using` does, in a transaction."""
+        with self.using() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                db.execute("COMMIT")
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
 
     def forked(self) -> None:
         """Leave the connection to the parent process, and have a new one when it is needed."""

@@ -31,7 +31,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Final, Literal, NoReturn
 
@@ -48,6 +48,7 @@ from rollcage.errors import (
     StoreReadOnly,
     TraceUnwritable,
 )
+from rollcage.heart.ends import Ends
 from rollcage.heart.forks import keep_from_children
 from rollcage.heart.keys import check_key, check_run, file_name, key_of, own_folders
 
@@ -62,6 +63,10 @@ _CARE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe keeps nobo
 _APPEND: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT
 _REPLACE: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _CHUNK: Final = 1 << 20
+_GLANCES: Final = (0.001, 0.002, 0.004, 0.008)
+"""Seconds between looks at a lock, which somebody may hold for a moment to see who has it."""
+
+_END: Final = 1 << 16  # bytes at the end of a file in which its last line is looked for at first
 _PATIENCE: Final = 30.0  # seconds to wait for another process that is swapping a value
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NEXT: Final = {
@@ -169,6 +174,33 @@ class FolderLog:
             await asyncio.to_thread(self.wait)
         else:
             self.wait()
+
+    def replace(self, lines: Sequence[bytes]) -> None:
+        self.wait()
+        folder = self._path.rpartition("/")[0]
+        try:
+            with _locked(f"{folder}/.take"):  # nobody takes it over meanwhile
+                self.wait()
+                part = f"{folder}/.part"
+                new = _open_file(part, _REPLACE)
+                try:
+                    fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _write_all(new, b"".join(lines))
+                    if self._durable:
+                        os.fsync(new)
+                    os.replace(part, self._path)  # noqa: PTH105 - a Path is slow to make
+                    if self._durable:
+                        _sync_one(folder)
+                except BaseException:
+                    os.close(new)
+                    raise
+        except OSError as error:
+            failed = TraceUnwritable(f"{self.where} can't be replaced: {_describe(error)}")
+            raise failed from error
+        os.close(self._unread)
+        self._file = self._unread = new
+        self._next = self._size = self._settled = sum(map(len, lines))
+        self.last = lines[-1] if lines else b""
 
     def close(self) -> None:
         if self._unread < 0:
@@ -298,6 +330,40 @@ class Folder:
             raise RunNotFound(f"there is no run {run} in {self.root}")
         return lines[after:]
 
+    def runs(self, before: str = "", limit: int = 1000) -> list[Ends]:
+        try:
+            names = [name for name in os.listdir(self._runs) if name.endswith(".jsonl")]  # noqa: PTH208
+            long = {self._id_of(name): name for name in names if name[0] == "~"}
+            ids = [key_of(name[:-6]) for name in names if name[0] != "~"]
+            ids += [run for run in long if run]
+            found: list[Ends] = []
+            for run in sorted(ids, reverse=True):
+                if len(found) == limit:
+                    break
+                if before and run >= before:
+                    continue
+                ends = self._ends(run, long.get(run) or f"{file_name(run)}.jsonl")
+                if ends is not None:
+                    found.append(ends)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _refused(f"{self._runs} can't be listed", error) from error
+        return found
+
+    def is_live(self, run: str) -> bool:
+        path = self._path(run)
+        try:
+            with _reading(path) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise _refused(f"{path} can't be looked at", error) from error
+        return False
+
     def get(self, kind: str, key: str) -> bytes | None:
         check_key(kind, key)
         return self._value(f"{self._docs}/{kind}/{file_name(key)}", key)
@@ -335,21 +401,47 @@ class Folder:
         check_run(run)
         return f"{self._log_folder}/{file_name(run)}.jsonl"
 
+    def _ends(self, run: str, name: str) -> Ends | None:
+        """The first and the last line of a file; None where it has no whole line, or is gone."""
+        try:
+            with _reading(f"{self._runs}/{name}") as file:
+                last = _last_lines(file, 1)
+                first = _first_line(file)
+        except FileNotFoundError:
+            return None
+        _torn(last)
+        return Ends(run, first, last[-1]) if last else None
+
+    def _id_of(self, name: str) -> str:
+        """The id of a run whose file is named by a hash: its first line has it."""
+        try:
+            with _reading(f"{self._runs}/{name}") as file:
+                run = str(orjson.loads(_first_line(file))["run"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return ""
+        return run if f"{file_name(run)}.jsonl" == name else ""
+
     def _opened(self, path: str) -> int | None:
         """The file of a run, with its lock; None where another writer has that."""
+        glances, seen = iter(_GLANCES), -1
         while True:
             file = _open_file(path, _APPEND)
             try:
+                size = os.fstat(file).st_size
+                grows = seen not in (-1, size)  # it has a writer: who asked meant it as it was
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(path, file):  # it was not replaced between these two lines
+                if not grows and _is_at(path, file):  # it was not replaced between these two lines
                     return file
+                pause: float | None = None if grows else 0.0
             except BlockingIOError:
-                os.close(file)
-                return None
+                seen, pause = size, None if grows else next(glances, None)
             except BaseException:
                 os.close(file)
                 raise
             os.close(file)
+            if pause is None:
+                return None
+            time.sleep(pause)
 
     def _taken_over(self, path: str, *, take: bool) -> int:
         """A copy of a run's file in its place, with a lock of its own; the old one is marked."""
@@ -436,12 +528,17 @@ class Folder:
     def _sync_folder(self, folder: str) -> None:
         """Wait until the names in a folder are on the disk, and its own name, and so on upwards."""
         while len(folder) >= len(self.root):
-            file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
+            _sync_one(folder)
             folder = folder.rpartition("/")[0]
+
+
+def _sync_one(folder: str) -> None:
+    """Wait until the names in one folder are on the disk."""
+    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def _key_of(folder: str, name: str) -> str | None:
@@ -498,10 +595,17 @@ def _marked(file: int) -> int:
     return os.lseek(file, 0, os.SEEK_CUR) - len(_MARK)  # behind what was appended just now
 
 
+def _first_line(file: int) -> bytes:
+    """The first line of a file, torn or not."""
+    with open(file, "rb", closefd=False) as reader:
+        reader.seek(0)
+        return reader.readline()
+
+
 def _last_lines(file: int, count: int) -> list[bytes]:
     """So many of a file's last lines, and the torn one behind them."""
     size = os.fstat(file).st_size
-    length = 1 << 16
+    length = _END
     while True:
         start = max(size - length, 0)
         lines = io.BytesIO(os.pread(file, size - start, start)).readlines()

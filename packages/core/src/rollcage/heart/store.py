@@ -32,15 +32,16 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, cast, runtime_checkable
 from urllib.parse import unquote
 
 from rollcage.errors import RollcageError, StoreInvalid
+from rollcage.heart.ends import Ends
 from rollcage.heart.folder import Folder
 
-__all__ = ["GROUP", "Log", "Store", "open_store", "store_option"]
+__all__ = ["GROUP", "Ends", "Log", "Store", "open_store", "store_option"]
 
 GROUP: Final = "rollcage.logs"
 """The entry points by which packages bring stores: a URL's scheme, and what opens such a URL."""
@@ -111,6 +112,23 @@ class Log(Protocol):
         """Wait as `wait` does, without blocking the loop."""
         ...
 
+    def replace(self, lines: Sequence[bytes]) -> None:
+        """Put these lines in the place of all that are on record, in one go.
+
+        Where a writer may be alive that this one took the run over from, append a line first: that
+        refuses the other's next one; and let them end with a line that no other writer has read. A
+        reader sees all of the former lines or all of these.
+
+        Args:
+            lines: each with its newline; none: the run is not there any more.
+
+        Raises:
+            Fenced: the last line on record is not this writer's.
+            TraceUnwritable: they can't be written; what was on record is on record.
+            Forked: in a forked child of the process that opened the log.
+        """
+        ...
+
     def close(self) -> None:
         """Wait for what was appended, and let the run go, also where the former fails."""
         ...
@@ -157,6 +175,26 @@ class Store(Protocol):
             RunNotFound: there is no such run.
             StoreError: they can't be read.
         """
+        ...
+
+    def runs(self, before: str = "", limit: int = 1000) -> list[Ends]:
+        """Return the ends of runs, from the greatest id downwards.
+
+        The ids that sessions give grow as time goes on, and those of a job always do: so the newest
+        runs come first, in the order of code points. A limited list costs the same beside ten runs
+        and a million, but for the folder's, which reads all names.
+
+        Args:
+            before: only ids that are smaller; empty: from the greatest.
+            limit: only so many.
+
+        Raises:
+            StoreError: they can't be read.
+        """
+        ...
+
+    def is_live(self, run: str) -> bool:
+        """Return whether a run's writer lives; to ask is in nobody's way."""
         ...
 
     def get(self, kind: str, key: str) -> bytes | None:

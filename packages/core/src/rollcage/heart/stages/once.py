@@ -182,7 +182,7 @@ def look_up(store: Store, claim: Claim) -> Standing:
     standing, _ = _read(store, claim)
     if standing is not None and _is_settled(standing):
         return standing
-    live = _is_live(store, claim.run)
+    live = store.is_live(claim.run)
     standing, attempt = _read(store, claim)
     if standing is None:  # claimed, and its intent is not on record: nothing ran
         return Standing("flying") if live and attempt == claim.attempt else _FREE
@@ -205,15 +205,6 @@ def _read(store: Store, claim: Claim) -> tuple[Standing | None, str]:
         return Standing("unknown"), ""
     run = fold_lines(events, where, {})
     return judge(run, claim), run.attempt
-
-
-def _is_live(store: Store, run: str) -> bool:
-    """Whether a run, which is there, has a live writer."""
-    try:
-        store.open(run).close()
-    except RunInUse:
-        return True
-    return False
 
 
 # --- calls ---------------------------------------------------------------------------------------
