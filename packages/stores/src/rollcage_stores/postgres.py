@@ -85,13 +85,17 @@ SELECT run, (SELECT line FROM log_lines WHERE run = ids.run AND seq = 1),
 FROM ids WHERE run IS NOT NULL AND n <= $1::bigint"""
 """Goes from id to id by the primary key, and reads no line between the first and the last."""
 
+_ENDS: Final = """SELECT (SELECT line FROM log_lines WHERE run = $1 AND seq = 1),
+    (SELECT line FROM log_lines WHERE run = $1 ORDER BY seq DESC LIMIT 1)"""
 _AT_ONCE: Final = 500  # lines in one statement
 _LOCK: Final = "SELECT pg_try_advisory_lock($1::bigint)"
 _HELD: Final = """ FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 AND classid::bigint = ($1::bigint >> 32) & 4294967295
 AND objid::bigint = $1::bigint & 4294967295"""
-_HOLDER: Final = f"SELECT pg_terminate_backend(pid){_HELD} AND ($2::integer = 0 OR pid = $2::integer)"
+_HOLDER: Final = (
+    f"SELECT pg_terminate_backend(pid){_HELD} AND ($2::integer = 0 OR pid = $2::integer)"
+)
 _MOMENT: Final = 0.5  # seconds in which the server sees that a client was killed
 _left: Final[list[Link]] = []  # the parent's, in a forked child: never closed there
 
@@ -347,9 +351,19 @@ class Postgres:
         rows = self._ask(_RUNS.format(" WHERE run < $2" if before else ""), *bound)
         return [Ends((run or b"").decode(), first or b"", last or b"") for run, first, last in rows]
 
+    def ends(self, run: str) -> Ends:
+        check_run(run)
+        rows = self._ask(_ENDS, run)
+        first, last = rows[0] if rows else (None, None)
+        if first is None or last is None:
+            raise RunNotFound(f"there is no run {run} in {self.url}")
+        return Ends(run, first, last)
+
     def is_live(self, run: str) -> bool:
         check_run(run)
-        return bool(self._do(lambda link: link.ask(f"SELECT 1{_HELD}", self.database.lock_key(run))))
+        return bool(
+            self._do(lambda link: link.ask(f"SELECT 1{_HELD}", self.database.lock_key(run)))
+        )
 
     def get(self, kind: str, key: str) -> bytes | None:
         check_key(kind, key)
@@ -535,7 +549,7 @@ class Postgres:
 def _insert(link: Link, run: str, first: int, lines: Sequence[bytes]) -> None:
     """Insert lines of a run, the first of them behind so many."""
     rows = ", ".join(f"($1, {first + n + 1}, ${n + 2}::bytea)" for n in range(len(lines)))
-    link.ask(f"INSERT INTO log_lines VALUES {rows}", run, *lines)  # noqa: S608 - numbers
+    link.ask(f"INSERT INTO log_lines VALUES {rows}", run, *lines)
 
 
 def _is_true(rows: list[tuple[bytes | None, ...]]) -> bool:

@@ -69,6 +69,8 @@ SELECT run, (SELECT line FROM log_lines WHERE run = ids.run AND seq = 1),
 FROM ids WHERE run IS NOT NULL AND n <= ?2"""
 """Goes from id to id by the primary key, and reads no line between the first and the last."""
 
+_ENDS: Final = """SELECT (SELECT line FROM log_lines WHERE run = ?1 AND seq = 1),
+    (SELECT line FROM log_lines WHERE run = ?1 ORDER BY seq DESC LIMIT 1)"""
 _LINE: Final = "SELECT line FROM log_lines WHERE run = ? AND seq = ?"
 _PASSING: Final = ("SQLITE_FULL", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_READONLY")
 _left: Final[list[sqlite3.Connection]] = []  # the parent's, in a forked child: never closed there
@@ -255,6 +257,16 @@ class Sqlite:
         asked = _RUNS.format(" WHERE run < ?1" if before else "")
         with self.using() as db:
             return [Ends(*row) for row in db.execute(asked, (before, limit))]
+
+    def ends(self, run: str) -> Ends:
+        check_run(run)
+        found = None
+        if self._is_there():
+            with self.using() as db:
+                found = db.execute(_ENDS, (run,)).fetchone()
+        if found is None or found[0] is None:
+            raise RunNotFound(f"there is no run {run} in {self.url}")
+        return Ends(run, *found)
 
     def is_live(self, run: str) -> bool:
         check_run(run)

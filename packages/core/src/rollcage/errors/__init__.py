@@ -44,6 +44,7 @@
         ├── RunNotFound               no such run                               (run_not_found)
         │   └── RunPruned             its trace was removed, a stub stays           (run_pruned)
         ├── RunConflict               another run has its id in that store        (run_conflict)
+        ├── RunElsewhere              the run goes on in another store, or may   (run_elsewhere)
         ├── RunInUse                  another process or session writes it      (run_in_use)
         ├── OrderRefused              the run's state does not allow this order (order_refused)
         ├── StoreInvalid              the path or URL given is not a store      (store_invalid)
@@ -112,6 +113,7 @@ from rollcage.errors.stores import (
     OrderRefused,
     RegistryCorrupt,
     RunConflict,
+    RunElsewhere,
     RunInUse,
     RunNotFound,
     RunPruned,
@@ -158,6 +160,7 @@ __all__ = [
     "RollcageError",
     "RunAbandoned",
     "RunConflict",
+    "RunElsewhere",
     "RunInUse",
     "RunNotFound",
     "RunPruned",

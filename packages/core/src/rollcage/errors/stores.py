@@ -9,6 +9,7 @@ __all__ = [
     "OrderRefused",
     "RegistryCorrupt",
     "RunConflict",
+    "RunElsewhere",
     "RunInUse",
     "RunNotFound",
     "RunPruned",
@@ -60,6 +61,12 @@ class RunConflict(StoreError):
     """A run can't be copied into a store: another run has its id there, or its trace differs."""
 
     code = "run_conflict"
+
+
+class RunElsewhere(StoreError):
+    """The run goes on in another store, or may: this is a copy of it, or what is left here."""
+
+    code = "run_elsewhere"
 
 
 class RunInUse(StoreError):

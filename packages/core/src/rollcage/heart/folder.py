@@ -351,6 +351,16 @@ class Folder:
             raise _refused(f"{self._runs} can't be listed", error) from error
         return found
 
+    def ends(self, run: str) -> Ends:
+        path = self._path(run)
+        try:
+            found = self._ends(run, path.rpartition("/")[2])
+        except OSError as error:
+            raise _refused(f"{path} can't be read", error) from error
+        if found is None:
+            raise RunNotFound(f"there is no run {run} in {self.root}")
+        return found
+
     def is_live(self, run: str) -> bool:
         path = self._path(run)
         try:
@@ -407,7 +417,7 @@ class Folder:
             with _reading(f"{self._runs}/{name}") as file:
                 last = _last_lines(file, 1)
                 first = _first_line(file)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         _torn(last)
         return Ends(run, first, last[-1]) if last else None
@@ -423,18 +433,18 @@ class Folder:
 
     def _opened(self, path: str) -> int | None:
         """The file of a run, with its lock; None where another writer has that."""
-        glances, seen = iter(_GLANCES), -1
+        glances, seen, grows = iter(_GLANCES), -1, False
         while True:
             file = _open_file(path, _APPEND)
             try:
                 size = os.fstat(file).st_size
-                grows = seen not in (-1, size)  # it has a writer: who asked meant it as it was
+                grows, seen = seen not in (-1, size), size  # who asked meant it as it was
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not grows and _is_at(path, file):  # it was not replaced between these two lines
                     return file
                 pause: float | None = None if grows else 0.0
             except BlockingIOError:
-                seen, pause = size, None if grows else next(glances, None)
+                pause = None if grows else next(glances, None)
             except BaseException:
                 os.close(file)
                 raise

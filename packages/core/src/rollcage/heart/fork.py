@@ -41,16 +41,19 @@ class Fork(NamedTuple):
     live: bool = False
 
 
-def copied_lines(events: list[Event], run: str, name: str) -> list[Event]:
+def copied_lines(events: list[Event], run: str, name: str, fork: Fork | None) -> list[Event]:
     """Return the lines of a run for the log of another one.
 
-    The first says that it is a copy, so that one that was cut off is not taken for the run itself.
+    The first says that it is a copy, so that one that was cut off is not taken for the run itself,
+    and whether it is a fork, for lists.
     """
     source = events[0]
     first: Event = {"event": "run", "format": FORMAT, "run": run, "name": name}
     kept = ("time", "input", "actor", "seed")
     first.update((field, source[field]) for field in kept if field in source)
     first["copied"] = source["run"]
+    if fork is not None:
+        first["fork"] = "live" if fork.live else "dry"
     rest = [{field: each[field] for field in each if field != "hash"} for each in events[1:]]
     return [first, *rest]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -12,14 +13,16 @@ import orjson
 from rollcage.errors import (
     RollcageError,
     RunAbandoned,
+    RunElsewhere,
     RunInUse,
     RunNotFound,
+    RunPruned,
     SessionError,
 )
 from rollcage.fingerprint.identity import jcs, uuid7
 from rollcage.heart.fork import copied_lines, forked_lines
 from rollcage.heart.log import FORMAT, Chain, checked, parse
-from rollcage.heart.run import Run, fold_lines
+from rollcage.heart.run import ENDS, Run, fold_lines
 from rollcage.heart.store import store_option
 from rollcage.values.codec import encode
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from rollcage.heart.store import Store
     from rollcage.values.hiding import Seal
 
-__all__ = ["OVER", "Opened", "ended_as", "job_key", "open_run"]
+__all__ = ["OVER", "Opened", "check_open", "ended_as", "job_key", "open_run"]
 
 OVER: Final = ("ok", "abandoned")
 """How a run ended that no session resumes by itself: the next one of its name begins another."""
@@ -114,12 +117,37 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
                 log.close()  # another session ended it since the look at its last line
                 known = None
             else:
+                check_open(opened.run, store)
                 _attempt(session, opened)
                 return opened
         except BaseException:
             _close(log)
             raise
     return _new(session, store, folds, key, seen)
+
+
+def check_open(run: Run, store: Store) -> None:
+    """Refuse a run to which nothing may be added.
+
+    Raises:
+        RunElsewhere: it is a copy that was not claimed, or it was moved.
+        RunPruned: it was pruned.
+    """
+    if run.shut is None:
+        return
+    kind = run.shut["event"]
+    if kind == "pruned":
+        raise RunPruned(
+            f"run {run.id} was pruned: it ended {run.status}, and what it did is not known any "
+            f'more. Begin another one with replay="off"'
+        )
+    if kind == "gone":
+        raise RunElsewhere(f"run {run.id} was moved, and goes on in {run.shut['to']}")
+    raise RunElsewhere(
+        f"this is a copy of run {run.id}, which may go on in {run.shut['from']}: resume it there, "
+        f"or move it here: rollcage copy {run.id} --move --from {shlex.quote(run.shut['from'])} "
+        f"--to {shlex.quote(store.url)}"
+    )
 
 
 def ended_as(store: Store, run: str) -> str:
@@ -130,7 +158,7 @@ def ended_as(store: Store, run: str) -> str:
     """
     last = store.read(run, -1)
     event: Any = orjson.loads(last[-1]) if last else None
-    if not isinstance(event, dict) or event.get("event") != "ended":
+    if not isinstance(event, dict) or event.get("event") not in ENDS:
         return ""
     return str(event["status"])
 
@@ -139,7 +167,7 @@ def _new(
     session: Session, store: Store, folds: dict[str, list[Fold]], key: str, seen: bytes | None
 ) -> Opened:
     """Begin a run, and have the job's pointer name it."""
-    run = _run_id(session)
+    run = _run_id(session, "" if seen is None else seen.decode())
     log = Chain(store.open(run))
     try:
         opened = Opened(Run(folds), log)
@@ -175,8 +203,8 @@ def _copied(
     source = session.source if fork is None else fork.run
     assert source is not None
     where = f"run {source}"
-    run = _run_id(session)
-    copied = copied_lines(parse(store.read(source), where), run, session.name)
+    run = _run_id(session, source if fork is not None or seen is None else seen.decode())
+    copied = copied_lines(parse(store.read(source), where), run, session.name, fork)
     opened = Opened(fold_lines(copied, where, folds), Chain(store.open(run)))
     assert opened.log is not None
     try:
@@ -219,14 +247,25 @@ def _attempt(session: Session, opened: Opened) -> None:
         line["on_divergence"] = session.on_divergence
     if described := session.gate.describe():
         line["gate"] = described
+    if opened.run.attempts:
+        line["number"] = opened.run.attempts + 1
     opened.log.append(line)
     opened.log.wait()
     opened.run.apply(line)
 
 
-def _run_id(session: Session) -> str:
+def _run_id(session: Session, before: str) -> str:
+    """Return the id of a new run, greater than that of the one before it, whatever the clock says.
+
+    So the runs of a job are in the order in which they began: see `Store.runs`.
+    """
     clock = session.options.clock
-    return uuid7(clock.wall() // 1_000_000, clock.random(10))
+    now, random = clock.wall() // 1_000_000, clock.random(10)
+    run = uuid7(now, random)
+    if run <= before:  # the clock went back, or both began within a millisecond
+        with contextlib.suppress(ValueError):  # an id that was not made here
+            run = uuid7(int(before[:13].replace("-", ""), 16) + 1, random)
+    return run
 
 
 def _close(log: Chain) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rollcage.errors import SessionError, StepNotFound, StepNotUnknown
 from rollcage.heart.log import Chain
+from rollcage.heart.opening import check_open
 from rollcage.heart.run import Event, Run, Step, fold_lines
 from rollcage.heart.store import Store, open_store, store_option
 from rollcage.values.codec import encode
@@ -100,7 +101,10 @@ def abandon_run(store: Where, run: str, *, reason: str = "", by: str = "") -> No
             raise SessionError(
                 f"run {run} was abandoned before: see rollcage show {run}{store_option(own)}"
             )
-        return {"event": "ended", "status": "abandoned", "reason": reason, "by": by}
+        said: Event = {"event": "ended", "status": "abandoned", "reason": reason, "by": by}
+        if found.attempts > 1:
+            said["attempts"] = found.attempts
+        return said
 
     _append(own, run, line)
 
@@ -110,6 +114,7 @@ def _append(store: Store, run: str, line: Callable[[Run], Event]) -> Run:
     log = Chain(store.open(run))
     try:
         found = fold_lines(log.events(), log.log.where, {})
+        check_open(found, store)
         said = {**line(found), "time": time.time_ns() // 1000}
         log.append(said)
         log.wait()

@@ -27,13 +27,27 @@ import orjson
 from rollcage.errors import TraceCorrupt
 from rollcage.fingerprint.identity import idempotency_key, link
 
-__all__ = ["CHANGES", "Level", "Lineage", "Outcome", "Run", "Step", "fold_lines", "spans_of"]
+__all__ = [
+    "CHANGES",
+    "ENDS",
+    "Level",
+    "Lineage",
+    "Outcome",
+    "Run",
+    "Step",
+    "fold_lines",
+    "spans_of",
+]
 
 CHANGES: Final = frozenset({"write", "scope", "branch"})
 """The effects that advance the world: a scope and a block do by what is done inside of them."""
 
 _FIELDS: Final = 13  # of the line of a step that has nothing else
 _UNDO: Final = ("args", "before", "plan", "reversible", "version")
+
+ENDS: Final = ("ended", "held", "gone", "pruned")
+"""The kinds of lines that say how the last attempt ended: the later ones repeat it, so that the
+last line tells it. `held`: the log is a copy; `gone`: the run goes on in another store."""
 
 Event = dict[str, Any]
 Fold = Callable[[Event], None]
@@ -215,6 +229,8 @@ class Run:
         backed: of that undo, the steps that were taken back, and how well.
         rolled: by the branch of a transaction that was rolled back, its steps.
         copied: the run that this one is a copy of, until all of its lines are there.
+        shut: why nothing may be added to it: it is a copy that was not claimed, it goes on in
+            another store, or it was pruned; None if something may.
         dry: whether it is a fork that must not write.
         continues: whether it goes on from the run that it was forked from.
         fixed: the steps of which a fork has said the outcome.
@@ -240,6 +256,7 @@ class Run:
         self.spent: Counter[int] = Counter()
         self._left: set[int] = set()  # steps that were left behind, which their turn may ask for
         self.copied = ""
+        self.shut: Event | None = None
         self.dry = self.continues = False
         self.fixed: set[int] = set()
         self.edits: dict[int, Event] = {}
@@ -287,9 +304,16 @@ class Run:
     def _ended(self, event: Event) -> None:
         self.status, self.waits = event["status"], event.get("waits", "")
 
+    def _shut(self, event: Event) -> None:
+        self.shut, self.status = event, event["status"]
+
+    def _claimed(self, event: Event) -> None:  # noqa: ARG002 - as all of them
+        self.shut = None
+
     def _forked(self, event: Event) -> None:
         """What is recorded so far is another run's: it answers, and is not taken back here."""
-        self.id, self.status, self.copied = event["run"], "", ""
+        self.id, self.status, self.copied, self.attempts = event["run"], "", "", 0
+        self.shut = None  # the other run was
         self.dry, self.continues = "dry" in event, "continues" in event
         self._homes.append((self.last, event["from"]))
         for step in self.steps.values():
@@ -773,6 +797,10 @@ _CHANGES: Final[dict[str, Callable[[Run, Event], None]]] = {
     "run": Run._run,  # noqa: SLF001 - its own table
     "attempt": Run._attempt,  # noqa: SLF001 - its own table
     "ended": Run._ended,  # noqa: SLF001 - its own table
+    "held": Run._shut,  # noqa: SLF001 - its own table
+    "gone": Run._shut,  # noqa: SLF001 - its own table
+    "pruned": Run._shut,  # noqa: SLF001 - its own table
+    "claimed": Run._claimed,  # noqa: SLF001 - its own table
     "forked": Run._forked,  # noqa: SLF001 - its own table
     "changed": Run._changed,  # noqa: SLF001 - its own table
     "undoing": Run._undo_begins,  # noqa: SLF001 - its own table

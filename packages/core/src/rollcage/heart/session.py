@@ -401,6 +401,8 @@ class Session:
                 "event": "ended", "status": status, "calls": stats.calls, "hits": stats.hits,
                 "time": self.options.clock.wall() // 1000,
             }  # fmt: skip
+            if attempt.run.attempts > 1:
+                line["attempts"] = attempt.run.attempts
             if status == "paused" and self.paused:
                 line["waits"] = self.paused
             ended_by = attempt.halted or error

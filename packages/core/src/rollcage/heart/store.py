@@ -193,6 +193,15 @@ class Store(Protocol):
         """
         ...
 
+    def ends(self, run: str) -> Ends:
+        """Return the ends of one run.
+
+        Raises:
+            RunNotFound: there is no such run.
+            StoreError: they can't be read.
+        """
+        ...
+
     def is_live(self, run: str) -> bool:
         """Return whether a run's writer lives; to ask is in nobody's way."""
         ...

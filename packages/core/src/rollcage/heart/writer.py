@@ -16,7 +16,7 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -33,8 +33,8 @@ _Job = tuple["Queued | None", bytes | None, _Waiter | None]
 class Queued:
     """A log whose lines a thread appends. See `Log` for what the methods promise.
 
-    `append`, `settled` and `bell` never block. `read`, `wait` and `close` do, so that a session on
-    a loop calls them in a thread.
+    `append`, `settled` and `bell` never block. `read`, `wait`, `replace` and `close` do, so that a
+    session on a loop calls them in a thread.
     """
 
     __slots__ = (
@@ -82,6 +82,11 @@ class Queued:
             settled.wait()
         if self._error is not None:
             raise self._error.with_traceback(None)
+
+    def replace(self, lines: Sequence[bytes]) -> None:
+        self.wait()
+        self._log.replace(lines)
+        self.last = self._log.last
 
     def close(self) -> None:
         if isinstance(self._error, Forked):
