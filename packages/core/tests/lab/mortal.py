@@ -25,7 +25,7 @@ class Mortal(Folder):
         super().__init__(root)
         self.life, self.moments, self.dead = life, 0, False
         self.at: Callable[[int], None] | None = None
-        self._logs: list[Any] = []
+        self._opened_by_it: list[Any] = []
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -46,7 +46,7 @@ class Mortal(Folder):
 
     def open(self, run: str, *, take: bool = False) -> Any:
         log = MortalLog(self, super().open(run, take=take))
-        self._logs.append(log)
+        self._opened_by_it.append(log)
         return log
 
     def swap(self, kind: str, key: str, was: bytes | None, new: bytes | None) -> bool:
@@ -57,7 +57,7 @@ class Mortal(Folder):
 
     def bury(self) -> None:
         """Let go of what a dead process had locked."""
-        for log in self._logs:
+        for log in self._opened_by_it:
             log.log.close()
 
 
