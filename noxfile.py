@@ -37,7 +37,7 @@ EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/gove
 EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/pytest", "packages/toolbox"]
 EVERYTHING += ["packages/importing[protobuf]", "packages/mcp[http,openapi]", "packages/views"]
 EVERYTHING += ["packages/workflow[engine]", "packages/server", "packages/stores[postgres]"]
-EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
+EVERYTHING += ["packages/adapter", *(PACKAGES[adapter][0] for adapter in ADAPTERS)]
 
 
 def editable(*folders: str) -> list[str]:

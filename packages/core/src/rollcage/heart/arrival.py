@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollcage.errors import SessionError, SessionHalted
+from rollcage.errors import ArgumentsInvalid, ForkEnded, SessionError, SessionHalted
 from rollcage.heart.call import Call, Match
 from rollcage.heart.matching import find_match
 from rollcage.heart.run import CHANGES
@@ -55,7 +55,11 @@ def _edit(attempt: Attempt, call: Call) -> None:
     step = find_match(attempt, call).step
     if step is not None and step.n in attempt.run.edits:
         call.is_edited = True
-        call.edit(arguments_of(attempt.run.edits[step.n]), attempt.seal)
+        try:
+            call.edit(arguments_of(attempt.run.edits[step.n]), attempt.seal)
+        except ArgumentsInvalid as error:
+            why = f"the fork can't make the call of step {step.n} like that: {error}"
+            raise attempt.halt(ForkEnded(why, "halted", call.contract.name)) from None
 
 
 def hold(call: Call, match: Match) -> None:

@@ -89,6 +89,7 @@ class Attempt:
         closed: whether it has ended.
         waits: what it waits for outside of the run; see `Session.pause`.
         lock: held while anything of the run is looked at or changed.
+        recorded: the number of the last step that was on record before it.
         has_recording: whether steps are recorded that it may be answered by.
         is_fresh: whether it is live, writes, and nothing was recorded when it began.
         branches: by name, where it stands.
@@ -127,6 +128,7 @@ class Attempt:
         self.ticks = self.options.clock.monotonic
         self.observers: list[Callable[..., Any]] = []
         self.is_at_once = log is None or log.log.is_at_once
+        self.recorded = run.last
         self.has_recording = bool(run.steps)
         self.is_fresh = live and not dry and not self.has_recording
         self.replayed: list[list[int]] = []

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from rollcage.contract.arguments import Arguments
+from rollcage.errors import ArgumentsInvalid
 from rollcage.fingerprint.identity import key_digest
+from rollcage.gate.approval import Instead
 
 if TYPE_CHECKING:
-    from rollcage.contract.arguments import Arguments
     from rollcage.contract.contract import Contract
     from rollcage.errors import Halt
     from rollcage.gate.verdict import Verdict
@@ -86,6 +88,9 @@ class Call:
         data: these in bytes.
         key: what is asked for: it stays, whatever a stage puts in the place of the arguments.
         body: what runs.
+        instead: what else an approver may make of a framework's call; None of other calls.
+        raw: the arguments that a framework holds on to, and calls its body with; None if there is
+            none, or if an approver has put others in their place.
         hooks: the methods of the stages that it concerns.
         is_async: whether the session awaits.
         place: where it is made.
@@ -117,10 +122,12 @@ class Call:
     granted: Verdict | None = None
     supplied: Outcome | None = None
     kept: dict[str, Any] | None = None
-    read: Read | None = None
     recorded: Step | None = None
     claim: Step | None = None
     rank: int | None = None
+    read: Read | None = None
+    instead: Instead | None = None
+    raw: Mapping[str, Any] | None = None
 
     def __init__(
         self,
@@ -143,9 +150,33 @@ class Call:
         """Put other arguments in the place of those that were asked for.
 
         The call keeps its key, by which a resume finds it.
+
+        Raises:
+            ArgumentsInvalid: they do not match the tool's schema, or can't reach a framework's
+                body.
         """
+        if not self.can_edit:
+            raise ArgumentsInvalid(f"{self.contract.name}: its arguments can't be edited here")
         bound = self.contract.bind(arguments, seal)
+        if self.instead is not None and self.instead.edited is not None:
+            self.body, self.raw = self.instead.edited, None
         self.values, self.arguments, self.data = bound.values, bound.canonical, bound.digest_input
+
+    def adapt(self, raw: Mapping[str, Any], instead: Instead | None) -> None:
+        """Make it a call of a framework's tool or model: see these attributes."""
+        self.raw, self.instead = raw, instead or Instead()
+
+    @property
+    def can_edit(self) -> bool:
+        """Whether other arguments than those that were asked for can reach its body."""
+        return self.instead is None or self.instead.edited is not None
+
+    def has_changed(self) -> bool:
+        """Whether the arguments that a framework holds on to are not what was decided on."""
+        if self.raw is None:
+            return False
+        takes, bound = self.contract.takes, Arguments(self.values, self.arguments, self.data)
+        return takes.has_changed(self.raw, bound, self.attempt.seal)
 
     def keep(self, name: str, value: Any) -> None:
         """Keep something with the call for the next round."""

@@ -38,6 +38,8 @@ def find_match(attempt: Attempt, call: Call) -> Match:
         slot = call.place.slot
         look = branch.look(call.key, effect, call.turn, slot)
         step = look.step
+    if step is not None and effect not in CHANGES and call.contract.source == "live":
+        step = None
     if step is not None:
         if _holds(attempt, step):
             unusable = _unusable(attempt, step)
@@ -56,6 +58,8 @@ def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) ->
     if step is not None and refusal is not None:
         return Match("again", step, look, refusal)
     if not attempt.live:
+        if effect not in CHANGES and call.contract.source == "live":
+            return Match("new", None, look)
         return Match("new", step, look, _miss(attempt, call))
     if attempt.dry and (effect == "write" or call.verdict is not None):
         return Match("new", step, look, _ends(call))

@@ -96,13 +96,14 @@ class Step:
         accepted: whether somebody has put right by hand what it did, or accepts it as it is.
         answered: whether a person has answered the call in the place of its tool.
         compensates: whether it is a part of an undo: a compensating call, or what that calls.
+        agent: the name of the agent that made it, if a framework provides it.
         undo: what its undo needs, as far as it is recorded: `args`, `version`, the states `before`
             and `after` it, the `plan` that takes it back; `told`: somebody, or a probe, said that
             it happened.
     """
 
     __slots__ = (
-        "accepted", "after", "answered", "back", "beyond", "borrowed", "branch", "claimed",
+        "accepted", "after", "agent", "answered", "back", "beyond", "borrowed", "branch", "claimed",
         "compensates", "declared", "effect", "epoch", "fingerprint", "given", "gone", "happened",
         "key", "loose", "n", "name", "once", "outcome", "pos", "rank", "replacement", "retries",
         "rolled", "slot", "start", "status", "taken", "turn", "unclear", "undo", "until",
@@ -126,6 +127,7 @@ class Step:
         self.rank = self.epoch = self.retries = 0
         self.once: list[Any] | None = None
         self.undo: Event | None = None
+        self.agent = ""
         self.status = "unknown"
         if len(event) > _FIELDS:
             self._rare(event)
@@ -145,6 +147,8 @@ class Step:
         self.after, self.beyond = get("after", ()), get("beyond", ())
         self.rank, self.epoch, self.retries = get("rank", 0), get("epoch", 0), get("retries", 0)
         self.once = get("once")
+        if "agent" in event:
+            self.agent = intern(event["agent"])
         if "waits" in event:
             self.status = "waiting"
         if "before" in event or "plan" in event or "reversible" in event:

@@ -30,6 +30,7 @@ from rollcage.errors import (
     SessionHalted,
     TraceUnwritable,
 )
+from rollcage.heart.answers import answers_of
 from rollcage.heart.attempt import Attempt, Stats
 from rollcage.heart.block import BranchHandle, Transaction, TurnHandle, open_branch, turn
 from rollcage.heart.call import Call, Place, at, here
@@ -54,6 +55,7 @@ from rollcage.heart.store import Store, open_store
 from rollcage.heart.undo import Request, take_back, undo
 from rollcage.undo.compensation import KnownTools
 from rollcage.undo.report import InDoubt, UndoReport
+from rollcage.values.answer import Answer
 from rollcage.values.codec import encode
 from rollcage.values.exceptions import encode_exception
 from rollcage.values.names import name_of_script
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     import os
     from types import TracebackType
 
+    from rollcage.gate.approval import Instead
     from rollcage.heart.outcome import Read
     from rollcage.values.hiding import Seal
 
@@ -496,6 +499,7 @@ class Session:
         kind: Kind,
         *,
         is_async: bool,
+        raw: Mapping[str, Any] | None = None,
     ) -> Call:
         """Make a call that arrives here: its arguments are bound, or refused."""
         if self._attempt is None:
@@ -513,12 +517,13 @@ class Session:
             raise Blocked(refused.message, rule=refused.rule, code=refused.code)
         try:
             if self.options.strict or contract.strict or gate.strict:
-                contract.takes.check_strict(arguments)
+                contract.takes.check_strict(arguments if raw is None else raw)
             bound = contract.takes.bind(arguments, self.seal)
         except ArgumentsInvalid as error:
             self._put_refused(
-                contract, arguments, place, reason=str(error), code=ArgumentsInvalid.code, kind=kind
-            )
+                contract, arguments if raw is None else raw, place,
+                reason=str(error), code=ArgumentsInvalid.code, kind=kind,
+            )  # fmt: skip
             raise
         return Call(place, contract, bound, body, kind, is_async=is_async)
 
@@ -571,6 +576,20 @@ class Session:
             reason=reason, code=code, kind=kind, call_id=call_id,
         )  # fmt: skip
 
+    def recorded_answers(self, agent: str | None = None) -> list[Answer]:
+        """Return what the model answered before this attempt, in that order; for adapters.
+
+        Args:
+            agent: whose answers; None: those of all agents but the ones inside of tools.
+
+        Raises:
+            SessionError: the session is not entered, or nothing was recorded before it.
+        """
+        attempt = self._entered_attempt()
+        if not attempt.recorded:
+            raise SessionError(f"session {self.name!r} replays nothing: its run has just begun")
+        return answers_of(attempt.run, self.store, agent, up_to=attempt.recorded)
+
     def run_call(
         self,
         contract: Contract,
@@ -578,16 +597,20 @@ class Session:
         body: Callable[..., Any],
         *,
         kind: Kind = "tool",
+        raw: Mapping[str, Any] | None = None,
         answer: Read | None = None,
+        instead: Instead | None = None,
     ) -> Any:
         """Guard one call of a sync body; for adapters.
 
         Args:
             contract: what is declared of the tool or model.
-            arguments: as they were asked for.
+            arguments: as they were asked for, or as a framework has validated them.
             body: what runs, with the validated arguments as keywords.
             kind: `tool` or `model`.
+            raw: the arguments as the model wrote them, if a framework has validated these.
             answer: reads what a model answered off the body's value, for the log.
+            instead: what else an approver may make of a framework's call; None: nothing.
 
         Raises:
             ArgumentsInvalid: the arguments do not match the tool's schema.
@@ -596,8 +619,10 @@ class Session:
         """
         if _is_async(body):
             raise SessionError(f"{contract.name} is async: use acall, in an async session")
-        call = self._call(contract, arguments, body, kind, is_async=False)
+        call = self._call(contract, arguments, body, kind, is_async=False, raw=raw)
         call.read = answer
+        if contract.framework or instead is not None:
+            call.adapt(arguments, instead)
         return drive(perform(call.attempt, call))
 
     async def arun_call(
@@ -607,11 +632,15 @@ class Session:
         body: Callable[..., Any],
         *,
         kind: Kind = "tool",
+        raw: Mapping[str, Any] | None = None,
         answer: Read | None = None,
+        instead: Instead | None = None,
     ) -> Any:
         """Guard one call of an async body, or of a sync one in a thread; for adapters."""
-        call = self._call(contract, arguments, body, kind, is_async=True)
+        call = self._call(contract, arguments, body, kind, is_async=True, raw=raw)
         call.read = answer
+        if contract.framework or instead is not None:
+            call.adapt(arguments, instead)
         return await adrive(perform(call.attempt, call))
 
     def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
@@ -631,16 +660,25 @@ class Session:
         body: Callable[..., Any],
         *,
         kind: Kind = "tool",
+        raw: Mapping[str, Any] | None = None,
         answer: Read | None = None,
+        instead: Instead | None = None,
     ) -> Generator[Any]:
         """Guard one call whose body gives an iterator: its chunks as they come, live or recorded.
 
         The step's value is the list of its chunks. A consumer that stops early cuts a write off;
-        of any other step, the chunks that it took are recorded, and no more can be replayed.
+        of any other step, the chunks that it took are recorded, and no more can be replayed. The
+        call has its place now; it is made when the first chunk is asked for.
         """
-        attempt = self._entered_attempt()
-        call = self._call(contract, arguments, body, kind, is_async=False)
+        call = self._call(contract, arguments, body, kind, is_async=False, raw=raw)
         call.read = answer
+        if contract.framework or instead is not None:
+            call.adapt(arguments, instead)
+        return self._streamed(call)
+
+    @staticmethod
+    def _streamed(call: Call) -> Generator[Any]:
+        attempt = call.attempt
         drive(admit(attempt, call))
         if call.recorded is not None:
             yield from drive(give_back(attempt, call, call.recorded))
@@ -650,7 +688,7 @@ class Session:
         place = inside(attempt, call)
         try:
             with at(place):
-                source = iter(body(**call.values))
+                source = iter(call.body(**call.values))
             while True:
                 with at(place):
                     chunk = next(source, _END)
@@ -667,19 +705,27 @@ class Session:
             raise
         drive(returned(attempt, call, chunks))
 
-    async def astream(
+    def astream(
         self,
         contract: Contract,
         arguments: Mapping[str, Any],
         body: Callable[..., Any],
         *,
         kind: Kind = "tool",
+        raw: Mapping[str, Any] | None = None,
         answer: Read | None = None,
+        instead: Instead | None = None,
     ) -> AsyncGenerator[Any]:
         """`stream` for a body that gives an async iterator."""
-        attempt = self._entered_attempt()
-        call = self._call(contract, arguments, body, kind, is_async=True)
+        call = self._call(contract, arguments, body, kind, is_async=True, raw=raw)
         call.read = answer
+        if contract.framework or instead is not None:
+            call.adapt(arguments, instead)
+        return self._astreamed(call)
+
+    @staticmethod
+    async def _astreamed(call: Call) -> AsyncGenerator[Any]:
+        attempt = call.attempt
         await adrive(admit(attempt, call))
         if call.recorded is not None:
             for chunk in await adrive(give_back(attempt, call, call.recorded)):
@@ -691,7 +737,7 @@ class Session:
         source: Any = None
         try:
             with at(place):
-                source = aiter(body(**call.values))
+                source = aiter(call.body(**call.values))
             while True:
                 with at(place):
                     chunk = await anext(source, _END)

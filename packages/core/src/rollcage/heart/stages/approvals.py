@@ -363,7 +363,7 @@ class Approvals(Stage):
     def _effect(self, call: Call, reply: Approval) -> Event:
         """What an answer changes, as fields of its line."""
         if reply.args is not None:
-            if call.kind != "tool":
+            if call.kind != "tool" or not call.can_edit:
                 raise _Unusable("approval_edit_unsupported", "its arguments can't be edited here")
             try:
                 bound = call.contract.bind(_merged(call, reply.args), call.attempt.seal)
@@ -373,6 +373,8 @@ class Approvals(Stage):
             return {"args": orjson.loads(bound.digest_input)}
         if reply.response is not None:
             return {"outcome": orjson.loads(_answer(call, reply.response.value).data)}
+        if call.has_changed():
+            raise _Unusable("approval_other_call", "its arguments changed while somebody was asked")
         return {}
 
     def _follow(self, call: Call, line: Event, verdict: Verdict) -> Work | None:
@@ -482,6 +484,8 @@ def _merged(call: Call, given: Mapping[str, Any]) -> dict[str, Any]:
     old, values = orjson.loads(call.data), call.values
     raw: dict[str, Any] = {}
     for name, value in given.items():
+        if call.instead is not None and name not in {*call.contract.parameter_names, *values}:
+            raise _Unusable("approval_edit_invalid", f"it has no argument {name!r}")
         if name in values and name in old and _same(value, old[name]):
             raw[name] = values[name]
             continue
@@ -514,10 +518,13 @@ def _answer(call: Call, value: Any) -> Outcome:
     """A person's answer in the place of the tool, in the form of the tool's own result."""
     contract, attempt = call.contract, call.attempt
     code = "approval_response_invalid"
-    if call.kind != "tool":
+    instead = call.instead
+    if call.kind != "tool" or (instead is not None and instead.answered is None):
         raise _Unusable(code, "it can't be answered in place of the tool")
     try:
-        if contract.typed:
+        if instead is not None and instead.answered is not None:
+            value = instead.answered(value)
+        elif contract.typed:
             value = contract.revive(value)
         outcome = success(contract, value, attempt.seal, attempt.types)
     except Exception as error:  # noqa: BLE001 - validators of the user's own

@@ -1,0 +1,158 @@
+"""What adapters share: declarations, a model's requests and answers, and objects with other bodies.
+
+An adapter translates between its framework and a `Session`; it decides nothing. All that two
+of them would do alike is here, so that each holds only what its framework asks for.
+"""
+
+from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
+from rollcage.heart.adapters import (
+    NOT_RECORDED,
+    Answer,
+    Effect,
+    Instead,
+    ToolRequest,
+    Validated,
+    held_by,
+    plain_body,
+)
+
+from rollcage_adapter.answers import RecordedAnswers, Trace
+from rollcage_adapter.asking import Asked, asking, refuse
+from rollcage_adapter.bodies import fixed, gathered, stepped
+from rollcage_adapter.declarations import (
+    Declarations,
+    check_names,
+    declare,
+    declare_tool,
+    declared_contract,
+    guard_each,
+    required_contract,
+    type_hints,
+)
+from rollcage_adapter.exposing import expose, exposes, guarded_contract
+from rollcage_adapter.guards import (
+    GUARD,
+    BodyForm,
+    GuardedBody,
+    GuardedCall,
+    GuardedTool,
+    guard_of,
+    guarding,
+)
+from rollcage_adapter.late import LateTools
+from rollcage_adapter.mcp import (
+    McpListing,
+    mcp_blocks,
+    mcp_content,
+    mcp_definition,
+    mcp_definitions,
+    mcp_failure,
+)
+from rollcage_adapter.models import (
+    CallNumbers,
+    GuardedModel,
+    ModelCall,
+    model_contract,
+    model_request,
+    offered,
+    option,
+)
+from rollcage_adapter.natives import Parts, register_parts
+from rollcage_adapter.places import slot_of
+from rollcage_adapter.running import (
+    Running,
+    call_id_here,
+    refuse_bare,
+    refuses_unguarded,
+    session_here,
+    step_here,
+)
+from rollcage_adapter.shapes import (
+    as_object,
+    as_written,
+    is_list,
+    is_model_class,
+    is_object,
+    is_tuple,
+)
+from rollcage_adapter.signatures import Signature
+from rollcage_adapter.swap import subclass, swapped
+from rollcage_adapter.watching import watch_methods
+
+REFUSED = (Blocked, ArgumentsInvalid)
+"""What answers a call that did not run: show its text to the model, the agent goes on."""
+
+HALTED = (Halt, SessionHalted)
+"""What ends the agent: nothing runs in this session any more."""
+
+__all__ = [
+    "GUARD",
+    "HALTED",
+    "NOT_RECORDED",
+    "REFUSED",
+    "Answer",
+    "Asked",
+    "BodyForm",
+    "CallNumbers",
+    "Declarations",
+    "Effect",
+    "GuardedBody",
+    "GuardedCall",
+    "GuardedModel",
+    "GuardedTool",
+    "Instead",
+    "LateTools",
+    "McpListing",
+    "ModelCall",
+    "Parts",
+    "RecordedAnswers",
+    "Running",
+    "Signature",
+    "ToolRequest",
+    "Trace",
+    "Validated",
+    "as_object",
+    "as_written",
+    "asking",
+    "call_id_here",
+    "check_names",
+    "declare",
+    "declare_tool",
+    "declared_contract",
+    "expose",
+    "exposes",
+    "fixed",
+    "gathered",
+    "guard_each",
+    "guard_of",
+    "guarded_contract",
+    "guarding",
+    "held_by",
+    "is_list",
+    "is_model_class",
+    "is_object",
+    "is_tuple",
+    "mcp_blocks",
+    "mcp_content",
+    "mcp_definition",
+    "mcp_definitions",
+    "mcp_failure",
+    "model_contract",
+    "model_request",
+    "offered",
+    "option",
+    "plain_body",
+    "refuse",
+    "refuse_bare",
+    "refuses_unguarded",
+    "register_parts",
+    "required_contract",
+    "session_here",
+    "slot_of",
+    "step_here",
+    "stepped",
+    "subclass",
+    "swapped",
+    "type_hints",
+    "watch_methods",
+]

@@ -1,0 +1,66 @@
+"""Tools that become known after the session has opened: each is guarded when it is first seen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rollcage.errors import ContractError
+from rollcage.heart import Session
+from rollcage.heart.adapters import Effect
+
+from rollcage_adapter.declarations import Declarations
+from rollcage_adapter.guards import guarding
+
+__all__ = ["LateTools"]
+
+
+class LateTools:
+    """Guards the tools that a framework brings later (another middleware's, say), each once.
+
+    Args:
+        session: guards the calls.
+        guard: the adapter's `guard_tools`.
+        effects: what is declared of them; names that no tool has are no mistake yet.
+        contracts: the same.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        guard: Callable[..., list[Any]],
+        effects: Mapping[str, Effect] | None = None,
+        contracts: Declarations | None = None,
+    ) -> None:
+        self.session = session
+        self._guard = guard
+        self._effects = effects or {}
+        self._contracts = contracts or {}
+        self._made: dict[int, tuple[Any, Any]] = {}  # by the original, which it keeps alive
+        self._lock = threading.Lock()
+
+    def guarded(self, tool: Any) -> Any:
+        """The guarded form of a tool; one that the session guards already is given back.
+
+        Raises:
+            ContractError: another session guards it, or it can't be guarded.
+            ToolRefused: the session's facade does not give it.
+        """
+        own = guarding(tool)
+        if own is self.session:
+            return tool
+        if own is not None:
+            raise ContractError(f"{tool.name} is guarded by another session than its agent")
+        with self._lock:
+            found = self._made.get(id(tool))
+            if found is None:
+                name = tool.name
+                guarded = self._guard(
+                    [tool],
+                    self.session,
+                    effects={n: each for n, each in self._effects.items() if n == name},
+                    contracts={n: each for n, each in self._contracts.items() if n == name},
+                )
+                found = self._made[id(tool)] = tool, guarded[0]
+            return found[1]

@@ -1,0 +1,290 @@
+"""MCP servers used through a framework's own client: listing their tools is a step, so it replays.
+
+The calls of their tools are guarded as all others are. The list of tools is what is left that a
+replay would need the server for: it is asked for once a session, and recorded as a read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, ClassVar, Final
+
+from rollcage import Contract
+from rollcage.errors import ContractError, ReplayedError
+from rollcage.heart import Session
+from rollcage.heart.adapters import here, native_of
+
+from rollcage_adapter.exposing import facade_of
+from rollcage_adapter.shapes import is_list, is_object, is_tuple
+
+__all__ = [
+    "McpListing",
+    "mcp_blocks",
+    "mcp_content",
+    "mcp_definition",
+    "mcp_definitions",
+    "mcp_failure",
+]
+
+Definition = dict[str, Any]
+"""A tool, as in the result of `tools/list`."""
+
+_FAILURES: Final = {
+    "langchain_mcp_adapters.tools._MCPToolExecutionError",
+    "rollcage_autogen.listed.ToolFailed",
+    "rollcage_mcp.errors.ServerError",
+}
+_PAGES: Final = 1_000
+_NAMED: Final = "mcp:tools/list"  # as the proxy of rollcage-mcp calls it
+_SERVER: Final = {"server": {"type": "string"}}
+
+
+class McpListing:
+    """The tools of one server, as a session has them: asked for once, recorded, and replayed.
+
+    Each branch, and each step whose body lists them, asks for itself: which of them runs first, and
+    whether a body runs at all, may differ in a replay.
+
+    Args:
+        session: records them.
+        server: the name of the server in this session; empty where there is but one.
+
+    See `of`, which finds the one that a session has already.
+
+    Attributes:
+        contract: of the read, for a policy; a facade has to give it, as it gives tools.
+    """
+
+    contract: ClassVar[Contract] = Contract(
+        name=_NAMED,
+        description="What the server answers to tools/list.",
+        parameters={"type": "object", "properties": _SERVER},
+        effect="read",
+    )
+
+    def __init__(self, session: Session, server: str) -> None:
+        self.session = session
+        self.server = server
+        self._found: dict[str, list[Definition]] = {}
+        self._lock = threading.Lock()
+        self._asking = asyncio.Lock()
+
+    @staticmethod
+    def of(session: Session, server: str, asked: Any) -> McpListing:
+        """The listing of a server, made at the first time.
+
+        Args:
+            session: the session.
+            server: the server's name in it.
+            asked: what reaches the server (its parameters, say); it distinguishes servers.
+
+        Raises:
+            ContractError: another server of the session has this name.
+        """
+        with _LOCK:
+            servers = _SERVERS.setdefault(session, _Servers())
+            own, listing = servers.listings.setdefault(server, (asked, McpListing(session, server)))
+        if own != asked:
+            called = f"called {server!r}" if server else "without a name"
+            raise ContractError(
+                f"two MCP servers of this session are {called}, and their recorded tools could not "
+                f"be told apart: name each with server="
+            )
+        return listing
+
+    def tools(self, ask: Callable[[], Iterable[Definition]]) -> list[Definition]:
+        """The definitions of the server's tools; `ask` is called where none are recorded.
+
+        Raises:
+            ReplayMiss: the session replays offline, and none are recorded.
+            Blocked: the policy refuses the read `mcp:tools/list`.
+            ToolRefused: the session's facade does not give it.
+        """
+        self._expose()
+        with self._lock:
+            place = _place()
+            if place not in self._found:
+                value = self.session.run_call(
+                    self.contract, self._arguments(), lambda **_: _recorded(ask())
+                )
+                self._found[place] = _listed(value)
+            return list(self._found[place])
+
+    async def atools(self, ask: Callable[[], Awaitable[Iterable[Definition]]]) -> list[Definition]:
+        """`tools` for an async client."""
+
+        async def body(**_: Any) -> Any:
+            return _recorded(await ask())
+
+        self._expose()
+        async with self._asking:
+            place = _place()
+            if place not in self._found:
+                value = await self.session.arun_call(self.contract, self._arguments(), body)
+                self._found[place] = _listed(value)
+            return list(self._found[place])
+
+    def claim(self, names: Iterable[str], otherwise: str) -> None:
+        """Note which tools are the server's: a call has to name its server.
+
+        Args:
+            names: of the tools, as their contracts have them.
+            otherwise: how to give one of them another name, for the error.
+
+        Raises:
+            ContractError: a tool of another server of the session has this name.
+        """
+        with _LOCK:
+            owners = _SERVERS[self.session].owners
+            for name in names:
+                owner = owners.setdefault(name, self.server)
+                if owner != self.server:
+                    raise ContractError(
+                        f"the MCP servers {owner!r} and {self.server!r} both have a tool {name!r}, "
+                        f"and a recorded call would not say which one it was: {otherwise}"
+                    )
+
+    def forget(self) -> None:
+        """Ask again next time: the tools may have changed. That is a step of its own."""
+        self._found.clear()
+
+    def _expose(self) -> None:
+        facade = facade_of(self.session)
+        verdict = None if facade is None else facade.check(self.contract)
+        if facade is not None and verdict is not None:
+            raise facade.refusal(self.contract, verdict)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"server": self.server} if self.server else {}
+
+
+def _place() -> str:
+    """Return the branch in which a list is a step of its own; a body has one, too."""
+    place = here.get()
+    return "" if place is None else place.branch
+
+
+class _Servers:
+    """What a session knows of its servers."""
+
+    def __init__(self) -> None:
+        self.listings: dict[str, tuple[Any, McpListing]] = {}
+        self.owners: dict[str, str] = {}
+
+
+_LOCK: Final = threading.Lock()
+_SERVERS: Final[weakref.WeakKeyDictionary[Session, _Servers]] = weakref.WeakKeyDictionary()
+
+
+async def mcp_definitions(client: Any) -> list[Definition]:
+    """All tools of a server, page by page.
+
+    Args:
+        client: an `mcp.ClientSession` that is initialized.
+
+    Raises:
+        ContractError: there is no end of pages.
+    """
+    found: list[Definition] = []
+    cursor: str | None = None
+    for _ in range(_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found += map(mcp_definition, page.tools)
+        cursor = page.nextCursor
+        if not cursor:
+            return found
+    raise ContractError(f"the MCP server lists its tools in more than {_PAGES} pages")
+
+
+def mcp_definition(tool: Any) -> Definition:
+    """A tool of the protocol's own library, as data."""
+    found: Definition = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return found
+
+
+def mcp_content(value: Any, failed: Callable[[str], Exception]) -> list[Mapping[str, Any]]:
+    """The content blocks of a tool's result; what has none is a text, and so one block.
+
+    Args:
+        value: what a step gave, whichever framework recorded it.
+        failed: makes the error of this framework, from the text of the tool's failure.
+
+    Raises:
+        Exception: that error, where the tool failed.
+    """
+    failure = mcp_failure(value)
+    if failure is not None:
+        raise failed(failure)
+    blocks = mcp_blocks(value)
+    return [{"type": "text", "text": str(value)}] if blocks is None else blocks
+
+
+def mcp_blocks(value: Any) -> list[Mapping[str, Any]] | None:
+    """The content blocks of a tool's result, whichever framework recorded it; None: it has none.
+
+    Each has a `type`: `text` with its `text`, `image` with its `data` and `mime_type`, or another
+    of the protocol's, as it is.
+    """
+    value = _plain(value)
+    if is_object(value):
+        value = value.get("content")
+    if _is_pair(value):  # of LangChain: content and artifact
+        value = value[0]
+    if not is_list(value) or not value:
+        return None
+    if not all(is_object(each) and isinstance(each.get("type"), str) for each in value):
+        return None
+    return [_block(each) for each in value]
+
+
+def mcp_failure(given: Any) -> str | None:
+    """The text of a tool's failure, if its server says that it failed (`isError`); else None.
+
+    Args:
+        given: what a step gave, or raised, whichever framework recorded it.
+    """
+    if isinstance(given, ReplayedError):
+        return given.message if given.type_name in _FAILURES else None
+    given = _plain(given)
+    if not is_object(given):
+        return None
+    if given.get("reason") == "mcp_error" and is_object(given.get("details")):  # of CrewAI
+        return str(given.get("message", ""))
+    if given.get("isError") is True:
+        texts = [str(each["text"]) for each in mcp_blocks(given) or () if "text" in each]
+        return "\n".join(texts)
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """A value as other frameworks read it; of the proxy's, the result alone."""
+    native = native_of(type(value))
+    data = value if native is None else native.project(value)
+    return data["result"] if is_object(data) and is_object(data.get("result")) else data
+
+
+def _is_pair(value: Any) -> bool:
+    return (is_tuple(value) or is_list(value)) and len(value) == 2 and is_list(value[0])
+
+
+def _block(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    if block["type"] != "image":
+        return block
+    data = block.get("data", block.get("base64"))
+    kind = block.get("mime_type", block.get("mimeType"))
+    return {"type": "image", "data": data, "mime_type": kind} if data else block
+
+
+def _recorded(definitions: Iterable[Definition]) -> dict[str, Any]:
+    return {"result": {"tools": [*definitions]}}
+
+
+def _listed(value: Any) -> list[Definition]:
+    result: Any = value.get("result") if is_object(value) else None
+    tools: Any = result.get("tools") if is_object(result) else None
+    if not is_list(tools) or not all(is_object(each) for each in tools):
+        raise ContractError(f"what is recorded of {_NAMED} is no list of tools")
+    return tools

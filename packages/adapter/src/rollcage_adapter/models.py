@@ -1,0 +1,206 @@
+"""A model's call as a call of the session: the same request whenever the same is asked again."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal, TypeVar
+
+from rollcage import Contract
+from rollcage.errors import ContractError
+from rollcage.heart import Session
+from rollcage.heart.adapters import Answer
+
+from rollcage_adapter.guards import GUARD, BodyForm, GuardedBody, GuardedCall, guard_of
+from rollcage_adapter.running import Running
+from rollcage_adapter.shapes import is_list, is_model_class, is_object
+from rollcage_adapter.swap import swapped
+
+__all__ = [
+    "CallNumbers",
+    "GuardedModel",
+    "ModelCall",
+    "model_contract",
+    "model_request",
+    "offered",
+    "option",
+]
+
+M = TypeVar("M")
+
+_PARAMETERS: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "messages": {"type": "array"},
+        "stop": {"type": "array"},
+        "options": {"type": "object"},
+    },
+    "required": ["messages"],
+}
+_CALL_IDS: Final = frozenset({"id", "call_id", "tool_call_id", "tool_use_id"})
+
+
+def model_contract(name: str, framework: str, *, replays: bool = False) -> Contract:
+    """The contract of a model; its calls are `read`s.
+
+    Args:
+        name: the model's name.
+        framework: whose model it is.
+        replays: it gives recorded answers itself, so none is looked up for it.
+    """
+    return Contract(
+        name=name,
+        parameters=_PARAMETERS,
+        effect="read",
+        framework=framework,
+        source="live" if replays else "recorded",
+    )
+
+
+def model_request(
+    messages: Sequence[Any], *, stop: Sequence[str] | None = None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a model's call.
+
+    Args:
+        messages: as neutral data, without what no model sees (message ids, usage, metadata); the
+            ids of tool calls as numbers: see `CallNumbers`.
+        stop: words at which the answer ends.
+        options: what else is part of the question; those that are None are not.
+    """
+    request: dict[str, Any] = {"messages": list(messages)}
+    if stop:
+        request["stop"] = list(stop)
+    asked = {name: option(each) for name, each in options.items() if each is not None}
+    if asked:
+        request["options"] = asked
+    return request
+
+
+def option(value: Any) -> Any:
+    """An option as data; a class that says what to answer with is its schema."""
+    if is_model_class(value):
+        return value.model_json_schema()
+    if is_object(value):
+        return {name: option(each) for name, each in value.items()}
+    return [option(each) for each in value] if is_list(value) else value
+
+
+def offered(tools: Any) -> list[str]:
+    """The names of the tools that a model is offered: objects, or their schemas, OpenAI's too."""
+    named = [each.get("function", each) if is_object(each) else each for each in tools or ()]
+    return [str(each.get("name", "") if is_object(each) else each.name) for each in named]
+
+
+# --- guarded models ------------------------------------------------------------------------------
+
+
+class ModelCall(GuardedCall, abc.ABC):
+    """One call of a model. The value of its step is a list of pieces: a stream's, or one answer.
+
+    So one that was streamed also answers a call that is not, and the other way round.
+    """
+
+    kind: ClassVar[Literal["tool", "model"]] = "model"
+
+    @abc.abstractmethod
+    def answer(self, value: Any) -> Answer:
+        """What the model answered, read off its step's value: for readers of other frameworks."""
+
+    @property
+    def read(self) -> Callable[[Any], Answer]:
+        """See `answer`."""
+        return self.answer
+
+    def kept(self, value: Any) -> Any:
+        """What is recorded of an answer that was not streamed."""
+        return [value]
+
+
+class GuardedModel(GuardedBody):
+    """The guard between a model and its caller; an adapter's says what is asked (`call`).
+
+    Attributes:
+        framework: whose models they are, as in contracts.
+        forms: by the name of each method that asks the model, how it is called.
+        replays: it gives recorded answers itself, so none is looked up for it.
+    """
+
+    framework: ClassVar[str]
+    forms: ClassVar[Mapping[str, BodyForm]]
+
+    def __init__(
+        self, session: Session, running: Running | None = None, *, replays: bool = False
+    ) -> None:
+        super().__init__(session, running)
+        self.replays = replays
+        self._contracts: dict[str, Contract] = {}
+
+    def contract_of(self, name: str) -> Contract:
+        """The contract of the model of this name."""
+        found = self._contracts.get(name)
+        if found is None:
+            found = model_contract(name, self.framework, replays=self.replays)
+            self._contracts[name] = found
+        return found
+
+    def guarded(
+        self,
+        model: M,
+        members: Mapping[str, Any] | None = None,
+        *,
+        base: type | None = None,
+        update: Mapping[str, Any] | None = None,
+        hidden: tuple[str, ...] = (),
+    ) -> M:
+        """A model of the same type that this guards; one that its session guards is given back.
+
+        Args:
+            model: it stays as it is.
+            members: what else is to differ, by the attribute's name.
+            base: the framework's base class; methods that are its own call others, and stay.
+            update: see `swapped`.
+            hidden: see `swapped`.
+
+        Raises:
+            ContractError: another session guards it.
+        """
+        cls: Any = type(model)
+        own = guard_of(cls)
+        if own is not None:
+            if own.session is self.session:
+                return model
+            raise ContractError(f"{cls.__name__} is guarded by another session already")
+        methods = {
+            name: self.method(getattr(cls, name), form)
+            for name, form in self.forms.items()
+            if base is None or getattr(cls, name) is not getattr(base, name)
+        }
+        every = {GUARD: self, **methods, **(members or {})}
+        return swapped(model, every, update=update, hidden=hidden)
+
+
+class CallNumbers:
+    """Numbers for the ids of tool calls, which are others in each run: in order of appearance."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def of(self, call_id: str | None) -> int:
+        """The number of a call."""
+        return self._numbers.setdefault(call_id or "", len(self._numbers))
+
+    def issued(self, name: Any, arguments: Any, call_id: str | None) -> dict[str, Any]:
+        """A call that a message asks for, as a part of a request."""
+        return {"name": name, "args": arguments, "call": self.of(call_id)}
+
+    def within(self, content: Any) -> Any:
+        """Content with numbers for ids: some providers repeat them in their blocks."""
+        if is_object(content):
+            return {
+                name: self._numbers.get(each, each)
+                if name in _CALL_IDS and isinstance(each, str)
+                else self.within(each)
+                for name, each in content.items()
+            }
+        return [self.within(each) for each in content] if is_list(content) else content

@@ -1,0 +1,106 @@
+"""What is around a place in a framework: a session, and which bodies of one guarded object.
+
+By the latter, what an object does to itself is no new step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final, NoReturn
+
+from rollcage.errors import Blocked
+from rollcage.heart import Session
+from rollcage.heart.adapters import here, open_sessions
+
+from rollcage_adapter.asking import refuse
+
+__all__ = [
+    "Running", "call_id_here", "refuse_bare", "refuses_unguarded", "session_here", "step_here",
+]  # fmt: skip
+
+_NOT_RUNNING: Final = object()
+
+
+def session_here() -> Session | None:
+    """Return the session that is open around this context; None outside of one."""
+    place = here.get()
+    return None if place is None or place.attempt.closed else place.session
+
+
+def step_here() -> tuple[str, int] | None:
+    """Return run and number of the step whose body runs in this context; None outside of one."""
+    place = here.get()
+    if place is None or place.around is None:
+        return None
+    return place.attempt.run.id, place.around.event["step"]
+
+
+def call_id_here() -> str:
+    """Return the framework's id of the call that is placed here (see `Session.place`), or ""."""
+    place = here.get()
+    return "" if place is None else place.call_id
+
+
+def refuses_unguarded() -> Session | None:
+    """Return the session that lets no tool run unguarded in this context; None where one may.
+
+    It is one around this context, or, in a thread or task that knows no session, any that is open.
+    What the body of a guarded tool does is its own doing, unless that acts through guarded calls
+    only (`effect="scope"`: an agent as a tool).
+    """
+    place = here.get()
+    sessions: list[Session] = []
+    if place is None or place.attempt.closed:
+        sessions = list(open_sessions)
+    elif place.around is None or place.around.contract.effect == "scope":
+        session: Session | None = place.session
+        while session is not None:
+            sessions.append(session)
+            session = session.around
+    return next((each for each in sessions if each.refuses_unguarded), None)
+
+
+def refuse_bare(session: Session, tool: str, arguments: Mapping[str, Any], reason: str) -> NoReturn:
+    """Put the call of a tool that nobody guards on record, and refuse it.
+
+    Raises:
+        Blocked: it does not run.
+    """
+    refuse(session, tool, arguments, reason=reason, code="unguarded")
+    raise Blocked(reason, rule="", code="unguarded")
+
+
+class Running:
+    """The bodies of one guarded tool or model that are running now.
+
+    A body that calls another of its own (an async one its sync twin, say) is one step, not two.
+
+    Args:
+        around: gives an object that the framework sets anew for each call, so that a body which
+            calls its tool anew through the framework (an agent as a tool, say) is not taken for one
+            that goes on; without it, whatever a body does to its own tool belongs to its step.
+    """
+
+    def __init__(self, around: Callable[[], Any] = lambda: None) -> None:
+        self._around = around
+        self._bodies: dict[tuple[str, int], Any] = {}
+
+    @property
+    def here(self) -> bool:
+        """Whether the caller is such a body."""
+        step = step_here()
+        if step is None:
+            return False
+        return self._bodies.get(step, _NOT_RUNNING) is self._around()
+
+    @contextlib.contextmanager
+    def body(self) -> Generator[None]:
+        """Around a body, inside of its step."""
+        step = step_here()
+        assert step is not None
+        self._bodies[step] = self._around()
+        try:
+            yield
+        finally:
+            self._bodies.pop(step, None)
