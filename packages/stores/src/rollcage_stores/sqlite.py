@@ -38,11 +38,8 @@ from rollcage_stores.liveness import Liveness
 
 __all__ = ["Sqlite", "SqliteLog"]
 
-_APPLICATION: Final = 0x526C6332
-"""What says in the header of a file that it is such a store ("Rlc2")."""
-
-_OLD: Final = 0x526C6367
-"""What says so of runs in the format rollcage/1."""
+_APPLICATION: Final = 0x526C6367
+"""What says in the header of a file that it is a store ("Rlcg")."""
 
 _VERSION: Final = 1
 _WAIT: Final = 30.0  # seconds for another process that writes just now
@@ -53,8 +50,9 @@ CREATE TABLE log_values (kind TEXT, key TEXT, value BLOB NOT NULL, PRIMARY KEY (
     WITHOUT ROWID;
 CREATE TABLE log_bell (rung INTEGER NOT NULL);
 INSERT INTO log_bell VALUES (0);
+CREATE TABLE log_version (version INTEGER NOT NULL);
+INSERT INTO log_version VALUES ({_VERSION});
 PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {_VERSION};
 """
 _APPEND: Final = """INSERT INTO log_lines SELECT ?1, ?2 + 1, ?3 WHERE ?2 = 0 OR EXISTS
 (SELECT 1 FROM log_lines WHERE run = ?1 AND seq = ?2 AND substr(line, -67, 64) = ?4)
@@ -398,30 +396,42 @@ def _swap(
 
 
 def _bring_up(db: sqlite3.Connection, url: str) -> None:
-    """Make the tables of a new file; refuse one that is another program's, or newer."""
-    found = _found(db)
-    if found == (0, 0) and not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+    """Make the tables, unless they are there; refuse a file that is another program's, or newer.
+
+    A file in which the old core keeps runs gets them beside its own.  # until the old core goes
+    """
+    if not _is_ours(db):
+        raise StoreInvalid(f"{url} is a database of another program")
+    if not _has_tables(db):
         _use_wal(db)
         db.execute("BEGIN IMMEDIATE")
         try:
-            if _found(db) == (0, 0):  # no other process was first
+            if _is_ours(db) and not _has_tables(db):  # no other process was first
                 for statement in _SCHEMA.split(";"):
                     db.execute(statement)
             db.execute("COMMIT")
         finally:
             if db.in_transaction:
                 db.execute("ROLLBACK")
-        found = _found(db)
-    application, version = found
-    if application == _OLD:
-        raise StoreInvalid(f"{url} has runs in the format rollcage/1: `rollcage import` reads it")
-    if application != _APPLICATION:
-        raise StoreInvalid(f"{url} is a database of another program")
+    version = db.execute("SELECT max(version) FROM log_version").fetchone()[0]
     if version > _VERSION:
         raise StoreError(
             f"{url} is of version {version}, and this rollcage-stores knows {_VERSION}: update it "
             f"(pip install --upgrade rollcage-stores)"
         )
+
+
+def _is_ours(db: sqlite3.Connection) -> bool:
+    """Whether a file is a store, or empty."""
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    if application != 0:
+        return bool(application == _APPLICATION)
+    return not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+
+
+def _has_tables(db: sqlite3.Connection) -> bool:
+    asked = "SELECT count(*) FROM sqlite_schema WHERE name = 'log_version'"
+    return bool(db.execute(asked).fetchone()[0])
 
 
 def _use_wal(db: sqlite3.Connection) -> None:
@@ -435,12 +445,6 @@ def _use_wal(db: sqlite3.Connection) -> None:
             if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() > until:
                 raise
         time.sleep(0.005)
-
-
-def _found(db: sqlite3.Connection) -> tuple[int, int]:
-    application: int = db.execute("PRAGMA application_id").fetchone()[0]
-    version: int = db.execute("PRAGMA user_version").fetchone()[0]
-    return application, version
 
 
 def _close(connections: list[sqlite3.Connection]) -> None:

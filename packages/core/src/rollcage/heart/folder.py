@@ -332,7 +332,7 @@ class Folder:
 
     def runs(self, before: str = "", limit: int = 1000) -> list[Ends]:
         try:
-            names = [name for name in os.listdir(self._logs) if name.endswith(".jsonl")]  # noqa: PTH208
+            names = [name for name in os.listdir(self._log_folder) if name.endswith(".jsonl")]  # noqa: PTH208
             long = {self._id_of(name): name for name in names if name[0] == "~"}
             ids = [key_of(name[:-6]) for name in names if name[0] != "~"]
             ids += [run for run in long if run]
@@ -348,7 +348,7 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise _refused(f"{self._logs} can't be listed", error) from error
+            raise _refused(f"{self._log_folder} can't be listed", error) from error
         return found
 
     def ends(self, run: str) -> Ends:
@@ -414,7 +414,7 @@ class Folder:
     def _ends(self, run: str, name: str) -> Ends | None:
         """The first and the last line of a file; None where it has no whole line, or is gone."""
         try:
-            with _reading(f"{self._logs}/{name}") as file:
+            with _reading(f"{self._log_folder}/{name}") as file:
                 last = _last_lines(file, 1)
                 first = _first_line(file)
         except (FileNotFoundError, NotADirectoryError):
@@ -425,7 +425,7 @@ class Folder:
     def _id_of(self, name: str) -> str:
         """The id of a run whose file is named by a hash: its first line has it."""
         try:
-            with _reading(f"{self._logs}/{name}") as file:
+            with _reading(f"{self._log_folder}/{name}") as file:
                 run = str(orjson.loads(_first_line(file))["run"])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return ""

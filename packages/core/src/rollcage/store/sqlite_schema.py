@@ -53,7 +53,10 @@ def check_tables(connection: sqlite3.Connection, path: Path, url: str) -> None:
             f"the store {url} has the schema {version}, and this Rollcage knows "
             f"{VERSION}: use the Rollcage that wrote it, or a newer one"
         )
-    own = "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+    own = (  # the heart's tables are beside them
+        "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+        " AND tbl_name NOT LIKE 'log\\_%' ESCAPE '\\'"
+    )
     if {row[0] for row in connection.execute(own)} != set(_statements(version)):
         raise StoreError(
             f"the tables of {url} are not those that Rollcage made: somebody changed "
@@ -92,10 +95,11 @@ def bring_up(connection: sqlite3.Connection) -> None:
 
 
 def _is_made(connection: sqlite3.Connection) -> bool:
-    """Whether whoever made the file came to make its tables."""
-    tables: int = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    """Whether whoever made the file came to make its tables; the heart makes its own only."""
+    names = {row[0] for row in connection.execute("SELECT tbl_name FROM sqlite_schema")}
     application: int = connection.execute("PRAGMA application_id").fetchone()[0]
-    return bool(tables or application)
+    heart = {name for name in names if name.startswith("log_")}
+    return bool(names - heart or (application and not heart))
 
 
 def make_tables(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,37 @@
+"""Which core a run in a store is of, while both are there.  # until the old core goes
+
+One URL names two stores that lie side by side: in a folder `runs/` and `logs/`, in a database
+tables with and without `log_` before their names. An id is of one run in both of them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from rollcage.errors import RunNotFound
+from rollcage.heart.store import open_store
+
+__all__ = ["Core", "core_of"]
+
+Core = Literal["heart", "old"]
+
+
+def core_of(where: str | os.PathLike[str], run: str) -> Core:
+    """Return which core has a run.
+
+    Raises:
+        RunNotFound: neither has.
+        StoreError: the store can't be read.
+    """
+    try:
+        open_store(where).ends(run)
+    except RunNotFound:
+        from rollcage.store import open_store as open_old  # it is the larger part
+
+        old = open_old(where)
+        if not old.exists():
+            raise
+        old.info(run)
+        return "old"
+    return "heart"
