@@ -1,4 +1,5 @@
-"""Which core a run in a store is of, while both are there.  # until the old core goes
+# until the old core goes
+"""Which core a run in a store is of, while both are there.
 
 One URL names two stores that lie side by side: in a folder `runs/` and `logs/`, in a database
 tables with and without `log_` before their names. An id is of one run in both of them.
