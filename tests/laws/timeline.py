@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rollcage.heart.store import Log, Store
+    from rollcage.heart.store import Ends, Log, Store
 
 __all__ = ["Deed", "Endless", "Line", "Moment", "Swap", "Timeline", "Watched", "Written", "refill"]
 
@@ -185,6 +185,7 @@ class Watched:
     def __init__(self, store: Store, timeline: Timeline) -> None:
         self._store = store
         self._timeline = timeline
+        self.url = store.url
 
     def open(self, run: str, *, take: bool = False) -> Log:
         self._timeline.burn()
@@ -193,6 +194,18 @@ class Watched:
     def read(self, run: str, after: int = 0) -> list[bytes]:
         self._timeline.burn()
         return self._store.read(run, after)
+
+    def runs(self, before: str = "", limit: int = 1000) -> list[Ends]:
+        self._timeline.burn()
+        return self._store.runs(before, limit)
+
+    def ends(self, run: str) -> Ends:
+        self._timeline.burn()
+        return self._store.ends(run)
+
+    def is_live(self, run: str) -> bool:
+        self._timeline.burn()
+        return self._store.is_live(run)
 
     def get(self, kind: str, key: str) -> bytes | None:
         self._timeline.burn()
@@ -248,6 +261,9 @@ class WatchedLog:
         sent = self._timeline.sent[self._run]
         await self._log.settled()
         self._timeline.add(Written(self._run, sent))
+
+    def replace(self, lines: Sequence[bytes]) -> None:
+        raise NotImplementedError("no session does")
 
     def close(self) -> None:
         sent = self._timeline.sent[self._run]
