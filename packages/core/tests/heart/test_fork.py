@@ -240,7 +240,7 @@ def test_offline_no_recorded_result_answers_for_other_arguments(tmp_path: Path) 
     with pytest.raises(ForkEnded), session:
         agent()
     offline = Session("f", store=tmp_path, run=session.run_id, replay="offline")
-    with pytest.raises(ReplayMiss, match="not recorded"), offline:
+    with pytest.raises(ReplayMiss, match="no recorded step"), offline:
         agent()
 
 

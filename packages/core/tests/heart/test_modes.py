@@ -1,11 +1,20 @@
 """How a session may be asked to replay."""
 
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.errors import ReplayMiss, RunAbandoned, SessionError
-from rollcage.heart import Session, abandon_run, tool
+from rollcage.errors import (
+    ReplayMiss,
+    RunAbandoned,
+    RunInUse,
+    RunNotFound,
+    RunTooOld,
+    SessionError,
+)
+from rollcage.heart import Options, Session, abandon_run, open_store, tool
+from rollcage.step.clock import Clock
 
 sent: list[str] = []
 
@@ -15,7 +24,7 @@ def send(to: str) -> None:
     sent.append(to)
 
 
-@pytest.mark.parametrize("replay", ["verify", "of", ""])
+@pytest.mark.parametrize("replay", ["checks", "of", ""])
 def test_an_unknown_mode_is_refused(tmp_path: Path, replay: Any) -> None:
     with pytest.raises(SessionError, match="is not one of auto, continue, off, resume, offline"):
         Session("job", store=tmp_path, replay=replay)
@@ -55,3 +64,77 @@ def test_a_run_that_was_set_aside_is_not_resumed(tmp_path: Path, replay: Any) ->
     with Session("job", store=tmp_path, run=third.run_id):  # it was named
         send("bob")
     assert sent == ["ann", "ann", "bob", "bob"]
+
+
+# --- which run is resumed ------------------------------------------------------------------------
+
+
+def dies(**how: Any) -> str:
+    """Let a session do one thing and die; return its run."""
+    session = Session("job", **how)
+    with pytest.raises(ValueError, match="it dies"), session:
+        send("ann")
+        raise ValueError("it dies")
+    return session.run_id
+
+
+def test_a_run_that_is_too_old_is_not_resumed(tmp_path: Path) -> None:
+    now = [10**18]
+    clock = Clock(wall=lambda: now[0])
+
+    def options(within: Any = None) -> Options:
+        return Options(clock=clock, resume_within=within)
+
+    run = dies(store=tmp_path, options=options())
+    now[0] += 3600 * 10**9
+    before = open_store(tmp_path).read(run)
+    for within in (60, dt.timedelta(minutes=59)):
+        with pytest.raises(RunTooOld, match=f"1:00:00 ago.*rollcage abandon {run}"):
+            Session("job", store=tmp_path, options=options(within)).__enter__()
+    assert open_store(tmp_path).read(run) == before
+    for wrong in (-1, "soon", float("nan")):
+        with pytest.raises(SessionError, match="is not a time span"):
+            options(wrong)
+    now[0] -= 7200 * 10**9  # a clock that was set back: the run is from the future, and new
+    with Session("job", store=tmp_path, options=options(0)) as session:
+        send("ann")
+    assert (session.run_id, session.stats.hits) == (run, 1)
+
+
+async def test_a_program_may_look_before_it_resumes(tmp_path: Path) -> None:
+    run = dies(store=tmp_path)
+    seen: list[str] = []
+
+    def look(resumed: str) -> None:
+        with pytest.raises(RunInUse):  # nobody else can write it now
+            Session("job", store=tmp_path).__enter__()
+        seen.append(resumed)
+        raise LookupError("it has changed")
+
+    store = open_store(tmp_path)
+    before = store.read(run)
+    options = Options(before_resume=look)
+    with pytest.raises(LookupError, match="it has changed"):
+        Session("job", store=tmp_path, options=options).__enter__()
+    with pytest.raises(LookupError, match="it has changed"):
+        await Session("job", store=tmp_path, options=options).__aenter__()
+    assert store.read(run) == before
+    with Session("job", store=tmp_path, options=Options(before_resume=seen.append)) as session:
+        send("ann")
+    with Session("job", store=tmp_path, options=Options(before_resume=seen.append)):
+        send("ann")  # a new run: there is nothing to look at
+    assert (seen, session.stats.hits) == ([run] * 3, 1)
+
+
+def test_a_run_of_another_input_is_another_job(tmp_path: Path) -> None:
+    run = dies(store=tmp_path, input={"id": 1})
+    for given, said in (({"id": 2}, "another input"), (7, "another input")):
+        with pytest.raises(SessionError, match=said):
+            Session("job", store=tmp_path, run=run, input=given).__enter__()
+    with Session("job", store=tmp_path, run=run, input={"id": 1}) as session:
+        send("ann")
+    assert session.stats.hits == 1
+    with pytest.raises(RunNotFound, match="has no run of 'job' without an input"):
+        Session("job", store=tmp_path, replay="resume").__enter__()
+    with pytest.raises(RunNotFound, match="has no run of 'other' to replay"):
+        Session("other", store=tmp_path, replay="offline").__enter__()

@@ -6,9 +6,10 @@ where the attempt stands. How a call goes through it is `rollcage.heart.flow`.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -85,6 +86,7 @@ class Attempt:
         log: where it writes; None if it may not.
         live: whether bodies may run; False: recorded steps answer, or it halts.
         dry: whether it must not write: a fork that only looks.
+        recorded_in: where the lines are that it was opened with, and under which id.
         halted: why nothing runs in it any more; None if it goes on.
         closed: whether it has ended.
         waits: what it waits for outside of the run; see `Session.pause`.
@@ -110,9 +112,11 @@ class Attempt:
         *,
         live: bool,
         dry: bool = False,
+        recorded_in: tuple[Store, str] | None = None,
     ) -> None:
         self.run, self.log, self.live, self.dry = run, log, live, dry
         self.store, self.options, self.hooks = setting.store, setting.options, setting.hooks
+        self.recorded_in = recorded_in or (self.store, run.id)
         self.seal, self.types, self.tools = setting.seal, setting.types, setting.tools
         self.on_divergence = setting.on_divergence
         self.session: Session = setting.session
@@ -135,6 +139,15 @@ class Attempt:
         self.restarted: list[int] = []
         self.marks: set[bytes] = set()
         self.ranks: Counter[tuple[str, str]] = Counter()
+
+    @functools.cached_property
+    def recorded_by_key(self) -> defaultdict[tuple[str, str], list[Step]]:
+        """The tool calls that were on record when this was first asked, by branch and key."""
+        found: defaultdict[tuple[str, str], list[Step]] = defaultdict(list)
+        for step in self.run.steps.values():
+            if step.effect not in ("model", "branch"):
+                found[step.branch, step.key].append(step)
+        return found
 
     # --- lines -----------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollcage.errors import ApprovalRequired, Blocked, Halt, UnknownOutcome
+from rollcage.errors import ApprovalRequired, Blocked, Halt, ReplayMiss, UnknownOutcome
 from rollcage.gate.verdict import Verdict
 from rollcage.heart.arrival import arrive, hold
 from rollcage.heart.branches import ended
@@ -34,11 +34,14 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
     """
     arrive(attempt, call)
     gate = call.session.gate
-    call.verdict = verdict = gate.decide(call) if gate.decides else None
+    verdict = gate.decide(call) if gate.decides else None
+    if verdict is not None and not attempt.live:  # the record counts, and needs no approval
+        call.today, recorded = verdict, find_match(attempt, call)
+        if recorded.kind == "hit" or recorded.refusal is not None:
+            verdict = None
+    call.verdict = verdict
     if verdict is not None and verdict.decision == "deny":
-        if attempt.live or find_match(attempt, call).kind != "hit":  # offline: the record counts
-            raise refuse(attempt, call, verdict)
-        call.verdict = None
+        raise refuse(attempt, call, verdict)
     match = find_match(attempt, call)
     call.verdict = match.asks or verdict
     if match.kind == "new" and attempt.run.rolled and attempt.live and call.effect in CHANGES:
@@ -58,6 +61,8 @@ def _commit(attempt: Attempt, call: Call, match: Match) -> Work | None:
     if match.refusal is not None:
         if not attempt.live and isinstance(match.refusal, UnknownOutcome):
             raise match.refusal  # it is what is recorded of this call: others may be answered
+        if isinstance(match.refusal, ReplayMiss) and call.contract.on_miss == "error_result":
+            raise match.refusal
         raise attempt.halt(match.refusal)
     if match.kind == "hit":
         _give(attempt, call, match)
@@ -90,6 +95,7 @@ def refuse(attempt: Attempt, call: Call, verdict: Verdict) -> Blocked:
         call.contract, call.kind, call.arguments, verdict, call.place,
         turn=turn, slot=call.slot if turn else None,
     )  # fmt: skip
+    event["key"] = call.key
     if call.waiting:
         event["step"] = call.waiting
     let_go(attempt, call)

@@ -97,6 +97,7 @@ class Call:
         slot: its place in its turn; -1 until it has arrived.
         before: how many calls this attempt had made when it arrived, those that were replayed too.
         verdict: what the guards decided, if anything but to allow it.
+        today: the same, where what is recorded counts instead.
         granted: the verdict to ask that was answered with yes.
         supplied: the outcome that a stage gives in the place of the body's.
         kept: what stages keep with it between rounds.
@@ -119,6 +120,7 @@ class Call:
     before = waiting = began = took = 0
     is_on_record = is_prepared = is_edited = cut = False
     verdict: Verdict | None = None
+    today: Verdict | None = None
     granted: Verdict | None = None
     supplied: Outcome | None = None
     kept: dict[str, Any] | None = None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
     from rollcage.heart.driver import Flow
 
-__all__ = ["admit", "give_back", "inside", "perform"]
+__all__ = ["admit", "give_back", "inside", "perform", "run_body"]
 
 _tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 _TAG: Final = b'"$rollcage":"blob"'
@@ -43,7 +43,7 @@ def perform(attempt: Attempt, call: Call) -> Flow:
         token = here.set(inside(attempt, call))
         try:
             try:
-                value = yield _body(attempt, call)
+                value = yield run_body(attempt, call)
             finally:
                 reset(token)
         except BaseException as error:
@@ -112,7 +112,7 @@ def inside(attempt: Attempt, call: Call) -> Place:
     return _tuple(Place, (attempt, call.session, branch, None, None, call, "", ""))
 
 
-def _body(attempt: Attempt, call: Call) -> Callable[[], Any]:
+def run_body(attempt: Attempt, call: Call) -> Callable[[], Any]:
     """Return what runs the body, with what stages put around it."""
 
     def plain() -> Any:
@@ -170,6 +170,8 @@ def _late(attempt: Attempt, call: Call, value: Any = None, error: Exception | No
 
 def give_back(attempt: Attempt, call: Call, step: Step) -> Flow:
     """Return what a recorded step gave, or raise its error."""
+    for hit in call.hooks.hit:
+        yield from hit(call, step) or ()
     fetch: Callable[[str], bytes] = functools.partial(_fetch, attempt)
     if call.is_async and _TAG in (step.outcome or b""):
         encoded = step.result.get("value")
@@ -185,7 +187,7 @@ def give_back(attempt: Attempt, call: Call, step: Step) -> Flow:
 
 
 def _fetch(attempt: Attempt, digest: str) -> bytes:
-    data = attempt.store.get("blobs", digest)
+    data = attempt.recorded_in[0].get("blobs", digest)
     if data is None or sha256(data).hexdigest() != digest:
         raise StoreError(f"the large value {digest} of run {attempt.run.id} is gone or damaged")
     return data

@@ -8,10 +8,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from rollcage.errors import ForkEnded, Halt, NotReplayable, ReplayMiss, UnknownOutcome
+from rollcage.errors import ForkEnded, Halt, NotReplayable, UnknownOutcome
 from rollcage.gate.verdict import Verdict
 from rollcage.heart.call import Call, Match
 from rollcage.heart.divergence import look_ahead
+from rollcage.heart.missing import changed, miss
 from rollcage.heart.run import CHANGES, Step
 from rollcage.heart.store import store_option
 from rollcage.heart.walk import AT_REST, Look
@@ -38,17 +39,25 @@ def find_match(attempt: Attempt, call: Call) -> Match:
         slot = call.place.slot
         look = branch.look(call.key, effect, call.turn, slot)
         step = look.step
-    if step is not None and effect not in CHANGES and call.contract.source == "live":
+    if call.contract.source == "live" and effect not in CHANGES and not call.waiting:
         step = None
     if step is not None:
         if _holds(attempt, step):
             unusable = _unusable(attempt, step)
-            if unusable is None or effect in CHANGES or not attempt.live:
+            if unusable is None or not _may_run_again(attempt, call):
                 return Match("hit", step, look, unusable)
-            return Match("again", step, look)  # it changes nothing: it just runs again
+            return Match("again", step, look)
     elif attempt.is_fresh and not attempt.run.unclear:
         return _tuple(Match, ("new", None, look, None, (), None))
     return _runs(attempt, call, step, look)
+
+
+def _may_run_again(attempt: Attempt, call: Call) -> bool:
+    """Whether a call whose result is on record, and can't be given back, may run again."""
+    says_so = call.contract.on_miss == "live"
+    if call.effect in CHANGES:
+        return says_so and attempt.live
+    return says_so or attempt.live  # it changes nothing
 
 
 def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) -> Match:
@@ -57,10 +66,12 @@ def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) ->
     refusal, asks = _unsure(attempt, call, step)
     if step is not None and refusal is not None:
         return Match("again", step, look, refusal)
+    contract = call.contract
     if not attempt.live:
-        if effect not in CHANGES and call.contract.source == "live":
-            return Match("new", None, look)
-        return Match("new", step, look, _miss(attempt, call))
+        looks = contract.source == "live" or contract.on_miss == "live"
+        if looks and effect not in CHANGES:  # a write never runs without its intent on record
+            return Match("new" if step is None else "again", step, look)
+        return Match("new", step, look, miss(attempt, call))
     if attempt.dry and (effect == "write" or call.verdict is not None):
         return Match("new", step, look, _ends(call))
     if step is not None:
@@ -68,6 +79,12 @@ def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) ->
         if is_new and not call.waiting and look is not None:
             return look_ahead(attempt, call, look, step)._replace(asks=asks)
         return Match("again", step, look, asks=asks)
+    if refusal is None and attempt.has_recording:
+        needs_record = contract.on_miss in ("fail", "error_result")
+        if needs_record and not attempt.run.is_undoing(call.place.branch):
+            refusal = miss(attempt, call)
+        else:
+            refusal = changed(attempt, call)
     if refusal is not None:
         return Match("new", None, look, refusal)
     if look is None:
@@ -166,14 +183,3 @@ def _may_have_happened(attempt: Attempt, call: Call, step: Step) -> UnknownOutco
         run,
         n,
     )
-
-
-def _miss(attempt: Attempt, call: Call) -> ReplayMiss:
-    near = [
-        step
-        for steps in attempt.run.branches.values()
-        for step in steps
-        if step.name == call.contract.name and step.is_open
-    ]
-    nearest = f"; the nearest recorded call of it is step {near[0].n}" if near else ""
-    return ReplayMiss(f"{call} is not recorded in run {attempt.run.id}{nearest}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import os
 import shlex
 from hashlib import sha256
@@ -17,12 +18,14 @@ from rollcage.errors import (
     RunInUse,
     RunNotFound,
     RunPruned,
+    RunTooOld,
     SessionError,
 )
 from rollcage.fingerprint.identity import jcs, uuid7
 from rollcage.heart.fork import copied_lines, forked_lines
 from rollcage.heart.log import FORMAT, Chain, checked, parse
 from rollcage.heart.run import ENDS, Run, fold_lines
+from rollcage.heart.source import Source, copy_blobs, find_source, where_given
 from rollcage.heart.store import store_option
 from rollcage.values.codec import encode
 
@@ -38,11 +41,18 @@ OVER: Final = ("ok", "abandoned")
 """How a run ended that no session resumes by itself: the next one of its name begins another."""
 
 
+_SOME: Final = 50  # lines at the end of a log, of which one has a time
+
+
 class Opened(NamedTuple):
-    """A run that was read, and the log that it goes on in; None if nothing may be written."""
+    """A run that was read, and the log that it goes on in; None if nothing may be written.
+
+    `recorded_in`: the store and the id by which its lines were read, if they were.
+    """
 
     run: Run
     log: Chain | None
+    recorded_in: Source | None = None
 
 
 def job_key(name: str, given: Any, seal: Seal) -> str:
@@ -88,19 +98,20 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
     key = job_key(session.name, session.input, session.seal)
     seen = store.get("names", key)
     known = session.run if session.run is not None else None if seen is None else seen.decode()
-    if replay == "offline":
-        read = session.source or known
-        if read is None:
-            raise RunNotFound(f"no run of {session.name!r} is in the store")
-        events = checked(store.read(read), f"run {read}")
-        return Opened(_whole(fold_lines(events, f"run {read}", folds)), None)
+    if replay in ("offline", "verify"):
+        given = known if session.source is None else session.source
+        if given is None:
+            raise _nothing_to_replay(session)
+        source, lines = find_source(given, store)
+        where = f"run {source.run}"
+        return Opened(_whole(fold_lines(checked(lines, where), where, folds)), None, source)
     starts = session.source is not None and not _goes_on(session, store, known)
     if session.fork is not None or starts:
         return _copied(session, store, folds, key, seen)
     if replay == "off":
         known = None
     elif replay == "resume" and known is None:
-        raise RunNotFound(f"no run of {session.name!r} is in the store: there is nothing to resume")
+        raise _nothing_to_replay(session)
     if known is not None and session.run is None and replay == "auto":
         known = None if ended_as(store, known) in OVER else known
     if known is not None:
@@ -118,6 +129,10 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
                 known = None
             else:
                 check_open(opened.run, store)
+                _check_input(session, log)
+                _check_age(session, known)
+                if options.before_resume is not None:
+                    options.before_resume(known)
                 _attempt(session, opened)
                 return opened
         except BaseException:
@@ -148,6 +163,75 @@ def check_open(run: Run, store: Store) -> None:
         f"or move it here: rollcage copy {run.id} --move --from {shlex.quote(run.shut['from'])} "
         f"--to {shlex.quote(store.url)}"
     )
+
+
+def _nothing_to_replay(session: Session) -> RunNotFound:
+    """Return the error of a job without a run; it says if there is one with another input."""
+    name, store = session.name, session.store
+    others = [name] if store.get("names", name) is not None else []
+    others += store.keys("names", f"{name}\n", 1)
+    if not any(key == name or key.startswith(f"{name}\n") for key in others):
+        return RunNotFound(f"the store has no run of {name!r} to replay")
+    which = "without an input" if session.input is None else "with this input"
+    return RunNotFound(
+        f"the store has no run of {name!r} {which} to replay; it has one with another input. Pass "
+        f"the input that it had as input=, or the run's id as source="
+    )
+
+
+def _check_input(session: Session, log: Chain) -> None:
+    """Refuse a run that was named by its id, and is of another input.
+
+    Raises:
+        SessionError: it is another job.
+    """
+    if session.run is None or session.input is None:
+        return
+    begins = orjson.loads(session.store.read(session.run)[0])
+    if begins.get("input") != orjson.loads(orjson.dumps(_encoded(session))):
+        raise SessionError(
+            f"{log.log.where} had {'another' if 'input' in begins else 'no'} input: it is another "
+            f'job. Pass the input that it had, or start a new run with replay="off"'
+        )
+
+
+def _encoded(session: Session) -> Any:
+    return encode(session.input, session.seal, path="input")
+
+
+def _check_age(session: Session, run: str) -> None:
+    """Refuse a run that nobody has written to for longer than the session allows.
+
+    Raises:
+        RunTooOld: it says what to do.
+    """
+    within = session.options.resume_within
+    if within is None:
+        return
+    assert isinstance(within, dt.timedelta)
+    time = _last_time(session.store.read(run, -_SOME)) or _last_time(session.store.read(run))
+    age = dt.timedelta(microseconds=session.options.clock.wall() // 1000 - time)
+    if age > within:
+        at = store_option(session.store)
+        raise RunTooOld(
+            f"run {run} of {session.name!r} was last written to {_seconds(age)} ago, and "
+            f"resume_within={_seconds(within)}. To resume it all the same, pass a longer "
+            f"resume_within=; to undo what it did: rollcage undo {run}{at}; to keep that and start "
+            f"over: rollcage abandon {run}{at}"
+        )
+
+
+def _last_time(lines: list[bytes]) -> int:
+    """When a line was written that says so, the last first (Unix, µs); 0 if none does."""
+    for line in reversed(lines):
+        time = orjson.loads(line).get("time")
+        if time is not None:
+            return int(time)
+    return 0
+
+
+def _seconds(span: dt.timedelta) -> str:
+    return str(dt.timedelta(seconds=span // dt.timedelta(seconds=1)))
 
 
 def ended_as(store: Store, run: str) -> str:
@@ -200,18 +284,20 @@ def _copied(
 ) -> Opened:
     """Begin a run with a copy of another one's lines: its steps answer, and stay the other's."""
     fork = session.fork
-    source = session.source if fork is None else fork.run
-    assert source is not None
+    given = session.source if fork is None else fork.run
+    assert given is not None
+    (home, source), lines = find_source(given, store)
     where = f"run {source}"
     run = _run_id(session, source if fork is not None or seen is None else seen.decode())
-    copied = copied_lines(parse(store.read(source), where), run, session.name, fork)
+    copied = copied_lines(parse(lines, where), run, session.name, fork)
+    copy_blobs(lines, home, store)
     opened = Opened(fold_lines(copied, where, folds), Chain(store.open(run)))
     assert opened.log is not None
     try:
-        lines = forked_lines(opened.run, fork, source, run, session.name)
+        begins = forked_lines(opened.run, fork, source, run, session.name)
         for line in copied:
             opened.log.append(line)
-        for line in lines:
+        for line in begins:
             line["time"] = session.options.clock.wall() // 1000
             opened.log.append(line)
             opened.run.apply(line)
@@ -229,7 +315,8 @@ def _goes_on(session: Session, store: Store, known: str | None) -> bool:
     if session.source is None or known is None or session.replay == "off":
         return False
     lines = store.read(known)
-    return orjson.loads(lines[0]).get("copied") == session.source and not (
+    source = where_given(session.source, store).run
+    return orjson.loads(lines[0]).get("copied") == source and not (
         session.replay == "auto" and ended_as(store, known) in OVER
     )
 

@@ -71,6 +71,7 @@ class Step:
 
     Attributes:
         n: its number in the run.
+        version: of its tool, as declared.
         start: the first position at which it holds; of a write, where its turn began.
         pos: the position at which it was recorded.
         until: the last position at which it holds, if it is a read.
@@ -106,7 +107,7 @@ class Step:
         "accepted", "after", "agent", "answered", "back", "beyond", "borrowed", "branch", "claimed",
         "compensates", "declared", "effect", "epoch", "fingerprint", "given", "gone", "happened",
         "key", "loose", "n", "name", "once", "outcome", "pos", "rank", "replacement", "retries",
-        "rolled", "slot", "start", "status", "taken", "turn", "unclear", "undo", "until",
+        "rolled", "slot", "start", "status", "taken", "turn", "unclear", "undo", "until", "version",
     )  # fmt: skip
 
     def __init__(self, event: Event) -> None:
@@ -127,7 +128,7 @@ class Step:
         self.rank = self.epoch = self.retries = 0
         self.once: list[Any] | None = None
         self.undo: Event | None = None
-        self.agent = ""
+        self.agent = self.version = ""
         self.status = "unknown"
         if len(event) > _FIELDS:
             self._rare(event)
@@ -146,7 +147,7 @@ class Step:
         self.declared, self.answered = get("declared", False), get("answered", False)
         self.after, self.beyond = get("after", ()), get("beyond", ())
         self.rank, self.epoch, self.retries = get("rank", 0), get("epoch", 0), get("retries", 0)
-        self.once = get("once")
+        self.once, self.version = get("once"), intern(get("version", ""))
         if "agent" in event:
             self.agent = intern(event["agent"])
         if "waits" in event:

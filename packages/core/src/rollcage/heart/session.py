@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 
     from rollcage.gate.approval import Instead
     from rollcage.heart.outcome import Read
+    from rollcage.heart.source import RunSource
+    from rollcage.heart.stages.offline import Report
     from rollcage.values.hiding import Seal
 
 __all__ = ["Fork", "Replay", "Session"]
@@ -74,7 +76,7 @@ __all__ = ["Fork", "Replay", "Session"]
 _log: Final = logging.getLogger("rollcage")
 _END: Final = object()
 
-Replay = Literal["auto", "continue", "off", "resume", "offline"]
+Replay = Literal["auto", "continue", "off", "resume", "offline", "verify"]
 OnDivergence = Literal["halt", "undo", "warn"]
 Kind = Literal["tool", "model"]
 
@@ -96,8 +98,11 @@ class Session:
         store: a folder (made if needed), a URL or a `Store`.
         replay: `"auto"`; `"continue"`: the newest run is resumed even if it ended well; `"off"`
             records a new run; `"resume"` needs a run; `"offline"` gives back what is recorded and
-            runs nothing.
-        source: the id of a run to start from: a copy of it answers, its effects stay its own.
+            runs nothing; `"verify"` also runs pure and read tools again, and compares. Both write
+            nothing, and leave a `report`.
+        source: a run to start from: its id; of a run in another store, that store and the id,
+            `(store, run)`; or the path of a log. A copy of it answers, its effects stay its own.
+            Offline, it is the run that is read.
         run: the id of the run, if not the newest of the job.
         fork: see `Fork`.
         input: what the job works on, any value that a tool may take: another input is another job.
@@ -123,7 +128,7 @@ class Session:
         *,
         store: str | os.PathLike[str] | Store = "./.rollcage",
         replay: Replay = "auto",
-        source: str | None = None,
+        source: RunSource | None = None,
         run: str | None = None,
         fork: Fork | None = None,
         input: Any = None,  # noqa: A002 - what it is
@@ -157,6 +162,7 @@ class Session:
         self.types = Types(options.types, REGISTERED)
         self.tools = KnownTools(options.tools)
         self.session = self
+        self.report: Report | None = None  # of what writes nothing
         self.run_id = ""
         self.undone_at = -1  # the last step when it was undone
         self.gate = Gate(gate)
@@ -202,7 +208,13 @@ class Session:
 
             asks = (Approvals(self.approver),)
         gates = (each for each in self.gate.stages if each not in self._brought)
-        self._before = (Orders(), *self._brought, *gates)
+        looks: tuple[Stage, ...] = ()
+        if self.replay in ("offline", "verify"):
+            from rollcage.heart.stages.offline import Offline, Verify
+
+            offline = Offline() if self.replay == "offline" else Verify()
+            self.report, looks = offline.report, (offline,)
+        self._before = (*looks, Orders(), *self._brought, *gates)
         self._after = (*asks, Unknown(), Once(), Capture())
         self.stages = (*self._before, *self._after)
         self.hooks = Hooks(self.stages)
@@ -286,6 +298,7 @@ class Session:
             opened.log,
             live=opened.log is not None,
             dry=opened.run.dry,
+            recorded_in=opened.recorded_in,
         )
         self.run_id = opened.run.id
         self._began = self._latest = self.options.clock.monotonic()

@@ -85,6 +85,12 @@ class Stage:
         """Return a body to run in place of this one."""
         return body
 
+    def hit(self, call: Call, step: Step) -> Work | None:
+        """Return work for a call that a recorded step answers, before it is given the outcome.
+
+        It runs once the answer was told to the other stages, outside of the lock.
+        """
+
     def marks(self, call: Call) -> Event | None:
         """Return fields of the line with which a call begins."""
 
@@ -177,7 +183,7 @@ class Hooks:
         self.opened, self.closed = of("opened"), of("closed")
         self.where, self.prepare, self.around = of("where"), of("prepare"), of("around")
         self.ready = of("ready")
-        self.begun, self.dropped = of("begun"), of("dropped")
+        self.begun, self.dropped, self.hit = of("begun"), of("dropped"), of("hit")
         self.marks, self.settled, self.conceal = of("marks"), of("settled"), of("conceal")
         self.shows = of("shows")
         self.folds: dict[str, list[Fold]] = {}

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
-from rollcage.replay.path import Entry
 from rollcage.values.codec import TAG
 
-__all__ = ["described", "nearest"]
+__all__ = ["Recorded", "described", "nearest"]
+
+
+class Recorded(Protocol):
+    """A recorded call, as far as it is compared with another one."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def args(self) -> Mapping[str, Any]: ...
+
+
+R = TypeVar("R", bound=Recorded)
 
 
 def nearest(
-    entries: Iterable[Entry], name: str, version: str, args: Mapping[str, Any], used: set[Entry]
-) -> tuple[Entry, str] | None:
+    entries: Iterable[R], name: str, version: str, args: Mapping[str, Any], used: Collection[R]
+) -> tuple[R, str] | None:
     """The recorded call most like a given one, and the field in which it differs."""
-    best: tuple[tuple[int, int, int], Entry, list[_Differing]] | None = None
+    best: tuple[tuple[int, int, int], R, list[_Differing]] | None = None
     for entry in entries:
         if entry.kind == "branch":
             continue
@@ -44,7 +59,7 @@ _Differing = tuple[str, Any, Any]  # a field, what was recorded, and what was as
 
 
 def _differing(
-    entry: Entry, name: str, version: str, args: Mapping[str, Any]
+    entry: Recorded, name: str, version: str, args: Mapping[str, Any]
 ) -> Iterator[_Differing]:
     if entry.name != name:
         yield "the tool", entry.name, name
