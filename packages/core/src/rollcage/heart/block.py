@@ -111,7 +111,9 @@ def open_branch(
                 )
         arguments = {"after": last_worlds(before), "input": given, "name": name}
         key = key_digest(kind, name, "", jcs(arguments)).hex()
-        inner = open_block(attempt, place, kind, name, before, arguments, key)
+        described = [] if session is None else session.gate.describe()
+        marks = {"gate": described} if described else None
+        inner = open_block(attempt, place, kind, name, before, arguments, key, marks)
     here = Place(
         attempt, session or place.session, inner.name, around=place.around, agent=place.agent
     )
