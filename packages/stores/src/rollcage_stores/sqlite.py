@@ -29,10 +29,10 @@ from rollcage.errors import (
     StoreReadOnly,
     TraceUnwritable,
 )
-from rollcage.heart.ends import Ends
 from rollcage.heart.forks import keep_from_children
 from rollcage.heart.keys import check_key, check_run, own_files
 from rollcage.heart.log import ROOT
+from rollcage.heart.store import Ends
 
 from rollcage_stores.liveness import Liveness
 

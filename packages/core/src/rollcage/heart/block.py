@@ -56,6 +56,12 @@ class BranchHandle:
         assert self.branch.opening is not None
         return self.branch.opening.name
 
+    @property
+    def was_undone(self) -> bool:
+        """Whether what an earlier attempt did in it was taken back."""
+        run = self.place.attempt.run
+        return self.branch.name in run.rolled or self.branch.name in run.epochs
+
     def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Call a tool in this branch; see `Session.call`."""
         with at(self.place):

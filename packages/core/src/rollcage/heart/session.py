@@ -477,7 +477,7 @@ class Session:
             return
         if error is None:
             raise halted
-        if isinstance(error, Exception) and not isinstance(error, Halt):
+        if isinstance(error, Exception):
             raise halted from error
 
     def _closing(self, attempt: Attempt, error: BaseException | None) -> None:
@@ -667,6 +667,11 @@ class Session:
         if contract.framework or instead is not None:
             call.adapt(arguments, instead)
         return await adrive(perform(call.attempt, call))
+
+    @staticmethod
+    def perform(call: Call) -> Flow:
+        """Return the flow of a call: for an undo, which makes calls in a flow of its own."""
+        return perform(call.attempt, call)
 
     def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Call a sync tool with these arguments."""

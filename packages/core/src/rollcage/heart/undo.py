@@ -36,7 +36,6 @@ from rollcage.errors import (
     UndoIncomplete,
 )
 from rollcage.heart.call import Call, Place
-from rollcage.heart.flow import perform
 from rollcage.heart.outcome import given, success
 from rollcage.heart.plan import consult, fetched, plain, plan_of, revived
 from rollcage.heart.store import store_option
@@ -470,7 +469,7 @@ class _Undo:
         for tool, values in task.calls:
             call = self._call(task, tool, values)
             try:
-                yield from perform(self.attempt, call)
+                yield from call.session.perform(call)
             except (Halt, SessionHalted):
                 raise
             except Exception as error:  # noqa: BLE001 - told in the report
