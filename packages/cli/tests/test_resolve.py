@@ -130,7 +130,10 @@ def pay(amount: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "pass --happened [--result JSON], or --did-not-happen"),
+        ([], "pass --happened [--result JSON], --did-not-happen, or --undone"),
+        (["--undone", "--happened"], "--did-not-happen, or --undone"),
+        (["--undone", "--result", "1"], "--undone takes no --result"),
+        (["--undone"], "has the format rollcage/1"),
         (["--did-not-happen", "--result", "1"], "--did-not-happen takes no --result"),
         (["--happened", "--result", "{nonsense"], "--result is not JSON"),
         (["--happened", "--result", "NaN"], "--result is not JSON"),

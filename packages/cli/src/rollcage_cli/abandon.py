@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage import abandon_run
 from rollcage.store import store_option
 from rollcage.trace import read_run
-from rollcage_views import lineage_of, standing
+from rollcage_views import lineage_of, standing, steering
 
 from rollcage_cli.lookup import find_kept
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, who
@@ -34,8 +33,8 @@ def abandon(
     """
     own, id_ = find_kept(store, run, "abandon")
     name = who(by, required=False)
-    abandon_run(own, id_, by=name, reason=reason or "")
     seen = read_run(own.read(id_))
+    steering.abandon_run(own, id_, by=name, reason=reason or "")
     stands = standing(lineage_of(own, seen))
     done = [row for row in seen.effects if row.state != "unknown"]
     stay = len(done) + len(stands.ahead)  # what it builds on is set aside, too

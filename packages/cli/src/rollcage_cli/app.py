@@ -42,6 +42,7 @@ _COMMANDS: Final = {
     "pause": "rollcage_cli.pause",
     "unpause": "rollcage_cli.pause",
     "resolve": "rollcage_cli.resolve",
+    "once": "rollcage_cli.once",
     "undo": "rollcage_cli.undo",
     "abandon": "rollcage_cli.abandon",
     "export": "rollcage_cli.export",

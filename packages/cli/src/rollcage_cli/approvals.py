@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final, cast
 import typer
 from rich.text import Text
 from rollcage import Approval, ApprovalCorrupt, ApprovalInvalid
-from rollcage.gate import ApprovalQueue, Queued
+from rollcage.gate import Queued
 from rollcage.store import without_password
 from rollcage.trace import TAG
-from rollcage_views import queued_data, time_text
+from rollcage_views import Requests, queued_data, time_text
 
 from rollcage_cli.errors import CORRUPT, UsageError
 from rollcage_cli.lookup import opened
@@ -48,7 +48,7 @@ def approvals(
 
     A request that was changed or damaged is listed as such: its call does not run.
     """
-    queue = ApprovalQueue(opened(store))
+    queue = Requests(opened(store))
     if approval is not None:
         _one(queue, _id(queue, approval), as_json=as_json)
         return
@@ -86,7 +86,7 @@ def approve(
     Edited arguments make another call: its tool's schema checks them and the policy decides on it
     when the run comes to it. What holds a secret can't be edited.
     """
-    queue = ApprovalQueue(store)
+    queue = Requests(opened(store))
     name = _id(queue, approval)
     args = _edited(queue, name, edit, change or [])
     _decide(queue, name, Approval(True, who(by), reason or "", args), as_json=as_json)
@@ -100,7 +100,7 @@ def reject(
     as_json: JsonOption = OFF,
 ) -> None:
     """Reject a call; the model reads the reason."""
-    queue = ApprovalQueue(store)
+    queue = Requests(opened(store))
     decision = Approval.reject(reason or "", by=who(by, required=False))
     _decide(queue, _id(queue, approval), decision, as_json=as_json)
 
@@ -116,7 +116,7 @@ def respond(
     as_json: JsonOption = OFF,
 ) -> None:
     """Answer a call in place of its tool, which then does not run."""
-    queue = ApprovalQueue(store)
+    queue = Requests(opened(store))
     decision = Approval.respond(json_given("--value", value), by=who(by), reason=reason or "")
     _decide(queue, _id(queue, approval), decision, as_json=as_json)
 
@@ -124,7 +124,7 @@ def respond(
 # --- deciding ------------------------------------------------------------------------------------
 
 
-def _decide(queue: ApprovalQueue, approval: str, decision: Approval, *, as_json: bool) -> None:
+def _decide(queue: Requests, approval: str, decision: Approval, *, as_json: bool) -> None:
     queued = queue.decide(approval, decision)
     if as_json:
         print_json(queued_data(queued, time_ns() // 1000))
@@ -136,7 +136,7 @@ def _decide(queue: ApprovalQueue, approval: str, decision: Approval, *, as_json:
 
 
 def _edited(
-    queue: ApprovalQueue, approval: str, edit: str | None, changes: list[str]
+    queue: Requests, approval: str, edit: str | None, changes: list[str]
 ) -> dict[str, Any] | None:
     """The arguments that the options state; None where they state none."""
     if edit is None and not changes:
@@ -164,7 +164,7 @@ def _is_secret(value: Any) -> bool:
     return isinstance(value, dict) and cast("dict[str, Any]", value).get(TAG) == "secret"
 
 
-def _id(queue: ApprovalQueue, part: str) -> str:
+def _id(queue: Requests, part: str) -> str:
     """The one request whose id begins so."""
     ids = queue.ids()
     if part in ids:
@@ -182,7 +182,7 @@ def _id(queue: ApprovalQueue, part: str) -> str:
 # --- showing -------------------------------------------------------------------------------------
 
 
-def _read(queue: ApprovalQueue) -> tuple[list[Queued], dict[str, str]]:
+def _read(queue: Requests) -> tuple[list[Queued], dict[str, str]]:
     """All requests, oldest first; and those that can't be believed, with why."""
     found: list[Queued] = []
     damaged: dict[str, str] = {}
@@ -197,7 +197,7 @@ def _read(queue: ApprovalQueue) -> tuple[list[Queued], dict[str, str]]:
     return sorted(found, key=lambda each: (each.request.at, each.id)), damaged
 
 
-def _one(queue: ApprovalQueue, approval: str, *, as_json: bool) -> None:
+def _one(queue: Requests, approval: str, *, as_json: bool) -> None:
     queued, now = queue.get(approval), time_ns() // 1000
     if queued is None:
         raise ApprovalInvalid(f"there is no request {approval}")

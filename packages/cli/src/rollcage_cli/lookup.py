@@ -15,11 +15,11 @@ from rollcage.store import (
     Store,
     is_run_id,
     newest_run,
-    open_store,
     open_trace,
     without_password,
 )
 from rollcage_views import time_text
+from rollcage_views.both import open_store
 
 from rollcage_cli.errors import RunAmbiguous, UsageError
 from rollcage_cli.options import DEFAULT_STORE

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from time import time_ns
 from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage.store import pause_run, store_option, unpause_run
-from rollcage_views import order_data, pause_text
+from rollcage.store import store_option
+from rollcage_views import order_data, pause_text, steering
 
 from rollcage_cli.lookup import find_kept
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, who
@@ -36,8 +35,7 @@ def pause(
     """
     own, id_ = find_kept(store, run, "pause")
     before = own.stop_order(id_)
-    now = time_ns() // 1000
-    order = pause_run(own, id_, by=who(by, required=False), reason=reason or "", time=now)
+    order = steering.pause_run(own, id_, by=who(by, required=False), reason=reason or "")
     if as_json:
         print_json({"run": order.run, "paused": True, "order": order_data(order)})
         return
@@ -59,7 +57,7 @@ def unpause(
     The calls that wait are made now.
     """
     own, id_ = find_kept(store, run, "unpause")
-    order, still = unpause_run(own, id_)
+    order, still = steering.unpause_run(own, id_)
     if as_json:
         print_json({"run": id_, "paused": still is not None, "lifted": order_data(order)})
         return

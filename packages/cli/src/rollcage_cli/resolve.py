@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage import resolve_step
 from rollcage.store import Store, store_option
 from rollcage.trace import read_run
-from rollcage_views import lineage_of, standing
+from rollcage_views import lineage_of, standing, steering
+from rollcage_views.both import heart_with
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find_kept
@@ -20,6 +20,7 @@ from rollcage_cli.options import (
     RunArgument,
     StoreOption,
     json_given,
+    who,
 )
 from rollcage_cli.output import console, print_json, value_text, visible
 
@@ -38,6 +39,13 @@ def resolve(
     result: Annotated[
         str | None, typer.Option(metavar="JSON", help="Its result (null by default).")
     ] = None,
+    undone: Annotated[
+        bool,
+        typer.Option("--undone", help="It counts as undone: put right by hand, or accepted."),
+    ] = OFF,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
@@ -47,33 +55,43 @@ def resolve(
     happen runs again. For a write that was performed and whose result has no encoding, --result
     records the value to replay. Find out first: this can't be undone. With @NAME, the step is
     looked up in all runs that the newest one builds on.
+
+    With --undone, a step that an undo can't take back counts as undone: no undo does anything about
+    it, and the program may go another way.
     """
-    if happened is None:
-        raise UsageError("pass --happened [--result JSON], or --did-not-happen")
+    if undone == (happened is not None):
+        raise UsageError("pass --happened [--result JSON], --did-not-happen, or --undone")
     if not happened and result is not None:
-        raise UsageError("--did-not-happen takes no --result")
+        said = "--undone" if undone else "--did-not-happen"
+        raise UsageError(f"{said} takes no --result")
     given = {} if result is None else {"result": json_given("--result", result)}
     own, newest = find_kept(store, run, "resolve")
     where = _where_in_job(own, newest, step) if run.startswith("@") else newest
-    row, outcome, attested = resolve_step(own, where, step, happened=happened, **given)
+    name = who(by, required=False)
+    if undone:
+        tool = steering.accept_step(own, where, step, by=name)
+        _print_undone(where, step, tool, as_json=as_json)
+        return
+    assert happened is not None
+    found = steering.resolve_step(own, where, step, happened=happened, by=name, **given)
     if as_json:
-        print_json(
-            {
-                "run": where,
-                "step": step,
-                "name": row.name,
-                "outcome": outcome,
-                "attested": attested,
-            }
-        )
+        print_json({"run": where, "step": step} | found._asdict())
         return
     out = console()
-    what = "happened" if outcome["status"] == "ok" else "did not happen"
-    text = Text(f"step {step} ({visible(row.name)}) {what}", style="green")
-    if outcome["status"] == "ok":
-        text.append(f", with the result {value_text(outcome['value'])}")
+    what = "happened" if happened else "did not happen"
+    text = Text(f"step {step} ({visible(found.name)}) {what}", style="green")
+    if happened:
+        text.append(f", with the result {value_text(found.outcome['value'])}")
     out.print(text, soft_wrap=True)
     out.print("The next session of this name resumes from there.")
+
+
+def _print_undone(run: str, step: int, tool: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"run": run, "step": step, "name": tool, "undone": True})
+        return
+    text = f"step {step} ({visible(tool)}) counts as undone"
+    console().print(Text(text, style="green"), soft_wrap=True)
 
 
 def _where_in_job(store: Store, newest: str, step: int) -> str:
@@ -82,6 +100,8 @@ def _where_in_job(store: Store, newest: str, step: int) -> str:
     Raises:
         UsageError: there are several.
     """
+    if heart_with(store, newest) is not None:  # until the old core goes: a job is one run
+        return newest
     stands = standing(lineage_of(store, read_run(store.read(newest))))
     meant = [each for each in (*stands.unknown, *stands.lost) if each.step == step]
     if len(meant) > 1:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from time import time_ns
 from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage.store import Store, lift_stop, stop_run, store_option
+from rollcage.store import Store, store_option
+from rollcage_views import steering
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find_kept
@@ -43,8 +43,7 @@ def stop(
             raise UsageError("--reason and --by are for a new stop, not for --lift")
         _lift(own, id_, as_json=as_json)
         return
-    named, now = who(by, required=False), time_ns() // 1000
-    order = stop_run(own, id_, by=named, reason=reason or "", time=now)
+    order = steering.stop_run(own, id_, by=who(by, required=False), reason=reason or "")
     if as_json:
         print_json({"run": order.run, "stopped": True, "by": order.by, "reason": order.reason})
         return
@@ -58,7 +57,7 @@ def stop(
 
 
 def _lift(store: Store, run: str, *, as_json: bool) -> None:
-    still = lift_stop(store, run)
+    still = steering.lift_stop(store, run)
     if as_json:
         details = (
             {} if still is None else {"by": still.by, "reason": still.reason, "order": still.run}

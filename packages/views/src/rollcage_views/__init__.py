@@ -4,6 +4,7 @@ Each view has a form for machines, `as_data()` or a function that ends in `_data
 somebody goes through a `Viewer`, which hides values from who must not see them.
 """
 
+from rollcage_views import steering
 from rollcage_views.alignment import Change, Pair, align, first_difference, in_order, pair_data
 from rollcage_views.changes import DiffLine, StateChange, changes_of, line_diff
 from rollcage_views.data import run_data, step_data
@@ -25,6 +26,7 @@ from rollcage_views.search import FoundStep, RunFilter, StepFilter, search_runs,
 from rollcage_views.searching import FoundRun, Search, search_page
 from rollcage_views.sheets import Sheet, sheet_of
 from rollcage_views.states import States
+from rollcage_views.steering import OnceEffect, Requests
 from rollcage_views.steps import answer_text, call_text, outcome_text, state_text
 from rollcage_views.text import (
     arguments_text,
@@ -59,8 +61,10 @@ __all__ = [
     "Job",
     "LineageStatus",
     "Node",
+    "OnceEffect",
     "Pair",
     "Price",
+    "Requests",
     "RuleCount",
     "RunFilter",
     "Search",
@@ -110,6 +114,7 @@ __all__ = [
     "short_ids",
     "standing",
     "state_text",
+    "steering",
     "step_data",
     "tag_of",
     "time_text",

@@ -246,13 +246,7 @@ class Approvals(Stage):
     def _terms(self, session: Session) -> Terms:
         """Return the terms under which approvals count; those of sessions around hold as well."""
         policy = _policy(session)
-        terms = Terms(self._actor, policy, self.expires, self.approvers)
-        for guard in session.gate.entries:
-            own_terms = getattr(guard, "approval_terms", None)
-            if own_terms is not None:
-                seconds, approvers = own_terms
-                expires = min(seconds, terms.expires)
-                terms = Terms(self._actor, policy, expires, approvers, terms)
+        terms: Terms | None = Terms(self._actor, policy, self.expires, self.approvers)
         around: list[Session] = []
         inner: Session | None = session
         while inner is not None:
@@ -260,9 +254,10 @@ class Approvals(Stage):
             inner = inner.around
         for each in reversed(around):
             own = each.approver if isinstance(each.approver, Approvals) else self
-            expires = min(own.expires, terms.expires)
+            expires = min(own.expires, terms.expires if terms is not None else own.expires)
             actor = each.actor or self._actor
             terms = Terms(actor, policy, expires, own.approvers, terms)
+        assert terms is not None
         return terms
 
     # --- asking ----------------------------------------------------------------------------------
@@ -270,13 +265,13 @@ class Approvals(Stage):
     def _ask(self, call: Call, step: Step, verdict: Verdict) -> Work:
         """Ask somebody, and put the decision on record."""
         attempt = call.attempt
-        request, terms = self._announce(call, step, verdict), self._terms(call.session)
+        request = self._announce(call, step, verdict)
         queue = ApprovalQueue(attempt.store)
         with self._being_queued(request.id):
             if call.is_async:  # calls that were gathered with it are put on record, too
                 yield lambda: asyncio.sleep(0)
             yield from attempt.settle(is_async=call.is_async)
-            yield _outside(call, lambda: queue.ask(request, terms))
+            yield _outside(call, lambda: queue.ask(request, self.approvers))
         now = attempt.options.clock.wall() // 1000
         reply: object = untimely(request.at - SKEW, request.expires, now)
         if reply is None:
@@ -296,7 +291,7 @@ class Approvals(Stage):
             while self._queued:  # with those that were asked at the same time
                 yield (lambda: asyncio.sleep(_SOON)) if call.is_async else (lambda: sleep(_SOON))
             waits = ApprovalRequired(
-                f"{call.contract.name} waits for a decision as {request.id} ({found.message})"
+                f"{call.contract.name} waits for a decision as {request.id}: {found.message}"
             )
             if attempt.halted is None:
                 self._halt = waits
