@@ -198,7 +198,7 @@ def test_a_stage_in_an_inner_gate_is_of_that_session(tmp_path: Path) -> None:
     assert marked == [None, "inner", None]
     (attempt,) = [each for each in written if each["event"] == "attempt"]
     assert [list(each) for each in attempt["gate"]] == [["rule"]]
-    (inner,) = [each for each in written if each["event"] == "gate"]
+    (inner,) = [each for each in written if each.get("kind") == "session"]
     assert inner["gate"] == [{"marks": True}]
 
 

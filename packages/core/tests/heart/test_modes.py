@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from rollcage.errors import (
+    Halt,
     ReplayMiss,
     RunAbandoned,
     RunInUse,
     RunNotFound,
     RunTooOld,
     SessionError,
+    UnknownOutcome,
 )
 from rollcage.heart import Options, Session, abandon_run, open_store, tool
 from rollcage.step.clock import Clock
@@ -138,3 +140,19 @@ def test_a_run_of_another_input_is_another_job(tmp_path: Path) -> None:
         Session("job", store=tmp_path, replay="resume").__enter__()
     with pytest.raises(RunNotFound, match="has no run of 'other' to replay"):
         Session("other", store=tmp_path, replay="offline").__enter__()
+
+
+def test_leaving_raises_what_halted_in_place_of_another_halt(tmp_path: Path) -> None:
+    class Over(Halt):
+        pass
+
+    @tool(effect="write", name="test_modes.lost")
+    def lost() -> None:
+        raise TimeoutError
+
+    with pytest.raises(UnknownOutcome) as raised, Session("job", store=tmp_path):
+        try:
+            lost()
+        except Exception as error:
+            raise Over from error
+    assert isinstance(raised.value.__cause__, Over)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from rollcage_policy.cases import Case, CaseResult, Cases, deciders, view_of
     from rollcage_policy.functions import FUNCTIONS, surroundings
+    from rollcage_policy.labelling import Labelling
     from rollcage_policy.limits import Limit, Limits, Loops, Rate
     from rollcage_policy.meter import Meter, Ticket
     from rollcage_policy.named import Named
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rollcage_policy.recorded import Figures
     from rollcage_policy.rerun import Judged, Rerun
     from rollcage_policy.rules import PolicyRule
+    from rollcage_policy.stage import UserInput, reload_policy, spent
     from rollcage_policy.trial import Explained, Trial, Tried, fixed_resolver
     from rollcage_policy.unreachable import Doubt, doubts
 
@@ -40,6 +42,7 @@ __all__ = [
     "Explained",
     "Figures",
     "Judged",
+    "Labelling",
     "Limit",
     "Limits",
     "Loops",
@@ -54,9 +57,12 @@ __all__ = [
     "Ticket",
     "Trial",
     "Tried",
+    "UserInput",
     "deciders",
     "doubts",
     "fixed_resolver",
+    "reload_policy",
+    "spent",
     "surroundings",
     "view_of",
 ]
@@ -72,6 +78,7 @@ _LATE: Final = {
     "Explained": "trial",
     "Figures": "recorded",
     "Judged": "rerun",
+    "Labelling": "labelling",
     "Limit": "limits",
     "Limits": "limits",
     "Loops": "limits",
@@ -86,9 +93,12 @@ _LATE: Final = {
     "Ticket": "meter",
     "Trial": "trial",
     "Tried": "trial",
+    "UserInput": "stage",
     "deciders": "cases",
     "doubts": "unreachable",
     "fixed_resolver": "trial",
+    "reload_policy": "stage",
+    "spent": "stage",
     "surroundings": "functions",
     "view_of": "cases",
 }

@@ -4,16 +4,45 @@ from __future__ import annotations
 
 from collections import deque
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, Protocol
 
-from rollcage.gate import StepView, Verdict
+from rollcage.gate import Verdict
 
 from rollcage_policy.limits import Limit, Rate
 from rollcage_policy.prices import PICO, Price
 
-__all__ = ["Bound", "UsedUp"]
+__all__ = ["Asked", "Bound", "UsedUp"]
 
 _NANO: Final = 10**9
+
+
+class Asked(Protocol):
+    """The call that limits look at: a `StepView`, or what is recorded of one."""
+
+    @property
+    def kind(self) -> str:
+        """`tool` or `model`."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name of the tool or model."""
+        ...
+
+    @property
+    def agent(self) -> str:
+        """The agent's name; empty if the framework does not provide it."""
+        ...
+
+    @property
+    def branch(self) -> str:
+        """The branch of the run."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """Its content identity (64 hex digits)."""
+        ...
 
 
 class UsedUp:
@@ -53,13 +82,13 @@ class Bound:
             and any(fnmatchcase(agent, glob) for glob in limit.agents)
         )
 
-    def scope(self, view: StepView) -> str:
+    def scope(self, view: Asked) -> str:
         """Among which calls it counts one: those of the run, or of one tool or agent."""
         if self.limit.per == "run":
             return ""
         return f"{view.kind} {view.name}" if self.limit.per == "tool" else view.agent
 
-    def room(self, count: UsedUp, view: StepView, price: Price, now: int) -> Verdict | None:
+    def room(self, count: UsedUp, view: Asked, price: Price, now: int) -> Verdict | None:
         """The limit's verdict if one more call would exceed it; None if not."""
         limit = self.limit
         whose = {"run": "this run", "tool": view.name}.get(limit.per) or (
@@ -96,7 +125,7 @@ class Bound:
             return self.pace(count, view, now)
         return None
 
-    def pace(self, count: UsedUp, view: StepView, now: int) -> Verdict | None:
+    def pace(self, count: UsedUp, view: Asked, now: int) -> Verdict | None:
         """The limit's verdict if too many calls began within its time span; None if not."""
         assert self.rate is not None
         span = self.rate.seconds * _NANO
@@ -116,7 +145,7 @@ class Bound:
             return count.cost >= self.cost or count.cost + price.call > self.cost
         return price.call > 0 and count.cost + price.call > self.cost
 
-    def _unknown(self, count: UsedUp, view: StepView, price: Price) -> Verdict | None:
+    def _unknown(self, count: UsedUp, view: Asked, price: Price) -> Verdict | None:
         """Deny a call whose usage or price can't be counted, since it can't be limited."""
         if self.cost is not None and price.input is None:
             reason = f"what {view.name} costs is not known, and it may spend {_amount(self.cost)}"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the models of a policy file take 40 ms to build: only loadi
     from rollcage_policy.meter import Meter
     from rollcage_policy.policyfile import ApprovalTerms, Flow, Mode
     from rollcage_policy.prices import Prices
+    from rollcage_policy.stage import PolicyStage
 
 __all__ = ["Evaluation", "Policy"]
 
@@ -213,6 +214,15 @@ class Policy(PolicyGuard):
 
         return Meter(self.limits, self.prices, clock)
 
+    def of_session(self) -> PolicyStage:
+        """Return what decides by it in one session of the heart, and keeps count."""
+        from rollcage_policy.stage import MeteredStage, PolicyStage
+
+        counts = bool(self.limits or self.prices.calls or self.prices.models)
+        if counts or any(_looks_at_spending(rule) for rule in self.rules):
+            return MeteredStage(self)
+        return PolicyStage(self)
+
     def labelling(self) -> Labels | None:
         """See `PolicyGuard`."""
         return None if self.flow == "off" else Labels(self.flow, self.labels)
@@ -299,6 +309,14 @@ class _Plan:
         if not isinstance(holds, bool):
             return Evaluation(rule, error=str(NO_BOOL))
         return Evaluation(rule, holds=holds)
+
+
+def _looks_at_spending(rule: PolicyRule) -> bool:
+    """Whether a rule's condition uses what the run has used up."""
+    if rule.condition is None:
+        return False
+    fields = rule.condition.expression.fields.get("run", frozenset())
+    return fields is None or not fields.isdisjoint(("cost", "tokens"))
 
 
 def _failed(rule: str, error: ConditionFailed | str) -> Verdict:

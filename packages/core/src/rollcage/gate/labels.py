@@ -137,6 +137,13 @@ class Labels:
         self._around, self._opener = around, step
         return self
 
+    def carry_everywhere(self) -> None:
+        """Have all later calls carry every label, those of earlier results too."""
+        with self._lock:
+            self.mode = "run"
+            for label, source in self._first.items():
+                self._everywhere.setdefault(label, source)
+
     # --- what results carry ----------------------------------------------------------------------
 
     def declared(self, contract: Contract) -> frozenset[str]:

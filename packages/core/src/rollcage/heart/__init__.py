@@ -4,6 +4,9 @@ Read it in this order: `run` (the fold), `walk` (where an attempt stands, and wh
 call), `attempt` (a call begins, its body runs, it ends), `session` (the public face), `undo`.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from rollcage.heart.block import BranchHandle, Transaction, TurnHandle
 from rollcage.heart.declare import CurrentStep, current_step, tool
 from rollcage.heart.finished import aplan_undo, aundo_run, plan_undo, undo_run
@@ -12,11 +15,52 @@ from rollcage.heart.options import Options
 from rollcage.heart.resolving import abandon_run, resolve_step
 from rollcage.heart.session import Session
 from rollcage.heart.stage import Guard, Observer, Stage
-from rollcage.heart.store import Log, Store, open_store
+from rollcage.heart.store import Log, Store, drop, every_key, open_store, store_option
 from rollcage.undo.compensation import compensate
 
+if TYPE_CHECKING:
+    from rollcage.heart.listing import RunInfo, all_runs, list_runs, newest_run, run_info
+    from rollcage.heart.log import parse
+    from rollcage.heart.run import Run, Step, fold_lines
+    from rollcage.heart.seal import StoreSeal
+    from rollcage.heart.stages.orders import Order, lift_order, order_of, pause_run, stop_run
+    from rollcage.heart.stages.queue import ApprovalQueue, Decision, QueueApprover
+
 __all__ = [
-    "BranchHandle", "CurrentStep", "Fork", "Guard", "Log", "Observer", "Options", "Session",
-    "Stage", "Store", "Transaction", "TurnHandle", "abandon_run", "aplan_undo", "aundo_run",
-    "compensate", "current_step", "open_store", "plan_undo", "resolve_step", "tool", "undo_run",
+    "ApprovalQueue", "BranchHandle", "CurrentStep", "Decision", "Fork", "Guard", "Log", "Observer",
+    "Options", "Order", "QueueApprover", "Run", "RunInfo", "Session", "Stage", "Step", "Store",
+    "StoreSeal", "Transaction", "TurnHandle", "abandon_run", "all_runs", "aplan_undo", "aundo_run",
+    "compensate", "current_step", "drop", "every_key", "fold_lines", "lift_order", "list_runs",
+    "newest_run", "open_store", "order_of", "parse", "pause_run", "plan_undo", "resolve_step",
+    "run_info", "stop_run", "store_option", "tool", "undo_run",
 ]  # fmt: skip
+
+_LATE: Final = {
+    "ApprovalQueue": "stages.queue",
+    "Decision": "stages.queue",
+    "Order": "stages.orders",
+    "QueueApprover": "stages.queue",
+    "Run": "run",
+    "RunInfo": "listing",
+    "Step": "run",
+    "StoreSeal": "seal",
+    "all_runs": "listing",
+    "fold_lines": "run",
+    "lift_order": "stages.orders",
+    "list_runs": "listing",
+    "newest_run": "listing",
+    "order_of": "stages.orders",
+    "parse": "log",
+    "pause_run": "stages.orders",
+    "run_info": "listing",
+    "stop_run": "stages.orders",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LATE.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = found
+    return found

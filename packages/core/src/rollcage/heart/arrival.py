@@ -8,6 +8,7 @@ from rollcage.errors import ArgumentsInvalid, ForkEnded, SessionError, SessionHa
 from rollcage.heart.call import Call, Match
 from rollcage.heart.matching import find_match
 from rollcage.heart.run import CHANGES
+from rollcage.heart.undo import open_undo
 from rollcage.undo.compensation import arguments_of
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ def arrive(attempt: Attempt, call: Call) -> None:
     if attempt.halted is not None:
         raise SessionHalted(f"the session was halted: {attempt.halted}") from attempt.halted
     if attempt.run.undoing is not None and attempt.undo_busy is None and attempt.live:
-        from rollcage.heart.undo import open_undo  # which performs calls itself
-
         raise attempt.halt(open_undo(attempt.run, attempt.store))
     if attempt.run.edits and not call.is_edited:
         _edit(attempt, call)

@@ -101,6 +101,7 @@ class Attempt:
         marks: the fingerprints that it gave.
         ticks: the monotonic clock (ns).
         ranks: by branch and key, how many calls of models it has made.
+        inner: by branch, the sessions inside of its own that are open.
         undo_busy: set when the undo that is being done has ended; None if none is.
     """
 
@@ -124,6 +125,7 @@ class Attempt:
         self.halted: Halt | None = None
         self.closed = False
         self.waits = ""
+        self.inner: dict[str, Session] = {}
         self.lock = threading.RLock()
         self.undo_busy: threading.Event | None = None
         self.branches: dict[str, Branch] = {}

@@ -14,6 +14,7 @@ from rollcage.heart.intent import intent_of
 from rollcage.heart.matching import find_match
 from rollcage.heart.run import CHANGES, Event, Outcome, Step, spans_of
 from rollcage.heart.stage import Work
+from rollcage.heart.undo import take_back
 from rollcage.heart.walk import AT_REST, Look
 
 if TYPE_CHECKING:
@@ -71,8 +72,6 @@ def _commit(attempt: Attempt, call: Call, match: Match) -> Work | None:
         raise _unanswered(attempt, call, call.verdict)
     if attempt.on_divergence == "undo" and any(step.acts for step in match.ahead):
         hold(call, match)
-        from rollcage.heart.undo import take_back  # which performs calls itself
-
         return take_back(attempt, match.ahead, why="divergence", is_async=call.is_async)
     _start(attempt, call, match)
     return None

@@ -56,6 +56,12 @@ class BranchHandle:
         assert self.branch.opening is not None
         return self.branch.opening.name
 
+    @property
+    def was_undone(self) -> bool:
+        """Whether what an earlier attempt did in it was taken back."""
+        run = self.place.attempt.run
+        return self.branch.name in run.rolled or self.branch.name in run.epochs
+
     def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Call a tool in this branch; see `Session.call`."""
         with at(self.place):
@@ -111,7 +117,9 @@ def open_branch(
                 )
         arguments = {"after": last_worlds(before), "input": given, "name": name}
         key = key_digest(kind, name, "", jcs(arguments)).hex()
-        inner = open_block(attempt, place, kind, name, before, arguments, key)
+        described = [] if session is None else session.gate.describe()
+        marks = {"gate": described} if described else None
+        inner = open_block(attempt, place, kind, name, before, arguments, key, marks)
     here = Place(
         attempt, session or place.session, inner.name, around=place.around, agent=place.agent
     )

@@ -17,6 +17,7 @@ from rollcage.heart.walk import Branch
 
 if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
+    from rollcage.heart.run import Event
 
 __all__ = ["ended", "join", "last_worlds", "leave_block", "open_block"]
 
@@ -29,8 +30,12 @@ def open_block(
     after: Iterable[Branch],
     arguments: Any,
     key: str,
+    marks: Event | None = None,
 ) -> Branch:
-    """Open a branch: a step of the branch around it, found there or new."""
+    """Open a branch: a step of the branch around it, found there or new.
+
+    `marks`: further fields of its line.
+    """
     if place.around is not None and not place.around.is_on_record:
         put_on_record(attempt, place.around)
     outer = attempt.branch(place.branch)
@@ -48,6 +53,7 @@ def open_block(
             attempt, name, "branch", key, arguments, outer, turn, slot, place, look.start
         )
         event["kind"] = kind
+        event.update(marks or ())
         if beyond := steps_beyond(attempt, outer, name, turn, place.slot):
             event["beyond"] = spans_of(each.n for each in beyond)
         if before:

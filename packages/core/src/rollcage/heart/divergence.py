@@ -13,6 +13,7 @@ from rollcage.errors import Diverged, Halt
 from rollcage.heart.call import Call, Match
 from rollcage.heart.run import CHANGES, Level, Step, spans_of
 from rollcage.heart.store import store_option
+from rollcage.heart.undo import take_back
 from rollcage.heart.walk import FOLDS, REOPENS, Branch, Look, Turn
 
 if TYPE_CHECKING:
@@ -183,8 +184,6 @@ def go_otherwise(attempt: Attempt, block: Branch, *, is_async: bool) -> Flow:
         if ahead and attempt.on_divergence == "warn":
             attempt.note({"event": "left", "left": spans_of(each.n for each in ahead)})
     if ahead and attempt.on_divergence == "undo":
-        from rollcage.heart.undo import take_back  # which performs calls itself
-
         yield from take_back(attempt, ahead, why="divergence", is_async=is_async)
     raise attempt.halt(Diverged(f"{what}: the next attempt makes it anew", ()))
 

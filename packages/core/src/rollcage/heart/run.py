@@ -44,6 +44,14 @@ CHANGES: Final = frozenset({"write", "scope", "branch"})
 
 _FIELDS: Final = 13  # of the line of a step that has nothing else
 _UNDO: Final = ("args", "before", "plan", "reversible", "version")
+_KNOWN: Final = frozenset({
+    "acted", "after", "again", "agent", "answered", "args", "before", "beyond", "branch", "by",
+    "call_id", "declared", "duration", "during", "effect", "epoch", "event", "fingerprint",
+    "framework", "from", "hash", "key", "kind", "left", "name", "once", "outcome", "plan", "pos",
+    "rank", "replayed", "restarted", "retries", "reversible", "slot", "start", "step", "time",
+    "turn", "unasked", "verdict", "version", "waits",
+})  # fmt: skip
+"""Fields of a step's lines that the heart itself writes; all others are marks of stages."""
 
 ENDS: Final = ("ended", "held", "gone", "pruned")
 """The kinds of lines that say how the last attempt ended: the later ones repeat it, so that the
@@ -98,6 +106,8 @@ class Step:
         answered: whether a person has answered the call in the place of its tool.
         compensates: whether it is a part of an undo: a compensating call, or what that calls.
         agent: the name of the agent that made it, if a framework provides it.
+        time: when it began (Unix, µs).
+        marks: the fields that stages have put on its lines; None if there are none.
         undo: what its undo needs, as far as it is recorded: `args`, `version`, the states `before`
             and `after` it, the `plan` that takes it back; `told`: somebody, or a probe, said that
             it happened.
@@ -106,8 +116,9 @@ class Step:
     __slots__ = (
         "accepted", "after", "agent", "answered", "back", "beyond", "borrowed", "branch", "claimed",
         "compensates", "declared", "effect", "epoch", "fingerprint", "given", "gone", "happened",
-        "key", "loose", "n", "name", "once", "outcome", "pos", "rank", "replacement", "retries",
-        "rolled", "slot", "start", "status", "taken", "turn", "unclear", "undo", "until", "version",
+        "key", "loose", "marks", "n", "name", "once", "outcome", "pos", "rank", "replacement",
+        "retries", "rolled", "slot", "start", "status", "taken", "time", "turn", "unclear", "undo",
+        "until", "version",
     )  # fmt: skip
 
     def __init__(self, event: Event) -> None:
@@ -123,6 +134,8 @@ class Step:
         self.slot: int = event["slot"]
         self.fingerprint = bytes.fromhex(event["fingerprint"])
         self.declared = self.answered = False
+        self.time: int = event["time"]
+        self.marks: Event | None = None
         self.after: Sequence[int] = ()
         self.beyond: Sequence[list[int]] = ()
         self.rank = self.epoch = self.retries = 0
@@ -150,10 +163,17 @@ class Step:
         self.once, self.version = get("once"), intern(get("version", ""))
         if "agent" in event:
             self.agent = intern(event["agent"])
+        self.mark(event)
         if "waits" in event:
             self.status = "waiting"
         if "before" in event or "plan" in event or "reversible" in event:
             self.undo = {name: event[name] for name in _UNDO if name in event}
+
+    def mark(self, event: Event) -> None:
+        """Keep the fields of one of its lines that the heart itself does not know."""
+        marks = event.keys() - _KNOWN
+        if marks:
+            self.marks = {**(self.marks or {}), **{name: event[name] for name in marks}}
 
     @property
     def inner(self) -> str:
@@ -492,6 +512,8 @@ class Run:
         step = self.steps[event["step"]]
         if outcome is None and event["outcome"] is not None:
             outcome = Outcome.of(event["outcome"])
+        if event["event"] == "outcome":
+            step.mark(event)
         for n in event.get("unasked", ()):
             self.steps[n].loose = True
         if "plan" in event or "after" in event:

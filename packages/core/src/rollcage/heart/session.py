@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from rollcage.heart.outcome import Read
     from rollcage.heart.source import RunSource
     from rollcage.heart.stages.offline import Report
+    from rollcage.heart.walk import Branch
     from rollcage.values.hiding import Seal
 
 __all__ = ["Fork", "Replay", "Session"]
@@ -265,28 +266,39 @@ class Session:
         self._block = open_branch(around, self.name, kind="session", given=given, session=self)
         handle = self._block.__enter__()
         self._attempt, self._home, self.run_id = attempt, handle.place, attempt.run.id
-        self._join_gate(attempt)
+        try:
+            self._join_gate(attempt, handle.branch)
+        except BaseException as error:
+            self._leave_gate(attempt, error)
+            self._block.__exit__(type(error), error, error.__traceback__)
+            raise
         return True
 
-    def _join_gate(self, attempt: Attempt) -> None:
+    def _join_gate(self, attempt: Attempt, branch: Branch) -> None:
         """Have the stages of an inner session's own gate take part in the attempt."""
+        step = branch.opening
+        assert step is not None
         with attempt.lock:
+            attempt.inner[branch.name] = self
             for stage in self.gate.stages:
                 for kind, fold in stage.folds.items():
                     attempt.run.folds.setdefault(kind, []).append(fold)
-            described = self.gate.describe()
-            if described and attempt.halted is None and self._home is not None:
-                attempt.write({"event": "gate", "branch": self._home.branch, "gate": described})
+            described = self.gate.describe()  # its line has it, unless it was another one's
+            if described != (step.marks or {}).get("gate", []) and attempt.halted is None:
+                attempt.note({"event": "gate", "step": step.n, "gate": described})
             for opened in Hooks(self.gate.stages).opened:
                 opened(self)
 
     def _leave_gate(self, attempt: Attempt, error: BaseException | None) -> None:
         with attempt.lock:
+            attempt.inner = {n: each for n, each in attempt.inner.items() if each is not self}
             for closed in Hooks(self.gate.stages).closed:
                 closed(self, error)
             for stage in self.gate.stages:
                 for kind, fold in stage.folds.items():
-                    attempt.run.folds[kind].remove(fold)
+                    known = attempt.run.folds.get(kind, [])
+                    if fold in known:
+                        known.remove(fold)
 
     def _entered(self, opened: Opened, *, is_async: bool = False) -> None:
         """Begin the attempt at the run that was opened."""
@@ -465,7 +477,7 @@ class Session:
             return
         if error is None:
             raise halted
-        if isinstance(error, Exception) and not isinstance(error, Halt):
+        if isinstance(error, Exception):
             raise halted from error
 
     def _closing(self, attempt: Attempt, error: BaseException | None) -> None:
@@ -655,6 +667,11 @@ class Session:
         if contract.framework or instead is not None:
             call.adapt(arguments, instead)
         return await adrive(perform(call.attempt, call))
+
+    @staticmethod
+    def perform(call: Call) -> Flow:
+        """Return the flow of a call: for an undo, which makes calls in a flow of its own."""
+        return perform(call.attempt, call)
 
     def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Call a sync tool with these arguments."""

@@ -32,7 +32,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol, cast, runtime_checkable
 from urllib.parse import unquote
@@ -41,7 +41,7 @@ from rollcage.errors import RollcageError, StoreInvalid
 from rollcage.heart.ends import Ends
 from rollcage.heart.folder import Folder
 
-__all__ = ["GROUP", "Ends", "Log", "Store", "open_store", "store_option"]
+__all__ = ["GROUP", "Ends", "Log", "Store", "drop", "every_key", "open_store", "store_option"]
 
 GROUP: Final = "rollcage.logs"
 """The entry points by which packages bring stores: a URL's scheme, and what opens such a URL."""
@@ -228,6 +228,28 @@ class Store(Protocol):
     def bell(self) -> int:
         """Return another number than before any swap of kind `orders`, by whichever process."""
         ...
+
+
+def drop(store: Store, kind: str, key: str) -> bool:
+    """Remove a value, whatever it is; return whether there was one.
+
+    Raises:
+        StoreError: it can't be removed.
+    """
+    while True:
+        seen = store.get(kind, key)
+        if seen is None:
+            return False
+        if store.swap(kind, key, seen, None):
+            return True
+
+
+def every_key(store: Store, kind: str) -> Iterator[str]:
+    """Give all keys of a kind that have a value, in order of their code points."""
+    after = ""
+    while keys := store.keys(kind, after):
+        yield from keys
+        after = keys[-1]
 
 
 def open_store(where: str | os.PathLike[str] | Store) -> Store:

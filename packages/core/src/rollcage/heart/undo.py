@@ -36,7 +36,6 @@ from rollcage.errors import (
     UndoIncomplete,
 )
 from rollcage.heart.call import Call, Place
-from rollcage.heart.flow import perform
 from rollcage.heart.outcome import given, success
 from rollcage.heart.plan import consult, fetched, plain, plan_of, revived
 from rollcage.heart.store import store_option
@@ -70,6 +69,7 @@ if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
     from rollcage.heart.driver import Flow
     from rollcage.heart.run import Event, Run, Step
+    from rollcage.heart.session import Session
     from rollcage.heart.store import Store
     from rollcage.undo.report import UndoStatus
 
@@ -415,10 +415,11 @@ class _Undo:
     def _denied(self, tasks: list[Task[Effect]]) -> list[UndoneStep]:
         """The steps whose compensating calls a rule denies."""
         refused: list[UndoneStep] = []
-        session = self.attempt.session
-        for task in tasks if session.gate.decides else ():
+        is_gated = self.attempt.session.gate.decides or self.attempt.inner
+        for task in tasks if is_gated else ():
             for tool, values in task.calls if task.state == "reversible" else ():
-                verdict = session.gate.decide(self._call(task, tool, values))
+                call = self._call(task, tool, values)
+                verdict = call.session.gate.decide(call)
                 if verdict is not None and verdict.decision == "deny":
                     message = f"a rule denies {tool.contract.name}: {verdict.reason}"
                     refused.append(task.ended("failed", message))
@@ -468,7 +469,7 @@ class _Undo:
         for tool, values in task.calls:
             call = self._call(task, tool, values)
             try:
-                yield from perform(self.attempt, call)
+                yield from call.session.perform(call)
             except (Halt, SessionHalted):
                 raise
             except Exception as error:  # noqa: BLE001 - told in the report
@@ -527,10 +528,18 @@ class _Undo:
         name = _branch_of(self.record, task.entry.step)
         bound = tool.contract.bind(values, attempt.seal)
         assert tool.body is not None
-        place = Place(attempt, attempt.session, name)
+        place = Place(attempt, self._session_of(task.entry.step), name)
         call = Call(place, tool.contract, bound, tool.body, "tool", is_async=self.is_async)
         call.branch, call.turn = attempt.branch(name), Turn()  # a guard may look at them
         return call
+
+    def _session_of(self, n: int) -> Session:
+        """The session whose gate decides on the undo of a step: the innermost that is open."""
+        inner, run = self.attempt.inner, self.record
+        for level in run.lineage_of(run.steps[n]) if inner else ():
+            if level.branch in inner:
+                return inner[level.branch]
+        return self.attempt.session
 
     def _walk_again(self, task: Task[Effect]) -> None:
         """Have what was done of an undo of this step answer its calls, in this attempt too."""

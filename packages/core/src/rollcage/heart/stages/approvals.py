@@ -246,7 +246,13 @@ class Approvals(Stage):
     def _terms(self, session: Session) -> Terms:
         """Return the terms under which approvals count; those of sessions around hold as well."""
         policy = _policy(session)
-        terms: Terms | None = Terms(self._actor, policy, self.expires, self.approvers)
+        terms = Terms(self._actor, policy, self.expires, self.approvers)
+        for guard in session.gate.entries:
+            own_terms = getattr(guard, "approval_terms", None)
+            if own_terms is not None:
+                seconds, approvers = own_terms
+                expires = min(seconds, terms.expires)
+                terms = Terms(self._actor, policy, expires, approvers, terms)
         around: list[Session] = []
         inner: Session | None = session
         while inner is not None:
@@ -254,10 +260,9 @@ class Approvals(Stage):
             inner = inner.around
         for each in reversed(around):
             own = each.approver if isinstance(each.approver, Approvals) else self
-            expires = min(own.expires, terms.expires if terms is not None else own.expires)
+            expires = min(own.expires, terms.expires)
             actor = each.actor or self._actor
             terms = Terms(actor, policy, expires, own.approvers, terms)
-        assert terms is not None
         return terms
 
     # --- asking ----------------------------------------------------------------------------------
@@ -265,13 +270,13 @@ class Approvals(Stage):
     def _ask(self, call: Call, step: Step, verdict: Verdict) -> Work:
         """Ask somebody, and put the decision on record."""
         attempt = call.attempt
-        request = self._announce(call, step, verdict)
+        request, terms = self._announce(call, step, verdict), self._terms(call.session)
         queue = ApprovalQueue(attempt.store)
         with self._being_queued(request.id):
             if call.is_async:  # calls that were gathered with it are put on record, too
                 yield lambda: asyncio.sleep(0)
             yield from attempt.settle(is_async=call.is_async)
-            yield _outside(call, lambda: queue.ask(request, self.approvers))
+            yield _outside(call, lambda: queue.ask(request, terms))
         now = attempt.options.clock.wall() // 1000
         reply: object = untimely(request.at - SKEW, request.expires, now)
         if reply is None:

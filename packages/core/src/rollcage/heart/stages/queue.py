@@ -85,17 +85,26 @@ class ApprovalQueue:
         try:
             fields = orjson.loads(data)
             fields["verdict"] = Verdict(**fields["verdict"])
-            del fields["approvers"]
+            del fields["terms"]
             return ApprovalRequest(**fields)
         except (ValueError, KeyError, TypeError) as error:
             raise ApprovalCorrupt(approval, f"its request is malformed: {error}") from None
 
-    def ask(self, request: ApprovalRequest, approvers: frozenset[str] | None = None) -> None:
-        """Put a request into the queue, unless it is there."""
+    def ask(self, request: ApprovalRequest, terms: Terms | None = None) -> None:
+        """Put a request into the queue, unless it is there.
+
+        Args:
+            request: the request.
+            terms: those under which approvals count in its session, to tell somebody at once.
+        """
         names = (field.name for field in dataclasses.fields(request))
         fields = {name: getattr(request, name) for name in names}
         fields |= {"args": dict(request.args), "verdict": request.verdict.as_data()}
-        fields["approvers"] = None if approvers is None else sorted(approvers)
+        fields["terms"] = []
+        while terms is not None:
+            approvers = None if terms.approvers is None else sorted(terms.approvers)
+            fields["terms"].append([terms.requested_by, approvers])
+            terms = terms.around
         self.store.swap("requests", request.id, None, orjson.dumps(fields))
 
     def decide(self, approval: str, answer: Approval, *, now: int | None = None) -> None:
@@ -115,9 +124,10 @@ class ApprovalQueue:
         request, data = self.get(approval), self.store.get("requests", approval)
         if request is None or data is None:
             raise ApprovalInvalid(f"no request {approval} waits for a decision")
-        approvers = orjson.loads(data)["approvers"]
-        allowed = None if approvers is None else frozenset(approvers)
-        terms = Terms(request.requested_by, request.policy, approvers=allowed)
+        terms = Terms(request.requested_by, request.policy)
+        for requested_by, approvers in orjson.loads(data)["terms"]:
+            allowed = None if approvers is None else frozenset(approvers)
+            terms = Terms(requested_by, request.policy, approvers=allowed, around=terms)
         reply: Reply | None = untimely(request.at - SKEW, request.expires, now)
         reply = reply or judged(answer, request, terms)
         if isinstance(reply, Refusal):

@@ -1,0 +1,153 @@
+"""Sessions of both cores, for tests that hold for either; until the old core goes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+import rollcage
+from rollcage import heart
+from rollcage.step.clock import Clock
+from rollcage.store import JsonlStore
+from rollcage.trace import check_events
+
+__all__ = ["KINDS", "Core", "Heart", "Old"]
+
+
+class Core:
+    """What tests ask of a core.
+
+    Args:
+        folder: the folder of its store.
+    """
+
+    name = ""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = folder / "store"
+
+    def session(
+        self,
+        name: str,
+        policy: Any = None,
+        *,
+        rules: Any = (),
+        user_input: Any = None,
+        clock: Clock | None = None,
+        **how: Any,
+    ) -> Any:
+        """A session that is decided by these."""
+        raise NotImplementedError
+
+    def lines(self, run: str) -> list[dict[str, Any]]:
+        """The lines of a run."""
+        raise NotImplementedError
+
+    def reload(self, session: Any, policy: Any) -> Any:
+        """Load another policy into an open session."""
+        raise NotImplementedError
+
+    def spent(self, session: Any) -> Any:
+        """What a session has used."""
+        raise NotImplementedError
+
+    def bound(self, session: Any, tool: Callable[..., Any], first: str) -> Callable[[Any], Any]:
+        """A tool of one argument, for threads that know no session."""
+        raise NotImplementedError
+
+    def model(self, session: Any, contract: Any, arguments: Mapping[str, Any], **how: Any) -> Any:
+        """Ask a model."""
+        raise NotImplementedError
+
+
+class Old(Core):
+    """The core that `rollcage` exports."""
+
+    name = "old"
+
+    def session(
+        self,
+        name: str,
+        policy: Any = None,
+        *,
+        rules: Any = (),
+        user_input: Any = None,
+        clock: Clock | None = None,
+        **how: Any,
+    ) -> Any:
+        if clock is not None:
+            how["clock"] = clock
+        return rollcage.Session(
+            name, store=self.store, policy=policy, rules=rules, user_input=user_input, **how
+        )
+
+    def lines(self, run: str) -> list[dict[str, Any]]:
+        trace = JsonlStore(self.store).read(run)
+        return check_events(trace.data, trace.where)
+
+    def reload(self, session: Any, policy: Any) -> Any:
+        return session.load_policy(policy)
+
+    def spent(self, session: Any) -> Any:
+        return session.spent
+
+    def bound(self, session: Any, tool: Callable[..., Any], first: str) -> Callable[[Any], Any]:
+        return session.tool(tool)  # type: ignore[no-any-return] # it is a function
+
+    def model(self, session: Any, contract: Any, arguments: Mapping[str, Any], **how: Any) -> Any:
+        body = how.pop("body")
+        return session.run(contract, arguments, body, kind="model", **how)
+
+
+class Heart(Core):
+    """`rollcage.heart`."""
+
+    name = "heart"
+
+    def session(
+        self,
+        name: str,
+        policy: Any = None,
+        *,
+        rules: Any = (),
+        user_input: Any = None,
+        clock: Clock | None = None,
+        **how: Any,
+    ) -> Any:
+        from rollcage_policy import Policy, UserInput
+
+        if isinstance(policy, (str, os.PathLike)):
+            policy = Policy.load(Path(policy))
+        gate: list[Any] = [] if policy is None else [policy]
+        gate += rules
+        if user_input is not None:
+            gate.append(UserInput(*([user_input] if isinstance(user_input, str) else user_input)))
+        options = heart.Options() if clock is None else heart.Options(clock=clock)
+        return heart.Session(name, store=self.store, gate=gate, options=options, **how)
+
+    def lines(self, run: str) -> list[dict[str, Any]]:
+        return [orjson.loads(line) for line in heart.open_store(self.store).read(run)]
+
+    def reload(self, session: Any, policy: Any) -> Any:
+        from rollcage_policy import reload_policy
+
+        return reload_policy(session, policy)
+
+    def spent(self, session: Any) -> Any:
+        from rollcage_policy import spent
+
+        return spent(session)
+
+    def bound(self, session: Any, tool: Callable[..., Any], first: str) -> Callable[[Any], Any]:
+        return lambda value: session.call(tool, **{first: value})
+
+    def model(self, session: Any, contract: Any, arguments: Mapping[str, Any], **how: Any) -> Any:
+        ask = partial(session.run_call, contract, arguments, how.pop("body"), kind="model")
+        return ask(**how)
+
+
+KINDS = (Old, Heart)

@@ -1,0 +1,272 @@
+"""Labels of a run of the heart: recorded with each outcome, and known again by whoever resumes it.
+
+They belong to the run. The labels that a result carries stand in its line (`labels`), so a resumed
+run knows those of results that nobody asks for again; sessions inside of another one share them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from rollcage.errors import StoreError
+from rollcage.gate import FoundLabels, Labels
+from rollcage.gate.labels import NO_LABELS, FlowMode, LabelSource
+from rollcage.gate.leaves import leaves
+from rollcage.heart.matching import find_match
+from rollcage.heart.stage import Stage, Work
+
+if TYPE_CHECKING:
+    from rollcage import Contract
+    from rollcage.heart.attempt import Attempt
+    from rollcage.heart.call import Call, Match
+    from rollcage.heart.run import Event, Outcome, Step
+    from rollcage.heart.session import Session
+
+__all__ = ["Labelling", "RunLabels"]
+
+_BLOB: Final = b'"$rollcage":"blob"'
+_OURS: Final = b'"type":"rollcage.'
+_FOUND: Final = "labels of the arguments"
+_INSIDE: Final = "labels from inside"
+
+
+class RunLabels:
+    """The labelled results of a run, as its log has them and as they come.
+
+    Args:
+        attempt: the attempt at the run.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self.labels = Labels()
+        self._noted: set[tuple[int, frozenset[str]]] = set()
+        self._large: list[tuple[str, Callable[[Any], None]]] = []  # to be read before they count
+        for step in attempt.run.steps.values():
+            if step.marks is not None and "labels" in step.marks and step.outcome is not None:
+                streamed = bool(step.marks.get("streamed"))
+                labels = frozenset(step.marks["labels"])
+                self.note(step.n, step.name, labels, step.outcome, streamed=streamed)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a large result has to be read from the store first."""
+        return bool(self._large)
+
+    def everywhere(self) -> None:
+        """Have all later calls carry the labels of whatever was and will be labelled."""
+        self.labels.carry_everywhere()
+
+    def note(
+        self,
+        n: int,
+        name: str,
+        labels: frozenset[str],
+        outcome: bytes,
+        *,
+        found: FoundLabels = NO_LABELS,
+        streamed: bool = False,
+    ) -> None:
+        """Index the result, or the error, of a step."""
+        if (n, labels) in self._noted:
+            return
+        self._noted.add((n, labels))
+        earlier = {each.label: each.source for each in reversed(found.origins)}
+        inherited = next((earlier[each] for each in sorted(labels) if each in earlier), None)
+        source = LabelSource(n, name, inherited and (inherited.earlier or inherited))
+
+        def learn(value: Any) -> None:
+            see = functools.partial(leaves, value, streamed=streamed, encoded=True)
+            self.labels.learn(labels, source, see, n, 0)
+
+        recorded = orjson.loads(outcome)
+        if recorded["status"] != "ok":
+            if _OURS in outcome:
+                return  # the text of that is not the tool's own
+            error = recorded["error"]
+            learn([error.get("message"), error.get("args")])
+        elif _BLOB in outcome and recorded["value"].get("$rollcage") == "blob":
+            self._large.append((recorded["value"]["sha256"], learn))
+        else:
+            learn(recorded["value"])
+
+    def read(self, *, is_async: bool) -> Work:
+        """Read the large results that have labels."""
+        store = self._attempt.store
+        while self._large:
+            digest, learn = self._large[0]
+            get = functools.partial(store.get, "blobs", digest)
+            try:
+                data = yield functools.partial(asyncio.to_thread, get) if is_async else get
+            except StoreError:
+                data = None
+            with self._attempt.lock:
+                if self._large and self._large[0][0] == digest:
+                    del self._large[0]
+                    learn(_Unseen() if data is None else orjson.loads(data))
+
+
+class _Unseen:
+    """A value that can't be looked into: everything later carries its labels."""
+
+    __slots__ = ()
+
+
+_of_attempts: Final[weakref.WeakKeyDictionary[Attempt, RunLabels]] = weakref.WeakKeyDictionary()
+
+
+class Labelling(Stage):
+    """Has labels follow the values of results into later calls, and rules see them.
+
+    A contract declares the labels of its results (`tool(labels=["untrusted"])`). A policy brings
+    this stage along; a session whose gate has rules only gets it by `stages=[Labelling()]`.
+
+    Args:
+        flow: `value`: labels follow the values of a result; `run`: all later calls carry them.
+        declared: the labels of results, by globs over the names of tools and models, besides those
+            of their contracts.
+    """
+
+    def __init__(
+        self, flow: FlowMode = "value", declared: Mapping[str, Iterable[str]] | None = None
+    ) -> None:
+        self._flow = flow
+        self._declared = {glob: tuple(labels) for glob, labels in (declared or {}).items()}
+        self._of_name: dict[str, frozenset[str]] = {}
+        self._run: RunLabels | None = None
+
+    def opened(self, session: Session) -> None:
+        """Learn what is labelled on record."""
+        attempt = session.attempt
+        self._run = _of_attempts.get(attempt)
+        if self._run is None:
+            self._run = _of_attempts[attempt] = RunLabels(attempt)
+        if self._flow == "run":
+            self._run.everywhere()
+
+    def prepare(self, call: Call, match: Match) -> Work | None:  # noqa: ARG002 - of a hit as well
+        """Read large results that have labels, before any call is decided on for good."""
+        run = self._run
+        return run.read(is_async=call.is_async) if run is not None and run.pending else None
+
+    def shows(self, call: Call) -> Mapping[str, Any] | None:
+        """Return the labels of a call's arguments."""
+        found = self.found(call)
+        return {"labels": found.labels} if found.labels else None
+
+    def marks(self, call: Call) -> Event | None:
+        """Return the labels of a result that somebody else gave; a stream's hold from now on."""
+        if call.supplied is None:
+            if call.contract.streams and self._run is not None:
+                carried = self._carried(call)
+                if carried:
+                    self._run.labels.begin(call.event["step"], call.contract.name, carried)
+            return None
+        return self._written(call, call.supplied)
+
+    def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> Event | None:
+        """Return the labels that a result carries, for its line."""
+        if call is None or self._run is None:
+            return None
+        if step is None:
+            return self._written(call, outcome)
+        known = frozenset((step.marks or {}).get("labels", ()))
+        carried = known | self._declared_of(call)  # it may have been recorded without a policy
+        if carried:
+            _pass_on(call, carried)
+            if carried != known:
+                streamed = call.contract.streams
+                self._run.note(step.n, step.name, carried, outcome.data, streamed=streamed)
+        return None
+
+    def found(self, call: Call) -> FoundLabels:
+        """Return the labels of a call's arguments, as they are in this round."""
+        run = self._run
+        if run is None:
+            return NO_LABELS
+        found = run.labels.of(call.values)
+        if found.labels and call.slot >= 0:
+            found = _before(call, found)
+        call.keep(_FOUND, found)
+        return found
+
+    def labels_of(self, contract: Contract) -> frozenset[str]:
+        """Return the labels that it declares of the results of a tool or model."""
+        found = self._of_name.get(contract.name)
+        if found is None:
+            found = self._of_name[contract.name] = frozenset(
+                label
+                for glob, labels in self._declared.items()
+                if fnmatchcase(contract.name, glob)
+                for label in labels
+            )
+        return found
+
+    def _carried(self, call: Call) -> frozenset[str]:
+        """The labels of a result: declared, of its arguments, of the calls in its body.
+
+        A model's answer carries none of its arguments' labels: these are the whole conversation, so
+        it would carry every label.
+        """
+        carried, kept = self._declared_of(call), call.kept
+        if kept is not None:
+            found = kept.get(_FOUND)
+            if found is not None and call.kind != "model":
+                carried |= found.labels
+            carried |= kept.get(_INSIDE, frozenset())
+        return carried
+
+    @staticmethod
+    def _declared_of(call: Call) -> frozenset[str]:
+        """The labels that its contract, and the policies of its sessions, declare of its result."""
+        carried = frozenset(call.contract.labels)
+        for each in call.session.stages:
+            if isinstance(each, Labelling):
+                carried |= each.labels_of(call.contract)
+        return carried
+
+    def _written(self, call: Call, outcome: Outcome) -> Event | None:
+        run = self._run
+        if run is None:
+            return None
+        carried, n, streamed = self._carried(call), call.event["step"], call.contract.streams
+        if not carried:
+            return None
+        _pass_on(call, carried)
+        if not (streamed and outcome.status != "ok"):  # a broken stream's labels stay with all
+            found = (call.kept or {}).get(_FOUND, NO_LABELS)
+            run.note(
+                n, call.contract.name, carried, outcome.data, found=found, streamed=streamed
+            )  # fmt: skip
+        return {"labels": sorted(carried), **({"streamed": True} if streamed else {})}
+
+
+def _pass_on(call: Call, carried: frozenset[str]) -> None:
+    """Have the result of the call around one carry its labels, too."""
+    around = call.place.around
+    if around is not None:
+        around.keep(_INSIDE, (around.kept or {}).get(_INSIDE, frozenset()) | carried)
+
+
+def _before(call: Call, found: FoundLabels) -> FoundLabels:
+    """The labels that a replayed call had when it was recorded: of what came before it."""
+    match = find_match(call.attempt, call)
+    if match.kind != "hit" or match.step is None:
+        return found
+    origins = tuple(each for each in found.origins if each.source.number < match.step.n)
+    if len(origins) == len(found.origins):
+        return found
+    labels = frozenset(each.label for each in origins)
+    arguments = {
+        name: kept
+        for name in found.arguments
+        if (kept := frozenset(each.label for each in origins if each.argument in ("", name)))
+    }
+    return dataclasses.replace(found, labels=labels, origins=origins, arguments=arguments)

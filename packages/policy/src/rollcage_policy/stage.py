@@ -1,0 +1,334 @@
+"""A policy in a session of the heart: what it decides, counts and labels there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rollcage.errors import PolicyInvalid, SessionError
+from rollcage.gate import ALLOWED, Spent, StepView, Verdict, user_input_here
+from rollcage.gate.verdict import stronger
+from rollcage.heart.beginning import refuse
+from rollcage.heart.gate import RunSoFar
+from rollcage.heart.stage import Stage, Work
+from rollcage.values.codec import encode
+
+from rollcage_policy.labelling import Labelling
+from rollcage_policy.policy import Policy
+from rollcage_policy.tally import Made, Tally
+
+if TYPE_CHECKING:
+    from rollcage.heart.call import Call, Match
+    from rollcage.heart.run import Event, Outcome, Step
+    from rollcage.heart.session import Session
+
+__all__ = ["MeteredStage", "PolicyStage", "UserInput", "reload_policy", "spent"]
+
+_SHADOW: Final = "verdict in shadow mode"
+_MARK: Final = "fingerprint that was counted"
+
+
+class UserInput(Stage):
+    """What the user said, for conditions with `named(…)`; it stands in `gate=` beside a policy.
+
+    Args:
+        texts: one text or several, in the user's own words.
+    """
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = texts
+
+    def describes(self) -> Event:
+        """Return the texts, for the record."""
+        return {"user_input": encode(list(self.texts), str)}
+
+
+class PolicyStage(Labelling):
+    """Decides on the calls of one session by a policy.
+
+    Attributes:
+        policy: the policy that it decides by now.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__("value" if policy.flow == "off" else policy.flow, policy.labels)
+        self.policy = policy
+        self._session: Session | None = None
+        self._refuses: Verdict | None = None  # all calls: there is no policy that can be used
+        self._said: tuple[str, ...] | None = None
+        self.tally: Tally | None = None
+
+    # --- what the gate asks ----------------------------------------------------------------------
+
+    @property
+    def enforces(self) -> bool:
+        """Whether it blocks anything."""
+        return self.policy.mode != "shadow" or self._refuses is not None
+
+    @property
+    def strict(self) -> bool:
+        """Whether arguments that would have to be coerced are refused."""
+        return self.policy.strict and self.policy.mode == "enforce"
+
+    @property
+    def digest(self) -> str:
+        """The identity of the policy, to which approvals are bound."""
+        return self.policy.digest
+
+    @property
+    def approval_terms(self) -> tuple[float, frozenset[str] | None]:
+        """How many seconds an approval counts, and who may approve."""
+        return self.policy.approval_terms
+
+    def describes(self) -> Event:
+        """Return which policy decides, for the record."""
+        return {"policy": _about(self.policy)}
+
+    def opened(self, session: Session) -> None:
+        """Learn what is on record: which labels, and what was used of the limits."""
+        self._session = session
+        if self.policy.flow != "off":
+            super().opened(session)
+        said = [each.texts for each in session.gate.own if isinstance(each, UserInput)]
+        said += [each.texts for each in session.stages if isinstance(each, UserInput)][:1]
+        self._said = said[0] if said else None
+
+    def decide(self, call: Call) -> Verdict | None:
+        """Return the policy's verdict on a call; None if it may run."""
+        if self._refuses is not None:
+            return self._refuses
+        verdict = self._verdict(call)
+        if self.policy.mode == "shadow":
+            if verdict.decision != "allow" or (call.kept and _SHADOW in call.kept):
+                call.keep(_SHADOW, verdict)
+            return None
+        if verdict.decision == "allow":
+            return None
+        return self.found(call).explain(verdict)
+
+    def _verdict(self, call: Call) -> Verdict:
+        policy = self.policy
+        try:
+            verdict = policy.foregone(call.contract, call.kind, call.place.agent)
+            if verdict is not None:
+                return verdict
+            token = None if self._said is None else user_input_here.set(self._said)
+            try:
+                return policy.decide(self._view(call))
+            finally:
+                if token is not None:
+                    user_input_here.reset(token)
+        except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
+            return Verdict("deny", f"the policy failed: {type(error).__name__}", "policy_error")
+
+    def _view(self, call: Call) -> StepView:
+        assert self._session is not None
+        tally = self.tally
+        return StepView(
+            kind=call.kind, contract=call.contract, args=call.values, agent=call.place.agent,
+            branch=call.place.branch, calls=call.before, data=call.arguments, key=call.key,
+            run=RunSoFar(self._session, call.before) if tally is None else
+                _RunSpent(self._session, call.before, tally),
+            labels=self.found(call).labels,
+        )  # fmt: skip
+
+    def reload(self, session: Session, policy: Policy | str | os.PathLike[str]) -> Policy:
+        """Decide by another policy from now on; see `reload_policy`."""
+        attempt = session.attempt
+        try:
+            loaded = policy if isinstance(policy, Policy) else Policy.load(Path(policy))
+            field = self.policy.differs(loaded)
+            if field:
+                raise SessionError(
+                    f"the new policy has other {field}, and a session keeps those that it began "
+                    f"with. Load a policy with the same {field}, or open another session"
+                )
+        except (PolicyInvalid, SessionError, OSError) as error:
+            name = type(error).__name__
+            remedy = "Every call is denied until a policy is loaded that can be used."
+            reason = f"the policy can't be used: {name}"
+            with attempt.lock:
+                self._refuses = Verdict("deny", reason, "policy_invalid", "policy", remedy)
+                attempt.note({"event": "policy", "error": name})
+            raise
+        with attempt.lock:
+            self.policy, self._refuses = loaded, None
+            attempt.note({"event": "policy", "policy": _about(loaded)})
+        return loaded
+
+    def marks(self, call: Call) -> Event | None:
+        """Return what the policy would have decided, if it is in shadow mode."""
+        marks = super().marks(call)
+        shadow: Verdict | None = (call.kept or {}).get(_SHADOW)
+        if shadow is None or shadow.decision == "allow":
+            return marks
+        line: Event | None = getattr(call, "event", None)
+        said: Mapping[str, Any] = (line or {}).get("verdict") or ALLOWED.as_data()
+        return {**(marks or {}), "verdict": {**said, "shadow": shadow.as_data()}}
+
+
+class MeteredStage(PolicyStage):
+    """A policy that limits or prices calls, or looks at what they have used."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
+        self.folds = {"outcome": self._never}
+
+    def opened(self, session: Session) -> None:
+        """Learn what was used of the limits so far."""
+        super().opened(session)
+        attempt, clock = session.attempt, session.options.clock
+        self.tally = tally = Tally(self.policy.limits, self.policy.prices, clock.monotonic)
+        home = session.place_here().branch if session.around is not None else ""
+        if not attempt.run.steps:
+            return
+        wall = clock.wall() // 1000
+        for step in attempt.run.steps.values():
+            if _counts(step) and not step.borrowed and (not home or attempt.run.within(step, home)):
+                tally.recorded(step, wall)
+        tally.caught_up()
+
+    def prepare(self, call: Call, match: Match) -> Work | None:
+        """Refuse a call that a limit has no room for, or have somebody be asked."""
+        tally = self.tally
+        assert tally is not None
+        if not call.attempt.run.is_undoing(call.place.branch):
+            mark = "" if match.step is None else match.step.fingerprint.hex()
+            verdict = tally.verdict(_made(call), mark, runs=match.kind != "hit")
+            if verdict is not None:
+                self._say(call, match, verdict)
+        return super().prepare(call, match)
+
+    def _say(self, call: Call, match: Match, verdict: Verdict) -> None:
+        if self.policy.mode == "shadow":
+            shadow: Verdict | None = (call.kept or {}).get(_SHADOW)
+            call.keep(_SHADOW, verdict if shadow is None else stronger(shadow, verdict))
+        elif verdict.decision == "deny":
+            if call.attempt.live or match.kind != "hit":  # offline, what is recorded counts
+                raise refuse(call.attempt, call, verdict)
+        elif match.kind != "hit" and call.verdict is None:
+            call.verdict = verdict
+
+    def marks(self, call: Call) -> Event | None:
+        """Count a call that begins."""
+        if call.supplied is None and not call.attempt.run.is_undoing(call.place.branch):
+            assert self.tally is not None
+            mark = call.event["fingerprint"]
+            call.keep(_MARK, mark)
+            self.tally.begins(call, _made(call), mark)
+        return super().marks(call)
+
+    def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> Event | None:
+        """Count what a call has used."""
+        tally = self.tally
+        assert tally is not None
+        if step is not None:
+            if _counts(step):
+                made = _recorded(step) if call is None else _made(call)
+                mark = step.fingerprint.hex()
+                tally.given(made, mark, outcome.status, outcome.data, charge=step.borrowed)
+        elif call is not None and call.kept is not None and _MARK in call.kept:
+            mark = call.kept[_MARK]
+            tally.ended(call, _made(call), mark, outcome.status, outcome.data)
+        return super().settled(call, outcome, step)
+
+    def dropped(self, call: Call) -> Work | None:
+        """Give back what a call took that did not begin after all."""
+        mark = (call.kept or {}).pop(_MARK, None)
+        if mark is not None:
+            assert self.tally is not None
+            with call.attempt.lock:
+                self.tally.never(call, _made(call), mark)
+        return None
+
+    def _never(self, line: Event) -> None:
+        """Give back what a step took of which somebody found out that it did not happen."""
+        if line["outcome"] is None and self.tally is not None and self._session is not None:
+            step = self._session.attempt.run.steps[line["step"]]
+            self.tally.never(step, _recorded(step), step.fingerprint.hex())
+
+
+class _RunSpent(RunSoFar):
+    """The run so far, with what it has used by the policy's prices."""
+
+    __slots__ = ("_tally",)
+
+    def __init__(self, session: Session, calls: int, tally: Tally) -> None:
+        super().__init__(session, calls)
+        self._tally = tally
+
+    @property
+    def tokens(self) -> int:
+        """What the model calls of this attempt have used, recorded ones included."""
+        return self._tally.spent.tokens
+
+    @property
+    def cost(self) -> float:
+        """What the calls of this attempt have cost, recorded ones included."""
+        return self._tally.spent.cost
+
+
+# --- what sessions are asked ---------------------------------------------------------------------
+
+
+def spent(session: Session) -> Spent | None:
+    """Return what a session's attempt has used so far, replayed steps included.
+
+    None if its policy neither limits nor prices anything, or there is none.
+    """
+    for each in session.gate.own:
+        if isinstance(each, PolicyStage) and each.tally is not None:
+            return each.tally.spent
+    return None
+
+
+def reload_policy(session: Session, policy: Policy | str | os.PathLike[str]) -> Policy:
+    """Decide by another policy from now on; if it can't be used, every call is denied.
+
+    Args:
+        session: a session that was made with a policy in its gate; its first one is replaced.
+        policy: the policy, or its file.
+
+    Returns:
+        the policy by which the session decides now.
+
+    Raises:
+        PolicyInvalid: it can't be used.
+        SessionError: it has other limits, labels or prices: those hold for a whole session.
+    """
+    stage = next((each for each in session.gate.own if isinstance(each, PolicyStage)), None)
+    if stage is None:
+        raise SessionError(
+            "the session was made without a policy, so it can load none: give one in gate="
+        )
+    return stage.reload(session, policy)
+
+
+def _about(policy: Policy) -> Event:
+    return {"name": policy.name, "digest": policy.digest, "mode": policy.mode}
+
+
+def _made(call: Call) -> Made:
+    """A call, as limits see it: in a body it is of the branch that the body's call is of."""
+    place = call.place
+    while place.around is not None and place.branch == "#" + place.around.event["fingerprint"]:
+        place = place.around.place
+    return Made(call.kind, call.contract.name, call.place.agent, place.branch, call.key)
+
+
+def _recorded(step: Step) -> Made:
+    kind = "model" if step.effect == "model" else "tool"
+    return Made(kind, step.name, step.agent, step.branch, step.key)
+
+
+def _counts(step: Step) -> bool:
+    """Whether a recorded step is a call that has begun."""
+    return (
+        step.effect != "branch"
+        and step.status != "waiting"
+        and not step.answered
+        and not step.compensates
+        and not (step.once and step.once[0] != "mine")
+    )
