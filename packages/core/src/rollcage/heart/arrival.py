@@ -42,6 +42,8 @@ def _find_place(attempt: Attempt, call: Call) -> None:
     for where in call.hooks.where:
         place = where(call, place) or place
     call.place = place
+    if place.call_id:
+        attempt.asked[place.agent, place.call_id] += 1
     around = place.around
     if around is not None and not around.is_on_record:
         put_on_record(attempt, around)

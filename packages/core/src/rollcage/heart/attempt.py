@@ -92,6 +92,7 @@ class Attempt:
         waits: what it waits for outside of the run; see `Session.pause`.
         lock: held while anything of the run is looked at or changed.
         recorded: the number of the last step that was on record before it.
+        asked: by agent and a framework's id, the calls that it was asked for, or has seen.
         has_recording: whether steps are recorded that it may be answered by.
         is_fresh: whether it is live, writes, and nothing was recorded when it began.
         branches: by name, where it stands.
@@ -135,10 +136,12 @@ class Attempt:
         self.observers: list[Callable[..., Any]] = []
         self.is_at_once = log is None or log.log.is_at_once
         self.recorded = run.last
+        self.asked: Counter[tuple[str, str]] = Counter()
         self.has_recording = bool(run.steps)
         self.is_fresh = live and not dry and not self.has_recording
         self.replayed: list[list[int]] = []
         self.restarted: list[int] = []
+        self._named: dict[tuple[str, object], Turn] = {}
         self.marks: set[bytes] = set()
         self.ranks: Counter[tuple[str, str]] = Counter()
 
@@ -254,6 +257,11 @@ class Attempt:
             return turn, place.slot
         turn.slots += 1
         return turn, turn.slots - 1
+
+    def turn_named(self, branch: str, name: object) -> Turn:
+        """Return the turn that a framework calls so in a branch; it begins with its first call."""
+        with self.lock:
+            return self._named.setdefault((branch, name), Turn())
 
     def number(self, turn: Turn) -> int:
         """Return the number of a turn: of the recorded one that it goes on with, or a new one."""

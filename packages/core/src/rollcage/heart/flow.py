@@ -15,11 +15,12 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from rollcage.errors import Halt, NotReplayable, SessionError, StoreError
+from rollcage.errors import Halt, NotReplayable, SessionError, SessionHalted, StoreError
+from rollcage.gate.verdict import Verdict
 from rollcage.heart.arrival import release
 from rollcage.heart.beginning import begin, let_go
 from rollcage.heart.branches import ended
-from rollcage.heart.call import Call, Place, here, reset
+from rollcage.heart.call import Call, Place, here, refusal, reset
 from rollcage.heart.ending import end, failed, is_clean, is_lost, returned
 from rollcage.heart.outcome import failure, given, success
 from rollcage.heart.run import CHANGES, Step
@@ -78,6 +79,8 @@ def admit(attempt: Attempt, call: Call) -> Flow:
             call.kept = None  # what stages found out is too old
     except BaseException as error:
         _cut_off(attempt, call)
+        if call.place.call_id and isinstance(error, (Halt, SessionHalted)):
+            _put_halted(attempt, call, error)
         if not isinstance(error, GeneratorExit):
             for dropped in call.hooks.dropped:
                 yield from dropped(call) or ()
@@ -90,6 +93,20 @@ def _withdraw(attempt: Attempt, call: Call) -> None:
         n = call.event["step"]
         attempt.note({"event": "outcome", "step": n, "outcome": None})
         call.waiting, call.is_on_record = n, False
+
+
+def _put_halted(attempt: Attempt, call: Call, error: Halt | SessionHalted) -> None:
+    """Put on record that a halt kept a framework's call from being made.
+
+    Its framework may hold what halted it as the answer to the call, in a memory of its own.
+    """
+    with attempt.lock:
+        if call.waiting or call.is_on_record or attempt.log is None:
+            return
+        verdict = Verdict.deny(str(error), code=error.code)
+        event = refusal(call.contract, call.kind, call.arguments, verdict, call.place)
+        with contextlib.suppress(Halt, SessionError):
+            attempt.note({**event, "halted": True})
 
 
 def _cut_off(attempt: Attempt, call: Call) -> None:

@@ -1,17 +1,25 @@
-"""A framework's own memory: steps that are used up without a call, and asked for once more."""
+"""A framework's own memory: steps that are used up without a call, and asked for once more.
+
+A framework with a memory (a saved state, a checkpointer) goes on by itself where it was. The
+recorded steps that its history holds are *seen*: used up in the order of the log, as if they had
+been asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from rollcage.heart.run import CHANGES, Outcome, Step, spans_of
+from rollcage.errors import Halt
+from rollcage.heart.run import CHANGES, Outcome, Run, Step, spans_of
 from rollcage.heart.walk import Turn
 
 if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
 
-__all__ = ["restart", "see"]
+__all__ = ["Histories", "restart", "see", "see_histories"]
 
 
 def see(attempt: Attempt, step: Step) -> bool:
@@ -27,7 +35,8 @@ def see(attempt: Attempt, step: Step) -> bool:
             branch.fold()
         if step.pos != branch.pos or branch.left_at is not None:
             return False
-    assert step.outcome is not None
+    if step.outcome is None:
+        return False
     attempt.use(step, branch, Turn())
     attempt.stats.seen += 1
     outcome = Outcome(step.status, step.outcome)
@@ -54,3 +63,115 @@ def restart(attempt: Attempt, steps: Iterable[Step]) -> None:
                 new.running, new.left_at = old.running, old.left_at
                 new.opening, new.outer, new.was = old.opening, old.outer, old.was
                 new.ends, new.opened_in, new.beside = old.ends, old.opened_in, old.beside
+
+
+# --- histories of messages ---
+
+Histories = Mapping[str | None, Iterable[str]]
+"""By agent, the ids of the calls that its history shows as answered; None: of whichever agents."""
+
+
+def see_histories(attempt: Attempt, histories: Histories, branch: str) -> None:
+    """Use up the steps that histories of messages hold, and the model's answers before them.
+
+    Args:
+        attempt: the attempt that the framework runs in.
+        histories: see `Session.seen`.
+        branch: where the framework goes on: the steps of other bodies are left alone.
+
+    Raises:
+        Halt: a history shows a call as answered that has no outcome on record.
+    """
+    if not attempt.recorded:
+        return
+    with attempt.lock:
+        wanted: dict[str | None, Counter[str]] = {}
+        for agent, ids in histories.items():
+            shown, given = Counter(ids), _given(attempt, agent)
+            if any(count > given[call_id] for call_id, count in shown.items()):
+                wanted[agent] = shown
+        if wanted:
+            _check_answered(attempt, wanted)
+            _see(attempt, wanted, _body(attempt.run, branch))
+
+
+def _see(attempt: Attempt, wanted: dict[str | None, Counter[str]], body: str) -> None:
+    answers: list[Step] = []  # of models, which a seen step may come after
+    for step in _left(attempt.run, body):
+        agent = step.agent if step.agent in wanted else None
+        if agent not in wanted:
+            continue
+        if step.effect == "model":
+            answers.append(step)
+        elif step.call_id:
+            shown = wanted[agent]
+            if shown[step.call_id] > _given(attempt, agent)[step.call_id]:
+                if step.status not in ("ok", "error"):
+                    return
+                along = [e for e in answers if (e.branch, e.agent) == (step.branch, step.agent)]
+                if not all(map(functools.partial(see, attempt), (*along, step))):
+                    return  # it can't be taken as done, nor can what came after it
+                attempt.asked[step.agent, step.call_id] += 1
+                answers = [each for each in answers if each not in along]
+            elif step.call_id not in shown:  # a history has no holes
+                del wanted[agent]
+
+
+def _left(run: Run, body: str) -> list[Step]:
+    """The steps of a body that nobody has asked for, in the order of the log."""
+    found = [step for step in run.untaken.values() if not run.is_consumed(step)]
+    found += [
+        step
+        for steps in run.anywhere.values()
+        for step in steps
+        if step.effect == "model" and not step.taken
+    ]
+    of_body = {step.n: step for step in found if _body(run, step.branch) == body}
+    return [of_body[n] for n in sorted(of_body)]
+
+
+def _body(run: Run, branch: str) -> str:
+    """The innermost body of a tool that a branch is in, as a branch; empty if it is in none."""
+    while (owner := run.owner(branch)) is not None:
+        if owner.effect != "branch":
+            return branch
+        branch = owner.branch
+    return ""
+
+
+def _given(attempt: Attempt, agent: str | None) -> Counter[str]:
+    """By id, how many calls of an agent, or of all, this attempt was asked for, or has seen."""
+    found: Counter[str] = Counter()
+    for (of, call_id), count in attempt.asked.items():
+        if agent in (None, of):
+            found[call_id] += count
+    return found
+
+
+def _check_answered(attempt: Attempt, wanted: Mapping[str | None, Counter[str]]) -> None:
+    """Halt where a history shows a call as answered of which no outcome is on record.
+
+    A framework may have kept what halted the session as the answer to that call.
+    """
+    run = attempt.run
+    if not run.unanswered:
+        return
+    answered = Counter(
+        (step.agent, step.call_id)
+        for step in run.steps.values()
+        if step.call_id and step.status in ("ok", "error")
+    )
+    for (agent, call_id), n in run.unanswered.items():
+        shown = wanted.get(agent) or wanted.get(None)
+        call = agent, call_id
+        if shown is None or attempt.asked[call] or shown[call_id] <= answered[call]:
+            continue
+        if n and run.steps[n].status == "unknown":
+            raise attempt.halt(attempt.unknown(run.steps[n]))
+        raise attempt.halt(
+            Halt(
+                f"the framework's history shows call {call_id} as answered, but it never ran: run "
+                f"{run.id} was halted there. Resume from a state that was saved earlier, or remove "
+                f"that call and its answer from the history"
+            )
+        )

@@ -108,17 +108,18 @@ class Step:
         agent: the name of the agent that made it, if a framework provides it.
         time: when it began (Unix, µs).
         marks: the fields that stages have put on its lines; None if there are none.
+        call_id: a framework's id of the call.
         undo: what its undo needs, as far as it is recorded: `args`, `version`, the states `before`
             and `after` it, the `plan` that takes it back; `told`: somebody, or a probe, said that
             it happened.
     """
 
     __slots__ = (
-        "accepted", "after", "agent", "answered", "back", "beyond", "borrowed", "branch", "claimed",
-        "compensates", "declared", "effect", "epoch", "fingerprint", "given", "gone", "happened",
-        "key", "loose", "marks", "n", "name", "once", "outcome", "pos", "rank", "replacement",
-        "retries", "rolled", "slot", "start", "status", "taken", "time", "turn", "unclear", "undo",
-        "until", "version",
+        "accepted", "after", "agent", "answered", "back", "beyond", "borrowed", "branch",
+        "call_id", "claimed", "compensates", "declared", "effect", "epoch", "fingerprint", "given",
+        "gone", "happened", "key", "loose", "marks", "n", "name", "once", "outcome", "pos", "rank",
+        "replacement", "retries", "rolled", "slot", "start", "status", "taken", "time", "turn",
+        "unclear", "undo", "until", "version",
     )  # fmt: skip
 
     def __init__(self, event: Event) -> None:
@@ -141,7 +142,7 @@ class Step:
         self.rank = self.epoch = self.retries = 0
         self.once: list[Any] | None = None
         self.undo: Event | None = None
-        self.agent = self.version = ""
+        self.agent = self.call_id = self.version = ""
         self.status = "unknown"
         if len(event) > _FIELDS:
             self._rare(event)
@@ -163,6 +164,7 @@ class Step:
         self.once, self.version = get("once"), intern(get("version", ""))
         if "agent" in event:
             self.agent = intern(event["agent"])
+        self.call_id = get("call_id", "")
         self.mark(event)
         if "waits" in event:
             self.status = "waiting"
@@ -263,6 +265,8 @@ class Run:
         unclear: by key, the step that failed, and nobody knows how far it got; or that is known by
             now, and nobody was given it.
         spent: how often the compensating calls of a step returned and did not restore its state.
+        unanswered: by agent and a framework's id, the calls that have no outcome, for they were
+            halted: the number of the step, or 0.
     """
 
     def __init__(self, folds: dict[str, list[Fold]] | None = None) -> None:
@@ -280,6 +284,7 @@ class Run:
         self.unclear: dict[str, int] = {}
         self.spent: Counter[int] = Counter()
         self._left: set[int] = set()  # steps that were left behind, which their turn may ask for
+        self.unanswered: dict[tuple[str, str], int] = {}
         self.copied = ""
         self.shut: Event | None = None
         self.dry = self.continues = False
@@ -316,6 +321,10 @@ class Run:
                 event["outcome"] = orjson.loads(outcome.data)
             for fold in folds:
                 fold(event)
+
+    def _refuse(self, event: Event) -> None:
+        if "halted" in event and "call_id" in event:
+            self.unanswered[event.get("agent", ""), event["call_id"]] = 0
 
     def _run(self, event: Event) -> None:
         self.id, self.name = event["run"], event.get("name", "")
@@ -472,6 +481,8 @@ class Run:
         owner = self.owner(step.branch)
         if owner is not None and owner.compensates:
             step.compensates = True
+        if step.call_id and step.effect in CHANGES:
+            self.unanswered[step.agent, step.call_id] = step.n
         n, branch = step.n, self.branches[step.branch]
         step.taken = self._live and step.status != "waiting"
         self.last = max(self.last, n)
@@ -514,6 +525,8 @@ class Run:
             outcome = Outcome.of(event["outcome"])
         if event["event"] == "outcome":
             step.mark(event)
+        if step.call_id and outcome is not None:
+            self.unanswered.pop((step.agent, step.call_id), None)
         for n in event.get("unasked", ()):
             self.steps[n].loose = True
         if "plan" in event or "after" in event:
@@ -828,6 +841,7 @@ _CHANGES: Final[dict[str, Callable[[Run, Event], None]]] = {
     "gone": Run._shut,  # noqa: SLF001 - its own table
     "pruned": Run._shut,  # noqa: SLF001 - its own table
     "claimed": Run._claimed,  # noqa: SLF001 - its own table
+    "refused": Run._refuse,  # noqa: SLF001 - its own table
     "forked": Run._forked,  # noqa: SLF001 - its own table
     "changed": Run._changed,  # noqa: SLF001 - its own table
     "undoing": Run._undo_begins,  # noqa: SLF001 - its own table

@@ -838,7 +838,7 @@ class Session:
     def place(
         self,
         *,
-        turn: TurnHandle | None = None,
+        turn: object = None,
         slot: int | None = None,
         agent: str = "",
         call_id: str = "",
@@ -846,14 +846,40 @@ class Session:
         """Set the place of the next call in this context; for adapters.
 
         Args:
-            turn: a handle of `turn`.
+            turn: a handle of `turn`; or whatever tells the turns of a branch apart, and is the
+                same for the calls of one: the message that issued them, say, or its id.
             slot: the call's place in the model's message.
             agent: the agent's name.
             call_id: the framework's id of the call.
         """
         here_ = self.place_here()
-        stated = here_.turn if turn is None else turn._place.turn  # noqa: SLF001 - its own handle
+        if turn is None:
+            stated = here_.turn
+        elif isinstance(turn, TurnHandle):
+            stated = turn._place.turn  # noqa: SLF001 - its own handle
+        else:
+            stated = here_.attempt.turn_named(here_.branch, turn)
         return at(here_._replace(turn=stated, slot=slot, agent=agent, call_id=call_id))
+
+    def seen(self, histories: Mapping[str | None, Iterable[str]]) -> None:
+        """Take calls as done that a framework's own history shows as answered; for adapters.
+
+        Nobody asks for them again: their steps are used up as if somebody had, and the answers of
+        models before them. A call whose id this attempt was asked for as often as the history shows
+        it is left alone.
+
+        Args:
+            histories: by agent (see `place`), the ids of the calls that have a result in its
+                history, in any order, each as often as it is there; None: of whichever agents.
+
+        Raises:
+            Halt: a history shows a call as answered that was halted; the session is, too.
+            UnknownOutcome: the same of a call of which nobody knows whether it happened.
+        """
+        from rollcage.heart.memory import see_histories  # only frameworks with a memory need it
+
+        place = self.place_here()
+        see_histories(place.attempt, histories, place.branch)
 
     def unasked(self) -> tuple[int, ...]:
         """Return the recorded steps that nobody has asked for, by number; for tests that replay.

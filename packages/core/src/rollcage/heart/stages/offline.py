@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Checked", "Offline", "Report", "Verify"]
 
 NOT_COMPARABLE: Final = "not comparable: recorded writes came after this read"
+_WORDS: Final = ("reason", "code", "rule", "remedy")
 _SORTED: Final = orjson.OPT_SORT_KEYS
 
 
@@ -78,10 +79,17 @@ class Report:
 
 @dataclasses.dataclass(slots=True)
 class _Block:
-    """A call that was blocked on record; `after`: the last step before that."""
+    """A call that was blocked on record.
+
+    Attributes:
+        after: the last step before that.
+        verdict: why.
+        attempt: which of the run's attempts made it, from 1.
+    """
 
     after: int
     verdict: Event
+    attempt: int
 
 
 class Offline(Stage):
@@ -89,20 +97,34 @@ class Offline(Stage):
 
     def __init__(self) -> None:
         self.report = Report()
-        self._last = 0
+        self._last = self._attempts = 0
         self._blocks: defaultdict[tuple[str, str], list[_Block]] = defaultdict(list)
         self._by_step: dict[int, Checked] = {}
         self._denied: dict[int, Event] = {}  # by step, the verdict that a person's no makes
-        self.folds = {"step": self._step, "refused": self._refused, "decided": self._decided}
+        self.folds = {
+            "attempt": self._attempt, "step": self._step, "refused": self._refused,
+            "decided": self._decided,
+        }  # fmt: skip
         self._is_open = False
+
+    def _attempt(self, _: Event) -> None:
+        self._attempts += 1
 
     def _step(self, line: Event) -> None:
         self._last = max(self._last, line["step"])
+        self._made_anew(line)
 
     def _refused(self, line: Event) -> None:
         if "key" in line and line.get("step") not in self._denied and not self._is_open:
-            block = _Block(self._last, line["verdict"])
+            self._made_anew(line)
+            block = _Block(self._last, line["verdict"], self._attempts)
             self._blocks[line["branch"], line["key"]].append(block)
+
+    def _made_anew(self, line: Event) -> None:
+        """Forget that a call was blocked in an earlier attempt: this one's word on it counts."""
+        blocks = self._blocks.get((line["branch"], line["key"]))
+        if blocks and blocks[0].attempt < self._attempts:
+            del blocks[0]
 
     def _decided(self, line: Event) -> None:
         """Take a person's no for a block: a kill may have come before the call was refused."""
@@ -119,7 +141,7 @@ class Offline(Stage):
         for n, verdict in self._denied.items():
             step = run.steps[n]
             blocks = self._blocks[step.branch, step.key]
-            blocks.append(_Block(n, verdict))
+            blocks.append(_Block(n, verdict, 0))
             blocks.sort(key=lambda block: block.after)
         self._is_open = True
 
@@ -132,8 +154,8 @@ class Offline(Stage):
                 block = blocks.pop(0)
                 self.report.blocked += 1
                 call.attempt.stats.blocked += 1
-                verdict = block.verdict
-                raise Blocked(verdict["reason"], rule=verdict.get("rule", ""), code=verdict["code"])
+                call.verdict = verdict = _denial(block.verdict)
+                raise Blocked(verdict.message, rule=verdict.rule, code=verdict.code)
         return None
 
     def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> None:  # noqa: ARG002 - the seam's
@@ -149,6 +171,12 @@ class Offline(Stage):
         self.report.unasked = attempt.run.unasked()
         if attempt.halted is not None:
             self.report.halted = str(attempt.halted)
+
+
+def _denial(verdict: Event) -> Verdict:
+    """The denial that a verdict on record says."""
+    reason, code, rule, remedy = (verdict.get(name, "") for name in _WORDS)
+    return Verdict("deny", reason, code, rule, remedy)
 
 
 class Verify(Offline):
