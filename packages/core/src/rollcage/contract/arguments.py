@@ -168,7 +168,24 @@ class Parameters:
         schema = self._schema
         try:
             if isinstance(schema, type):  # a faster check than for a Mapping
-                bound = self._bind_model(schema, raw, seal)
+                if type(raw) is Validated and (model := raw.taken_by(schema)) is not None:
+                    values = {**model.__dict__}  # the framework's instance is not changed
+                else:
+                    try:
+                        model = schema.__pydantic_validator__.validate_python(raw)
+                    except Exception as error:  # noqa: BLE001 - a validator may raise anything
+                        raise self._invalid(error) from None
+                    values = model.__dict__
+                    if len(model.__pydantic_fields_set__) < len(raw) and is_signature(schema):
+                        self._refuse_unknown(raw)
+                    for name in self._shared:
+                        values[name] = own_copy(values[name])  # the caller may change theirs
+                plainly = self._dumps_plainly and len(values) == len(self.names)
+                plain = jcs_of_scalars(values) if plainly else None
+                if plain is None:
+                    bound = self._bind_any(schema, model, values, seal)
+                else:
+                    bound = Arguments(values, {**values}, plain)
             else:
                 bound = self._bind_schema(schema, raw, seal)
             if isinstance(seal, Hiding) and not seal.idle:
@@ -231,28 +248,6 @@ class Parameters:
         if TAG in found.value:
             raise ArgumentsInvalid(f"{self._tool}: the name of an argument holds a secret")
         return Arguments(bound.values, found.value, jcs(found.value))
-
-    def _bind_model(
-        self, schema: type[pydantic.BaseModel], raw: Mapping[str, Any], seal: Seal
-    ) -> Arguments:
-        model: Any = raw.taken_by(schema) if type(raw) is Validated else None
-        if model is not None:
-            values: dict[str, Any] = {**model.__dict__}  # the framework's instance is not changed
-        else:
-            try:
-                model = schema.__pydantic_validator__.validate_python(raw)
-            except Exception as error:  # noqa: BLE001 - a validator may raise anything
-                raise self._invalid(error) from None
-            values = model.__dict__
-            if len(model.__pydantic_fields_set__) < len(raw) and is_signature(schema):
-                self._refuse_unknown(raw)
-            for name in self._shared:
-                values[name] = own_copy(values[name])  # the caller may change theirs meanwhile
-        if self._dumps_plainly and len(values) == len(self.names):
-            plain = jcs_of_scalars(values)
-            if plain is not None:
-                return Arguments(values, {**values}, plain)
-        return self._bind_any(schema, model, values, seal)
 
     def _bind_any(
         self,

@@ -314,6 +314,7 @@ class Contract:
             framework=self.framework,
             on_type=self.on_drift or ("report" if self.annotated else "error"),
             on_rest=self.on_drift or "error",
+            is_of_text=returns is str,
         )
 
     # --- from a function -------------------------------------------------------------------------

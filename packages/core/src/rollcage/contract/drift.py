@@ -80,6 +80,10 @@ class Promise:
         framework: whose native values pass.
         on_type: what happens if an output does not have the return type.
         on_rest: what happens if an output breaks anything else.
+        is_of_text: whether `returns` is `str`.
+
+    Attributes:
+        is_of_text: whether any text that JSON can hold keeps it: most outputs are such.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Promise:
         framework: str,
         on_type: OnDrift,
         on_rest: OnDrift,
+        is_of_text: bool = False,
     ) -> None:
         self._returns = returns
         self._shape = shape
@@ -103,6 +108,7 @@ class Promise:
         self._on_type: OnDrift = on_type
         self._on_rest: OnDrift = on_rest
         self._is_typed_only = allow_empty and shape is None and max_bytes is None  # most are
+        self.is_of_text = is_of_text and self._is_typed_only
 
     def broken_by(self, value: Any, seal: Seal) -> Drift | None:
         """How this output breaks the promise; None where it keeps it."""

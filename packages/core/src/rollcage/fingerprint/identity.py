@@ -21,6 +21,7 @@ __all__ = [
     "jcs",
     "jcs_of_scalars",
     "key_digest",
+    "key_head",
     "link",
     "next_world",
     "undo_world",
@@ -70,12 +71,12 @@ def key_digest(kind: str, name: str, version: str, canonical_args: bytes) -> byt
 
     `canonical_args` are the JCS bytes of its canonical arguments.
     """
-    return sha256(_key_head(kind, name, version) + canonical_args + b"]").digest()
+    return sha256(key_head(kind, name, version) + canonical_args + b"]").digest()
 
 
 @functools.lru_cache(maxsize=4096)
-def _key_head(kind: str, name: str, version: str) -> bytes:
-    """How the description of each call of one contract begins."""
+def key_head(kind: str, name: str, version: str) -> bytes:
+    """Return how the description of each call of one contract begins; see `key_digest`."""
     head = orjson.dumps(["rollcage/1", kind, name, version])  # strings only: JCS by construction
     return head[:-1] + b","
 

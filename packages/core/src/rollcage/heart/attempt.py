@@ -215,19 +215,41 @@ class Attempt:
         return f"{command} --happened; or, if not: {command} --did-not-happen"
 
     def settle(self, *, is_async: bool) -> Flow:
+        """Wait until every line is on record, in the session's colour."""
+        if not is_async:
+            self.wait()
+        elif self.log is not None:
+            try:
+                yield self.log.settled
+            except (Halt, StoreError) as error:
+                raise self._unsettled(error) from None
+
+    def wait(self) -> None:
         """Wait until every line is on record."""
-        log = self.log
-        if log is None:
-            return
-        try:
-            if is_async:
-                yield log.settled
-            else:
-                log.wait()
-        except Halt as error:
-            raise self.halt(error) from None
-        except StoreError as error:
-            raise self.halt(TraceUnwritable(str(error))) from error
+        if self.log is not None:
+            try:
+                self.log.wait()
+            except (Halt, StoreError) as error:
+                raise self._unsettled(error) from None
+
+    def _unsettled(self, error: Halt | StoreError) -> Halt:
+        """Let nothing more run, for a line is not on record."""
+        if isinstance(error, Halt):
+            return self.halt(error)
+        halt = TraceUnwritable(str(error))
+        halt.__cause__ = error
+        return self.halt(halt)
+
+    def fetch(self, digest: str) -> bytes:
+        """Return a large value that is kept beside the log.
+
+        Raises:
+            StoreError: it is not there, or was changed.
+        """
+        data = self.recorded_in[0].get("blobs", digest)
+        if data is None or sha256(data).hexdigest() != digest:
+            raise StoreError(f"the large value {digest} of run {self.run.id} is gone or damaged")
+        return data
 
     # --- where calls stand -----------------------------------------------------------------------
 

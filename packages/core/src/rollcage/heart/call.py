@@ -144,8 +144,9 @@ class Call:
         self.attempt, self.session, self.place = place.attempt, place.session, place
         self.contract, self.body, self.kind, self.is_async = contract, body, kind, is_async
         self.hooks = place.session.hooks_of(contract)
-        self.values, self.arguments, self.data = bound.values, bound.canonical, bound.digest_input
-        self.key = key_digest(kind, contract.name, contract.version, self.data).hex()
+        self.values, self.arguments = bound.values, bound.canonical
+        self.data = data = bound.digest_input
+        self.key = key_digest(kind, contract.name, contract.version, data).hex()
         self.effect: str = contract.effect if kind == "tool" else "model"
 
     def edit(self, arguments: Mapping[str, Any], seal: Seal) -> None:
@@ -243,5 +244,7 @@ def at(place: Place) -> Iterator[Place]:
 
 def reset(token: Token[Place | None]) -> None:
     """Have the calls of this context be made where they were before `here` was set."""
-    with contextlib.suppress(ValueError):  # in another context: a generator closed from there
+    try:
         here.reset(token)
+    except ValueError:  # in another context: a generator closed from there
+        return

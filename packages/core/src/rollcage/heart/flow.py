@@ -1,8 +1,9 @@
 """The flow of a call: decide, run its body if nothing answers it, and record its outcome.
 
-`perform` is all of it. In each round `begin` decides on the call, under the attempt's lock: a
-recorded step answers it, or its intent is written, or something has to be done first. Then its body
-runs, and `end` writes how it ended.
+`enter` decides on the call, under the attempt's lock: a recorded step answers it, or its intent is
+written, or something has to be done first. A call that was answered is at its end: `give`. Any
+other one is performed: what has to be done is done and the call decided anew, its body runs, and
+`end` writes how it ended.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from rollcage.errors import Halt, NotReplayable, SessionError, SessionHalted, StoreError
+from rollcage.errors import Halt, NotReplayable, SessionError, SessionHalted
 from rollcage.gate.verdict import Verdict
 from rollcage.heart.arrival import release
 from rollcage.heart.beginning import begin, let_go
@@ -23,24 +23,61 @@ from rollcage.heart.branches import ended
 from rollcage.heart.call import Call, Place, here, refusal, reset
 from rollcage.heart.ending import end, failed, is_clean, is_lost, returned
 from rollcage.heart.outcome import failure, given, success
-from rollcage.heart.run import CHANGES, Step
+from rollcage.heart.run import CHANGES
 
 if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
     from rollcage.heart.driver import Flow
+    from rollcage.heart.stage import Work
 
-__all__ = ["admit", "give_back", "inside", "perform", "run_body"]
+__all__ = ["admit", "enter", "give", "give_back", "gives_at_once", "inside", "perform", "run_body"]
 
 _tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 _TAG: Final = b'"$rollcage":"blob"'
 
 
-def perform(attempt: Attempt, call: Call) -> Flow:
-    """Perform a call: decide, run its body if nothing answers it, and record its outcome."""
+def enter(call: Call) -> Work | None:
+    """Decide on a call for the first time.
+
+    Nothing is left to do for one that a recorded step answers then: see `gives_at_once`.
+
+    Returns:
+        What has to be done before it may begin, for `perform` or `admit`.
+    """
+    attempt = call.attempt
     try:
-        yield from admit(attempt, call)
+        with attempt.lock:
+            return begin(attempt, call)
+    except BaseException as error:  # noqa: BLE001 - `admit` raises it again
+        return _fails(error)
+
+
+def _fails(error: BaseException) -> Work:
+    """Fail, where what has to be done about that can be waited for."""
+    raise error
+    yield  # for it is a flow
+
+
+def gives_at_once(call: Call) -> bool:
+    """Whether a call was answered, and nothing has to be waited for before it is given that."""
+    step = call.recorded
+    if step is None or call.hooks.hit:
+        return False
+    return not (call.is_async and _TAG in (step.outcome or b""))
+
+
+def perform(call: Call, work: Work | None) -> Flow:
+    """Run the body of a call if nothing answers it, and record its outcome.
+
+    Args:
+        call: a call that was decided on once.
+        work: what `enter` returned.
+    """
+    attempt = call.attempt
+    try:
+        yield from admit(call, work)
         if call.recorded is not None:
-            return (yield from give_back(attempt, call, call.recorded))
+            return (yield from give_back(call))
         token = here.set(inside(attempt, call))
         try:
             try:
@@ -52,54 +89,74 @@ def perform(attempt: Attempt, call: Call) -> Flow:
             raise
         return (yield from returned(attempt, call, value))
     except Exception as error:
-        if call.place.around is not None:  # it says nothing of what that one's body itself did
-            call.place.around.keep("nested", error)
+        _note_error(call, error)
         raise
 
 
-def admit(attempt: Attempt, call: Call) -> Flow:
-    """Begin a call; before a body runs, its intent is on record."""
+def admit(call: Call, work: Work | None) -> Flow:
+    """Begin a call; before a body runs, its intent is on record. See `perform`."""
+    attempt, hooks = call.attempt, call.hooks
     try:
         while True:
-            with attempt.lock:
-                work = begin(attempt, call)
             if work is not None:
                 yield from work
-                continue
-            if call.recorded is not None or call.effect not in CHANGES:
+            elif call.recorded is not None or call.effect not in CHANGES:
                 return
-            yield from attempt.settle(is_async=call.is_async)
-            for begun in call.hooks.begun:
-                yield from begun(call) or ()
-            if all(ready(call) for ready in call.hooks.ready):
-                return
-            _withdraw(attempt, call)
-            for dropped in call.hooks.dropped:
-                yield from dropped(call) or ()
-            call.kept = None  # what stages found out is too old
+            else:
+                if call.is_async:
+                    yield from attempt.settle(is_async=True)
+                else:
+                    attempt.wait()
+                for begun in hooks.begun:
+                    yield from begun(call) or ()
+                for ready in hooks.ready:
+                    if not ready(call):
+                        break
+                else:
+                    return
+                yield from _withdraw(attempt, call)
+            with attempt.lock:
+                work = begin(attempt, call)
+    except GeneratorExit:
+        _cut_off(attempt, call)
+        raise
     except BaseException as error:
         _cut_off(attempt, call)
-        if call.place.call_id and isinstance(error, (Halt, SessionHalted)):
-            _put_halted(attempt, call, error)
-        if not isinstance(error, GeneratorExit):
-            for dropped in call.hooks.dropped:
-                yield from dropped(call) or ()
+        _put_halted(attempt, call, error)
+        yield from _dropped(call)
         raise
 
 
-def _withdraw(attempt: Attempt, call: Call) -> None:
+def _note_error(call: Call, error: Exception) -> None:
+    """Have the call around another one know that an error says nothing of its own body."""
+    around = call.place.around
+    if around is not None:
+        around.keep("nested", error)
+
+
+def _withdraw(attempt: Attempt, call: Call) -> Work:
     """A call may not begin any more: its place is kept, and it is decided anew."""
     with attempt.lock:
         n = call.event["step"]
         attempt.note({"event": "outcome", "step": n, "outcome": None})
         call.waiting, call.is_on_record = n, False
+    yield from _dropped(call)
+    call.kept = None  # what stages found out is too old
 
 
-def _put_halted(attempt: Attempt, call: Call, error: Halt | SessionHalted) -> None:
+def _dropped(call: Call) -> Work:
+    """Have the stages know that a call ends before it began."""
+    for dropped in call.hooks.dropped:
+        yield from dropped(call) or ()
+
+
+def _put_halted(attempt: Attempt, call: Call, error: BaseException) -> None:
     """Put on record that a halt kept a framework's call from being made.
 
     Its framework may hold what halted it as the answer to the call, in a memory of its own.
     """
+    if not call.place.call_id or not isinstance(error, (Halt, SessionHalted)):
+        return
     with attempt.lock:
         if call.waiting or call.is_on_record or attempt.log is None:
             return
@@ -185,29 +242,37 @@ def _late(attempt: Attempt, call: Call, value: Any = None, error: Exception | No
         end(attempt, call, outcome)
 
 
-def give_back(attempt: Attempt, call: Call, step: Step) -> Flow:
-    """Return what a recorded step gave, or raise its error."""
+def give_back(call: Call) -> Flow:
+    """Return what the recorded step of a call gave, or raise its error."""
+    step = call.recorded
+    assert step is not None
     for hit in call.hooks.hit:
         yield from hit(call, step) or ()
-    fetch: Callable[[str], bytes] = functools.partial(_fetch, attempt)
     if call.is_async and _TAG in (step.outcome or b""):
         encoded = step.result.get("value")
         if isinstance(encoded, dict) and encoded.get("$rollcage") == "blob":
-            data: bytes = yield lambda: asyncio.to_thread(fetch, encoded["sha256"])
-            fetch = functools.partial(_given, data)
+            fetch = functools.partial(call.attempt.fetch, encoded["sha256"])
+            data: bytes = yield functools.partial(asyncio.to_thread, fetch)
+            return give(call, functools.partial(_given, data))
+    return give(call)
+
+
+def give(call: Call, fetch: Callable[[str], bytes] | None = None) -> Any:
+    """Return what the recorded step of a call gave, or raise its error.
+
+    Args:
+        call: a call that was answered.
+        fetch: gets bytes that are kept beside the log, by their digest; by default from the store.
+    """
+    attempt, step = call.attempt, call.recorded
+    assert step is not None
     try:
-        return given(call.contract, step, attempt.types, fetch)
-    except NotReplayable as error:
-        if step.effect in CHANGES:
+        return given(call.contract, step, attempt.types, fetch or attempt.fetch)
+    except Exception as error:
+        _note_error(call, error)
+        if isinstance(error, NotReplayable) and step.effect in CHANGES:
             raise attempt.halt(error) from None
         raise
-
-
-def _fetch(attempt: Attempt, digest: str) -> bytes:
-    data = attempt.recorded_in[0].get("blobs", digest)
-    if data is None or sha256(data).hexdigest() != digest:
-        raise StoreError(f"the large value {digest} of run {attempt.run.id} is gone or damaged")
-    return data
 
 
 def _given(data: bytes, _digest: str) -> bytes:

@@ -24,6 +24,8 @@ __all__ = ["LARGE", "Read", "answered", "failure", "given", "refused", "says_los
 
 _log: Final = logging.getLogger("rollcage")
 
+_tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
+
 LARGE: Final = 64 * 1024  # bytes from which a value is kept beside the log
 
 Keep = Callable[[bytes], dict[str, Any]]
@@ -36,13 +38,20 @@ Read = Callable[[Any], Answer]
 def success(contract: Contract, value: Any, seal: Seal, types: Types, **more: Any) -> Outcome:
     """Return the outcome of a call that gave a value. `more`: further fields of it."""
     outcome: dict[str, Any] = {"status": "ok", "value": value}
-    if contract.promise is not None and "cut" not in more:
-        drift = contract.promise.broken_by(value, seal)
+    promise = contract.promise
+    hides = isinstance(seal, Hiding) and not seal.idle
+    if type(value) is str and not hides and (promise is None or promise.is_of_text):
+        outcome.update(more)
+        try:
+            return _tuple(Outcome, ("ok", orjson.dumps(outcome), False))
+        except TypeError:  # a lone surrogate
+            pass
+    if promise is not None and "cut" not in more:
+        drift = promise.broken_by(value, seal)
         if drift is not None:
             outcome["drift"] = drift.as_data()
     if more:
         outcome.update(more)
-    hides = isinstance(seal, Hiding) and not seal.idle
     try:
         if not hides and survey(value):
             return Outcome("ok", orjson.dumps(outcome))

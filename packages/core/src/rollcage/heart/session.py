@@ -38,7 +38,7 @@ from rollcage.heart.declared import declaration
 from rollcage.heart.divergence import leaving
 from rollcage.heart.driver import Flow, adrive, drive
 from rollcage.heart.ending import failed, returned
-from rollcage.heart.flow import admit, give_back, inside, perform
+from rollcage.heart.flow import admit, enter, give, give_back, gives_at_once, inside, perform
 from rollcage.heart.fork import Fork
 from rollcage.heart.gate import Entry, Gate
 from rollcage.heart.keys import writable
@@ -648,7 +648,8 @@ class Session:
         call.read = answer
         if contract.framework or instead is not None:
             call.adapt(arguments, instead)
-        return drive(perform(call.attempt, call))
+        work = enter(call)
+        return give(call) if gives_at_once(call) else drive(perform(call, work))
 
     async def arun_call(
         self,
@@ -666,12 +667,13 @@ class Session:
         call.read = answer
         if contract.framework or instead is not None:
             call.adapt(arguments, instead)
-        return await adrive(perform(call.attempt, call))
+        work = enter(call)
+        return give(call) if gives_at_once(call) else await adrive(perform(call, work))
 
     @staticmethod
     def perform(call: Call) -> Flow:
         """Return the flow of a call: for an undo, which makes calls in a flow of its own."""
-        return perform(call.attempt, call)
+        return perform(call, enter(call))
 
     def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Call a sync tool with these arguments."""
@@ -709,9 +711,9 @@ class Session:
     @staticmethod
     def _streamed(call: Call) -> Generator[Any]:
         attempt = call.attempt
-        drive(admit(attempt, call))
+        drive(admit(call, enter(call)))
         if call.recorded is not None:
-            yield from drive(give_back(attempt, call, call.recorded))
+            yield from drive(give_back(call))
             _check_cut(attempt, call.recorded)
             return
         chunks: list[Any] = []
@@ -756,9 +758,9 @@ class Session:
     @staticmethod
     async def _astreamed(call: Call) -> AsyncGenerator[Any]:
         attempt = call.attempt
-        await adrive(admit(attempt, call))
+        await adrive(admit(call, enter(call)))
         if call.recorded is not None:
-            for chunk in await adrive(give_back(attempt, call, call.recorded)):
+            for chunk in await adrive(give_back(call)):
                 yield chunk
             _check_cut(attempt, call.recorded)
             return
