@@ -94,6 +94,12 @@ class Link:
             self._pg.enter_pipeline_mode()
         self._pipelined = True
 
+    def end_pipeline(self) -> None:
+        """From here on `ask` can be used again; all answers have come."""
+        with _broken(self):
+            self._pg.exit_pipeline_mode()
+        self._pipelined = False
+
     def send(self, *values: Value) -> None:
         """Send the statement, without waiting."""
         given, formats = _parameters(values)

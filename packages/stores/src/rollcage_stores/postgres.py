@@ -182,6 +182,7 @@ class PostgresLog:
         try:
             if self._refusal is None:
                 self.wait()
+                self._unlock()
         finally:
             self._refuse(TraceUnwritable(f"{self.where} is closed"))
 
@@ -196,6 +197,14 @@ class PostgresLog:
         _left.extend(self._links)
         self._links.clear()
         self._link = None
+
+    def _unlock(self) -> None:
+        """Let the run go now: of a connection that ends, the server takes notice in a while."""
+        with self._lock:
+            if self._link is not None:
+                with contextlib.suppress(LinkLost, psycopg.Error):
+                    self._link.end_pipeline()
+                    self._link.ask("SELECT pg_advisory_unlock($1::bigint)", self._key)
 
     def _send(self, item: tuple[int, bytes, bytes]) -> None:
         seq, head, line = item

@@ -50,7 +50,8 @@ class RunInfo:
         origin: the run that it is a fork of, or goes on from; empty if it began by itself.
         fork: `dry` or `live`, if it is a fork.
         actor: the person that it acts for, if that was said.
-        given: the input as it is recorded; None if it has none.
+        given: the input as it is recorded; None if it has none, or the run was pruned.
+        digest: that of the input of a run that was pruned.
         last: the kind of its last line; `held`: this is a copy; `gone`: it goes on in another
             store; `pruned`: nothing else is left of it.
     """
@@ -67,11 +68,17 @@ class RunInfo:
     actor: str = ""
     given: Any = None
     last: str = ""
+    digest: str = ""
 
     @property
     def input(self) -> str:
         """The digest of the input; empty if it has none. The runs of a job have the same one."""
-        return "" if self.given is None else sha256(jcs(self.given)).hexdigest()
+        return self.digest if self.given is None else sha256(jcs(self.given)).hexdigest()
+
+    @property
+    def job(self) -> str:
+        """The key of the job's pointer in the store, kind `names`."""
+        return f"{self.name}\n{self.input}" if self.input else self.name
 
 
 def list_runs(
@@ -160,6 +167,7 @@ def _info(store: Store, ends: Ends) -> RunInfo:
             fork=first.get("fork", ""),
             actor=first.get("actor", ""),
             given=first.get("input"),
+            digest=first.get("digest", ""),
             last=last["event"],
         )
         if last["event"] in ENDS:

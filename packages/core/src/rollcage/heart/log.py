@@ -20,7 +20,7 @@ import orjson
 from rollcage.errors import StoreError, TraceCorrupt
 from rollcage.heart.store import Log
 
-__all__ = ["FORMAT", "ROOT", "Chain", "checked", "parse", "verify"]
+__all__ = ["FORMAT", "ROOT", "Chain", "chained", "checked", "parse", "verify"]
 
 FORMAT: Final = "rollcage/2"
 """The format of the logs that are written here; the first line of each says it."""
@@ -102,6 +102,16 @@ class Chain:
         lines = self.log.read()
         self.head = lines[-1][-67:-3] if lines else ROOT
         return checked(lines, self.log.where)
+
+
+def chained(events: Iterable[dict[str, Any]], head: bytes = ROOT) -> list[bytes]:
+    """Return the lines of some events, chained behind a head: for `Log.replace`."""
+    lines: list[bytes] = []
+    for event in events:
+        line = orjson.dumps(event)
+        head = sha256(head + line).hexdigest().encode()
+        lines.append(b'%b,"hash":"%b"}\n' % (line[:-1], head))
+    return lines
 
 
 def parse(lines: list[bytes], where: str) -> list[dict[str, Any]]:

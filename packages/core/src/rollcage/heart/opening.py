@@ -104,7 +104,9 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
             raise _nothing_to_replay(session)
         source, lines = find_source(given, store)
         where = f"run {source.run}"
-        return Opened(_whole(fold_lines(checked(lines, where), where, folds)), None, source)
+        found = _whole(fold_lines(checked(lines, where), where, folds))
+        _check_whole(found)
+        return Opened(found, None, source)
     starts = session.source is not None and not _goes_on(session, store, known)
     if session.fork is not None or starts:
         return _copied(session, store, folds, key, seen)
@@ -141,6 +143,19 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
     return _new(session, store, folds, key, seen)
 
 
+def _check_whole(run: Run) -> None:
+    """Refuse a run of which nothing is left to answer from.
+
+    Raises:
+        RunPruned: it was pruned.
+    """
+    if run.shut is not None and run.shut["event"] == "pruned":
+        raise RunPruned(
+            f"run {run.id} was pruned: it ended {run.status}, and what it did is not known any "
+            f'more. Begin another one with replay="off"'
+        )
+
+
 def check_open(run: Run, store: Store) -> None:
     """Refuse a run to which nothing may be added.
 
@@ -148,14 +163,10 @@ def check_open(run: Run, store: Store) -> None:
         RunElsewhere: it is a copy that was not claimed, or it was moved.
         RunPruned: it was pruned.
     """
+    _check_whole(run)
     if run.shut is None:
         return
     kind = run.shut["event"]
-    if kind == "pruned":
-        raise RunPruned(
-            f"run {run.id} was pruned: it ended {run.status}, and what it did is not known any "
-            f'more. Begin another one with replay="off"'
-        )
     if kind == "gone":
         raise RunElsewhere(f"run {run.id} was moved, and goes on in {run.shut['to']}")
     raise RunElsewhere(
@@ -291,7 +302,9 @@ def _copied(
     run = _run_id(session, source if fork is not None or seen is None else seen.decode())
     copied = copied_lines(parse(lines, where), run, session.name, fork)
     copy_blobs(lines, home, store)
-    opened = Opened(fold_lines(copied, where, folds), Chain(store.open(run)))
+    found = fold_lines(copied, where, folds)
+    _check_whole(found)
+    opened = Opened(found, Chain(store.open(run)))
     assert opened.log is not None
     try:
         begins = forked_lines(opened.run, fork, source, run, session.name)

@@ -1,0 +1,291 @@
+"""Copies of runs in another store, and moves.
+
+A job has one place. So a copy is read-only (`held`): it can be shown, replayed offline and forked,
+and a session of its job begins a new run beside it if it is over. To go on with it, it is *moved*:
+the original says where it goes on (`gone`), and then the copy is claimed (`claimed`). Each of these
+is a line of a log, so that a move that was killed at any moment is brought to its end by being
+asked for again, and in between at most one of the two stores lets anybody go on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+import orjson
+from rollcage.errors import (
+    RollcageError,
+    RunConflict,
+    RunElsewhere,
+    RunInUse,
+    RunNotFound,
+    StoreError,
+    TraceCorrupt,
+)
+from rollcage.heart.listing import RunInfo, all_runs, run_info
+from rollcage.heart.log import Chain, chained, verify
+from rollcage.heart.stages.once import Claim
+from rollcage.heart.store import Store, open_store
+
+from rollcage_stores.blobs import blobs_of, keys_of
+from rollcage_stores.seals import export_key, import_key
+
+__all__ = ["Copied", "copy_run", "copy_runs", "move_run"]
+
+Event = dict[str, Any]
+Where = str | os.PathLike[str] | Store
+What = Literal["copied", "moved", "already there", "in use", "conflict", "elsewhere", "unreadable"]
+
+_TRIES: Final = 5  # a run may be written between the copy and the move
+_CAN_NOT: Final[dict[type[RollcageError], What]] = {
+    RunInUse: "in use", RunConflict: "conflict", RunElsewhere: "elsewhere",
+    TraceCorrupt: "unreadable",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Copied:
+    """What became of a run that was to be copied, or moved; the error where it could not be."""
+
+    info: RunInfo
+    what: What
+    error: RollcageError | None = None
+
+
+def copy_runs(
+    source: Where, target: Where, runs: Iterable[str] | None = None, *, move: bool = False
+) -> list[Copied]:
+    """Copy runs into another store, or move them there; the oldest first.
+
+    What is there already is left alone, so that it can be asked for again. A run that can't be
+    copied keeps none of the others away.
+
+    Args:
+        source: a folder, a URL or a `Store`.
+        target: another one. If it has no key yet, it takes over that of the source.
+        runs: the ids of the runs; None: all.
+        move: whether they go on in the target, and not any more in the source.
+
+    Raises:
+        StoreError: both are the same, or each has a key of its own; or one can't be used.
+        RunNotFound: one of the runs is not there.
+    """
+    one, other = _both(source, target)
+    infos = list(all_runs(one)) if runs is None else [run_info(one, run) for run in set(runs)]
+    found: list[Copied] = []
+    for info in sorted(infos, key=lambda each: each.run):
+        try:
+            is_new = (move_run if move else copy_run)(one, other, info.run)
+        except tuple(_CAN_NOT) as error:
+            what = next(what for kind, what in _CAN_NOT.items() if isinstance(error, kind))
+            found.append(Copied(info, what, error))
+        else:
+            found.append(
+                Copied(info, ("moved" if move else "copied") if is_new else "already there")
+            )
+    return found
+
+
+def copy_run(source: Where, target: Where, run: str) -> bool:
+    """Copy a run, with the large values, claims, requests and order that go with it.
+
+    A copy that is there and was not claimed is brought up to date.
+
+    Args:
+        source: a folder, a URL or a `Store`.
+        target: another one.
+        run: its id.
+
+    Returns:
+        whether anything was new.
+
+    Raises:
+        RunNotFound: it is not there.
+        RunInUse: it has a live writer.
+        RunElsewhere: it was moved, and goes on in a third store.
+        RunConflict: the target has another run of this id, or one that went another way.
+        TraceCorrupt: it is damaged, or a large value of it is.
+        StoreError: a store can't be used; or each has a key of its own.
+    """
+    one, other = _both(source, target)
+    if one.is_live(run):
+        raise RunInUse(f"run {run} has a live writer: copy it when that has ended")
+    lines = one.read(run)
+    verify(lines, f"run {run}")
+    last: Event = orjson.loads(lines[-1])
+    if last["event"] == "gone":
+        raise RunElsewhere(f"run {run} was moved, and goes on in {last['to']}: copy it from there")
+    return _copy(one, other, run, lines)
+
+
+def move_run(source: Where, target: Where, run: str, *, by: str = "") -> bool:
+    """Have a run go on in another store, and not any more where it was.
+
+    Args:
+        source: a folder, a URL or a `Store`.
+        target: another one.
+        run: its id.
+        by: who says so.
+
+    Returns:
+        whether anything was left to be done.
+
+    Raises:
+        RunElsewhere: the source has a mere copy, or the run was moved to a third store.
+        RunNotFound, RunInUse, RunConflict, TraceCorrupt, StoreError: as `copy_run`.
+    """
+    one, other = _both(source, target)
+    for _ in range(_TRIES):
+        lines = one.read(run)
+        last: Event = orjson.loads(lines[-1])
+        if last["event"] == "gone" and last["to"] == other.url:  # a move was killed, or is done
+            _copy(one, other, run, lines[:-1])
+            return _claim(one, other, run, by)
+        if last["event"] == "held":
+            raise RunElsewhere(
+                f"this is a copy of run {run}, which may go on in {last['from']}: move it from "
+                f"there"
+            )
+        copy_run(one, other, run)
+        if last["event"] == "pruned" or _end(one, other, run, by):
+            return last["event"] == "pruned" or _claim(one, other, run, by)
+    raise RunInUse(f"run {run} is written again and again: move it when its writer has ended")
+
+
+def _both(source: Where, target: Where) -> tuple[Store, Store]:
+    """Both stores, which hash with the same key."""
+    one, other = open_store(source), open_store(target)
+    if one.url == other.url:
+        raise StoreError(f"both are the same store: {one.url}")
+    key = export_key(one)
+    if key is not None and not import_key(other, key):
+        raise StoreError(
+            f"{other.url} has a key of its own: what is hashed with that of {one.url}, secrets and "
+            f"inputs, would not be found there, and be done again. Copy into a new store"
+        )
+    return one, other
+
+
+def _copy(source: Store, target: Store, run: str, lines: list[bytes]) -> bool:
+    """Put a copy of a run's lines into a store; whether anything was new."""
+    last: Event = orjson.loads(lines[-1])
+    origin = source.url
+    if last["event"] == "held":  # a copy of a copy
+        lines, origin = lines[:-1], last["from"]
+    for digest, data in blobs_of(source, lines):
+        if isinstance(data, StoreError):
+            raise TraceCorrupt(f"run {run}", 1, f"it can't be copied whole: {data}")
+        found = target.get("blobs", digest)
+        if found != data:  # it is missing, or damaged
+            target.swap("blobs", digest, found, data)
+    log = target.open(run)
+    try:
+        there = log.read()
+        if not _is_behind(there, lines, run, target):
+            return False
+        info = run_info(source, run)
+        _copy_claims(source, target, run)
+        _copy_requests(source, target, run)
+        order = source.get("orders", run)
+        if order is not None:
+            target.swap("orders", run, None, order)
+        held: list[bytes] = []
+        if last["event"] != "pruned":
+            said: Event = {
+                "event": "held", "from": origin, "status": info.status or "",
+                "waits": info.waits, "attempts": info.attempts, "ended": info.ended,
+                "time": time.time_ns() // 1000, "id": os.urandom(12).hex(),
+            }  # fmt: skip
+            held = chained([said], lines[-1][-67:-3])
+        log.replace([*lines, *held])
+    finally:
+        log.close()
+    _point(source, target, info)
+    return True
+
+
+def _is_behind(there: list[bytes], lines: list[bytes], run: str, target: Store) -> bool:
+    """Whether what a store has of a run is less than these lines, and nobody went on with it."""
+    if not there:
+        return True
+    kind = orjson.loads(there[-1])["event"]
+    base = there[:-1] if kind in ("held", "gone") else there
+    if lines[: len(base)] == base:
+        return kind in ("held", "gone") and len(base) < len(lines)
+    if base[: len(lines)] == lines or kind == "pruned":
+        return False
+    raise RunConflict(f"{target.url} has another run {run}, or one that went another way")
+
+
+def _end(source: Store, target: Store, run: str, by: str) -> bool:
+    """Say in the original that it goes on in the target; not where it has grown since its copy."""
+    log = Chain(source.open(run))
+    try:
+        log.read()
+        lines, there = source.read(run), target.read(run)
+        if there[:-1] != lines:
+            if there[: len(lines)] == lines:
+                raise RunElsewhere(f"run {run} went on in {target.url} already, from another store")
+            return False
+        last = orjson.loads(there[-1])
+        said: Event = {
+            "event": "gone", "to": target.url, "status": last["status"], "waits": last["waits"],
+            "attempts": last["attempts"], "ended": last["ended"], "by": by,
+            "time": time.time_ns() // 1000, "id": os.urandom(12).hex(),
+        }  # fmt: skip
+        log.append(said)
+        log.wait()
+    finally:
+        log.close()
+    return True
+
+
+def _claim(source: Store, target: Store, run: str, by: str) -> bool:
+    """Let a copy be gone on with, whose original was ended for it."""
+    log = Chain(target.open(run))
+    try:
+        events = log.read()
+        if events[-1]["event"] != "held":
+            return False
+        time_ = time.time_ns() // 1000
+        log.append({"event": "claimed", "from": source.url, "by": by, "time": time_})
+        log.wait()
+    finally:
+        log.close()
+    return True
+
+
+def _point(source: Store, target: Store, info: RunInfo) -> None:
+    """Have the job's pointer name the copy, if it is the newest there, and the target has none."""
+    if source.get("names", info.job) != info.run.encode():
+        return
+    seen = target.get("names", info.job)
+    if seen is not None:
+        try:
+            is_copy = run_info(target, seen.decode()).last in ("held", "pruned", "gone")
+        except RunNotFound:
+            is_copy = True
+        if not is_copy or seen.decode() >= info.run:
+            return
+    target.swap("names", info.job, seen, info.run.encode())
+
+
+def _copy_claims(source: Store, target: Store, run: str) -> None:
+    for key in keys_of(source, "once"):
+        data = source.get("once", key)
+        if data is not None and Claim.read(key, data).run == run:
+            target.swap("once", key, None, data)
+
+
+def _copy_requests(source: Store, target: Store, run: str) -> None:
+    for key in keys_of(source, "requests"):
+        data = source.get("requests", key)
+        if data is None or orjson.loads(data).get("run") != run:
+            continue
+        decision = source.get("decisions", key)
+        if decision is not None:
+            target.swap("decisions", key, None, decision)
+        target.swap("requests", key, None, data)

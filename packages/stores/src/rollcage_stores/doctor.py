@@ -1,0 +1,213 @@
+"""What is wrong with a store, and mending what can be mended."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import orjson
+from rollcage.errors import RollcageError, RunInUse, RunNotFound, StoreError
+from rollcage.heart.listing import RunInfo, all_runs, run_info
+from rollcage.heart.log import Chain, checked
+from rollcage.heart.opening import OVER
+from rollcage.heart.run import Run, fold_lines
+from rollcage.heart.stages.orders import order_of
+from rollcage.heart.store import Store, open_store, store_option
+
+from rollcage_stores.blobs import blobs_of, keys_of, put_back
+from rollcage_stores.prune import prune_run
+
+__all__ = ["Finding", "examine", "repair"]
+
+Where = str | os.PathLike[str] | Store
+Kind = Literal["damaged", "open", "note"]
+"""Something is lost or changed; somebody has to decide or mend; nobody has to do anything."""
+
+_BACKUP: Final = "rollcage copy {run} --from BACKUP --to {url}"
+_READ: Final = ("names", "once", "orders", "requests", "decisions")  # kinds of values
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        kind: how bad it is.
+        code: what it is, for machines.
+        run: which run it is of; empty if it is of none.
+        message: what it is, for people.
+        helps: the command that mends it; empty if none does.
+    """
+
+    kind: Kind
+    code: str
+    run: str
+    message: str
+    helps: str = ""
+
+
+def examine(store: Where, *, blobs: bool = True) -> list[Finding]:
+    """Return what is wrong with a store; everything is read, and nothing is changed.
+
+    Args:
+        store: a folder, a URL or a `Store`.
+        blobs: whether large values are read.
+
+    Raises:
+        StoreError: the store can't be used at all.
+    """
+    own = open_store(store)
+    found: list[Finding] = []
+    infos = list(all_runs(own))
+    named = set[str]()
+    for info in infos:
+        found += _of_run(own, info, named, blobs=blobs)
+    found += _of_values(own, {info.run for info in infos})
+    if blobs:
+        found += _of_blobs(own, named)
+    return found
+
+
+def repair(store: Where) -> list[Finding]:
+    """Mend what can be mended without losing anything; return what that was.
+
+    Runs whose pruning was cut off are pruned to the end; copies that were cut off before their end,
+    in which nothing was done, go; large values that were removed and are named after all come back.
+
+    Raises:
+        StoreError: the store can't be read or written.
+    """
+    own = open_store(store)
+    mended: list[Finding] = []
+    for info in list(all_runs(own)):
+        for each in _of_run(own, info, set(), blobs=False):
+            if each.code == "prune_cut_off":
+                prune_run(own, info.run)
+            elif each.code != "copy_cut_off" or not _drop_cut_copy(own, info.run):
+                continue
+            mended.append(each)
+    back = put_back(own)
+    if back:
+        message = f"{back} large values that had been removed are named by a log"
+        mended.append(Finding("open", "blobs_put_back", "", message))
+    return mended
+
+
+def _of_run(own: Store, info: RunInfo, named: set[str], *, blobs: bool) -> Iterator[Finding]:
+    run, at = info.run, store_option(own)
+    backup = _BACKUP.format(run=run, url=own.url)
+    try:
+        is_live = own.is_live(run)
+        lines = own.read(run)
+        found = fold_lines(checked(lines, f"run {run}"), f"run {run}", {})
+    except RunNotFound:  # it was removed meanwhile
+        return
+    except RollcageError as error:
+        yield Finding("damaged", error.code, run, str(error), backup)
+        return
+    if is_live:
+        return
+    if info.last == "pruned":
+        if "done" not in orjson.loads(lines[-1]):
+            message = "its pruning was cut off: what it did is there yet"
+            yield Finding("open", "prune_cut_off", run, message, f"rollcage repair{at}")
+        return
+    if found.copied:
+        message = f"it is a copy of run {found.copied} that was cut off; nothing was done in it"
+        yield Finding("note", "copy_cut_off", run, message, f"rollcage repair{at}")
+        return
+    if info.last != "held":
+        yield from _to_decide(own, found, at)
+    if blobs:
+        for digest, data in blobs_of(own, lines):
+            named.add(digest)
+            if isinstance(data, StoreError):
+                yield Finding("damaged", "blob", run, str(data), backup)
+
+
+def _to_decide(own: Store, run: Run, at: str) -> Iterator[Finding]:
+    """What somebody has to decide of a run that nobody is at."""
+    for step in run.steps.values():
+        is_open = step.status == "unknown" or step.unclear
+        if step.acts and is_open and not step.gone:
+            message = f"nobody knows whether its step {step.n} ({step.name}) happened"
+            helps = f"rollcage resolve {run.id} {step.n}{at} --happened | --did-not-happen"
+            yield Finding("open", "outcome_unknown", run.id, message, helps)
+    if run.undoing is not None:
+        helps = f"rollcage undo {run.id}{at}"
+        yield Finding("open", "undo_cut_off", run.id, "an undo of it has not ended", helps)
+    order = order_of(own, run.id)
+    if order is not None and run.status not in OVER:
+        by = f" by {order.by}" if order.by else ""
+        if order.kind == "stop":
+            text, helps = "stopped", f"rollcage stop {run.id}{at} --lift"
+        else:
+            text, helps = "paused", f"rollcage unpause {run.id}{at}"
+        yield Finding("open", "stop_order", run.id, f"it was {text}{by}", helps)
+
+
+def _of_values(own: Store, runs: set[str]) -> Iterator[Finding]:
+    """Pointers, claims, orders and requests: whether they can be read, and name runs that are."""
+    for kind in _READ:
+        for key in keys_of(own, kind):
+            shown = f"{kind[:-1] if kind != 'once' else 'claim'} {key!r}"
+            try:
+                data = own.get(kind, key)
+                run = "" if data is None or kind == "decisions" else _run_in(kind, key, data)
+            except (StoreError, ValueError, KeyError, TypeError) as error:
+                message = f"the {shown} can't be read: {error}"
+                yield Finding("damaged", "value", "", message)
+                continue
+            if run and run not in runs and not _is_there(own, run):
+                bad: Kind = "damaged" if kind in ("names", "once") else "note"
+                message = f"the {shown} names run {run}, which is not there"
+                helps = _BACKUP.format(run=run, url=own.url) if bad == "damaged" else ""
+                yield Finding(bad, "run_missing", run, message, helps)
+
+
+def _run_in(kind: str, key: str, data: bytes) -> str:
+    """The run that a value names."""
+    if kind == "names":
+        return data.decode()
+    fields = orjson.loads(data)
+    if kind == "orders":
+        return key
+    is_kept = kind == "once" and fields.get("state")  # its run may be gone
+    return "" if is_kept else str(fields["run"])
+
+
+def _of_blobs(own: Store, named: set[str]) -> Iterator[Finding]:
+    unused = sum(1 for each in keys_of(own, "blobs") if each not in named)
+    if unused:
+        message = f"{unused} large values are named by no log: the next prune removes them"
+        yield Finding("note", "blobs_unused", "", message)
+    trash = sum(1 for _ in keys_of(own, "trash"))
+    if trash:
+        message = f"the removal of {trash} large values was cut off"
+        yield Finding("open", "trash", "", message, f"rollcage repair{store_option(own)}")
+
+
+def _is_there(own: Store, run: str) -> bool:
+    """Whether a run is there that may have begun since they were listed."""
+    try:
+        run_info(own, run)
+    except RunNotFound:
+        return False
+    return True
+
+
+def _drop_cut_copy(own: Store, run: str) -> bool:
+    """Remove a copy that was cut off; whether it could be."""
+    try:
+        log = Chain(own.open(run))
+    except RunInUse:
+        return False
+    try:
+        if not fold_lines(log.events(), run, {}).copied:
+            return False
+        log.log.replace([])
+    finally:
+        log.close()
+    return True

@@ -1,0 +1,259 @@
+"""Removing what old runs did: that they were done stays known.
+
+A pruned run keeps its id, name, the digest of its input, when it ran and how it ended, the count
+and the head of its lines, who removed it and when; as a skeleton also which calls there were. Its
+job still counts as done; nobody resumes, undoes or replays it. What became of an effect that
+happens once (`once=`) goes into its claim.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+import orjson
+from rollcage.errors import RollcageError, RunInUse, RunNotFound, StoreError
+from rollcage.heart.listing import RunInfo, all_runs, run_info
+from rollcage.heart.log import Chain, chained, checked
+from rollcage.heart.opening import OVER
+from rollcage.heart.run import Run, fold_lines
+from rollcage.heart.stages.once import keep_claims
+from rollcage.heart.store import Store, open_store, store_option
+
+from rollcage_stores.blobs import drop_unused, keys_of
+
+__all__ = ["Choice", "Pruned", "choices", "prune", "prune_run"]
+
+Event = dict[str, Any]
+Where = str | os.PathLike[str] | Store
+
+_KEPT: Final = (
+    "again", "calls", "effect", "hits", "id", "name", "number", "order", "status", "step", "time",
+)  # fmt: skip
+_HEAD: Final = ("event", "format", "run", "name", "time", "actor", "copied", "fork")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """What is to become of an old run.
+
+    Attributes:
+        info: of the run.
+        lines: of its log; 0 where it was not read.
+        size: of its log, in bytes.
+        stays: why it stays; empty if it may go.
+        helps: the command that would change that, if there is one.
+    """
+
+    info: RunInfo
+    lines: int = 0
+    size: int = 0
+    stays: str = ""
+    helps: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was pruned, or would be.
+
+    Attributes:
+        chosen: what became of each old run.
+        blobs: how many large values went; None: a run is live, so that none did.
+    """
+
+    chosen: tuple[Choice, ...]
+    blobs: int | None = 0
+
+
+def prune(
+    store: Where,
+    before: int,
+    *,
+    hold: Iterable[str] = (),
+    by: str = "",
+    keep_skeleton: bool = False,
+    dry: bool = True,
+) -> Pruned:
+    """Remove what the runs did that ended before then, and large values that nothing names.
+
+    Args:
+        store: a folder, a URL or a `Store`.
+        before: Unix time, µs.
+        hold: runs that stay.
+        by: who says so.
+        keep_skeleton: whether it stays known which calls there were, without any value.
+        dry: whether nothing is done, and only said.
+
+    Raises:
+        StoreError: the store can't be read or written.
+    """
+    own = open_store(store)
+    chosen = choices(own, before, hold=hold)
+    if dry:
+        return Pruned(tuple(chosen))
+    done: list[Choice] = []
+    for each in chosen:
+        if each.stays:
+            done.append(each)
+            continue
+        try:
+            prune_run(own, each.info.run, by=by, keep_skeleton=keep_skeleton)
+            done.append(each)
+        except RollcageError as error:  # it has changed since
+            done.append(dataclasses.replace(each, stays=str(error)))
+    return Pruned(tuple(done), drop_unused(own))
+
+
+def choices(store: Where, before: int, *, hold: Iterable[str] = ()) -> list[Choice]:
+    """Return what is to become of each run that ended before then, the newest first.
+
+    Args:
+        store: a folder, a URL or a `Store`.
+        before: Unix time, µs.
+        hold: runs that stay.
+    """
+    own, held = open_store(store), set(hold)
+    found: list[Choice] = []
+    for info in all_runs(own):
+        if max(info.begun, info.ended or 0) < before and not _is_stub(own, info):
+            choice = Choice(info, stays="held") if info.run in held else _look(own, info)
+            found.append(choice)
+    return found
+
+
+def prune_run(store: Where, run: str, *, by: str = "", keep_skeleton: bool = False) -> None:
+    """Remove what a run did. Killed at any moment, it is brought to its end by being asked again.
+
+    Args:
+        store: a folder, a URL or a `Store`.
+        run: its id.
+        by: who says so.
+        keep_skeleton: whether it stays known which calls there were, without any value.
+
+    Raises:
+        RunNotFound: there is no such run.
+        RunInUse: it has a live writer.
+        StoreError: it has to stay, and why.
+        UnknownOutcome: nobody knows whether an effect of it that happens once happened.
+    """
+    own = open_store(store)
+    info = run_info(own, run)
+    if _is_stub(own, info):
+        return
+    if info.last != "pruned":
+        choice = _look(own, info)
+        if choice.stays:
+            kind = RunInUse if choice.stays == _IN_USE else StoreError
+            helps = f": {choice.helps}" if choice.helps else ""
+            raise kind(f"run {run} stays, for it is {choice.stays}{helps}")
+    before = own.read(run)
+    keep_claims(own, run)
+    log = Chain(own.open(run))
+    try:
+        events = log.read()
+        if log.log.read() != before:
+            raise RunInUse(f"run {run} was written meanwhile")
+        if events[-1]["event"] == "pruned":
+            said = {name: events[-1][name] for name in events[-1] if name != "hash"}
+            events.pop()
+        else:
+            said = {
+                "event": "pruned", "status": info.status or "", "lines": len(before),
+                "head": log.head.decode(), "by": by, "time": time.time_ns() // 1000,
+                "ended": info.ended, "attempts": info.attempts,
+            }  # fmt: skip
+            log.append(said)  # from here on nobody resumes it, and no other writer goes on
+            log.wait()
+        skeleton = [_bone(each) for each in events[1:]] if keep_skeleton else []
+        log.log.replace(chained([_head(events[0], info), *skeleton, {**said, "done": True}]))
+    finally:
+        log.close()
+    _drop_what_is_beside(own, run)
+
+
+_IN_USE: Final = "in use"
+
+
+def _look(store: Store, info: RunInfo) -> Choice:
+    """What is to become of a run, by itself."""
+    run, at = info.run, store_option(store)
+    if store.is_live(run):
+        return Choice(info, stays=_IN_USE)
+    if info.status == "damaged":
+        return Choice(info, stays="damaged", helps=f"rollcage doctor{at}")
+    if info.last == "held":
+        return Choice(info, stays="a copy that was not claimed")
+    if info.last == "gone" and info.status not in OVER:
+        return Choice(info, stays="unfinished, and goes on in another store")
+    is_next = store.get("names", info.job) == run.encode()
+    if info.status is None or (is_next and info.status not in OVER):
+        why = f"{info.status or 'unfinished'}, and the next session of its job resumes it"
+        return Choice(info, stays=why, helps=f"rollcage abandon {run}{at}")
+    try:
+        lines = store.read(run)
+        found = fold_lines(checked(lines, f"run {run}"), f"run {run}", {})
+    except RunNotFound as error:
+        return Choice(info, stays=f"gone ({error})")
+    except RollcageError as error:
+        return Choice(info, stays=f"damaged ({error})", helps=f"rollcage verify {run}{at}")
+    size = sum(map(len, lines))
+    why, helps = _unsettled(found, at)
+    return Choice(info, len(lines), size, why, helps)
+
+
+def _unsettled(run: Run, at: str) -> tuple[str, str]:
+    """What of a run somebody has to settle yet, and how."""
+    if run.undoing is not None:
+        return "being undone", f"rollcage undo {run.id}{at}"
+    for step in run.steps.values():
+        if step.acts and (step.status == "unknown" or step.unclear) and not step.gone:
+            why = f"not settled: nobody knows whether its step {step.n} ({step.name}) happened"
+            return why, f"rollcage resolve {run.id} {step.n}{at} --happened | --did-not-happen"
+    return "", ""
+
+
+def _is_stub(store: Store, info: RunInfo) -> bool:
+    """Whether a run was pruned to the end."""
+    if info.last != "pruned":
+        return False
+    return "done" in orjson.loads(store.ends(info.run).last)
+
+
+def _head(first: Event, info: RunInfo) -> Event:
+    """The first line of what is left: its input is a digest."""
+    kept: Event = {name: first[name] for name in _HEAD if name in first}
+    return {**kept, "digest": info.input} if info.input else kept
+
+
+def _bone(event: Event) -> Event:
+    """A line without any value, of a kind that no fold takes for the line that it was."""
+    found: Event = {"event": "was", "was": event["event"]}
+    found.update((name, event[name]) for name in _KEPT if name in event)
+    if event.get("outcome"):
+        found["outcome"] = {"status": event["outcome"]["status"]}
+    return found
+
+
+def _drop_what_is_beside(store: Store, run: str) -> None:
+    """Remove the run's order, and what is left of its requests for approval."""
+    for kind in ("orders", "requests"):
+        keys = [run] if kind == "orders" else list(keys_of(store, kind))
+        for key in keys:
+            data = store.get(kind, key)
+            if data is None or (kind == "requests" and not _is_of(data, run)):
+                continue
+            decision = store.get("decisions", key) if kind == "requests" else None
+            if decision is not None:
+                store.swap("decisions", key, decision, None)
+            store.swap(kind, key, data, None)
+
+
+def _is_of(request: bytes, run: str) -> bool:
+    """Whether a request for approval is of a run; one that can't be read is of none."""
+    try:
+        return bool(orjson.loads(request)["run"] == run)
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return False

@@ -1,0 +1,291 @@
+"""Copies and moves of runs between stores, with a kill between any two of their steps."""
+
+import contextlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dying import Dying, Killed, Life
+from postgres import new_store
+from rollcage.errors import RunConflict, RunElsewhere, RunInUse, StoreError, TraceCorrupt
+from rollcage.heart import (
+    Fork,
+    Options,
+    Session,
+    Store,
+    abandon_run,
+    compensate,
+    open_store,
+    resolve_step,
+    tool,
+    undo_run,
+)  # fmt: skip
+from rollcage.heart.listing import list_runs, newest_run, run_info
+from rollcage.heart.stages.once import once_of
+from rollcage.heart.stages.orders import order_of, stop_run
+from rollcage_stores.copies import copy_run, copy_runs, move_run
+from rollcage_stores.seals import export_key
+
+done: list[str] = []
+
+
+@tool(effect="write", undo=lambda args: [compensate("copied_unwrite", text=args["text"])])
+def copied_write(text: str) -> str:
+    done.append(text)
+    return text if text != "large" else "x" * 200_000
+
+
+@tool(effect="write")
+def copied_unwrite(text: str) -> None:
+    done.append(f"-{text}")
+
+
+@tool(effect="write", once="pay/{text}")
+def copied_pay(text: str) -> str:
+    done.append(text)
+    return f"paid {text}"
+
+
+PAIRS = ["folder-sqlite", "sqlite-postgres", "postgres-folder", "folder-folder"]
+
+
+@pytest.fixture(params=PAIRS)
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Store, Store]]:
+    done.clear()
+    with contextlib.ExitStack() as stack:
+
+        def made(kind: str, name: str) -> Store:
+            if kind == "postgres":
+                return open_store(stack.enter_context(new_store()))
+            return open_store(f"{'sqlite:///' if kind == 'sqlite' else ''}{tmp_path}/{name}")
+
+        one, two = request.param.split("-")
+        yield made(one, "one"), made(two, "two")
+
+
+def job(store: Store, *texts: str, name: str = "a", **given: Any) -> str:
+    """A session; an empty text ends it with an error."""
+    session = Session(name, store=store, **given)
+    with contextlib.suppress(ZeroDivisionError), session:
+        for text in texts:
+            copied_write(text) if text else 1 / 0
+    return session.run_id
+
+
+def test_a_copy_is_read_only_and_its_original_goes_on(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+    run = job(one, "x", "large", "")
+    before = one.read(run)
+    assert copy_run(one, two, run)
+    assert not copy_run(one, two, run)
+    assert one.read(run) == before == two.read(run)[:-1]
+    for use in (
+        lambda: job(two, "x", "large", "y"),
+        lambda: undo_run(two, run),
+        lambda: abandon_run(two, run),
+        lambda: resolve_step(two, run, 1, happened=True),
+        lambda: job(two, "x", run=run),
+        lambda: move_run(two, one, run),
+    ):
+        with pytest.raises(RunElsewhere, match="copy of run"):
+            use()
+    assert two.read(run)[:-1] == before
+    with Session("a", store=two, replay="offline") as offline:
+        assert (copied_write("x"), len(copied_write("large"))) == ("x", 200_000)
+    assert offline.stats.hits == 2
+    with Session("a", store=two, fork=Fork(run)) as fork:
+        assert copied_write("x") == "x"
+    assert fork.stats.hits == 1
+    assert job(one, "x", "large", "y") == run
+    assert done == ["x", "large", "y"]
+    assert copy_run(one, two, run)  # it has grown
+    assert run_info(two, run).status == "ok"
+    assert run_info(two, run).last == "held"
+
+
+def test_a_job_that_is_over_begins_anew_beside_its_copy(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+    run = job(one, "x")
+    assert [each.what for each in copy_runs(one, two)] == ["copied"]
+    new = job(two, "y")
+    assert new != run
+    newest = newest_run(two, "a")
+    assert newest is not None
+    assert newest.run == new
+    later = job(one, "z")
+    assert [each.what for each in copy_runs(one, two)] == ["already there", "copied"]
+    newest = newest_run(two, "a")  # what goes on there stays the job's
+    assert newest is not None
+    assert newest.run == new
+    assert {each.run for each in list_runs(two)} == {run, new, later}
+
+
+def test_a_run_that_was_moved_goes_on_there_alone(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+    run = job(one, "x", "large", "")
+    assert move_run(one, two, run, by="ann")
+    assert not move_run(one, two, run)
+    for use in (
+        lambda: job(one, "x", "large", "y"),
+        lambda: undo_run(one, run),
+        lambda: copy_run(one, two, run),
+        lambda: job(one, run=run),
+    ):
+        with pytest.raises(RunElsewhere, match="was moved"):
+            use()
+    assert job(two, "x", "large", "y") == run
+    assert done == ["x", "large", "y"]
+    assert run_info(two, run).attempts == 2
+    assert undo_run(two, run).complete
+    assert done[3:] == ["-y", "-large", "-x"]
+
+
+def test_a_run_moves_to_and_fro(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+    run = job(one, "a", "")
+    here, there = one, two
+    texts = ["a"]
+    for text in "bcde":
+        assert move_run(here, there, run)
+        here, there = there, here
+        texts.append(text)
+        assert job(here, *texts, "") == run
+    assert done == texts
+    assert job(here, *texts) == run
+    assert done == texts
+    assert run_info(here, run).attempts == 6
+
+
+def test_what_belongs_to_a_run_comes_along(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+    with contextlib.suppress(ZeroDivisionError), Session("a", store=one) as session:
+        assert copied_pay("7") == "paid 7"
+        raise ZeroDivisionError
+    run = session.run_id
+    with Session("b", store=one, input={"of": 7}):
+        copied_write("x")
+    stop_run(one, run, by="ann", reason="no")
+    assert [each.what for each in copy_runs(one, two, move=True)] == ["moved", "moved"]
+    assert order_of(two, run) == order_of(one, run)
+    found = once_of(two, "pay/7")
+    assert found is not None
+    assert (found.state, found.run) == ("done", run)
+    with Session("c", store=two):
+        assert copied_pay("7") == "paid 7"
+    assert done == ["7", "x"]
+    assert newest_run(two, "b", {"of": 7}) is not None
+
+
+def test_a_run_in_use_is_neither_copied_nor_moved(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+    with Session("a", store=one) as session:
+        copied_write("x")
+        for use in (copy_run, move_run):
+            with pytest.raises(RunInUse):
+                use(one, two, session.run_id)
+        assert [each.what for each in copy_runs(one, two)] == ["in use"]
+    assert list_runs(two) == []
+    assert [each.what for each in copy_runs(one, two)] == ["copied"]
+
+
+def test_another_run_of_that_id_is_a_conflict(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+    run = job(one, "x", "")
+    copy_run(one, two, run)
+    log = two.open(run)
+    lines = log.read()
+    log.replace(lines[:2])  # as if it had been begun there
+    log.close()
+    assert not copy_run(two, one, run)
+    log = one.open(run)
+    log.read()
+    log.replace(lines[:1])
+    log.close()
+    job(one, "other", run=run)
+    with pytest.raises(RunConflict, match="another run"):
+        copy_run(one, two, run)
+    assert [each.what for each in copy_runs(one, two)] == ["conflict"]
+
+
+def test_a_run_whose_large_value_is_gone_is_not_copied(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+    run = job(one, "large")
+    (digest,) = one.keys("blobs")
+    assert one.swap("blobs", digest, one.get("blobs", digest), None)
+    with pytest.raises(TraceCorrupt, match=f"{digest} is gone"):
+        copy_run(one, two, run)
+    assert list_runs(two) == []
+    assert one.swap("blobs", digest, None, b"other")
+    with pytest.raises(TraceCorrupt, match="is damaged"):
+        copy_run(one, two, run)
+
+
+def test_stores_with_keys_of_their_own_exchange_no_runs(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+    assert one.swap("keys", "seal", None, b"1" * 32)
+    run = job(one, "x")
+    copy_run(one, two, run)
+    assert export_key(two) == b"1" * 32
+    assert one.swap("keys", "seal", b"1" * 32, b"2" * 32)
+    with pytest.raises(StoreError, match="a key of its own"):
+        copy_run(one, two, run)
+    with pytest.raises(StoreError, match="the same store"):
+        copy_run(one, one, run)
+
+
+# --- kills ---
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_move_that_is_killed_anywhere_leaves_one_place(
+    stores: tuple[Store, Store], seed: int
+) -> None:
+    """Whoever goes on, before the move is asked for again or after: each effect is made once."""
+    one, two = stores
+    chosen = random.Random(seed)  # noqa: S311 - a test
+    died = 0
+    for life in range(1, 60):
+        done.clear()
+        name = f"job {life}"
+        run = job(one, "x", "large", "", name=name)
+        mine = Life(life)
+        try:
+            move_run(Dying(one, mine), Dying(two, mine), run)  # type: ignore[arg-type] # it has all of it
+        except Killed:
+            died += 1
+        mine.bury()
+        places = 0
+        for store in chosen.sample([one, two], 2):
+            with contextlib.suppress(RunElsewhere, RunInUse):
+                if any(each.run == run for each in list_runs(store)):
+                    job(store, "x", "large", "y", "", name=name, run=run)
+                    places += 1
+        assert places <= 1
+        with contextlib.suppress(RunElsewhere):  # it went on in the target already, or comes there
+            move_run(one, two, run)
+        ran = [s for s in (one, two) if run_info(s, run).last not in ("held", "gone")]
+        assert ran == [two]
+        assert job(two, "x", "large", "y", name=name) == run
+        assert done == ["x", "large", "y"]
+        with pytest.raises(RunElsewhere):
+            job(one, "x", "large", "y", name=name)
+    assert 5 < died < 59
+
+
+def test_of_two_stores_that_claim_a_copy_one_gets_it(
+    stores: tuple[Store, Store], tmp_path: Path
+) -> None:
+    one, two = stores
+    three = open_store(tmp_path / "three")
+    run = job(one, "x", "")
+    copy_run(one, two, run)
+    copy_run(two, three, run)  # a copy of a copy
+    assert move_run(one, three, run)
+    with pytest.raises(RunElsewhere, match="goes on in"):
+        move_run(one, two, run)
+    with pytest.raises(RunElsewhere):
+        job(two, "x", "y")
+    assert job(three, "x", "y", options=Options()) == run
+    assert done == ["x", "y"]
