@@ -16,7 +16,7 @@ from mortal import Killed, Mortal, until_it_dies
 from rollcage import Blocked, ContractError, DidNotHappen, StepNotUnknown, UnknownOutcome
 from rollcage import Session as OldSession
 from rollcage.errors import RunInUse, RunNotFound
-from rollcage.heart import Observer, Options, Session, compensate, resolve_step, tool, undo_run
+from rollcage.heart import Options, Session, StepEvent, compensate, resolve_step, tool, undo_run
 from rollcage.heart.folder import Folder
 from rollcage.heart.stages import once
 from rollcage.heart.stages.once import keep_claims, key_of, once_of
@@ -166,16 +166,16 @@ def test_a_second_call_is_given_the_first_ones_outcome(tmp_path: Path) -> None:
         assert first.stats.supplied == 1
     seen: list[Any] = []
 
-    class Seen(Observer):
-        def noticed(self, call: Any, outcome: Any, step: Any) -> None:
-            seen.append((step.once if step else None, outcome.status))
+    def observe(event: StepEvent) -> None:
+        if event.what != "started":
+            seen.append((event.what, event.origin, event.status))
 
-    with Session("two", store=tmp_path, observers=[Seen()]) as second:
+    with Session("two", store=tmp_path, observers=[observe]) as second:
         assert refund(7) == given
         assert refund(8) != given
     assert world.refunds == [7, 8]
     assert second.stats.supplied == 1
-    assert seen == [([first.run_id, 1, "refund/7"], "ok"), (None, "ok")]
+    assert seen == [("replayed", (first.run_id, 1), "ok"), ("settled", None, "ok")]
     line = next(e for e in events(tmp_path, second.run_id) if e["event"] == "step")
     assert line["once"] == [first.run_id, 1, "refund/7"]
     with Session("two", store=tmp_path, replay="continue") as again:

@@ -14,8 +14,9 @@ from rollcage.heart.fork import Fork
 from rollcage.heart.options import Options
 from rollcage.heart.resolving import abandon_run, resolve_step
 from rollcage.heart.session import Session
-from rollcage.heart.stage import Guard, Observer, Stage
+from rollcage.heart.stage import Guard, Stage
 from rollcage.heart.store import Log, Store, drop, every_key, open_store, store_option
+from rollcage.trace.told import Instrument, Observer, RunEvent, StepEvent
 from rollcage.undo.compensation import compensate
 
 if TYPE_CHECKING:
@@ -23,16 +24,18 @@ if TYPE_CHECKING:
     from rollcage.heart.log import parse
     from rollcage.heart.run import Run, Step, fold_lines
     from rollcage.heart.seal import StoreSeal
+    from rollcage.heart.stages.observing import recorded_events
     from rollcage.heart.stages.orders import Order, lift_order, order_of, pause_run, stop_run
     from rollcage.heart.stages.queue import ApprovalQueue, Decision, QueueApprover
 
 __all__ = [
-    "ApprovalQueue", "BranchHandle", "CurrentStep", "Decision", "Fork", "Guard", "Log", "Observer",
-    "Options", "Order", "QueueApprover", "Run", "RunInfo", "Session", "Stage", "Step", "Store",
-    "StoreSeal", "Transaction", "TurnHandle", "abandon_run", "all_runs", "aplan_undo", "aundo_run",
-    "compensate", "current_step", "drop", "every_key", "fold_lines", "lift_order", "list_runs",
-    "newest_run", "open_store", "order_of", "parse", "pause_run", "plan_undo", "resolve_step",
-    "run_info", "stop_run", "store_option", "tool", "undo_run",
+    "ApprovalQueue", "BranchHandle", "CurrentStep", "Decision", "Fork", "Guard", "Instrument",
+    "Log", "Observer", "Options", "Order", "QueueApprover", "Run", "RunEvent", "RunInfo",
+    "Session", "Stage", "Step", "StepEvent", "Store", "StoreSeal", "Transaction", "TurnHandle",
+    "abandon_run", "all_runs", "aplan_undo", "aundo_run", "compensate", "current_step", "drop",
+    "every_key", "fold_lines", "lift_order", "list_runs", "newest_run", "open_store", "order_of",
+    "parse", "pause_run", "plan_undo", "recorded_events", "resolve_step", "run_info", "stop_run",
+    "store_option", "tool", "undo_run",
 ]  # fmt: skip
 
 _LATE: Final = {
@@ -52,6 +55,7 @@ _LATE: Final = {
     "order_of": "stages.orders",
     "parse": "log",
     "pause_run": "stages.orders",
+    "recorded_events": "stages.observing",
     "run_info": "listing",
     "stop_run": "stages.orders",
 }

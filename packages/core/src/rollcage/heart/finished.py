@@ -12,9 +12,10 @@ from rollcage.heart.driver import adrive, drive
 from rollcage.heart.gate import Entry
 from rollcage.heart.options import Options
 from rollcage.heart.session import Session
-from rollcage.heart.stage import Observer, Stage
+from rollcage.heart.stage import Stage
 from rollcage.heart.store import Store, open_store
 from rollcage.heart.undo import Request, plan
+from rollcage.trace.told import Observer
 from rollcage.undo.compensation import ToolSource
 from rollcage.undo.report import InDoubt, UndoPlan, UndoReport
 

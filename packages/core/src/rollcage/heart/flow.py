@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from rollcage.errors import Halt, NotReplayable, SessionError, SessionHalted
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from rollcage.heart.driver import Flow
     from rollcage.heart.stage import Work
 
-__all__ = ["admit", "enter", "give", "give_back", "gives_at_once", "inside", "perform", "run_body"]
+__all__ = [
+    "admit", "enter", "give", "give_back", "gives_at_once", "inside", "perform", "run_body",
+    "surrounded",
+]  # fmt: skip
 
 _tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 _TAG: Final = b'"$rollcage":"blob"'
@@ -81,7 +84,11 @@ def perform(call: Call, work: Work | None) -> Flow:
         token = here.set(inside(attempt, call))
         try:
             try:
-                value = yield run_body(attempt, call)
+                if call.hooks.inside:
+                    with surrounded(call):
+                        value = yield run_body(attempt, call)
+                else:
+                    value = yield run_body(attempt, call)
             finally:
                 reset(token)
         except BaseException as error:
@@ -184,6 +191,15 @@ def inside(attempt: Attempt, call: Call) -> Place:
     call.began = attempt.ticks()
     branch = "#" + call.event["fingerprint"]
     return _tuple(Place, (attempt, call.session, branch, None, None, call, "", ""))
+
+
+@contextlib.contextmanager
+def surrounded(call: Call) -> Iterator[None]:
+    """Enter what stages put around a body that runs here."""
+    with contextlib.ExitStack() as entered:
+        for inside_of in call.hooks.inside:
+            entered.enter_context(inside_of(call))
+        yield
 
 
 def run_body(attempt: Attempt, call: Call) -> Callable[[], Any]:

@@ -822,13 +822,22 @@ class Run:
             count += self.epochs.get(branch, 0)
         return count
 
+    @property
+    def source(self) -> str:
+        """The run that this one was copied from; empty if there is none."""
+        return self._homes[-1][1] if self._homes else ""
+
+    def home(self, step: Step) -> str:
+        """Return the run in which a step was performed: this one, or one that it builds on."""
+        if not step.borrowed:
+            return self.id
+        return next(run for last, run in self._homes if step.n <= last)
+
     def idempotency_key(self, step: Step) -> str:
         """The name of a step's effect: the same in all attempts, another one after an undo."""
         while step.retries:
             step = self.steps[step.retries]
-        home = self.id
-        if step.borrowed:
-            home = next(run for last, run in self._homes if step.n <= last)
+        home = self.home(step)
         branch = f"{step.branch}|{step.epoch}" if step.epoch else step.branch
         return idempotency_key(home, branch, step.fingerprint.hex())
 

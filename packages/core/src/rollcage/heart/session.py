@@ -38,7 +38,16 @@ from rollcage.heart.declared import declaration
 from rollcage.heart.divergence import leaving
 from rollcage.heart.driver import Flow, adrive, drive
 from rollcage.heart.ending import failed, returned
-from rollcage.heart.flow import admit, enter, give, give_back, gives_at_once, inside, perform
+from rollcage.heart.flow import (
+    admit,
+    enter,
+    give,
+    give_back,
+    gives_at_once,
+    inside,
+    perform,
+    surrounded,
+)
 from rollcage.heart.fork import Fork
 from rollcage.heart.gate import Entry, Gate
 from rollcage.heart.keys import writable
@@ -46,7 +55,7 @@ from rollcage.heart.opening import Opened, open_run
 from rollcage.heart.options import Options
 from rollcage.heart.run import CHANGES, Event, Step
 from rollcage.heart.seal import StoreSeal
-from rollcage.heart.stage import Hooks, Observer, Stage
+from rollcage.heart.stage import Hooks, Stage
 from rollcage.heart.stages.capture import Capture
 from rollcage.heart.stages.once import Once
 from rollcage.heart.stages.orders import Orders
@@ -68,8 +77,10 @@ if TYPE_CHECKING:
     from rollcage.gate.approval import Instead
     from rollcage.heart.outcome import Read
     from rollcage.heart.source import RunSource
+    from rollcage.heart.stages.observing import Observing
     from rollcage.heart.stages.offline import Report
     from rollcage.heart.walk import Branch
+    from rollcage.trace.told import Observer
     from rollcage.values.hiding import Seal
 
 __all__ = ["Fork", "Replay", "Session"]
@@ -113,7 +124,9 @@ class Session:
         actor: the person that the run acts for, who can't approve its calls.
         on_divergence: what a new effect does while recorded effects lie ahead: `"halt"`; `"undo"`
             takes them back first; `"warn"` goes on without them.
-        observers: each is notified of what became of each call.
+        observers: each is notified of what becomes of each step, after it was written: see
+            `StepEvent`, and `Instrument` for one that is notified of runs, too. Those of a session
+            around this one are notified as well.
         stages: features that surround calls, in this order.
         options: what few sessions set.
 
@@ -169,6 +182,8 @@ class Session:
         self.gate = Gate(gate)
         self._hooks_of: dict[int, tuple[Contract, Hooks]] = {}
         self._began = self._latest = 0
+        self._observing: tuple[Observing, ...] = ()
+        self._joins: tuple[Stage, ...] = ()
         self._own: Attempt | None = None
         self._attempt: Attempt | None = None
         self._home: Place | None = None
@@ -215,11 +230,20 @@ class Session:
 
             offline = Offline() if self.replay == "offline" else Verify()
             self.report, looks = offline.report, (offline,)
-        self._before = (*looks, Orders(), *self._brought, *gates)
+        self._observe(self.observers)
+        self._before = (*self._observing, *looks, Orders(), *self._brought, *gates)
         self._after = (*asks, Unknown(), Once(), Capture())
         self.stages = (*self._before, *self._after)
         self.hooks = Hooks(self.stages)
         return self.hooks
+
+    def _observe(self, observers: Iterable[Observer]) -> None:
+        """Have those observers be notified that want to be."""
+        if observers:
+            from rollcage.heart.stages.observing import Observing, wanted
+
+            found = wanted(observers)
+            self._observing = (Observing(found),) if found else ()
 
     def hooks_of(self, contract: Contract) -> Hooks:
         """Return the methods of the stages that a tool concerns."""
@@ -256,7 +280,10 @@ class Session:
         self.around = around.session
         self.approver = self.approver or around.session.approver
         self.gate.within(around.session.gate)
-        self._before = (*around.session._before, *self.gate.stages)  # noqa: SLF001 - its own kind
+        outer = around.session
+        self._observe([each for each in self.observers if not outer.is_observed_by(each)])
+        self._joins = (*self._observing, *self.gate.stages)
+        self._before = (*outer._before, *self._joins)  # noqa: SLF001 - its own kind
         self._after = around.session._after  # noqa: SLF001 - its own kind
         self.stages = (*self._before, *self._after)
         self.hooks = Hooks(self.stages)
@@ -267,34 +294,45 @@ class Session:
         handle = self._block.__enter__()
         self._attempt, self._home, self.run_id = attempt, handle.place, attempt.run.id
         try:
-            self._join_gate(attempt, handle.branch)
+            self._join_stages(attempt, handle.branch)
         except BaseException as error:
-            self._leave_gate(attempt, error)
+            self._leave_stages(attempt, error)
             self._block.__exit__(type(error), error, error.__traceback__)
             raise
         return True
 
-    def _join_gate(self, attempt: Attempt, branch: Branch) -> None:
-        """Have the stages of an inner session's own gate take part in the attempt."""
+    def is_observed_by(self, observer: Observer) -> bool:
+        """Whether it, or a session around it, notifies an observer."""
+        if any(each is observer for each in self.observers):
+            return True
+        return self.around is not None and self.around.is_observed_by(observer)
+
+    @property
+    def home_branch(self) -> str:
+        """The branch in which its calls stand; empty unless it is inside of another session."""
+        return "" if self._home is None else self._home.branch
+
+    def _join_stages(self, attempt: Attempt, branch: Branch) -> None:
+        """Have the observers and the gate's stages of an inner session take part in the attempt."""
         step = branch.opening
         assert step is not None
         with attempt.lock:
             attempt.inner[branch.name] = self
-            for stage in self.gate.stages:
+            for stage in self._joins:
                 for kind, fold in stage.folds.items():
                     attempt.run.folds.setdefault(kind, []).append(fold)
             described = self.gate.describe()  # its line has it, unless it was another one's
             if described != (step.marks or {}).get("gate", []) and attempt.halted is None:
                 attempt.note({"event": "gate", "step": step.n, "gate": described})
-            for opened in Hooks(self.gate.stages).opened:
+            for opened in Hooks(self._joins).opened:
                 opened(self)
 
-    def _leave_gate(self, attempt: Attempt, error: BaseException | None) -> None:
+    def _leave_stages(self, attempt: Attempt, error: BaseException | None) -> None:
         with attempt.lock:
             attempt.inner = {n: each for n, each in attempt.inner.items() if each is not self}
-            for closed in Hooks(self.gate.stages).closed:
+            for closed in Hooks(self._joins).closed:
                 closed(self, error)
-            for stage in self.gate.stages:
+            for stage in self._joins:
                 for kind, fold in stage.folds.items():
                     known = attempt.run.folds.get(kind, [])
                     if fold in known:
@@ -315,7 +353,6 @@ class Session:
         self.run_id = opened.run.id
         self._began = self._latest = self.options.clock.monotonic()
         opened.run.begin_attempt()
-        attempt.observers.extend(each.noticed for each in self.observers)
         self._home = Place(attempt, self)
         self._at = at(self._home)
         self._at.__enter__()
@@ -347,6 +384,8 @@ class Session:
 
     def _give_up(self) -> None:
         """The attempt could not begin: its log is closed, and says nothing more."""
+        for each in self._observing:
+            each.gave_up()
         open_sessions.discard(self)
         if self._at is not None:
             self._at.__exit__(None, None, None)
@@ -364,7 +403,7 @@ class Session:
     ) -> None:
         attempt = self._entered_attempt()
         if self._block is not None:
-            self._leave_gate(attempt, error)
+            self._leave_stages(attempt, error)
             self._block.__exit__(kind, error, traceback)
         else:
             try:
@@ -384,7 +423,7 @@ class Session:
     ) -> None:
         attempt = self._entered_attempt()
         if self._block is not None:
-            self._leave_gate(attempt, error)
+            self._leave_stages(attempt, error)
             self._block.__exit__(kind, error, traceback)
         else:
             try:
@@ -719,10 +758,10 @@ class Session:
         chunks: list[Any] = []
         place = inside(attempt, call)
         try:
-            with at(place):
+            with at(place), surrounded(call):
                 source = iter(call.body(**call.values))
             while True:
-                with at(place):
+                with at(place), surrounded(call):
                     chunk = next(source, _END)
                 if chunk is _END:
                     break
@@ -768,10 +807,10 @@ class Session:
         place = inside(attempt, call)
         source: Any = None
         try:
-            with at(place):
+            with at(place), surrounded(call):
                 source = aiter(call.body(**call.values))
             while True:
-                with at(place):
+                with at(place), surrounded(call):
                     chunk = await anext(source, _END)
                 if chunk is _END:
                     break

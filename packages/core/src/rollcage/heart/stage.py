@@ -1,4 +1,4 @@
-"""The seams of a session: `Stage` surrounds calls, `Guard` decides on them, `Observer` is notified.
+"""The seams of a session: `Stage` surrounds calls, and `Guard` decides on them.
 
 A session calls the methods that are overridden, in the order of its stages; a session without a
 stage has no part of any feature.
@@ -7,6 +7,7 @@ stage has no part of any feature.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from rollcage.heart.run import Event, Fold, Outcome, Step
     from rollcage.heart.session import Session
 
-__all__ = ["Body", "Guard", "Hooks", "Observer", "OfSession", "Stage", "Work"]
+__all__ = ["Body", "Guard", "Hooks", "OfSession", "Stage", "Work"]
 
 Work = Generator[Callable[[], Any], Any, None]
 """Work to be done before a call may begin: it yields functions without arguments, and is sent what
@@ -91,6 +92,13 @@ class Stage:
         It runs once the answer was told to the other stages, outside of the lock.
         """
 
+    def inside(self, call: Call) -> AbstractContextManager[object]:
+        """Return a context manager to enter around a body, in its own thread or task.
+
+        A body of a stream is entered for each chunk. It is given no error.
+        """
+        raise NotImplementedError
+
     def marks(self, call: Call) -> Event | None:
         """Return fields of the line with which a call begins."""
 
@@ -158,13 +166,6 @@ class OfSession(Protocol):
         ...
 
 
-class Observer:
-    """Is notified of what became of each call, afterwards. What it raises is logged."""
-
-    def noticed(self, call: Call | None, outcome: Outcome, step: Step | None) -> None:
-        """Take notice of a call that ended; see `Stage.settled`."""
-
-
 def overridden(each: Any, name: str, *bases: type) -> Any:
     """Return a method that a class defines in place of its base's; None if it does not."""
     found = getattr(type(each), name, None)
@@ -183,6 +184,7 @@ class Hooks:
         self.opened, self.closed = of("opened"), of("closed")
         self.where, self.prepare, self.around = of("where"), of("prepare"), of("around")
         self.ready = of("ready")
+        self.inside = of("inside")
         self.begun, self.dropped, self.hit = of("begun"), of("dropped"), of("hit")
         self.marks, self.settled, self.conceal = of("marks"), of("settled"), of("conceal")
         self.shows = of("shows")

@@ -15,13 +15,24 @@ class Recorded(Protocol):
     """A recorded call, as far as it is compared with another one."""
 
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """`tool`, `model` or `branch`."""
+        ...
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Of the tool or model."""
+        ...
+
     @property
-    def version(self) -> str: ...
+    def version(self) -> str:
+        """Of the tool, as declared."""
+        ...
+
     @property
-    def args(self) -> Mapping[str, Any]: ...
+    def args(self) -> Mapping[str, Any]:
+        """The canonical arguments."""
+        ...
 
 
 R = TypeVar("R", bound=Recorded)

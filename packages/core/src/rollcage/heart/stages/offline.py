@@ -18,7 +18,7 @@ import orjson
 from rollcage.errors import Blocked, Halt, SessionHalted
 from rollcage.gate.verdict import Verdict
 from rollcage.heart.call import here
-from rollcage.heart.flow import inside, run_body
+from rollcage.heart.flow import inside, run_body, surrounded
 from rollcage.heart.outcome import failure, success
 from rollcage.heart.stage import Stage, Work
 
@@ -218,7 +218,7 @@ class Verify(Offline):
         call.is_on_record = True
         fresh: Outcome
         try:
-            with _inside(call):
+            with _inside(call), surrounded(call):
                 value = yield run_body(attempt, call)
                 if contract.streams or hasattr(value, "__next__") or hasattr(value, "__anext__"):
                     value = yield _collected(value)
