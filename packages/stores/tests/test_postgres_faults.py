@@ -184,6 +184,42 @@ def test_a_database_that_stays_down_halts_the_run(store: Postgres, network: Netw
     assert numbers(store) == []
 
 
+def test_many_callers_wait_for_a_lost_database_no_longer_than_one(
+    store: Postgres, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.swap("docs", "key", None, b"1")
+    away = impatient(network.url)
+    assert away.get("docs", "key") == b"1"
+    network.take_down()
+    tried: list[int] = []
+    once = Postgres._once  # noqa: SLF001 - how often it is tried is what is asked
+
+    def counted(self: Postgres, use: Callable[..., object]) -> object:
+        tried.append(threading.get_ident())
+        return once(self, use)
+
+    monkeypatch.setattr(Postgres, "_once", counted)
+    said: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(StoreError) as error:
+            away.get("docs", "key")
+        said.append(str(error.value))
+
+    with away._lock:  # noqa: SLF001 - so that all of them wait
+        threads = [threading.Thread(target=ask) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        while sum(thread.is_alive() for thread in threads) < 20:
+            pass
+    for thread in threads:
+        thread.join()
+    assert len(said) == 20
+    assert len(set(tried)) < 20
+    network.is_down = False
+    assert away.get("docs", "key") == b"1"
+
+
 def test_a_database_that_comes_back_is_waited_for(store: Postgres, network: Network) -> None:
     chain = begun(Postgres(network.url))
     chain.wait()

@@ -40,7 +40,7 @@ def _names(infos: list[RunInfo]) -> list[str]:
 
 def _newest(context: typer.Context) -> list[RunInfo]:
     from rollcage.errors import RollcageError
-    from rollcage.store import open_store
+    from rollcage_views.both import open_store
 
     store = context.params.get("store") or os.environ.get("ROLLCAGE_STORE") or ".rollcage"
     try:

@@ -11,9 +11,10 @@ from time import time_ns
 from typing import Any, cast
 
 from rollcage import Approval, ApprovalInvalid
-from rollcage.gate import ApprovalQueue, Queued, Terms, not_entitled, person
+from rollcage.gate import Queued, Terms, not_entitled, person
 from rollcage.store import store_option
-from rollcage_views import queued_data, visible
+from rollcage_views import Requests, queued_data, visible
+from rollcage_views.both import open_store
 
 from rollcage_mcp.approving import question
 from rollcage_mcp.asking import Asking, asking_here
@@ -38,7 +39,7 @@ async def approve_queued(store: str, part: str, *, by: str) -> dict[str, Any]:
         ApprovalInvalid: nothing was decided; the message says why, and what to do instead.
         RollcageError: the queue can't be read or written.
     """
-    queue = ApprovalQueue(store)
+    queue = Requests(open_store(store))
     queued = await asyncio.to_thread(_waiting, queue, part)
     refused = not_entitled(by, Terms(queued.request.requested_by))
     if refused is not None:
@@ -69,7 +70,7 @@ def through(who: str) -> str:
         return f"{who} through a client"
 
 
-async def _said(queue: ApprovalQueue, queued: Queued) -> Mapping[str, Any]:
+async def _said(queue: Requests, queued: Queued) -> Mapping[str, Any]:
     """What the person answers: the result of the elicitation."""
     asking = asking_here.get()
     if asking is None or not asking.asker[0]:
@@ -98,7 +99,7 @@ def _question(queued: Queued) -> dict[str, Any]:
     return {**asked, "message": f"{asked['message']}\n{whose}"}
 
 
-def _elsewhere(queue: ApprovalQueue, queued: Queued, why: str) -> str:
+def _elsewhere(queue: Requests, queued: Queued, why: str) -> str:
     command = f"rollcage approve {queued.id}{store_option(queue.store)}"
     return (
         f"{why}, and only a person can approve: nothing was decided. Have somebody run "
@@ -106,7 +107,7 @@ def _elsewhere(queue: ApprovalQueue, queued: Queued, why: str) -> str:
     )
 
 
-def _waiting(queue: ApprovalQueue, part: str) -> Queued:
+def _waiting(queue: Requests, part: str) -> Queued:
     """The one request whose id begins so, if it waits for a decision."""
     found = [each for each in queue.ids() if part and each.startswith(part)]
     name = part if part in found else found[0] if len(found) == 1 else ""

@@ -12,11 +12,10 @@ from typing import Annotated, Any, Final, Literal
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
-from rollcage import Approval, RollcageError, abandon_run, resolve_step
+from rollcage import Approval, RollcageError
 from rollcage.errors import ApprovalInvalid, OrderRefused, StoreError
-from rollcage.gate import ApprovalQueue, holds_secret
-from rollcage.store import lift_stop, pause_run, stop_run, unpause_run
-from rollcage_views import queued_data
+from rollcage.gate import holds_secret
+from rollcage_views import Requests, queued_data, steering
 
 from rollcage_server import undoing
 from rollcage_server.access import Asking
@@ -148,11 +147,11 @@ def _reject(asking: Asking, approval: str, body: Reason) -> Mapping[str, Any]:
 
 def _decide(asking: Asking, approval: str, verdict: Approval) -> Mapping[str, Any]:
     now = time.time_ns() // 1000
-    return queued_data(ApprovalQueue(asking.store).decide(_id(approval), verdict, now=now), now)
+    return queued_data(Requests(asking.store).decide(_id(approval), verdict, now=now), now)
 
 
 def _check_secrets_stay(asking: Asking, approval: str, args: Mapping[str, Any]) -> None:
-    queued = ApprovalQueue(asking.store).get(_id(approval))
+    queued = Requests(asking.store).get(_id(approval))
     shown = {} if queued is None else queued.request.args
     for name, value in shown.items():
         if holds_secret(value) and args.get(name, value) != value:
@@ -170,13 +169,12 @@ def _id(approval: str) -> str:
 
 
 def _stop(asking: Asking, run: str, body: Reason) -> Mapping[str, Any]:
-    now = time.time_ns() // 1000
-    stop_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason, time=now)
+    steering.stop_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason)
     return {"run": run, "stopped": True}
 
 
 def _lift(asking: Asking, run: str, _: Body) -> Mapping[str, Any]:
-    still = lift_stop(asking.store, check_run(run))
+    still = steering.lift_stop(asking.store, check_run(run))
     order_fields = (
         {} if still is None else {"by": still.by, "reason": still.reason, "order": still.run}
     )
@@ -184,26 +182,26 @@ def _lift(asking: Asking, run: str, _: Body) -> Mapping[str, Any]:
 
 
 def _pause(asking: Asking, run: str, body: Reason) -> Mapping[str, Any]:
-    now = time.time_ns() // 1000
-    pause_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason, time=now)
+    steering.pause_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason)
     return {"run": run, "paused": True}
 
 
 def _unpause(asking: Asking, run: str, _: Body) -> Mapping[str, Any]:
-    still = unpause_run(asking.store, check_run(run))[1]
+    still = steering.unpause_run(asking.store, check_run(run))[1]
     return {"run": run, "paused": still is not None, "order": None if still is None else still.run}
 
 
 def _resolve(asking: Asking, run: str, body: Resolving) -> Mapping[str, Any]:
     given = {"result": body.result} if body.happened and body.given else {}
-    resolved = resolve_step(
-        asking.store, check_run(run), body.step, happened=body.happened, **given
+    name = asking.who.name
+    found = steering.resolve_step(
+        asking.store, check_run(run), body.step, happened=body.happened, by=name, **given
     )
-    return {"run": run, "step": body.step, "name": resolved.step.name, "outcome": resolved.outcome}
+    return {"run": run, "step": body.step, "name": found.name, "outcome": found.outcome}
 
 
 def _abandon(asking: Asking, run: str, body: Reason) -> Mapping[str, Any]:
-    abandon_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason)
+    steering.abandon_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason)
     return {"run": run, "abandoned": True}
 
 

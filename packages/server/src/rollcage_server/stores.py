@@ -6,7 +6,8 @@ import threading
 from typing import Final
 
 from rollcage.errors import StoreError
-from rollcage.store import Store, open_store, without_password
+from rollcage.store import Store, without_password
+from rollcage_views.both import open_store
 
 __all__ = ["Stores"]
 

@@ -313,6 +313,7 @@ class Postgres:
         self._lock = threading.RLock()  # of the connection
         self._links: list[Link] = []  # one, once it is used
         self._is_made = False
+        self._away: tuple[float, str] | None = None  # when it was found down, and how that was said
         weakref.finalize(self, _close, self._links)
         keep_from_children(self)
 
@@ -490,9 +491,21 @@ class Postgres:
         return self._do(lambda link: link.ask(text, *values) if self._is_there(link) else [])
 
     def _do(self, use: Callable[[Link], T]) -> T:
-        """Use the connection, which is made anew, and `use` called again, where it breaks."""
+        """Use the connection, which is made anew, and `use` called again, where it breaks.
+
+        Whoever waits for the connection while another caller finds the database down learns it
+        from that one: many callers wait no longer than one.
+        """
+        begun = time.monotonic()
         with self._lock:
-            return self.while_down(lambda: self._once(use))
+            if self._away is not None and self._away[0] > begun:
+                raise StoreError(self._away[1])
+            try:
+                return self.while_down(lambda: self._once(use))
+            except StoreError as error:
+                if not self._links:
+                    self._away = time.monotonic(), str(error)
+                raise
 
     def _once(self, use: Callable[[Link], T]) -> T:
         if not self._links:

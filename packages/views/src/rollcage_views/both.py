@@ -14,7 +14,7 @@ import heapq
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from rollcage.errors import RollcageError, RunNotFound, StoreInvalid
 from rollcage.heart import Store as Heart
@@ -27,14 +27,34 @@ from rollcage.store import open_store as open_old
 
 __all__ = ["Both", "heart_of", "heart_with", "open_store"]
 
+_PATIENCE: Final = ("store_timeout", "silence_timeout")  # parameters of a database's URL
+
 
 def open_store(where: str | os.PathLike[str], *, patience: float | None = None) -> Both:
     """Return the store at a folder or URL, with the runs of both cores.
 
+    Args:
+        where: the folder or URL.
+        patience: seconds for which a database may be down, or silent, where its URL does not say.
+
     Raises:
         StoreInvalid: no store is known for it.
     """
-    return Both(open_old(where, patience=patience))
+    old, heart = open_old(where, patience=patience), None
+    with contextlib.suppress(StoreInvalid):
+        heart = open_heart(where if patience is None else _patient(os.fspath(where), patience))
+    return Both(old, heart)
+
+
+def _patient(url: str, patience: float) -> str:
+    """The URL of a database with how long it may be away, where it does not say that."""
+    if not url.startswith(("postgres://", "postgresql://")):
+        return url
+    where, _, query = url.partition("?")
+    parts = [*filter(None, query.split("&"))]
+    known = {part.partition("=")[0] for part in parts}
+    added = [f"{name}={patience:g}" for name in _PATIENCE if name not in known]
+    return f"{where}?{'&'.join([*parts, *added])}"
 
 
 def heart_of(store: Store) -> Heart | None:
@@ -66,9 +86,9 @@ class Both:
     What it lists and reads is of both; what else is asked of it, the old core's store answers.
     """
 
-    def __init__(self, old: Store) -> None:
+    def __init__(self, old: Store, heart: Heart | None) -> None:
         self.old = old
-        self.heart = heart_of(old)
+        self.heart = heart
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.old, name)

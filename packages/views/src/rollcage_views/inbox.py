@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from rollcage.errors import ApprovalCorrupt, RollcageError
-from rollcage.gate import ApprovalQueue, Queued, looks_like
+from rollcage.gate import Queued, looks_like
 from rollcage.store import Store
 from rollcage.trace import Step, read_run
 
 from rollcage_views.jobs import Job, jobs_of
 from rollcage_views.lineage import lineage_of, standing
+from rollcage_views.steering import Requests
 from rollcage_views.viewer import SEES_ALL, Viewer
 
 __all__ = ["Inbox", "Waiting", "inbox_of", "may_answer", "queued_data"]
@@ -91,7 +92,7 @@ def inbox_of(store: Store, now: int, viewer: Viewer = SEES_ALL) -> Inbox:
     Raises:
         StoreError: the store can't be read.
     """
-    queue = ApprovalQueue(store)
+    queue = Requests(store)
     approvals: list[Queued] = []
     damaged: dict[str, str] = {}
     for name in queue.ids():
