@@ -192,7 +192,7 @@ def test_many_callers_wait_for_a_lost_database_no_longer_than_one(
     assert away.get("docs", "key") == b"1"
     network.take_down()
     tried: list[int] = []
-    once = Postgres._once  # noqa: SLF001 - how often it is tried is what is asked
+    once = Postgres._once
 
     def counted(self: Postgres, use: Callable[..., object]) -> object:
         tried.append(threading.get_ident())
@@ -206,7 +206,7 @@ def test_many_callers_wait_for_a_lost_database_no_longer_than_one(
             away.get("docs", "key")
         said.append(str(error.value))
 
-    with away._lock:  # noqa: SLF001 - so that all of them wait
+    with away._lock:
         threads = [threading.Thread(target=ask) for _ in range(20)]
         for thread in threads:
             thread.start()
