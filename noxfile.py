@@ -314,7 +314,8 @@ def simulate(session: nox.Session) -> None:
 @nox.session
 def laws(session: nox.Session) -> None:
     """What is marked as a law, on many more cases than in `tests`, new ones each time."""
-    session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
+    needs = groups("test", "test-core", "test-stores")
+    session.install(*editable(*PACKAGES["core"], "packages/stores[postgres]"), *needs, *CONSTRAINTS)
     many = {"HYPOTHESIS_PROFILE": "laws"}
     tests = ("packages/core/tests", "tests/laws")
     session.run(*PYTEST, "-m", "law", *tests, *session.posargs, env=many)

@@ -31,6 +31,7 @@ from rollcage.heart import (
     tool,
 )
 
+from tests.laws.places import clear, place_of
 from tests.laws.programs import (
     WRITES,
     Block,
@@ -310,7 +311,7 @@ class Lab:
         self.root = root
         self.watch_over(timeline or Timeline(), lost)
         if timeline is not None:
-            refill(open_store(root), timeline)
+            refill(open_store(place_of(root)), timeline)
         self.inner: dict[str, tuple[Node, ...]] = {}
         self.job = "job"
         self.told: set[str] = set()  # effects that calls have told of, in bodies and blocks too
@@ -323,11 +324,11 @@ class Lab:
         """Have a timeline be told of what happens here."""
         self.timeline = timeline
         self.world = World(timeline, lost)
-        self.store = Watched(open_store(self.root), timeline)
+        self.store = Watched(open_store(place_of(self.root)), timeline)
 
     def at(self, root: Path, end: int, lose: random.Random | None = None) -> Lab:
         """Return a lab as it was when its process died at this moment."""
-        shutil.rmtree(root, ignore_errors=True)
+        clear(root)
         lab = Lab(root, self.timeline.until(end, lose), self.world.lost)
         lab.world.asked = Counter(self.world.asked)
         return lab

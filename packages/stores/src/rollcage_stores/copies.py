@@ -200,10 +200,10 @@ def _copy(source: Store, target: Store, run: str, lines: list[bytes]) -> bool:
                 "time": time.time_ns() // 1000, "id": os.urandom(12).hex(),
             }  # fmt: skip
             held = chained([said], lines[-1][-67:-3])
+        _point(source, target, info)  # first, so that no session of the job begins it anew here
         log.replace([*lines, *held])
     finally:
         log.close()
-    _point(source, target, info)
     return True
 
 
