@@ -114,6 +114,7 @@ def test_every_name_is_on_one_list() -> None:
         "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens", "rollcage.approval.by",
         "rollcage.approval.id", "rollcage.approval.wait", "rollcage.origin.run",
         "rollcage.origin.step", "rollcage.replay.seconds_saved", "rollcage.replay.tokens_saved",
+        "rollcage.run.attempt",
         "rollcage.run.id", "rollcage.run.mode", "rollcage.run.root", "rollcage.run.source",
         "rollcage.run.status", "rollcage.step", "rollcage.step.branch", "rollcage.step.drift",
         "rollcage.step.effect", "rollcage.step.fingerprint", "rollcage.step.kind",

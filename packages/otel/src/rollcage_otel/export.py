@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import os
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,9 +16,10 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from rollcage import RunEvent, StepEvent, recorded_events
+from rollcage import RunEvent, StepEvent, heart, recorded_events
 from rollcage.errors import RollcageError
 from rollcage.trace import Traced
+from typing_extensions import TypeIs
 
 from rollcage_otel import ids
 from rollcage_otel.spans import Spans
@@ -33,7 +35,7 @@ class ExportFailed(RollcageError):
     code = "export_failed"
 
 
-class RunIds(RandomIdGenerator):
+class RunIds(RandomIdGenerator, ids.NamesSpans):
     """Gives the spans of runs the ids that their export has: `TracerProvider(id_generator=…)`.
 
     The trace of a run that is not inside of another trace then has the run's own id, and exporting
@@ -51,6 +53,15 @@ class RunIds(RandomIdGenerator):
         return super().generate_trace_id() if wanted is None else wanted[0]
 
 
+def _is_log(trace: Traced | Sequence[bytes]) -> TypeIs[Sequence[bytes]]:
+    """Whether a recorded run is one of the heart, and not of the old core."""
+    return isinstance(trace, (list, tuple))
+
+
+Recorded = Traced | Sequence[bytes]
+"""A recorded run: the lines of its log, `Store.read(run)`; or the trace of the old core."""
+
+
 class _Kept(SpanProcessor):
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
@@ -59,7 +70,7 @@ class _Kept(SpanProcessor):
         self.spans.append(span)
 
 
-def spans_of(trace: Traced, *, content: bool | None = None) -> list[ReadableSpan]:
+def spans_of(trace: Recorded, *, content: bool | None = None) -> list[ReadableSpan]:
     """The spans of a recorded run, the same each time; of one without an end, up to its last line.
 
     Args:
@@ -79,24 +90,27 @@ def spans_of(trace: Traced, *, content: bool | None = None) -> list[ReadableSpan
 
     def follow() -> None:
         ended: RunEvent | None = None
-        for event in recorded_events(trace):
+        events = heart.recorded_events(trace) if _is_log(trace) else recorded_events(trace)
+        for event in events:
             if isinstance(event, StepEvent):
                 spans(event)
                 if ended is not None and ended.status == "unfinished":
                     ended = dataclasses.replace(ended, time=event.time)
             elif event.what == "opened":  # without an end, it is live or was cut off
+                if ended is not None:
+                    spans.closed(ended, last=False)
                 spans.opened(event)
                 ended = dataclasses.replace(event, what="closed", status="unfinished")
             else:
                 ended = event
         if ended is not None:
-            spans.closed(ended)
+            spans.closed(ended, last=True)
 
     contextvars.Context().run(follow)  # whatever is current here is not around that run
     return kept.spans
 
 
-def export_otlp(trace: Traced, url: str, *, content: bool | None = None) -> int:
+def export_otlp(trace: Recorded, url: str, *, content: bool | None = None) -> int:
     """Send the spans of a recorded run to a collector, by OTLP over HTTP; how many those are.
 
     Args:

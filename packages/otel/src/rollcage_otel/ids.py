@@ -7,13 +7,29 @@ names where it first ran, links to that span without a look at the other trace.
 from __future__ import annotations
 
 import contextvars
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
 from opentelemetry.trace import Link, SpanContext, TraceFlags
 
-__all__ = ["link_to", "span_id", "trace_id", "wanted"]
+__all__ = [
+    "NamesSpans",
+    "began",
+    "context_of",
+    "link_to",
+    "span_id",
+    "trace_id",
+    "wanted",
+    "wanting",
+]
+
+
+class NamesSpans:
+    """Marks a generator of ids that gives the spans of runs the ids that are `wanted`."""
+
 
 wanted: Final[contextvars.ContextVar[tuple[int, int] | None]] = contextvars.ContextVar(
     "rollcage_otel_ids", default=None
@@ -32,8 +48,28 @@ def span_id(run: str, *what: object) -> int:
     return int.from_bytes(sha256(named.encode()).digest()[:8], "big") or 1
 
 
-def link_to(run: str, step: int | None = None) -> Link:
-    """A link to a step of a run, or to the run."""
+@contextmanager
+def wanting(run: str, *what: object) -> Iterator[None]:
+    """Have the span that is started in the block be of a run, or of something in it."""
+    token = wanted.set((trace_id(run), span_id(run, *what)))
+    try:
+        yield
+    finally:
+        wanted.reset(token)
+
+
+def began(run: str) -> int:
+    """Return when a run began, as its id has it (Unix, µs)."""
+    return (UUID(run).int >> 80) * 1000
+
+
+def context_of(run: str, step: int | None = None) -> SpanContext:
+    """Return where the span of a run, or of one of its steps, is."""
     span = span_id(run) if step is None else span_id(run, step)
     sampled = TraceFlags(TraceFlags.SAMPLED)
-    return Link(SpanContext(trace_id(run), span, is_remote=True, trace_flags=sampled))
+    return SpanContext(trace_id(run), span, is_remote=True, trace_flags=sampled)
+
+
+def link_to(run: str, step: int | None = None) -> Link:
+    """A link to a step of a run, or to the run."""
+    return Link(context_of(run, step))

@@ -7,8 +7,8 @@ https://github.com/open-telemetry/semantic-conventions-genai
 from typing import Final
 
 __all__ = [
-    "AGENT_NAME", "APPROVAL", "APPROVAL_WAIT", "APPROVED_BY", "ARGUMENTS", "BRANCH", "CALL_ID",
-    "CAPTURE_CONTENT", "CONVERSATION", "DECISION", "DRIFT", "EFFECT", "ERROR_TYPE",
+    "AGENT_NAME", "APPROVAL", "APPROVAL_WAIT", "APPROVED_BY", "ARGUMENTS", "ATTEMPT", "BRANCH",
+    "CALL_ID", "CAPTURE_CONTENT", "CONVERSATION", "DECISION", "DRIFT", "EFFECT", "ERROR_TYPE",
     "FINGERPRINT", "INPUT_MESSAGES", "INPUT_TOKENS", "KIND", "MODE", "MODEL", "OPERATION",
     "ORIGIN_RUN", "ORIGIN_STEP", "OUTPUT_MESSAGES", "OUTPUT_TOKENS", "RESULT", "ROOT", "RULE",
     "RUN", "RUN_STATUS", "SCHEMA_URL", "SCOPE", "SECONDS_SAVED", "SEEN", "SOURCE", "STATE",
@@ -40,6 +40,7 @@ ERROR_TYPE: Final = "error.type"
 RUN: Final = "rollcage.run.id"
 ROOT: Final = "rollcage.run.root"
 MODE: Final = "rollcage.run.mode"
+ATTEMPT: Final = "rollcage.run.attempt"
 SOURCE: Final = "rollcage.run.source"
 RUN_STATUS: Final = "rollcage.run.status"
 STEP: Final = "rollcage.step"

@@ -13,6 +13,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import (
     Link,
+    NonRecordingSpan,
     Span,
     SpanKind,
     Status,
@@ -107,16 +108,47 @@ class Spans(Instrument):
         sources = [source for source in (run.source, run.run if undo else None) if source]
         name = f"{'undo' if undo else 'invoke_agent'} {run.name}"
         links = [ids.link_to(source) for source in sources]
-        opened = self._start((run.run,), name, run, before, links=links, again=undo)
+        parent = self._run_around(run, before)
+        opened = self._start((run.run,), name, run, parent, links=links, again=undo)
         agent = {} if undo else {names.OPERATION: "invoke_agent", names.AGENT_NAME: run.name}
         found = {names.RUN: run.run, names.ROOT: run.root, names.MODE: run.mode}
+        if run.attempt:
+            found[names.ATTEMPT] = run.attempt
         source = {names.SOURCE: run.source} if run.source else {}
         opened.span.set_attributes(found | source | agent)
         self._before[run.run] = before
         contexts.attach(opened.context)
 
-    def closed(self, run: RunEvent, /) -> None:
-        """End the span of a run, and what is still open in it."""
+    def _run_around(self, run: RunEvent, here: Context) -> Context:
+        """The span of the run is around its attempts, where spans have the ids that it tells.
+
+        It ends with the run: the attempt that ends it makes it, so until then it is a name only.
+        """
+        names_spans = isinstance(getattr(self._traces(), "id_generator", None), ids.NamesSpans)
+        if not run.attempt or not names_spans or get_current_span(here).get_span_context().is_valid:
+            return here
+        return set_span_in_context(NonRecordingSpan(ids.context_of(run.run)), here)
+
+    def run(self, run: RunEvent) -> None:
+        """Make the span of a run that has ended, around those of its attempts.
+
+        Args:
+            run: that its last attempt was closed.
+        """
+        with ids.wanting(run.run):
+            begin = min(ids.began(run.run), run.time) * 1000
+            span = self._tracer.start_span(f"run {run.name}", Context(), start_time=begin)
+        span.set_attributes({names.RUN: run.run, names.RUN_STATUS: run.status})
+        _fail(span, run.error if run.status in ("error", "halted") else "")
+        span.end(run.time * 1000)
+
+    def closed(self, run: RunEvent, /, *, last: bool | None = None) -> None:
+        """End the span of an attempt at a run, and what is still open in it.
+
+        Args:
+            run: that it was closed.
+            last: whether no attempt follows it; None: if it ended well.
+        """
         inside = [key for key in list(self._open) if key[0] == run.run and len(key) > 1]
         for opened in [self._open.pop(key) for key in inside]:
             if not opened.ended:
@@ -134,6 +166,10 @@ class Spans(Instrument):
         opened.end(run.time)
         if contexts.get_current() is opened.context:
             contexts.attach(before)
+        if (run.status == "ok" if last is None else last) and self._run_around(
+            run, before
+        ) is not before:
+            self.run(run)
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -165,8 +201,11 @@ class Spans(Instrument):
             self._undone(event)
         else:  # nothing ran
             links = [ids.link_to(*event.origin)] if event.origin else []
-            opened = self._started(event, links)
-            del self._open[event.run, event.step]
+            point: Key = (event.run, event.step)
+            if event.attempt:  # of each attempt at the run, another one
+                point = (*point, event.attempt, event.what, 0 if event.step else event.time)
+            opened = self._started(event, links, point)
+            del self._open[point]
             code = (event.verdict or {}).get("code") or event.what
             waits = code == "approval_required"  # which is no failure
             self._end(opened, event.time, _state(event), error="" if waits else code)
@@ -176,9 +215,11 @@ class Spans(Instrument):
         found = self._open.get((run, step))
         return contextlib.nullcontext() if found is None else _current(found.context)
 
-    def _started(self, event: StepEvent, links: Sequence[Link] = ()) -> _Open:
+    def _started(
+        self, event: StepEvent, links: Sequence[Link] = (), key: Key | None = None
+    ) -> _Open:
         parent, operation = self._parent(event), attributes.operation(event)
-        current, key = get_current_span(parent), (event.run, event.step)
+        current, key = get_current_span(parent), key or (event.run, event.step)
         given: Mapping[str, Any] = getattr(current, "attributes", None) or {}
         if contexts.get_value(_OURS, parent) is not current and attributes.same_operation(
             given, operation, event.name
@@ -289,12 +330,12 @@ class Spans(Instrument):
         links: Sequence[Link] = (),
         again: bool = False,
     ) -> _Open:
-        run = about.run
         what = (*key[1:], about.time) if again else key[1:]
-        token = ids.wanted.set((ids.trace_id(run), ids.span_id(run, *what)))
+        if isinstance(about, RunEvent) and about.attempt:
+            what = ("attempt", about.attempt)
         time = about.time * 1000
-        span = self._tracer.start_span(name, parent, kind, links=links, start_time=time)
-        ids.wanted.reset(token)
+        with ids.wanting(about.run, *what):
+            span = self._tracer.start_span(name, parent, kind, links=links, start_time=time)
         opened = self._open[key] = _Open(span, _with(span, parent), about)
         return opened
 

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["Observing", "recorded_events", "wanted"]
 
 _log: Final = logging.getLogger("rollcage")
-_KINDS: Final = ("run", "attempt", "step", "outcome", "requested", "refused", "back", "ended")
+_KINDS: Final = (
+    "run", "attempt", "step", "outcome", "requested", "decided", "refused", "back", "ended",
+)  # fmt: skip
 
 
 def wanted(observers: Iterable[Observer]) -> tuple[Observer, ...]:
@@ -68,6 +70,7 @@ class Told:
         self._lost: dict[int, _About] = {}
         self._durations: dict[int, int] = {}
         self._requests: dict[int, str] = {}  # by step
+        self._by: dict[str, str] = {}  # by request, who decided
         self._time = 0
 
     def of(self, line: Event) -> Iterator[StepEvent]:
@@ -87,6 +90,8 @@ class Told:
             step = self.run.steps[line["step"]]
             self._requests[step.n] = line["id"]
             yield self._event("asked", step.n, line, self._about(step, {}), approval=line["id"])
+        elif kind == "decided":
+            self._by[line["id"]] = line.get("by", "")
         elif kind == "refused" and "halted" not in line:
             yield self._refused(line)
         elif kind == "back":
@@ -117,6 +122,8 @@ class Told:
             self._durations[line["step"]] = line["duration"]
         if line["event"] == "requested":
             self._requests[line["step"]] = line["id"]
+        if line["event"] == "decided":
+            self._by[line["id"]] = line.get("by", "")
 
     # --- lines -----------------------------------------------------------------------------------
 
@@ -187,6 +194,8 @@ class Told:
             status = "not_started"
         verdict, usage = line.get("verdict"), outcome.get("usage")
         approval = more.pop("approval", None) or line.get("approval") or ""
+        if self._by.get(approval):
+            line = {**line, "approved_by": self._by[approval]}
         return StepEvent(
             what,
             self.run.id,
@@ -337,7 +346,7 @@ class Observing(Stage):
     def _line(self, line: Event) -> None:
         told = self._told
         if told is None:
-            if "duration" in line or line["event"] == "requested":
+            if "duration" in line or line["event"] in ("requested", "decided"):
                 self._early.append(line)
             return
         if not self._is_line_mine(line):
