@@ -17,8 +17,9 @@ from rollcage.errors import (
     StoreReadOnly,
     TraceCorrupt,
 )
-from rollcage.store import RunInfo, RunTrace, Store, check_attested, job_name, open_store
+from rollcage.store import RunInfo, RunTrace, Store, check_attested, job_name
 from rollcage.trace import check_events
+from rollcage_views.both import Both, heart_with, info_of, open_store
 
 from rollcage_cli.blobs import blobs_of
 from rollcage_cli.documents import (
@@ -41,8 +42,8 @@ from rollcage_cli.table import Table
 __all__ = ["copy"]
 
 _STYLES: Final = {
-    "copied": "green", "already there": "dim", "in use": "yellow", "conflict": "red",
-    "unreadable": "red",
+    "copied": "green", "moved": "green", "already there": "dim", "in use": "yellow",
+    "elsewhere": "yellow", "conflict": "red", "unreadable": "red",
 }  # fmt: skip
 
 
@@ -75,6 +76,9 @@ def copy(
             help="The store that the runs are in: a folder, or sqlite:///FILE.",
         ),
     ] = DEFAULT_STORE,
+    move: Annotated[
+        bool, typer.Option("--move", help="They go on there, and not here any more.")
+    ] = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
     """Copy runs into another store, each with what it builds on.
@@ -83,18 +87,26 @@ def copy(
     open commands and stop orders come along, and where no run is named, the registry of tools and
     the schedules of workflows, too. What is there already is left alone, so it can be run again
     after it was cut off. A new store takes over the key that secrets and inputs are hashed with;
-    one that has another key is refused. Runs in use are left out. Exits with 4 if any was, with 1
-    after a conflict, and with 3 if a trace is damaged.
+    one that has another key is refused. Runs in use are left out. A copy of a run is read-only:
+    its job goes on where the run was, unless --move has it go on there. Exits with 4 if a run was
+    in use, with 1 after a conflict, and with 3 if a trace is damaged.
     """
     source, target = open_store(origin), open_store(to)
     if not source.exists():
         raise UsageError(f"there is no store at {visible(origin)}; say where with --from")
     if _place(source) == _place(target):
         raise UsageError("--from and --to name the same store")
-    chosen = _chosen(source, origin, runs or ())
+    every = _chosen(source, origin, runs or ())
+    chosen = [info for info in every if heart_with(source, info.run) is None]
+    if move and chosen:
+        raise UsageError(
+            f"run {chosen[0].run} has the format rollcage/1: it can be copied, and not moved"
+        )
+    copied = _of_heart(source, target, [i.run for i in every if i not in chosen], move=move)
     if chosen or not runs:
-        _take_key(source, target)
-    copied, beside = _all_copied(source, target, chosen, whole=not runs)
+        _take_key(source.old, target.old)
+    ours, beside = _all_copied(source.old, target.old, chosen, whole=not runs)
+    copied += ours
     if as_json:
         more = [_document(each) for each in beside]
         parts = {"from": origin, "to": to, "runs": [_data(each) for each in copied]}
@@ -106,6 +118,22 @@ def copy(
     code = next((exit_code(error) for error in errors if error is not None), OK)
     if code:
         raise typer.Exit(code)
+
+
+def _of_heart(source: Both, target: Both, runs: Sequence[str], *, move: bool) -> list[Copied]:
+    """Copy runs of the heart, or move them.
+
+    Raises:
+        UsageError: the target can't keep them, or has a key of its own.
+    """
+    if not runs:
+        return []
+    from rollcage_stores.copies import copy_runs
+
+    if source.heart is None or target.heart is None:
+        raise UsageError(f"{visible(target.url)} keeps no runs of the format rollcage/2")
+    done = copy_runs(source.heart, target.heart, runs, move=move)
+    return [Copied(info_of(each.info), each.what, each.error) for each in done]
 
 
 def _place(store: Store) -> str:

@@ -9,9 +9,11 @@ import orjson
 import typer
 from rich.text import Text
 from rollcage.errors import RollcageError, RunNotFound, StoreError, StoreInvalid
-from rollcage.store import RunInfo, Store, check_attested, open_store, store_option
+from rollcage.heart.listing import all_runs
+from rollcage.store import RunInfo, Store, check_attested, store_option
 from rollcage.trace import read_run
 from rollcage_views import lineage_of, resolve_commands, standing
+from rollcage_views.both import Both, open_store
 
 from rollcage_cli.blobs import blobs_of
 from rollcage_cli.errors import CORRUPT, DIFFERENT, OK, UsageError
@@ -59,7 +61,9 @@ def doctor(
     own = open_store(store)
     if not own.exists():
         raise UsageError(f"there is no store at {visible(store)}; say where with --store")
-    found, runs = _examined(own, blobs=not no_blobs)
+    found, runs = _examined(own.old, blobs=not no_blobs)
+    theirs, more = _of_heart(own, blobs=not no_blobs)
+    found, runs = [*found, *theirs], runs + more
     if as_json:
         listed = [finding._asdict() for finding in found]
         print_json({"store": store, "runs": runs, "findings": listed})
@@ -86,6 +90,23 @@ def _examined(own: Store, *, blobs: bool) -> tuple[list[Diagnosis], int]:
         if info.pruned is None:
             found += _run(own, info, blobs=blobs, is_newest=info.run not in built_on)
     return found, len(infos)
+
+
+def _of_heart(own: Both, *, blobs: bool) -> tuple[list[Diagnosis], int]:
+    """All that is wrong with the runs of the heart, and how many there are."""
+    if own.heart is None:
+        return [], 0
+    from rollcage_stores.doctor import examine
+
+    try:
+        found = examine(own.heart, blobs=blobs)
+        count = sum(1 for _ in all_runs(own.heart))
+    except StoreInvalid:
+        raise
+    except StoreError as error:
+        return [Diagnosis("damaged", "store_unusable", "", str(error), "")], 0
+    listed = [Diagnosis(e.kind, e.code, e.run, e.message, e.helps) for e in found]
+    return listed, count
 
 
 def _index(own: Store) -> Iterator[Diagnosis]:

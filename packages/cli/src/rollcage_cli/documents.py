@@ -40,7 +40,7 @@ __all__ = [
 
 Sent = dict[tuple[str, str], bytes]
 """Documents by kind and key."""
-What = Literal["copied", "already there", "in use", "conflict", "unreadable"]
+What = Literal["copied", "moved", "already there", "in use", "elsewhere", "conflict", "unreadable"]
 
 _APPROVALS: Final = "approvals"
 _COMMANDS: Final = "commands"

@@ -23,6 +23,7 @@ from rollcage.errors import (
     PolicyInvalid,
     RollcageError,
     RunConflict,
+    RunElsewhere,
     RunInUse,
     RunNotFound,
     SessionError,
@@ -104,6 +105,7 @@ _CODES: Final[tuple[tuple[type[RollcageError], int], ...]] = (
     (ApprovalCorrupt, CORRUPT),
     (TraceCorrupt, CORRUPT),
     (RunInUse, IN_USE),
+    (RunElsewhere, USAGE),
     (RunConflict, DIFFERENT),
     (ClaimFailed, DIFFERENT),
 )

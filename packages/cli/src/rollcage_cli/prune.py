@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from rollcage.store import Store, open_store, without_password
+from rollcage.store import without_password
 from rollcage_views import time_text
+from rollcage_views.both import Both, info_of, open_store
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find
@@ -59,13 +60,17 @@ def prune(
         raise UsageError(
             f"there is no store at {visible(without_password(store))}; say where with --store"
         )
-    chosen = choices(own, before, _held(own, store, hold or ()))
+    held, name = _held(own, store, hold or ()), who(by, required=False)
+    chosen = choices(own.old, before, held)
     going = [each for each in chosen if not each.stays]
-    name = who(by, required=False)
     for each in reversed(going) if yes else ():  # what builds on a run goes before it
         run, now = each.info.run, time.time_ns() // 1000
-        prune_run(own, run, by=name, time=now, keep_skeleton=keep_skeleton)
-    dropped = drop_unused(own) if yes else 0
+        prune_run(own.old, run, by=name, time=now, keep_skeleton=keep_skeleton)
+    dropped = drop_unused(own.old) if yes else 0
+    theirs, also = _of_heart(own, before, held, by=name, keep_skeleton=keep_skeleton, yes=yes)
+    chosen += theirs
+    going = [each for each in chosen if not each.stays]
+    dropped = None if dropped is None or also is None else dropped + also
     if as_json:
         print_json(
             {
@@ -80,7 +85,25 @@ def prune(
     _print(chosen, dropped, done=yes)
 
 
-def _held(own: Store, store: str, references: Sequence[str]) -> list[str]:
+def _of_heart(
+    own: Both, before: int, held: Sequence[str], *, by: str, keep_skeleton: bool, yes: bool
+) -> tuple[list[Choice], int | None]:
+    """The runs of the heart, oldest first; and how many large values went: None while one runs."""
+    if own.heart is None:
+        return [], 0
+    from rollcage_stores.prune import prune as prune_heart
+
+    done = prune_heart(
+        own.heart, before, hold=held, by=by, keep_skeleton=keep_skeleton, dry=not yes
+    )
+    chosen = [
+        Choice(info_of(each.info), each.lines, each.size, each.stays, each.helps)
+        for each in reversed(done.chosen)
+    ]
+    return chosen, done.blobs
+
+
+def _held(own: Both, store: str, references: Sequence[str]) -> list[str]:
     """The runs that are to stay; what they build on does, too.
 
     Raises:

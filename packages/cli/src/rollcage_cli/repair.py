@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import typer
 from rich.text import Text
-from rollcage.store import open_store, without_password
+from rollcage.store import without_password
+from rollcage_views.both import Both, open_store
 
 from rollcage_cli.errors import CORRUPT, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import console, counted, print_json, visible
+
+if TYPE_CHECKING:
+    from rollcage_stores.doctor import Finding
 
 __all__ = ["repair"]
 
@@ -27,9 +32,11 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
         raise UsageError(
             f"there is no store at {visible(without_password(store))}; say where with --store"
         )
-    found = own.repair()
+    found = own.old.repair()
+    mended = _of_heart(own)
     if as_json:
-        print_json({"store": without_password(store), **dataclasses.asdict(found)})
+        data = {"store": without_password(store), **dataclasses.asdict(found)}
+        print_json(data | {"mended": [dataclasses.asdict(each) for each in mended]})
     else:
         out = console()
         lines = ", ".join(map(str, found.damaged))
@@ -50,9 +57,21 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
             )
         for message in found.unreadable:
             out.print(Text(visible(message), style="red"), soft_wrap=True)
-        mended = found.damaged or found.lost or found.outdated or found.stubs
-        whole = not (mended or found.unreadable)
+        for each in mended:
+            whose = f"run {each.run}: " if each.run else ""
+            out.print(f"mended: {whose}{visible(each.message)}", soft_wrap=True)
+        rebuilt = found.damaged or found.lost or found.outdated or found.stubs
+        whole = not (rebuilt or found.unreadable)
         message = "the index was complete" if whole else "the index was rebuilt"
         out.print(f"{message}: {counted(found.runs, 'run')}", soft_wrap=True)
     if found.unreadable:
         raise typer.Exit(CORRUPT)
+
+
+def _of_heart(own: Both) -> list[Finding]:
+    """What was mended of the runs of the heart."""
+    if own.heart is None:
+        return []
+    from rollcage_stores.doctor import repair as repair_heart
+
+    return repair_heart(own.heart)

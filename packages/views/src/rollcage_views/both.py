@@ -25,7 +25,7 @@ from rollcage.heart.stages.orders import order_of
 from rollcage.store import RunInfo, RunTrace, StopOrder, Store, job_name
 from rollcage.store import open_store as open_old
 
-__all__ = ["Both", "heart_of", "heart_with", "open_store"]
+__all__ = ["Both", "heart_of", "heart_with", "info_of", "open_store"]
 
 _PATIENCE: Final = ("store_timeout", "silence_timeout")  # parameters of a database's URL
 
@@ -103,7 +103,7 @@ class Both:
         if heart is None:
             return self.old.read(run, after=after)
         lines = heart.read(run, after)
-        info = None if after else _info(run_info(heart, run))
+        info = None if after else info_of(run_info(heart, run))
         return RunTrace(run, f"{heart.url}#{run}", b"".join(lines), b"", info, after)
 
     def info(self, run: str) -> RunInfo:
@@ -111,7 +111,7 @@ class Both:
         heart = self._with(run)
         if heart is None:
             return self.old.info(run)
-        return _info(run_info(heart, run))
+        return info_of(run_info(heart, run))
 
     def runs(
         self,
@@ -173,11 +173,11 @@ class Both:
     def _heart_runs(self) -> Iterator[RunInfo]:
         """The runs of the heart, newest first."""
         if self.heart is not None:
-            yield from map(_info, all_runs(self.heart))
+            yield from map(info_of, all_runs(self.heart))
 
 
-def _info(of: listing.RunInfo) -> RunInfo:
-    """What a list says of a run of the heart, in the old core's terms."""
+def info_of(of: listing.RunInfo) -> RunInfo:
+    """Return what a list says of a run of the heart, in the old core's terms."""
     return RunInfo(
         run=of.run,
         name=of.name,
