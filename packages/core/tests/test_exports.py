@@ -51,7 +51,8 @@ ADAPTER = [
     "subclass", "swapped", "type_hints", "watch_methods",
 ]  # fmt: skip
 TRACE = [
-    "CHAIN_START", "FORMAT", "REPLAYED", "STAND_IN", "STATES", "TAG", "AskedApproval", "Native",
+    "CHAIN_START", "FORMAT", "LOG_FORMAT", "REPLAYED", "STAND_IN", "STATES", "TAG",
+    "AskedApproval", "Attempt", "Native",
     "RefusedCall", "Run", "State", "Step", "Tail", "Totals", "Traced", "Worlds", "check_events",
     "decode", "decode_exception", "encode", "encode_exception", "encode_result", "event_adapter",
     "fold", "jcs", "json_schema", "key_digest", "read_events", "read_run", "register_native",

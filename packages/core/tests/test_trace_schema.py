@@ -24,13 +24,17 @@ from rollcage import (
     tool,
 )
 from rollcage.store import JsonlStore, StopOrder
-from rollcage.trace import FORMAT, check_events, constructors, json_schema
+from rollcage.trace import FORMAT, LOG_FORMAT, check_events, constructors, json_schema
 from rollcage_policy import Policy
 
 PUBLISHED = Path(__file__).parents[3] / "docs" / "schema" / "trace-event.schema.json"
 WRITE_IT = (
     "python -c 'import json, rollcage.trace as t; print(json.dumps(t.json_schema(), indent=2))' "
     "> docs/schema/trace-event.schema.json"
+)
+OF_LOGS = PUBLISHED.with_name("log-line.schema.json")
+WRITE_OF_LOGS = WRITE_IT.replace("t.json_schema()", "t.json_schema(t.LOG_FORMAT)").replace(
+    PUBLISHED.name, OF_LOGS.name
 )
 
 
@@ -43,15 +47,23 @@ def test_the_published_schema_is_the_models_own() -> None:
     assert orjson.loads(PUBLISHED.read_bytes()) == json_schema(), f"to write it anew: {WRITE_IT}"
 
 
+def test_the_published_schema_of_logs_is_the_models_own() -> None:
+    published = orjson.loads(OF_LOGS.read_bytes())
+    assert published == json_schema(LOG_FORMAT), f"to write it anew: {WRITE_OF_LOGS}"
+
+
 def test_the_docs_say_how_it_is_written() -> None:
-    assert WRITE_IT in (PUBLISHED.parent / "README.md").read_text(encoding="utf-8")
+    text = (PUBLISHED.parent / "README.md").read_text(encoding="utf-8")
+    assert WRITE_IT in text
+    assert WRITE_OF_LOGS in text
 
 
-def test_the_published_schema_is_valid_itself() -> None:
-    schema = orjson.loads(PUBLISHED.read_bytes())
+@pytest.mark.parametrize(("path", "format_"), [(PUBLISHED, FORMAT), (OF_LOGS, LOG_FORMAT)])
+def test_the_published_schema_is_valid_itself(path: Path, format_: str) -> None:
+    schema = orjson.loads(path.read_bytes())
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     jsonschema.Draft202012Validator.check_schema(schema)
-    assert FORMAT in schema["title"]
+    assert format_ in schema["title"]
 
 
 @tool(effect="write", raises=[ConnectionError])

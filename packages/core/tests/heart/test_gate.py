@@ -179,7 +179,7 @@ class Marks(Stage):
         self.said.append(f"opened {session.name}")
 
     def marks(self, call: Any) -> dict[str, Any]:
-        return {"marked": call.session.name}
+        return {"test.marked": call.session.name}
 
     def closed(self, session: Session, error: BaseException | None) -> None:
         self.said.append(f"closed {session.name}")
@@ -194,7 +194,7 @@ def test_a_stage_in_an_inner_gate_is_of_that_session(tmp_path: Path) -> None:
         write(3)
     assert marks.said == ["opened inner", "gate.write", "closed inner"]
     written = lines(tmp_path, session.run_id)
-    marked = [each.get("marked") for each in written if each.get("name") == "gate.write"]
+    marked = [each.get("test.marked") for each in written if each.get("name") == "gate.write"]
     assert marked == [None, "inner", None]
     (attempt,) = [each for each in written if each["event"] == "attempt"]
     assert [list(each) for each in attempt["gate"]] == [["rule"]]

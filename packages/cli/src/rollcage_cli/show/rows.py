@@ -17,6 +17,7 @@ __all__ = ["STYLES", "cell", "name_of", "styled_state", "table_of"]
 STYLES: Final = {
     "hit": "cyan", "seen": "blue", "ran": "green", "simulated": "magenta", "failed": "red",
     "blocked": "magenta", "unknown": "bold yellow", "cut_off": "yellow", "not_started": "dim",
+    "waiting": "yellow",
 }  # fmt: skip
 _FIXED: Final = 47  # columns of the table besides the call, its arguments and its outcome
 _WIDE: Final = 110  # columns from which on effects, turns and arguments have their own

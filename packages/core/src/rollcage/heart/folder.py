@@ -301,7 +301,7 @@ class Folder:
         return hash(self.root)
 
     def open(self, run: str, *, take: bool = False) -> FolderLog:
-        path = self._path(run)
+        path = self.path_of(run)
         own_folders.add(self.root)
         try:
             file = self._opened(path) or self._taken_over(path, take=take)
@@ -313,7 +313,7 @@ class Folder:
         return FolderLog(path, file, self._bell, durable=self._durable, is_new=is_new)
 
     def read(self, run: str, after: int = 0) -> list[bytes]:
-        path = self._path(run)
+        path = self.path_of(run)
         try:
             with _reading(path) as file:
                 if after < 0:
@@ -352,7 +352,7 @@ class Folder:
         return found
 
     def ends(self, run: str) -> Ends:
-        path = self._path(run)
+        path = self.path_of(run)
         try:
             found = self._ends(run, path.rpartition("/")[2])
         except OSError as error:
@@ -362,7 +362,7 @@ class Folder:
         return found
 
     def is_live(self, run: str) -> bool:
-        path = self._path(run)
+        path = self.path_of(run)
         try:
             with _reading(path) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -407,7 +407,8 @@ class Folder:
     def bell(self) -> int:
         return _ring_count(self._bell)
 
-    def _path(self, run: str) -> str:
+    def path_of(self, run: str) -> str:
+        """Return the path of the file with a run's log."""
         check_run(run)
         return f"{self._log_folder}/{file_name(run)}.jsonl"
 

@@ -128,11 +128,19 @@ def parse(lines: list[bytes], where: str) -> list[dict[str, Any]]:
     return list(checked(lines, where))
 
 
-def checked(lines: Iterable[bytes], where: str) -> Iterator[dict[str, Any]]:
-    """Yield the events of a log, each once it and all before it were checked; raises as `parse`."""
-    head = ROOT
+def checked(
+    lines: Iterable[bytes], where: str, *, head: bytes = ROOT, before: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Yield the events of a log, each once it and all before it were checked; raises as `parse`.
+
+    Args:
+        lines: the lines, or the rest of them.
+        where: what errors call the log.
+        head: of the line before them.
+        before: how many lines come before them.
+    """
     loads = orjson.loads
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, before + 1):
         if number == 1:
             _check_format(line, where)
         head = sha256(b"%b%b}" % (head, line[:-_TAIL])).hexdigest().encode()

@@ -100,7 +100,10 @@ class Stage:
         raise NotImplementedError
 
     def marks(self, call: Call) -> Event | None:
-        """Return fields of the line with which a call begins."""
+        """Return fields of the line with which a call begins.
+
+        The names of fields that are not of the published schema have a dot in them: `acme.budget`.
+        """
 
     def shows(self, call: Call) -> Mapping[str, Any] | None:
         """Return fields of the view of a call that rules get, besides what the heart knows."""

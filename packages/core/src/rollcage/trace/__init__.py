@@ -5,10 +5,18 @@
 
 from rollcage.fingerprint.identity import jcs, key_digest
 from rollcage.trace.constructors import step_resolved
-from rollcage.trace.events import CHAIN_START, FORMAT, event_adapter, json_schema, seal_line
+from rollcage.trace.events import (
+    CHAIN_START,
+    FORMAT,
+    LOG_FORMAT,
+    event_adapter,
+    json_schema,
+    seal_line,
+)
 from rollcage.trace.reader import Tail, check_events, read_events, split_tail, tail_of
 from rollcage.trace.runs import (
     AskedApproval,
+    Attempt,
     RefusedCall,
     Run,
     Totals,
@@ -27,11 +35,13 @@ from rollcage.values.natives import Native, register_native
 __all__ = [
     "CHAIN_START",
     "FORMAT",
+    "LOG_FORMAT",
     "REPLAYED",
     "STAND_IN",
     "STATES",
     "TAG",
     "AskedApproval",
+    "Attempt",
     "Native",
     "RefusedCall",
     "Run",

@@ -16,9 +16,12 @@ import orjson
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = ["CHAIN_START", "FORMAT", "HASH_TAIL", "event_adapter", "json_schema", "seal_line"]
+__all__ = [
+    "CHAIN_START", "FORMAT", "HASH_TAIL", "LOG_FORMAT", "event_adapter", "json_schema", "seal_line",
+]  # fmt: skip
 
 FORMAT: Final = "rollcage/1"
+LOG_FORMAT: Final = "rollcage/2"
 CHAIN_START: Final = b"\0" * 32
 HASH_TAIL: Final = len(b',"hash":""}') + 64  # how many bytes of a line its hash takes, at its end
 
@@ -30,18 +33,21 @@ def seal_line(event: dict[str, Any], previous: bytes) -> tuple[bytes, bytes]:
     return b'%b,"hash":"%b"}\n' % (body[:-1], hexlify(digest)), digest
 
 
-def event_adapter() -> TypeAdapter[Any]:
-    """Validates one event."""
-    from rollcage.trace.models import adapter  # building models takes 50 ms
+def event_adapter(format_: str = FORMAT) -> TypeAdapter[Any]:
+    """Validates one event of a format: `rollcage/1`, or `rollcage/2` for the log of a run."""
+    if format_ == LOG_FORMAT:
+        from rollcage.trace.log_models import adapter  # building models takes 50 ms
+    else:
+        from rollcage.trace.models import adapter
 
     return adapter()
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema(format_: str = FORMAT) -> dict[str, Any]:
     """The JSON Schema of one line of a trace (draft 2020-12), as published."""
-    schema = event_adapter().json_schema()
+    schema = event_adapter(format_).json_schema()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"An event of a trace, format {FORMAT}",
+        "title": f"An event of a trace, format {format_}",
         **schema,
     }

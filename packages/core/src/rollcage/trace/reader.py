@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import orjson
 import pydantic
 
 from rollcage.errors import TraceCorrupt
-from rollcage.trace.events import CHAIN_START, HASH_TAIL, event_adapter
+from rollcage.trace.events import CHAIN_START, FORMAT, HASH_TAIL, LOG_FORMAT, event_adapter
 from rollcage.trace.messages import MessagesRead
 
-__all__ = ["Tail", "check_events", "ended", "last_time", "read_events", "split_tail"]
+__all__ = ["Tail", "check_events", "ended", "is_log", "last_time", "read_events", "split_tail"]
+
+_LOG: Final = b'{"event":"run","format":"rollcage/2"'
+
+
+def is_log(data: bytes) -> bool:
+    """Whether these are the lines of a run's log (rollcage/2), by the first one."""
+    return data.startswith(_LOG)
 
 
 class Tail(NamedTuple):
@@ -23,6 +31,7 @@ class Tail(NamedTuple):
     size: int  # bytes
     head: bytes  # the last line's hash
     torn: bytes  # what stands after it, of a line whose writing was cut off
+    is_log: bool = False  # whether it is the log of a run (rollcage/2)
 
 
 def split_tail(data: bytes) -> tuple[bytes, bytes]:
@@ -51,6 +60,9 @@ def read_events(
     Raises:
         TraceCorrupt: the first line that is no event, breaks the chain, or refers to nothing.
     """
+    if is_log(data) if after is None else after.is_log:
+        yield from _read_log(data, where, after)
+        return
     previous, number = (CHAIN_START, 0) if after is None else (after.head, after.lines)
     start, size = 0, len(data)
     messages = MessagesRead() if restore and after is None else None
@@ -80,11 +92,20 @@ def read_events(
         raise TraceCorrupt(where, 1, "the trace is empty")
 
 
+def _read_log(data: bytes, where: str, after: Tail | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """What `read_events` gives, of the log of a run."""
+    from rollcage.heart.log import ROOT, checked  # readers of old runs do without the heart
+
+    head, before = (ROOT, 0) if after is None else (after.head.hex().encode(), after.lines)
+    lines = io.BytesIO(data).readlines()
+    yield from enumerate(checked(lines, where, head=head, before=before), before + 1)
+
+
 def tail_of(data: bytes) -> Tail:
     """Where a trace stands, by its last line alone: what an append goes on from."""
     whole, torn = split_tail(data)
     head = bytes.fromhex(whole[-67:-3].decode()) if whole else CHAIN_START
-    return Tail(whole.count(b"\n"), len(whole), head, torn)
+    return Tail(whole.count(b"\n"), len(whole), head, torn, is_log(data))
 
 
 def last_time(data: bytes) -> int:
@@ -148,7 +169,7 @@ def check_events(data: bytes, where: str, *, restore: bool = True) -> list[dict[
         TraceCorrupt: the first line that breaks the chain or the schema.
     """
     events: list[dict[str, Any]] = []
-    validate = event_adapter().validate_json
+    validate = event_adapter(LOG_FORMAT if is_log(data) else FORMAT).validate_json
     for number, event in read_events(data, where, restore=restore):
         try:
             try:

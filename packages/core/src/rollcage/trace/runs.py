@@ -2,21 +2,26 @@
 
 Whatever shows, compares, audits or judges recorded runs reads these. (A replay asks another
 question, which recorded step may stand for a call, over several traces: `replay.generation`.)
+
+The first line says the format: the log of a run (rollcage/2) is folded by `trace.logs`, to the same
+classes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from rollcage.errors import TraceCorrupt
 from rollcage.trace.constructors import Event
-from rollcage.trace.reader import check_events, read_events
+from rollcage.trace.reader import check_events, is_log, read_events
 from rollcage.trace.step import REPLAYED, STATES, Step, begin, end
 
 __all__ = [
     "AskedApproval",
+    "Attempt",
     "RefusedCall",
     "Run",
     "Totals",
@@ -28,7 +33,11 @@ __all__ = [
 
 @dataclasses.dataclass(slots=True)
 class RefusedCall:
-    """A call that never became a step: what was asked for, and why nothing ran."""
+    """A call that never became a step: what was asked for, and why nothing ran.
+
+    In the log of a run, what a guard denied is one: `verdict` says what it said. `attempt` is the
+    number of the attempt in which it was asked for.
+    """
 
     name: str
     version: str
@@ -43,6 +52,48 @@ class RefusedCall:
     call_id: str
     parent: int | None
     time: int
+    verdict: dict[str, Any] | None = None
+    attempt: int = 1
+
+
+@dataclasses.dataclass(slots=True)
+class Attempt:
+    """One session's part of a run: from its beginning until it was left, or died.
+
+    Attributes:
+        id: random; of a trace of the format rollcage/1, its run's.
+        begin: when it began (Unix, µs).
+        end: when it was left; None while it is live, or if it died.
+        status: as it was left (`ok`, `error`, `halted`, …); empty while it is live, or if it died.
+        replay: its mode.
+        on_divergence: what a new effect did while recorded effects lay ahead.
+        replayed: ranges (first, last) of the steps that answered its calls, as far as it was put on
+            record: one that died may have been given more.
+        restarted: the steps that a framework started over in it.
+        steps: the numbers of the steps that it made.
+        calls: how many calls it made; None if it did not say.
+        hits: how many of them were answered by recorded steps.
+        error: `type` and `message` of what ended it, if anything did.
+        waits: what it waits for outside, if it is `paused`.
+        gate: what its gate said of itself.
+        line: the number of the line with which it began.
+    """
+
+    id: str
+    begin: int
+    end: int | None = None
+    status: str = ""
+    replay: str = "auto"
+    on_divergence: str = "halt"
+    replayed: list[tuple[int, int]] = dataclasses.field(default_factory=list[tuple[int, int]])
+    restarted: list[int] = dataclasses.field(default_factory=list[int])
+    steps: list[int] = dataclasses.field(default_factory=list[int])
+    calls: int | None = None
+    hits: int = 0
+    error: dict[str, Any] | None = None
+    waits: str = ""
+    gate: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
+    line: int = 1
 
 
 @dataclasses.dataclass(slots=True)
@@ -89,6 +140,9 @@ class Run:
         stops: each `run.stopped`.
         undone: what became of the undo of a step, by the run and step where it first ran.
         last_time: the latest time that an event has (Unix, µs).
+        attempts: the sessions that made it, in their order; a trace of rollcage/1 is of one.
+        shut: the line by which nothing may be added to its log: it is a copy that was not claimed,
+            it goes on in another store, or it was pruned.
     """
 
     started: Event = dataclasses.field(default_factory=dict[str, Any])
@@ -105,6 +159,8 @@ class Run:
         default_factory=dict[tuple[str, int], str]
     )
     last_time: int = 0
+    attempts: list[Attempt] = dataclasses.field(default_factory=list[Attempt])
+    shut: Event | None = None
 
     @property
     def id(self) -> str:
@@ -124,14 +180,22 @@ class Run:
     @property
     def totals(self) -> Totals:
         """The sums."""
-        hits = [step for step in self.steps if step.state in REPLAYED]
+        by_number = {step.step: step for step in self.steps}
+        spared = [by_number[n] for n in self._replayed() if n in by_number]
+        once = {step.step for step in spared}
+        spared += [s for s in self.steps if s.state in REPLAYED and s.step not in once]
         return Totals(
             steps=len(self.steps),
             states={state: sum(step.state == state for step in self.steps) for state in STATES},
-            seconds_saved=sum(step.duration or 0 for step in hits) / 1e6,
-            tokens_saved=sum(step.tokens for step in hits),
+            seconds_saved=sum(step.duration or 0 for step in spared) / 1e6,
+            tokens_saved=sum(step.tokens for step in spared),
             refused=len(self.refused),
         )
+
+    def _replayed(self) -> Iterator[int]:
+        """The numbers of the steps that answered calls, once for each attempt."""
+        for attempt in self.attempts:
+            yield from {n for first, last in attempt.replayed for n in range(first, last + 1)}
 
     @property
     def effects(self) -> list[Step]:
@@ -168,7 +232,10 @@ def read_run(trace: Traced, *, schema: bool = True) -> Run:
         TraceCorrupt: a line that breaks the chain or the schema.
     """
     if schema:
-        return fold(enumerate(check_events(trace.data, trace.where), 1))
+        events = enumerate(check_events(trace.data, trace.where), 1)
+        return _fold_log(events, trace.where) if is_log(trace.data) else fold(events)
+    if is_log(trace.data):
+        return _fold_log(read_events(trace.data, trace.where), trace.where)
     line = 0
     folding = _Folding()
     for line, event in read_events(trace.data, trace.where):
@@ -181,11 +248,28 @@ def read_run(trace: Traced, *, schema: bool = True) -> Run:
 
 
 def fold(events: Iterable[tuple[int, Event]]) -> Run:
-    """The run that these events are of, each with its line; they have passed the schema."""
+    """The run that these events are of, each with its line; they have passed the schema.
+
+    Raises:
+        TraceCorrupt: in the log of a run, a line that does not fit those before it.
+    """
+    rest = iter(events)
+    first = next(rest, None)
+    if first is None:
+        return _Folding().end()
+    events = itertools.chain([first], rest)
+    if first[1]["event"] == "run":
+        return _fold_log(events, "the log")
     folding = _Folding()
     for line, event in events:
         folding.take(line, event)
     return folding.end()
+
+
+def _fold_log(events: Iterable[tuple[int, Event]], where: str) -> Run:
+    from rollcage.trace.logs import fold_log  # it takes the heart, which few readers of old runs do
+
+    return fold_log(events, where)
 
 
 class _Folding:
@@ -198,9 +282,12 @@ class _Folding:
         self._asked: dict[str, AskedApproval] = {}
 
     def end(self) -> Run:
-        self._run.steps = list(self._steps.values())
-        self._run.approvals += self._asked.values()
-        return self._run
+        run = self._run
+        run.steps = list(self._steps.values())
+        run.approvals += self._asked.values()
+        if run.started:
+            run.attempts = [_only_attempt(run)]
+        return run
 
     def take(self, line: int, event: Event) -> None:  # noqa: C901, PLR0912 - one case an event
         run, kind = self._run, event["event"]
@@ -246,6 +333,25 @@ class _Folding:
         self._run.undone[of] = event["status"]
         for step in self._first_ran.get(of, ()):
             step.undone = event["status"]
+
+
+def _only_attempt(run: Run) -> Attempt:
+    """The session that made a trace: each made one."""
+    finished = run.finished or {}
+    replayed = [step.step for step in run.steps if step.state in REPLAYED]
+    return Attempt(
+        id=run.started["run"],
+        begin=run.started["time"],
+        end=finished.get("time"),
+        status=finished.get("status", ""),
+        replay=run.started["mode"],
+        on_divergence=run.started["on_divergence"],
+        replayed=[(n, n) for n in replayed],
+        steps=[step.step for step in run.steps if step.state not in REPLAYED],
+        hits=len(replayed),
+        error=finished.get("error"),
+        waits=finished.get("reason") or "",
+    )
 
 
 def _refused(event: Event) -> RefusedCall:

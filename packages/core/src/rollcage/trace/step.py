@@ -10,7 +10,16 @@ from rollcage.trace.constructors import Event
 __all__ = ["REPLAYED", "STATES", "State", "Step", "begin", "end"]
 
 State = Literal[
-    "hit", "seen", "ran", "simulated", "failed", "blocked", "unknown", "cut_off", "not_started"
+    "hit",
+    "seen",
+    "ran",
+    "simulated",
+    "failed",
+    "blocked",
+    "unknown",
+    "cut_off",
+    "not_started",
+    "waiting",
 ]
 """What became of a step in its run.
 
@@ -18,7 +27,7 @@ State = Literal[
 was not asked for; `ran` and `failed`: it ran; `simulated`: a value given to the fork answered it;
 `blocked`: refused; `unknown`: a write that may have
 happened or not; `cut_off`: a read, a model call or a scope without an end; `not_started`:
-cancelled, or resolved as such.
+cancelled, or resolved as such; `waiting`: it has its place, and nobody has decided on it yet.
 """
 STATES: Final[tuple[State, ...]] = get_args(State)
 REPLAYED: Final = frozenset({"hit", "seen"})
@@ -75,6 +84,20 @@ class Step:
         before: by resource, the state that it changed, encoded; None where nothing observes it.
         after: by resource, the digest of the state after it, or of each of its fields.
         plan: the calls that undo it; None where it has none.
+        attempt: the number of the attempt in which it ran; 0: in another run.
+        framework: whose tool or model it is, if that is known.
+        block: of a step of the kind `branch`: `branch`, `transaction` or `session`.
+        home: the branch as the log calls it, `#` and a fingerprint; `branch` has the names.
+        gone: why it answers no call any more: it was run `again`, its program has `left` it behind,
+            it was `moved` to another asker, or `undone`; empty: it does.
+        replacement: the step that ran it again.
+        left_by: the step that left it behind, though its effect is still there.
+        rolled: whether it was taken back with the transaction around it.
+        unclear: whether it failed, and nobody knows how far it got.
+        accepted: whether somebody has put right by hand what it did, or accepts it as it is.
+        answered: whether a person has answered it, and no tool ran.
+        happened: the outcome that was found out later, while its error stays its answer.
+        once: of an effect that is made once in a store: whose claim, or where it was made.
     """
 
     step: int
@@ -119,6 +142,19 @@ class Step:
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
     plan: list[dict[str, Any]] | None = None
+    attempt: int = 1
+    framework: str = ""
+    block: str = ""
+    home: str = ""
+    gone: str = ""
+    replacement: int | None = None
+    left_by: int | None = None
+    rolled: bool = False
+    unclear: bool = False
+    accepted: bool = False
+    answered: bool = False
+    happened: dict[str, Any] | None = None
+    once: list[Any] | None = None
 
     @property
     def tokens(self) -> int:
@@ -130,9 +166,12 @@ class Step:
     def stays_done(self) -> bool:
         """Whether it is a write that was performed, or may have been, and was not undone."""
         performed = self.outcome is None or self.outcome["status"] in ("ok", "unknown")
-        writes = self.kind == "tool" and self.effect == "write" and self.state != "blocked"
-        undone = self.undone in ("verified", "compensated")
-        return writes and performed and not undone and self.undoes is None
+        performed = performed or self.unclear or self.happened is not None
+        writes = self.kind == "tool" and self.effect == "write" and not self.answered
+        began = self.state not in ("blocked", "waiting")
+        undone = self.undone in ("verified", "compensated") or self.rolled
+        holds = self.gone in ("", "left")  # what is left behind is still out there
+        return writes and began and performed and holds and not undone and self.undoes is None
 
     @property
     def unreplayable(self) -> str | None:

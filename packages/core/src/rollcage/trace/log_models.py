@@ -1,0 +1,490 @@
+"""The lines of a log (format rollcage/2) as models, which are the published schema.
+
+Nothing that writes or resumes a run uses them: `rollcage.heart.run.Run` says what a line means.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
+
+from rollcage.trace.parts import (
+    AnswerData,
+    Digest,
+    DriftData,
+    Microseconds,
+    Part,
+    PlannedCallData,
+    StateDigests,
+    StepNumber,
+    VerdictData,
+)
+
+__all__ = ["AnyLine", "adapter"]
+
+Span = tuple[StepNumber, StepNumber]
+Kind = Literal["tool", "model"]
+Effect = Literal["pure", "read", "write", "scope", "model"]
+_AT = Field(description="Unix time in microseconds")
+
+_OPEN: Final = ConfigDict(
+    extra="allow",
+    json_schema_extra={"additionalProperties": False, "patternProperties": {r"\.": {}}},
+)
+"""A stage that is not ours may add fields; their names have a dot in them (`acme.budget`)."""
+
+
+class _LogLine(Part):
+    model_config = _OPEN
+
+    hash: Digest = Field(
+        description="SHA-256 over the previous line's hash, as text, and this line without it; the "
+        "first one follows 64 zeros"
+    )
+    replayed: list[Span] | None = Field(
+        None, description="ranges of the steps that answered calls since the line before"
+    )
+    restarted: list[StepNumber] | None = Field(
+        None, description="steps that a framework has started over since the line before"
+    )
+    left: list[Span] | None = Field(
+        None, description="ranges of recorded steps that are left behind: they answer no call"
+    )
+
+    @model_validator(mode="after")
+    def _names_have_dots(self) -> Self:
+        for name in self.model_extra or ():
+            if "." not in name:
+                raise ValueError(f"there is no field {name}; one of your own has a dot in its name")
+        return self
+
+
+class LogOutcome(Part):
+    """How a step ended. Of a block, the value is its last world; null if it changed nothing."""
+
+    model_config = _OPEN
+
+    status: Literal["ok", "error"]
+    value: Any = None
+    cut: bool = Field(False, description="a stream whose consumer read no further")
+    typed: bool = Field(False, description="comes back through the tool's return type only")
+    error: dict[str, Any] | None = None
+    unclear: bool = Field(False, description="it failed, and nobody knows how far it got")
+    drift: DriftData | None = Field(None, description="how the value breaks the contract")
+    lossy: str | None = Field(None, description="why the value can't come back as it was")
+    usage: dict[str, int] | None = Field(None, description="tokens, by their OTel GenAI names")
+    answer: AnswerData | dict[str, Any] | None = Field(
+        None, description="what a model answered, in neutral form; or the blob that holds it"
+    )
+
+
+class EndedBy(Part):
+    """The error that ended an attempt."""
+
+    type: str
+    message: str
+
+
+# --- the run and its attempts --------------------------------------------------------------------
+
+
+class RunLine(_LogLine):
+    """The first line of a log."""
+
+    event: Literal["run"]
+    format: Literal["rollcage/2"]
+    run: str
+    name: str = Field(description="the job")
+    time: Microseconds = _AT
+    input: Any = Field(None, description="what the job works on, encoded")
+    actor: str = Field("", description="the person that it acts for")
+    seed: str = Field("", description="sets its worlds apart")
+    copied: str | None = Field(None, description="the run of which the next lines are a copy")
+    fork: Literal["dry", "live"] | None = Field(None, description="what kind of fork it is")
+    redacted: bool = Field(False, description="values were taken out by an export")
+
+
+class AttemptLine(_LogLine):
+    """A session begins, and takes the run over."""
+
+    event: Literal["attempt"]
+    id: str = Field(description="random: no two sessions write equal lines")
+    time: Microseconds = _AT
+    number: int | None = Field(None, ge=1, description="how many there were; left out: 1")
+    replay: str = Field("auto", description="its mode")
+    on_divergence: Literal["halt", "undo", "warn"] = "halt"
+    gate: list[dict[str, Any]] | None = Field(None, description="what its gate says of itself")
+
+
+class GateLine(_LogLine):
+    """A session inside of another one has a gate of its own."""
+
+    event: Literal["gate"]
+    step: StepNumber = Field(description="the inner session")
+    gate: list[dict[str, Any]]
+    time: Microseconds = _AT
+
+
+class PolicyLine(_LogLine):
+    """From now on another policy decides; if it can't be used, every call is denied."""
+
+    event: Literal["policy"]
+    policy: dict[str, Any] | None = None
+    error: str | None = Field(None, description="why it can't be used")
+    time: Microseconds = _AT
+
+
+class EndedLine(_LogLine):
+    """A session was left; or somebody has set the run aside (`abandoned`)."""
+
+    event: Literal["ended"]
+    status: str
+    time: Microseconds = _AT
+    calls: int | None = Field(None, ge=0, description="how many calls it made")
+    hits: int | None = Field(None, ge=0, description="how many were answered by recorded steps")
+    attempts: int | None = Field(None, ge=1, description="of the run; left out: 1")
+    error: EndedBy | None = None
+    waits: str = Field("", description="what a paused run waits for")
+    reason: str = ""
+    by: str = Field("", description="who has set it aside")
+
+
+class _CopiedLine(_LogLine):
+    """Fields of a line that a copy, a move or a prune adds."""
+
+    time: Microseconds | None = _AT
+    status: str = Field("", description="as the last attempt ended; empty: it has not")
+    attempts: int | None = Field(None, ge=0)
+    ended: Microseconds | None = Field(None, description="when that was")
+    waits: str = ""
+    by: str = ""
+
+
+class HeldLine(_CopiedLine):
+    """This is a copy: nothing is added to it until it is claimed."""
+
+    event: Literal["held"]
+    from_: str = Field(alias="from", description="the store where the run may go on")
+
+
+class GoneLine(_CopiedLine):
+    """The run goes on in another store."""
+
+    event: Literal["gone"]
+    to: str
+
+
+class ClaimedLine(_CopiedLine):
+    """A copy goes on here."""
+
+    event: Literal["claimed"]
+    from_: str | None = Field(None, alias="from")
+
+
+class PrunedLine(_CopiedLine):
+    """The other lines of the run were removed."""
+
+    event: Literal["pruned"]
+    lines: int | None = Field(None, ge=0, description="how many there were")
+    head: Digest | None = Field(None, description="the hash of the last one")
+    steps: int | None = Field(None, ge=0)
+
+
+class ForkedLine(_LogLine):
+    """The lines before are another run's: their steps answer, and are not taken back here."""
+
+    event: Literal["forked"]
+    run: str
+    name: str
+    from_: str = Field(alias="from")
+    time: Microseconds = _AT
+    dry: bool = Field(False, description="it ends before its first new write")
+    continues: bool = Field(False, description="it goes on from that run")
+
+
+class ChangedLine(_LogLine):
+    """A fork has another outcome, or other arguments, in the place of a step's."""
+
+    event: Literal["changed"]
+    step: StepNumber
+    time: Microseconds = _AT
+    outcome: LogOutcome | None = None
+    args: dict[str, Any] | None = None
+
+
+# --- steps ---------------------------------------------------------------------------------------
+
+
+class StepLine(_LogLine):
+    """A call, or a block, at its place.
+
+    Of what changes the world it is the intent, and the outcome stands in a line of its own;
+    anything else is one line, unless its body makes calls.
+    """
+
+    event: Literal["step"]
+    step: StepNumber
+    name: str
+    effect: Effect | Literal["branch"]
+    key: Digest = Field(description="content identity of the call")
+    args: dict[str, Any] = Field(description="canonical; of a block, what tells it apart")
+    branch: str = Field(
+        description="empty: the run's own; `#` and the fingerprint of the step whose body or block "
+        "it stands in; `-` and the number of the step that is undone by it"
+    )
+    start: int = Field(ge=0, description="the position at which its turn began in its branch")
+    pos: int = Field(ge=0, description="the position at which it stands")
+    turn: int = Field(ge=1)
+    slot: int = Field(ge=0)
+    fingerprint: Digest
+    time: Microseconds = _AT
+    declared: bool = Field(False, description="the caller named its slot")
+    during: bool = Field(False, description="something ran in its branch when it began")
+    again: StepNumber | None = Field(None, description="the step that it is, at its place")
+    epoch: int = Field(0, ge=0, description="how often its branch was undone before")
+    rank: int | None = Field(
+        None, ge=0, description="of a model's: how many calls of its key its branch made before"
+    )
+    from_: StepNumber | None = Field(
+        None, alias="from", description="of a model's: the step of another asker that answers it"
+    )
+    retries: StepNumber | None = Field(
+        None, description="the failed step whose idempotency key it has"
+    )
+    waits: bool = Field(False, description="it has its place, and has not begun")
+    kind: Literal["branch", "transaction", "session"] | None = Field(None, description="of a block")
+    beyond: list[Span] | None = Field(
+        None, description="of a block: recorded steps that lay ahead when it was opened"
+    )
+    version: str = ""
+    framework: str = ""
+    agent: str = ""
+    call_id: str = Field("", description="the framework's id of the call (gen_ai.tool.call.id)")
+    verdict: VerdictData | None = Field(None, description="that it was granted against")
+    approval: str | None = Field(None, description="the id of the request that was granted")
+    answered: bool = Field(False, description="a person has answered it, and no tool ran")
+    once: list[Any] | None = Field(
+        None,
+        description="of an effect that is made once: `mine`, its key and the claim's token; or the "
+        "run and the step where it was made",
+    )
+    before: dict[str, Any] | None = Field(
+        None, description="by resource, the state that it changes"
+    )
+    plan: list[PlannedCallData] | None = Field(None, description="the calls that undo it")
+    reversible: bool = Field(False, description="it has a plan, or gets one when it ends")
+    outcome: LogOutcome | None = None
+    duration: Microseconds | None = Field(None, description="how long its body ran")
+    after: list[StepNumber] | StateDigests | None = Field(
+        None, description="of a block, the blocks that it comes after; else as in an outcome"
+    )
+    gate: list[dict[str, Any]] | None = Field(
+        None, description="of an inner session: what its gate says of itself"
+    )
+    labels: list[str] | None = Field(None, description="what its result carries")
+    undeclared: list[str] | None = Field(
+        None, description="permissions that its body took and did not declare"
+    )
+
+
+class OutcomeLine(_LogLine):
+    """How a step ended; or, with `by`, what became of it. Null: it did not happen."""
+
+    event: Literal["outcome"]
+    step: StepNumber
+    outcome: LogOutcome | None
+    duration: Microseconds | None = Field(None, description="how long its body ran")
+    time: Microseconds | None = Field(None, description="if no body ended then")
+    by: str | None = Field(None, description="`probe`, or who said so")
+    acted: bool = Field(False, description="its error was acted upon, and stays its answer")
+    unasked: list[StepNumber] | None = Field(
+        None, description="effects of an earlier attempt in its body that this one did not ask for"
+    )
+    after: StateDigests | None = Field(
+        None, description="by resource, the digest of the state after it, or of each field"
+    )
+    plan: list[PlannedCallData] | None = Field(None, description="where it needed the result")
+    labels: list[str] | None = Field(None, description="what its result carries")
+    undeclared: list[str] | None = Field(
+        None, description="permissions that its body took and did not declare"
+    )
+
+
+class LeftLine(_LogLine):
+    """Recorded steps are left behind by a step that is recorded itself."""
+
+    event: Literal["left"]
+    time: Microseconds = _AT
+
+
+class RefusedLine(_LogLine):
+    """A call that did not run: a guard denies it, its arguments do not pass, it has no tool."""
+
+    event: Literal["refused"]
+    name: str = Field(description="as it was asked for")
+    kind: Kind
+    args: dict[str, Any] = Field(description="as they were asked for; secrets are hidden")
+    verdict: VerdictData
+    branch: str
+    time: Microseconds = _AT
+    effect: Effect | None = Field(None, description="where the tool is known")
+    version: str = ""
+    step: StepNumber | None = Field(None, description="its place, if it had one")
+    key: Digest | None = Field(None, description="content identity of the call")
+    halted: bool = Field(False, description="the session halted before it could begin")
+    turn: int | None = Field(None, ge=1)
+    slot: int | None = Field(None, ge=0)
+    agent: str = ""
+    call_id: str = ""
+
+
+# --- approvals and orders ------------------------------------------------------------------------
+
+
+class RequestedLine(_LogLine):
+    """Somebody is asked whether a step that waits may begin."""
+
+    event: Literal["requested"]
+    id: str
+    step: StepNumber
+    verdict: VerdictData
+    policy: str = Field(description="digest of the policy that asked; empty without one")
+    requested_by: str = Field(description="who the run acts for; they can't approve it")
+    time: Microseconds = _AT
+    expires: Microseconds = Field(description="from when on no approval counts")
+
+
+class DecidedLine(_LogLine):
+    """What somebody decided, or why no decision counts."""
+
+    event: Literal["decided"]
+    id: str
+    step: StepNumber
+    decision: Literal["approved", "edited", "responded", "rejected", "refused"]
+    time: Microseconds = _AT
+    by: str = ""
+    reason: str = ""
+    code: str = Field("", description="why it was refused, for machines")
+    args: dict[str, Any] | None = Field(None, description="the edited arguments")
+    outcome: LogOutcome | None = Field(None, description="the answer in place of the tool's")
+
+
+class OrderedLine(_LogLine):
+    """The run has seen an order from outside."""
+
+    event: Literal["ordered"]
+    order: Literal["stop", "pause"]
+    by: str
+    reason: str
+    given: Microseconds = Field(description="when it was given")
+    time: Microseconds = _AT
+
+
+# --- undo ----------------------------------------------------------------------------------------
+
+
+class UndoingLine(_LogLine):
+    """An undo begins: these steps are to be taken back."""
+
+    event: Literal["undoing"]
+    why: Literal["undo", "divergence", "transaction"]
+    steps: list[StepNumber]
+    forgive: bool = Field(description="what can't be taken back is only listed")
+    block: StepNumber | None = Field(None, description="the transaction that is rolled back")
+    to: StepNumber | None = Field(None, description="the last step that stays")
+    in_doubt: Literal["list", "restore"] = "list"
+    time: Microseconds = _AT
+
+
+class BackLine(_LogLine):
+    """What became of the undo of a step."""
+
+    event: Literal["back"]
+    step: StepNumber
+    status: Literal["verified", "compensated", "accepted", "failed"]
+    reason: str = ""
+    differs: dict[str, list[str]] | None = Field(
+        None, description="resources that are not as they should be, with the fields"
+    )
+    spent: bool = Field(False, description="its calls were made, and another undo makes new ones")
+    time: Microseconds = _AT
+
+
+class UndoneLine(_LogLine):
+    """An undo has ended: these steps answer no call any more."""
+
+    event: Literal["undone"]
+    why: Literal["undo", "divergence", "transaction", "rolled back"]
+    steps: list[StepNumber]
+    reopens: list[StepNumber] | None = Field(None, description="calls around them: made again")
+    places: list[StepNumber] | None = Field(None, description="those whose places are kept")
+    time: Microseconds = _AT
+
+
+class RolledLine(_LogLine):
+    """A transaction was rolled back: its steps answer calls, and their effects are gone."""
+
+    event: Literal["rolled"]
+    branch: str
+    steps: list[StepNumber]
+    time: Microseconds = _AT
+
+
+class AcceptedLine(_LogLine):
+    """Somebody has put right by hand what a step did, or accepts it as it is."""
+
+    event: Literal["accepted"]
+    step: StepNumber
+    by: str
+    time: Microseconds = _AT
+
+
+class OtherLine(_LogLine):
+    """A line of a stage that is not ours."""
+
+    event: str = Field(pattern=r"\.", description="it has a dot in it")
+
+
+_OTHER: Final = "other"
+
+
+def _kind_of(line: Any) -> str:
+    kind = line.get("event") if isinstance(line, dict) else getattr(line, "event", None)
+    return _OTHER if isinstance(kind, str) and "." in kind else str(kind)
+
+
+AnyLine = Annotated[
+    Annotated[RunLine, Tag("run")]
+    | Annotated[AttemptLine, Tag("attempt")]
+    | Annotated[GateLine, Tag("gate")]
+    | Annotated[PolicyLine, Tag("policy")]
+    | Annotated[EndedLine, Tag("ended")]
+    | Annotated[HeldLine, Tag("held")]
+    | Annotated[GoneLine, Tag("gone")]
+    | Annotated[ClaimedLine, Tag("claimed")]
+    | Annotated[PrunedLine, Tag("pruned")]
+    | Annotated[ForkedLine, Tag("forked")]
+    | Annotated[ChangedLine, Tag("changed")]
+    | Annotated[StepLine, Tag("step")]
+    | Annotated[OutcomeLine, Tag("outcome")]
+    | Annotated[LeftLine, Tag("left")]
+    | Annotated[RefusedLine, Tag("refused")]
+    | Annotated[RequestedLine, Tag("requested")]
+    | Annotated[DecidedLine, Tag("decided")]
+    | Annotated[OrderedLine, Tag("ordered")]
+    | Annotated[UndoingLine, Tag("undoing")]
+    | Annotated[BackLine, Tag("back")]
+    | Annotated[UndoneLine, Tag("undone")]
+    | Annotated[RolledLine, Tag("rolled")]
+    | Annotated[AcceptedLine, Tag("accepted")]
+    | Annotated[OtherLine, Tag(_OTHER)],
+    Discriminator(_kind_of),
+]
+
+
+@functools.cache
+def adapter() -> TypeAdapter[Any]:
+    """Validates one line; built when first needed."""
+    return TypeAdapter(AnyLine)
