@@ -13,12 +13,13 @@ from rollcage import (
     SessionError,
     aundo_run,
     compensate,
+    heart,
     plan_undo,
     tool,
     undo_run,
 )
 from rollcage.store import JsonlStore
-from rollcage_governance import Registry
+from rollcage_governance import Facade, Registry
 
 Approve = Callable[..., Registry]
 
@@ -203,3 +204,42 @@ def test_orphans_are_taken_back_by_what_was_approved(
     ):
         write_it(str(file), "another")
     assert file.read_text() == "another"
+
+
+def test_in_the_heart_what_was_approved_once_may_undo(tmp_path: Path, approve: Approve) -> None:
+    undone: list[str] = []
+
+    @heart.tool(effect="write", name="heart_takes_back")
+    def takes_back(to: str) -> None:
+        """Take it back."""
+        undone.append(to)
+
+    @heart.tool(
+        effect="write",
+        name="heart_sends",
+        undo=lambda args: [heart.compensate(takes_back, to=args["to"])],
+    )
+    def sends(to: str) -> str:
+        """Send it."""
+        return to
+
+    registry = approve(sends, takes_back)
+    gate = [Facade("agent")]
+    for frozen in (False, True):
+        with heart.Session("job", store=tmp_path / "store", gate=gate, replay="off") as session:
+            sends("ann")
+            if frozen:
+                registry.freeze("heart_takes_back", by="eve")
+        assert heart.undo_run(tmp_path / "store", session.run_id, gate=gate).complete
+    assert undone == ["ann", "ann"]
+    with heart.Session("job", store=tmp_path / "store", replay="off") as session:
+        sends("bob")
+
+    @heart.tool(effect="write", name="heart_takes_back")
+    def other(to: str) -> None:
+        """Take it back otherwise."""
+        undone.append("other")
+
+    report = heart.undo_run(tmp_path / "store", session.run_id, gate=gate, tools=[sends, other])
+    assert not report.complete
+    assert undone == ["ann", "ann"]

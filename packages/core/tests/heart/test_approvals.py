@@ -599,15 +599,30 @@ def test_a_session_inside_has_the_approver_and_the_terms_of_that_around(tmp_path
     assert ran == ["a"]
 
 
-def test_a_session_inside_may_ask_somebody_else(tmp_path: Path) -> None:
+def test_a_session_inside_asks_its_own_approver_for_its_own_rules(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    with Session("outer", store=store, gate=[asks], approver=nobody):
-        with Session("inner", store=store, approver=yes):
+    with Session("outer", store=store, approver=nobody):
+        with Session("inner", store=store, gate=[asks], approver=yes):
             send("a")
         only_b = Approvals(yes, approvers=frozenset("b"))
-        with Session("inner", store=store, approver=only_b), pytest.raises(Blocked):
+        with Session("inner", store=store, gate=[asks], approver=only_b), pytest.raises(Blocked):
             send("b")
     assert ran == ["a"]
+
+
+def test_no_session_inside_chooses_who_approves_what_is_asked_around_it(tmp_path: Path) -> None:
+    def agent(request: ApprovalRequest) -> Approval:
+        asked.append("agent")
+        return Approval(True, by="ann")
+
+    store = open_store(tmp_path)
+    with Session("outer", store=store, gate=[asks], approver=nobody):
+        for how in ({}, {"replay": "off"}, {"gate": [asks]}):
+            inner: Any = Session("inner", store=store, approver=agent, **how)
+            with inner, pytest.raises(Blocked):
+                send("a")
+    assert "agent" not in asked
+    assert ran == []
 
 
 def test_a_store_that_fails_denies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ class Marks(Stage):
         self.said: list[Any] = []
         self.folds = {"step": lambda line: self.said.append(line["name"])}
 
-    def describes(self) -> dict[str, Any]:
+    def describes(self, _session: Session) -> dict[str, Any]:
         return {"marks": True}
 
     def opened(self, session: Session) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,7 +16,7 @@ from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
 
-__all__ = ["KINDS", "Core", "Heart", "Old"]
+__all__ = ["CORES", "Core", "Heart", "Old"]
 
 
 class Core:
@@ -38,6 +39,7 @@ class Core:
         rules: Any = (),
         user_input: Any = None,
         clock: Clock | None = None,
+        facade: str | None = None,
         **how: Any,
     ) -> Any:
         """A session that is decided by these."""
@@ -63,6 +65,18 @@ class Core:
         """Ask a model."""
         raise NotImplementedError
 
+    def runs(self) -> list[str]:
+        """The ids of its runs."""
+        raise NotImplementedError
+
+    def facade(self, session: Any) -> Any:
+        """The facade of an open session; None if it has none."""
+        raise NotImplementedError
+
+    def described(self, lines: list[dict[str, Any]], what: str) -> Any:
+        """What the first attempt of a run says of a policy or a facade; None if it has none."""
+        raise NotImplementedError
+
 
 class Old(Core):
     """The core that `rollcage` exports."""
@@ -77,13 +91,13 @@ class Old(Core):
         rules: Any = (),
         user_input: Any = None,
         clock: Clock | None = None,
+        facade: str | None = None,
         **how: Any,
     ) -> Any:
         if clock is not None:
             how["clock"] = clock
-        return rollcage.Session(
-            name, store=self.store, policy=policy, rules=rules, user_input=user_input, **how
-        )
+        how |= {"facade": facade, "policy": policy, "rules": rules, "user_input": user_input}
+        return rollcage.Session(name, store=self.store, **how)
 
     def lines(self, run: str) -> list[dict[str, Any]]:
         trace = JsonlStore(self.store).read(run)
@@ -94,6 +108,15 @@ class Old(Core):
 
     def spent(self, session: Any) -> Any:
         return session.spent
+
+    def facade(self, session: Any) -> Any:
+        return session.facade
+
+    def described(self, lines: list[dict[str, Any]], what: str) -> Any:
+        return lines[0].get(what)
+
+    def runs(self) -> list[str]:
+        return [each.run for each in JsonlStore(self.store).runs()]
 
     def bound(self, session: Any, tool: Callable[..., Any], first: str) -> Callable[[Any], Any]:
         return session.tool(tool)  # type: ignore[no-any-return] # it is a function
@@ -116,6 +139,7 @@ class Heart(Core):
         rules: Any = (),
         user_input: Any = None,
         clock: Clock | None = None,
+        facade: str | None = None,
         **how: Any,
     ) -> Any:
         from rollcage_policy import Policy, UserInput
@@ -124,9 +148,16 @@ class Heart(Core):
             policy = Policy.load(Path(policy))
         gate: list[Any] = [] if policy is None else [policy]
         gate += rules
+        if facade is not None:
+            from rollcage_governance import Facade
+
+            gate.insert(0, Facade(facade))
         if user_input is not None:
             gate.append(UserInput(*([user_input] if isinstance(user_input, str) else user_input)))
-        options = heart.Options() if clock is None else heart.Options(clock=clock)
+        more: dict[str, Any] = {} if clock is None else {"clock": clock}
+        if "unguarded" in how:
+            more["unguarded"] = how.pop("unguarded")
+        options = heart.Options(**more)
         return heart.Session(name, store=self.store, gate=gate, options=options, **how)
 
     def lines(self, run: str) -> list[dict[str, Any]]:
@@ -142,12 +173,27 @@ class Heart(Core):
 
         return spent(session)
 
+    def facade(self, session: Any) -> Any:
+        return next((each.facade for each in session.gate.entries if hasattr(each, "facade")), None)
+
+    def described(self, lines: list[dict[str, Any]], what: str) -> Any:
+        gates = [each["gate"] for each in lines if "gate" in each]
+        return next((each[what] for each in (gates or [[]])[0] if what in each), None)
+
+    def runs(self) -> list[str]:
+        return [each.run for each in heart.open_store(self.store).runs()]
+
     def bound(self, session: Any, tool: Callable[..., Any], first: str) -> Callable[[Any], Any]:
-        return lambda value: session.call(tool, **{first: value})
+        def call(value: Any) -> Any:
+            if inspect.iscoroutinefunction(tool):
+                return session.acall(tool, **{first: value})
+            return session.call(tool, **{first: value})
+
+        return call
 
     def model(self, session: Any, contract: Any, arguments: Mapping[str, Any], **how: Any) -> Any:
         ask = partial(session.run_call, contract, arguments, how.pop("body"), kind="model")
         return ask(**how)
 
 
-KINDS = (Old, Heart)
+CORES = (Old, Heart)

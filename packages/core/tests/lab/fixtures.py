@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 import pytest
+from cores import CORES, Core
 from rollcage.store import JsonlStore, check_attested
 from rollcage.store.sql import SqlStore
 from rollcage.store.sqlite import SqliteStore
@@ -19,6 +20,7 @@ from rollcage.trace import Worlds, check_events
 
 __all__ = [
     "approve",
+    "core",
     "disk",
     "events",
     "every_trace_is_valid",
@@ -101,6 +103,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             yield f"sqlite:///{tmp_path}/s.db"
         case _:
             yield str(tmp_path / "s")
+
+
+@pytest.fixture(params=CORES, ids=lambda kind: str(kind.name))
+def core(request: pytest.FixtureRequest, tmp_path: Path) -> Core:
+    """Sessions of either core, in `store`: what holds for one holds for the other."""
+    made: Core = request.param(tmp_path)
+    return made
 
 
 @pytest.fixture

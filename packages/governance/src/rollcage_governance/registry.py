@@ -6,13 +6,15 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from time import time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 from rollcage import Contract
 from rollcage.errors import GovernanceError, RegistryCorrupt, RollcageError
-from rollcage.gate import NamedFacade, person
-from rollcage.store import Line, Store, open_store, store_option
+from rollcage.gate import NamedFacade, Verdict, person
+from rollcage.heart.both import old_store
+from rollcage.heart.stage import Stage
+from rollcage.store import Line, Store, store_option
 
 from rollcage_governance.facade import FacadeSnapshot
 from rollcage_governance.lifecycle import (
@@ -25,7 +27,12 @@ from rollcage_governance.lifecycle import (
 )
 from rollcage_governance.pin import described, diff, digest_of
 
-__all__ = ["Facade", "Registry"]
+if TYPE_CHECKING:
+    from rollcage.heart.call import Call
+    from rollcage.heart.session import Session
+    from rollcage.heart.store import Store as HeartStore
+
+__all__ = ["Facade", "FacadeStage", "Registry"]
 
 Tool = Contract | Callable[..., Any]
 """A function declared with `@rollcage.tool`, or a contract."""
@@ -53,6 +60,55 @@ class Facade(NamedFacade):
         """See `NamedFacade`."""
         return Registry(store).facade(self.name)
 
+    def of_session(self) -> FacadeStage:
+        """Return what holds one session of the heart to this facade."""
+        return FacadeStage(self.name)
+
+
+class FacadeStage(Stage):
+    """Has only the tools of a facade run in a session, as they were approved.
+
+    The facade is that of the registry as the session is entered. In a session inside of another one
+    the facades of both hold: a tool runs that both give.
+
+    Attributes:
+        name: its name in the registry.
+        facade: the tools that it grants; None before the session is entered.
+    """
+
+    enforces = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.facade: FacadeSnapshot | None = None
+
+    def describes(self, session: Session) -> dict[str, Any]:
+        """Return what it grants, for the record.
+
+        Raises:
+            FacadeMissing: the registry has none of this name.
+        """
+        self.facade = Registry(session.store).facade(self.name)
+        return {"facade": self.facade.as_data()}
+
+    def screen(
+        self, contract: Contract, body: Callable[..., Any] | None, kind: str
+    ) -> Verdict | None:
+        """Return a denial of a tool that it does not give, or that was changed."""
+        return self._check(contract, body, kind=kind)
+
+    def decide(self, call: Call) -> Verdict | None:
+        """Return the same for a call; any tool that was ever approved may undo something."""
+        undo = call.place.branch[:1] == "-"
+        return self._check(call.contract, None, kind=call.kind, undo=undo)
+
+    def _check(
+        self, contract: Contract, body: Callable[..., Any] | None, *, kind: str, undo: bool = False
+    ) -> Verdict | None:
+        if self.facade is None:
+            return Verdict("deny", "there is no facade yet", "tool_unapproved", self.name)
+        return self.facade.check(contract, body, kind=kind, undo=undo)
+
 
 class Registry:
     """The registry of a store: every transition of a tool is a line, with who made it and why.
@@ -67,8 +123,8 @@ class Registry:
         option: the option of commands that names the store: ` --store URL`, or nothing.
     """
 
-    def __init__(self, store: str | os.PathLike[str] | Store) -> None:
-        kept = open_store(store)
+    def __init__(self, store: str | os.PathLike[str] | Store | HeartStore) -> None:
+        kept = old_store(store)  # until the old core goes: its store keeps the registry
         self._log = kept.log("registry", BEGINS)
         self.option = store_option(kept)
 

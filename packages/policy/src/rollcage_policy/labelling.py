@@ -45,9 +45,9 @@ class RunLabels:
     """
 
     def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
+        self.attempt = attempt
         self.labels = Labels()
-        self._noted: set[tuple[int, frozenset[str]]] = set()
+        self._noted: set[tuple[str, int, frozenset[str]]] = set()
         self._large: list[tuple[str, Callable[[Any], None]]] = []  # to be read before they count
         for step in attempt.run.steps.values():
             if step.marks is not None and "labels" in step.marks and step.outcome is not None:
@@ -73,11 +73,12 @@ class RunLabels:
         *,
         found: FoundLabels = NO_LABELS,
         streamed: bool = False,
+        run: str = "",
     ) -> None:
-        """Index the result, or the error, of a step."""
-        if (n, labels) in self._noted:
+        """Index the result, or the error, of a step; `run`: of which run, if not of this one."""
+        if (run, n, labels) in self._noted:
             return
-        self._noted.add((n, labels))
+        self._noted.add((run, n, labels))
         earlier = {each.label: each.source for each in reversed(found.origins)}
         inherited = next((earlier[each] for each in sorted(labels) if each in earlier), None)
         source = LabelSource(n, name, inherited and (inherited.earlier or inherited))
@@ -99,7 +100,7 @@ class RunLabels:
 
     def read(self, *, is_async: bool) -> Work:
         """Read the large results that have labels."""
-        store = self._attempt.store
+        store = self.attempt.store
         while self._large:
             digest, learn = self._large[0]
             get = functools.partial(store.get, "blobs", digest)
@@ -107,7 +108,7 @@ class RunLabels:
                 data = yield functools.partial(asyncio.to_thread, get) if is_async else get
             except StoreError:
                 data = None
-            with self._attempt.lock:
+            with self.attempt.lock:
                 if self._large and self._large[0][0] == digest:
                     del self._large[0]
                     learn(_Unseen() if data is None else orjson.loads(data))
@@ -181,9 +182,11 @@ class Labelling(Stage):
         carried = known | self._declared_of(call)  # it may have been recorded without a policy
         if carried:
             _pass_on(call, carried)
-            if carried != known:
-                streamed = call.contract.streams
-                self._run.note(step.n, step.name, carried, outcome.data, streamed=streamed)
+            if carried != known or call.attempt is not self._run.attempt:
+                self._run.note(
+                    step.n, step.name, carried, outcome.data,
+                    streamed=call.contract.streams, run=self._foreign(call),
+                )  # fmt: skip
         return None
 
     def found(self, call: Call) -> FoundLabels:
@@ -192,7 +195,7 @@ class Labelling(Stage):
         if run is None:
             return NO_LABELS
         found = run.labels.of(call.values)
-        if found.labels and call.slot >= 0:
+        if found.labels and call.slot >= 0 and call.attempt is run.attempt:
             found = _before(call, found)
         call.keep(_FOUND, found)
         return found
@@ -232,6 +235,11 @@ class Labelling(Stage):
                 carried |= each.labels_of(call.contract)
         return carried
 
+    def _foreign(self, call: Call) -> str:
+        """The run of a call, if it is made in a session inside that has a run of its own."""
+        assert self._run is not None
+        return "" if call.attempt is self._run.attempt else call.attempt.run.id
+
     def _written(self, call: Call, outcome: Outcome) -> Event | None:
         run = self._run
         if run is None:
@@ -243,7 +251,8 @@ class Labelling(Stage):
         if not (streamed and outcome.status != "ok"):  # a broken stream's labels stay with all
             found = (call.kept or {}).get(_FOUND, NO_LABELS)
             run.note(
-                n, call.contract.name, carried, outcome.data, found=found, streamed=streamed
+                n, call.contract.name, carried, outcome.data,
+                found=found, streamed=streamed, run=self._foreign(call),
             )  # fmt: skip
         return {"labels": sorted(carried), **({"streamed": True} if streamed else {})}
 

@@ -40,7 +40,7 @@ class UserInput(Stage):
     def __init__(self, *texts: str) -> None:
         self.texts = texts
 
-    def describes(self) -> Event:
+    def describes(self, session: Session) -> Event:  # noqa: ARG002 - the same in every session
         """Return the texts, for the record."""
         return {"user_input": encode(list(self.texts), str)}
 
@@ -82,7 +82,7 @@ class PolicyStage(Labelling):
         """How many seconds an approval counts, and who may approve."""
         return self.policy.approval_terms
 
-    def describes(self) -> Event:
+    def describes(self, session: Session) -> Event:  # noqa: ARG002 - the same in every session
         """Return which policy decides, for the record."""
         return {"policy": _about(self.policy)}
 
@@ -210,6 +210,7 @@ class MeteredStage(PolicyStage):
                 raise refuse(call.attempt, call, verdict)
         elif match.kind != "hit" and call.verdict is None:
             call.verdict = verdict
+            call.keep("asked by", self._session)
 
     def marks(self, call: Call) -> Event | None:
         """Count a call that begins."""

@@ -117,7 +117,7 @@ def open_branch(
                 )
         arguments = {"after": last_worlds(before), "input": given, "name": name}
         key = key_digest(kind, name, "", jcs(arguments)).hex()
-        described = [] if session is None else session.gate.describe()
+        described = [] if session is None else session.described
         marks = {"gate": described} if described else None
         inner = open_block(attempt, place, kind, name, before, arguments, key, marks)
     here = Place(

@@ -8,12 +8,16 @@ tables with and without `log_` before their names. An id is of one run in both o
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rollcage.errors import RunNotFound
+from rollcage.heart.store import Store as HeartStore
 from rollcage.heart.store import open_store
 
-__all__ = ["Core", "core_of"]
+if TYPE_CHECKING:
+    from rollcage.store import Store
+
+__all__ = ["Core", "core_of", "old_store"]
 
 Core = Literal["heart", "old"]
 
@@ -36,3 +40,12 @@ def core_of(where: str | os.PathLike[str], run: str) -> Core:
         old.info(run)
         return "old"
     return "heart"
+
+
+def old_store(where: str | os.PathLike[str] | Store | HeartStore) -> Store:
+    """Return the old core's store at a place, or beside a store of the heart."""
+    from rollcage.store import open_store as open_old
+
+    if not isinstance(where, (str, os.PathLike)) and hasattr(where, "swap"):
+        return open_old(where.url)
+    return open_old(where)

@@ -146,6 +146,9 @@ def _session_here(contract: Contract) -> Session | None:
     if place is not None and not place.attempt.closed:
         return place.session
     for session in list(open_sessions):
+        refused = session.gate.screen(contract, contract.function, "tool")
+        if refused is not None:  # whatever is said of the rest
+            raise Blocked(refused.message, rule=refused.rule, code=refused.code)
         if session.refuses_unguarded:
             raise Blocked(
                 f"{contract.name} was called in a thread or task that knows no session, while one "

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from types import EllipsisType
 from typing import Any, TypedDict, Unpack
 
-from rollcage.heart.call import here
 from rollcage.heart.driver import adrive, drive
 from rollcage.heart.gate import Entry
 from rollcage.heart.options import Options
@@ -133,7 +132,6 @@ class _Undoing(Session):
     def __init__(self, store: Where, run: str, options: UndoOptions) -> None:
         own = open_store(store)
         own.read(run, -1)  # a run that is not there is not made
-        around = here.get()
         super().__init__(
             "undo",
             store=own,
@@ -145,8 +143,6 @@ class _Undoing(Session):
             stages=options.get("stages", ()),
             options=Options(tools=options.get("tools"), take=options.get("take", False)),
         )
-        if around is not None:
-            self.gate.within(around.session.gate)
 
     def take_back(self, request: Request) -> UndoReport:
         """Undo what is asked for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +37,7 @@ class Gate:
     Attributes:
         entries: everything in it, that of the sessions around first.
         stages: the stages among its own entries, which surround the calls of its session.
-        decides: what decides on a call.
+        decides: what decides on a call, by the names under which verdicts are recorded.
         settles: what is told how calls ended.
         screens: what looks at a tool before the arguments of a call are bound.
 
@@ -48,15 +49,15 @@ class Gate:
         self.own = tuple(_own(each) for each in given)
         self.stages = tuple(each for each in self.own if isinstance(each, Stage))
         self.entries = self.own
-        self.decides: tuple[_Decide, ...] = ()
+        self.decides: tuple[tuple[str, _Decide], ...] = ()
         self.settles: tuple[_Settled, ...] = ()
-        self.screens: tuple[_Screen, ...] = ()
+        self.screens: tuple[tuple[str, _Screen], ...] = ()
         for each in self.own:
             self._take(each)
 
     def _take(self, each: Rule | Guard | Stage) -> None:
         if not isinstance(each, (Guard, Stage)):
-            self.decides += (_by_rule(each),)
+            self.decides += ((rule_name(each), _by_rule(each)),)
             return
         decide, screen = overridden(each, "decide", Guard), overridden(each, "screen", Guard)
         settled = None if isinstance(each, Stage) else overridden(each, "settled", Guard)
@@ -65,9 +66,9 @@ class Gate:
             decide = watch.decide
             self.settles += (watch.settled,)
         if decide is not None:
-            self.decides += (decide,)
+            self.decides += ((type(each).__qualname__, decide),)
         if screen is not None:
-            self.screens += (screen,)
+            self.screens += ((type(each).__qualname__, screen),)
 
     def within(self, around: Gate) -> None:
         """Have the gate of the session around this one hold for its calls as well."""
@@ -86,38 +87,42 @@ class Gate:
         """Whether anything in it blocks calls."""
         return any(getattr(each, "enforces", True) for each in self.entries)
 
-    def describe(self) -> list[Event]:
-        """Return what the attempt's line says of its own entries."""
-        return list(self._described())
+    def describe(self, session: Session) -> list[Event]:
+        """Return what the attempt's line says of the entries of this session's own gate."""
+        return list(self._described(session))
 
-    def _described(self) -> Iterator[Event]:
+    def _described(self, session: Session) -> Iterator[Event]:
         for each in self.own:
             if not isinstance(each, (Guard, Stage)):
                 yield {"rule": rule_name(each)}
-            elif (described := each.describes()) is not None:
+            elif (described := each.describes(session)) is not None:
                 yield described
 
-    def screen(self, contract: Contract, body: Callable[..., Any], kind: str) -> Verdict | None:
+    def screen(
+        self, contract: Contract, body: Callable[..., Any] | None, kind: str
+    ) -> Verdict | None:
         """Return the first denial of a tool, whatever its arguments; None if it may be called."""
-        for screen in self.screens:
+        for name, screen in self.screens:
             try:
                 verdict = _checked(screen(contract, body, kind))
             except Exception as error:  # noqa: BLE001 - whatever it raises, the call must not run
                 verdict = _failed(error)
             if verdict is not None and verdict.decision == "deny":
-                return verdict
+                return verdict if verdict.rule else dataclasses.replace(verdict, rule=name)
         return None
 
     def decide(self, call: Call) -> Verdict | None:
         """Return the combined verdict on a call; None if it may run. What raises denies."""
         found: Verdict | None = None
-        for decide in self.decides:
+        for name, decide in self.decides:
             try:
                 verdict = _checked(decide(call))
             except Exception as error:  # noqa: BLE001 - whatever it raises, the call must not run
                 verdict = _failed(error)
             if verdict is None or verdict.decision == "allow":
                 continue
+            if not verdict.rule:
+                verdict = dataclasses.replace(verdict, rule=name)
             if verdict.decision == "deny":
                 return verdict
             found = found or verdict

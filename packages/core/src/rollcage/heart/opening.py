@@ -95,6 +95,7 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
         StoreError: it can't be read or written.
     """
     store, replay, options = session.store, session.replay, session.options
+    session.described = session.gate.describe(session)
     key = job_key(session.name, session.input, session.seal)
     seen = store.get("names", key)
     known = session.run if session.run is not None else None if seen is None else seen.decode()
@@ -345,8 +346,8 @@ def _attempt(session: Session, opened: Opened) -> None:
         line["replay"] = session.replay
     if session.on_divergence != "halt":
         line["on_divergence"] = session.on_divergence
-    if described := session.gate.describe():
-        line["gate"] = described
+    if session.described:
+        line["gate"] = session.described
     if opened.run.attempts:
         line["number"] = opened.run.attempts + 1
     opened.log.append(line)

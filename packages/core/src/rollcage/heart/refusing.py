@@ -64,7 +64,10 @@ def put_on_record(
         place = place._replace(call_id=writable(call_id))
     with attempt.lock:
         turn = 0 if place.turn is None else place.turn.n
-        attempt.stats.refused += 1
+        if rule:
+            attempt.stats.blocked += 1
+        else:
+            attempt.stats.refused += 1
         attempt.note(
             refusal(contract or name, kind, shown, verdict, place, turn=turn, slot=place.slot)
         )

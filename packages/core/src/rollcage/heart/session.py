@@ -180,6 +180,8 @@ class Session:
         self.run_id = ""
         self.undone_at = -1  # the last step when it was undone
         self.gate = Gate(gate)
+        self.gates: tuple[Stage, ...] = ()  # the stages in its gate, and in those around it
+        self.described: list[Event] = []
         self._hooks_of: dict[int, tuple[Contract, Hooks]] = {}
         self._began = self._latest = 0
         self._observing: tuple[Observing, ...] = ()
@@ -216,6 +218,10 @@ class Session:
 
     def _all_hooks(self) -> Hooks:
         self._check_new()
+        place = here.get()
+        theirs: tuple[Stage, ...] = ()
+        if place is not None and not place.attempt.closed:  # its run is another one
+            theirs = self._inherit(place.session)
         asks: tuple[Stage, ...] = ()
         if isinstance(self.approver, Stage):
             asks = (self.approver,)
@@ -223,7 +229,8 @@ class Session:
             from rollcage.heart.stages.approvals import Approvals
 
             asks = (Approvals(self.approver),)
-        gates = (each for each in self.gate.stages if each not in self._brought)
+        own = tuple(each for each in self.gate.stages if each not in self._brought)
+        self.gates = (*theirs, *own)
         looks: tuple[Stage, ...] = ()
         if self.replay in ("offline", "verify"):
             from rollcage.heart.stages.offline import Offline, Verify
@@ -231,10 +238,14 @@ class Session:
             offline = Offline() if self.replay == "offline" else Verify()
             self.report, looks = offline.report, (offline,)
         self._observe(self.observers)
-        self._before = (*self._observing, *looks, Orders(), *self._brought, *gates)
+        self._before = (*self._observing, *looks, Orders(), *self._brought, *self.gates)
         self._after = (*asks, Unknown(), Once(), Capture())
         self.stages = (*self._before, *self._after)
         self.hooks = Hooks(self.stages)
+        if theirs:  # they are open, and told of the lines of their own run
+            mine = Hooks(tuple(each for each in self.stages if each not in theirs))
+            self.hooks.folds, self.hooks.conceal = mine.folds, mine.conceal
+            self.hooks.opened, self.hooks.closed = mine.opened, mine.closed
         return self.hooks
 
     def _observe(self, observers: Iterable[Observer]) -> None:
@@ -244,6 +255,15 @@ class Session:
 
             found = wanted(observers)
             self._observing = (Observing(found),) if found else ()
+
+    def _inherit(self, around: Session) -> tuple[Stage, ...]:
+        """Have the gate of a session around this one hold here as well: it is never loosened."""
+        self.around = around
+        self.gate.within(around.gate)
+        if self.approver is None and around.approver is not None:
+            again = getattr(around.approver, "again", None)
+            self.approver = around.approver if again is None else again()
+        return around.gates
 
     def hooks_of(self, contract: Contract) -> Hooks:
         """Return the methods of the stages that a tool concerns."""
@@ -281,6 +301,7 @@ class Session:
         self.approver = self.approver or around.session.approver
         self.gate.within(around.session.gate)
         outer = around.session
+        self.gates = (*outer.gates, *self.gate.stages)
         self._observe([each for each in self.observers if not outer.is_observed_by(each)])
         self._joins = (*self._observing, *self.gate.stages)
         self._before = (*outer._before, *self._joins)  # noqa: SLF001 - its own kind
@@ -290,6 +311,7 @@ class Session:
         self._began = self._latest = self.options.clock.monotonic()
         self.seal, self.types, self.tools = attempt.seal, attempt.types, attempt.tools
         given = None if self.input is None else encode(self.input, self.seal, path="input")
+        self.described = self.gate.describe(self)
         self._block = open_branch(around, self.name, kind="session", given=given, session=self)
         handle = self._block.__enter__()
         self._attempt, self._home, self.run_id = attempt, handle.place, attempt.run.id
@@ -321,7 +343,7 @@ class Session:
             for stage in self._joins:
                 for kind, fold in stage.folds.items():
                     attempt.run.folds.setdefault(kind, []).append(fold)
-            described = self.gate.describe()  # its line has it, unless it was another one's
+            described = self.described  # the block's line has it, unless it was another one's
             if described != (step.marks or {}).get("gate", []) and attempt.halted is None:
                 attempt.note({"event": "gate", "step": step.n, "gate": described})
             for opened in Hooks(self._joins).opened:
@@ -573,7 +595,8 @@ class Session:
             assert self._home is not None
             place = self._home
         gate = self.gate
-        if gate.screens and (refused := gate.screen(contract, body, kind)) is not None:
+        screens = gate.screens and place.attempt.live  # what is recorded counts, where nothing runs
+        if screens and (refused := gate.screen(contract, body, kind)) is not None:
             self._put_refused(
                 contract, arguments, place,
                 reason=refused.message, code=refused.code, kind=kind, rule=refused.rule,

@@ -42,8 +42,8 @@ class Stage:
         """Whether the stage is asked about calls of a tool; it is called once for each contract."""
         return True
 
-    def describes(self) -> Event | None:
-        """Return what the attempt's line says of it; of stages in `gate=` only."""
+    def describes(self, session: Session) -> Event | None:
+        """Return what the attempt's line says of it, before anything else; in `gate=` only."""
 
     def opened(self, session: Session) -> None:
         """Prepare for an attempt that begins. All lines of the run were told.
@@ -140,8 +140,11 @@ class Guard:
     digest = ""
     approval_terms: tuple[float, frozenset[str] | None] | None = None
 
-    def describes(self) -> Event | None:
-        """Return what the attempt's line says of it; by default, the name of its class."""
+    def describes(self, session: Session) -> Event | None:  # noqa: ARG002 - of those that override it
+        """Return what the attempt's line says of it; by default, the name of its class.
+
+        It is called as the session is entered; in an async session, by a thread.
+        """
         return {"guard": type(self).__qualname__}
 
     def screen(self, contract: Contract, body: Body | None, kind: str) -> Verdict | None:

@@ -119,6 +119,12 @@ class Approvals(Stage):
             "ended": lambda _: self._fresh.clear(),
         }
 
+    def again(self) -> Approvals:
+        """Return the same for another run: who is asked, and on which terms."""
+        return Approvals(
+            self.approver, approvers=self.approvers, expires=self.expires, pauses=self.pauses
+        )
+
     # --- what is on record -----------------------------------------------------------------------
 
     def _began(self, line: Event) -> None:
@@ -324,7 +330,7 @@ class Approvals(Stage):
             if not request.at - SKEW <= decision.at <= request.expires:
                 return Refusal("approval_expired", "it was not approved in time")
             return decision.answer
-        approver: Any = call.session.approver or self.approver
+        approver: Any = self._owner(call).approver or self.approver
         if isinstance(approver, Approvals):
             approver = approver.approver
         asks = inspect.iscoroutinefunction(approver) or inspect.iscoroutinefunction(
@@ -337,6 +343,19 @@ class Approvals(Stage):
         if inspect.isawaitable(answer):
             answer = yield lambda: answer
         return answer
+
+    @staticmethod
+    def _owner(call: Call) -> Session:
+        """The outermost session whose gate asks: none inside of it chooses who may approve that."""
+        sessions = [call.session]
+        while (around := sessions[-1].around) is not None:
+            sessions.append(around)
+        asks = (call.kept or {}).get("asked by")
+        for session in reversed(sessions):
+            verdict = session.gate.decide(call)
+            if session is asks or (verdict is not None and verdict.decision == "ask"):
+                return session
+        return call.session
 
     def _put_back(self, call: Call, step: Step) -> None:
         """A call goes on waiting at its place, for whoever makes it again."""
