@@ -195,7 +195,7 @@ class MeteredStage(PolicyStage):
         tally = self.tally
         assert tally is not None
         if not call.attempt.run.is_undoing(call.place.branch):
-            mark = "" if match.step is None else match.step.fingerprint.hex()
+            mark = "" if match.step is None else match.step.fingerprint
             verdict = tally.verdict(_made(call), mark, runs=match.kind != "hit")
             if verdict is not None:
                 self._say(call, match, verdict)
@@ -228,7 +228,7 @@ class MeteredStage(PolicyStage):
         if step is not None:
             if _counts(step):
                 made = _recorded(step) if call is None else _made(call)
-                mark = step.fingerprint.hex()
+                mark = step.fingerprint
                 tally.given(made, mark, outcome.status, outcome.data, charge=step.borrowed)
         elif call is not None and call.kept is not None and _MARK in call.kept:
             mark = call.kept[_MARK]
@@ -248,7 +248,7 @@ class MeteredStage(PolicyStage):
         """Give back what a step took of which somebody found out that it did not happen."""
         if line["outcome"] is None and self.tally is not None and self._session is not None:
             step = self._session.attempt.run.steps[line["step"]]
-            self.tally.never(step, _recorded(step), step.fingerprint.hex())
+            self.tally.never(step, _recorded(step), step.fingerprint)
 
 
 class _RunSpent(RunSoFar):

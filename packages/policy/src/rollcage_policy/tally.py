@@ -94,7 +94,7 @@ class Tally:
             wall: the time now (Unix, µs): what began a while ago counts for a rate, too.
         """
         made = Made("model" if step.effect == "model" else "tool", step.name, step.agent)
-        charge = self._charge(made, step.fingerprint.hex())
+        charge = self._charge(made, step.fingerprint)
         if any(bound.rate is not None for bound in charge.charged):
             with contextlib.suppress(_ClockFailed):
                 charge.start = self._now() - max(0, wall - step.time) * 1000

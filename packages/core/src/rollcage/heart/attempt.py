@@ -142,7 +142,7 @@ class Attempt:
         self.replayed: list[list[int]] = []
         self.restarted: list[int] = []
         self._named: dict[tuple[str, object], Turn] = {}
-        self.marks: set[bytes] = set()
+        self.marks: set[str] = set()
         self.ranks: Counter[tuple[str, str]] = Counter()
 
     @functools.cached_property
@@ -163,22 +163,26 @@ class Attempt:
         halts: nothing runs whose line is not on record.
         """
         with self.lock:
-            if self.closed:
-                raise SessionError(f"the attempt at run {self.run.id} has ended")
-            if self.restarted:
-                event["restarted"], self.restarted = self.restarted, []
-            if self.replayed:
-                event["replayed"], self.replayed = self.replayed, []
-            if self.hooks.conceal:
-                event, outcome = self._concealed(event, outcome)
-            if self.log is not None:
-                try:
-                    self.log.append(event, None if outcome is None else outcome.data)
-                except Halt as error:
-                    raise self.halt(error) from None
-                except StoreError as error:
-                    raise self.halt(TraceUnwritable(str(error))) from error
-            self.run.apply(event, outcome)
+            self.put(event, outcome)
+
+    def put(self, event: Event, outcome: Outcome | None = None) -> None:
+        """`write`, where the lock is held."""
+        if self.closed:
+            raise SessionError(f"the attempt at run {self.run.id} has ended")
+        if self.restarted:
+            event["restarted"], self.restarted = self.restarted, []
+        if self.replayed:
+            event["replayed"], self.replayed = self.replayed, []
+        if self.hooks.conceal:
+            event, outcome = self._concealed(event, outcome)
+        if self.log is not None:
+            try:
+                self.log.append(event, None if outcome is None else outcome.data)
+            except Halt as error:
+                raise self.halt(error) from None
+            except StoreError as error:
+                raise self.halt(TraceUnwritable(str(error))) from error
+        self.run.apply(event, outcome)
 
     def note(self, event: Event, outcome: Outcome | None = None) -> None:
         """Put a line on record that is neither a call's intent nor its outcome, with its time."""

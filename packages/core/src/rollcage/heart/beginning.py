@@ -12,7 +12,7 @@ from rollcage.heart.call import Call, Match, refusal
 from rollcage.heart.divergence import go_otherwise, leave, rolled_around
 from rollcage.heart.intent import intent_of
 from rollcage.heart.matching import find_match
-from rollcage.heart.run import CHANGES, Event, Outcome, Step, spans_of
+from rollcage.heart.run import Event, Outcome, Step, spans_of
 from rollcage.heart.stage import Work
 from rollcage.heart.undo import take_back
 from rollcage.heart.walk import AT_REST, Look
@@ -45,11 +45,13 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
         raise refuse(attempt, call, verdict)
     match = find_match(attempt, call)
     call.verdict = match.asks or verdict
-    if match.kind == "new" and attempt.run.rolled and attempt.live and call.effect in CHANGES:
+    if match.kind == "new" and attempt.run.rolled and attempt.live and call.changes:
         block = rolled_around(attempt, call)
         if block is not None:
             return go_otherwise(attempt, block, is_async=call.is_async)
-    for prepare in call.hooks.prepare:
+    hooks = call.hooks
+    is_recorded = match.step is not None or attempt.run.unclear
+    for prepare in hooks.prepare if is_recorded else hooks.prepare_new:
         work: Work | None = prepare(call, match)
         if work is not None:
             hold(call, match)
@@ -153,7 +155,7 @@ def reserve(attempt: Attempt, call: Call, match: Match) -> Step:
             if match.ahead:
                 _leave_for(attempt, call, match, left := {"event": "left"})
                 attempt.note(left)
-        if call.effect in CHANGES:
+        if call.changes:
             branch.begin(call.turn)
         attempt.run.replace(step)
         call.waiting = step.n
@@ -164,13 +166,13 @@ def let_go(attempt: Attempt, call: Call) -> None:
     """Have a call wait no longer that will not run: the place that it has is used up."""
     with attempt.lock:
         waiting, call.waiting = call.waiting, 0
-        if waiting and call.effect in CHANGES:
+        if waiting and call.changes:
             ended(attempt, call.branch, None)
 
 
 def _leave_for(attempt: Attempt, call: Call, match: Match, event: Event) -> None:
     """Have a new effect leave the recorded path; its line names what it leaves behind."""
-    if call.effect not in CHANGES or not attempt.has_recording:
+    if not call.changes or not attempt.has_recording:
         return
     if match.step is None or match.ahead:
         leave(attempt, attempt.run.lineage(call.branch.name, call.branch.pos))
@@ -180,7 +182,7 @@ def _leave_for(attempt: Attempt, call: Call, match: Match, event: Event) -> None
 
 def _start(attempt: Attempt, call: Call, match: Match) -> None:
     """The call's body is to run: its intent is written, or its line is begun."""
-    branch, step, changes = call.branch, match.step, call.effect in CHANGES
+    branch, step, changes = call.branch, match.step, call.changes
     _move(call, match.look)
     if step is not None and not step.taken:
         attempt.run.replace(step)
@@ -192,12 +194,14 @@ def _start(attempt: Attempt, call: Call, match: Match) -> None:
     for marks in call.hooks.marks:
         event.update(marks(call) or ())
     if call.supplied is not None:
+        if call.made_at is not None:
+            event["once"] = call.made_at
         attempt.stats.supplied += 1
         _supply(attempt, call, event, call.supplied)
         return
     attempt.stats.misses += 1
     if changes:  # a write whose intent is not on record never runs
-        attempt.write(event)
+        attempt.put(event)
         if not call.waiting:
             branch.begin(call.turn)
         call.is_on_record = True
@@ -208,7 +212,7 @@ def _supply(attempt: Attempt, call: Call, event: Event, outcome: Outcome) -> Non
     attempt.write(event, outcome)
     step = attempt.run.steps[event["step"]]
     call.recorded = step
-    if call.effect in CHANGES:
+    if call.changes:
         if not call.waiting:
             call.branch.begin(call.turn)
         call.branch.end(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -11,6 +12,7 @@ from rollcage.contract.arguments import Arguments
 from rollcage.errors import ArgumentsInvalid
 from rollcage.fingerprint.identity import key_digest
 from rollcage.gate.approval import Instead
+from rollcage.heart.run import CHANGES
 
 if TYPE_CHECKING:
     from rollcage.contract.contract import Contract
@@ -54,7 +56,8 @@ here: Final[ContextVar[Place | None]] = ContextVar("rollcage.heart.here", defaul
 """Where calls of this context are made; None outside of every session."""
 
 
-class Match(NamedTuple):
+@dataclasses.dataclass(slots=True)
+class Match:
     """What is recorded of a call.
 
     Attributes:
@@ -83,6 +86,7 @@ class Call:
         contract: what is declared of the tool or model.
         kind: `tool` or `model`.
         effect: as declared; `model` for a model's.
+        changes: whether it advances the world.
         values: the arguments as the body receives them.
         arguments: the canonical ones, as the log shows them.
         data: these in bytes.
@@ -100,6 +104,7 @@ class Call:
         today: the same, where what is recorded counts instead.
         granted: the verdict to ask that was answered with yes.
         supplied: the outcome that a stage gives in the place of the body's.
+        made_at: of a supplied outcome, where the effect was made: the run and the step.
         kept: what stages keep with it between rounds.
         waiting: the number of the step that was recorded for it while it waits.
         is_prepared: whether something is done now before it may begin.
@@ -113,18 +118,20 @@ class Call:
         cut: whether its caller has been cut off while its body runs in a thread.
     """
 
-    branch: Branch
-    turn: Turn
-    event: Event
-    slot = -1
-    before = waiting = began = took = 0
-    is_on_record = is_prepared = is_edited = cut = False
-    verdict: Verdict | None = None
+    __slots__ = (
+        "__dict__", "arguments", "attempt", "began", "body", "branch", "changes", "contract",
+        "data", "effect", "event", "hooks", "is_async", "is_on_record", "is_prepared", "key",
+        "kind", "place", "recorded", "session", "slot", "supplied", "took", "turn", "values",
+        "verdict", "waiting",
+    )  # fmt: skip
+
+    # What few calls have, and takes no time in any other.
+    is_edited = cut = False
+    before = 0
     today: Verdict | None = None
     granted: Verdict | None = None
-    supplied: Outcome | None = None
+    made_at: list[Any] | None = None
     kept: dict[str, Any] | None = None
-    recorded: Step | None = None
     claim: Step | None = None
     rank: int | None = None
     read: Read | None = None
@@ -148,6 +155,16 @@ class Call:
         self.data = data = bound.digest_input
         self.key = key_digest(kind, contract.name, contract.version, data).hex()
         self.effect: str = contract.effect if kind == "tool" else "model"
+        self.changes = self.effect in CHANGES
+        self.branch: Branch
+        self.turn: Turn
+        self.event: Event
+        self.slot = -1
+        self.waiting = self.began = self.took = 0
+        self.is_on_record = self.is_prepared = False
+        self.verdict: Verdict | None = None
+        self.supplied: Outcome | None = None
+        self.recorded: Step | None = None
 
     def edit(self, arguments: Mapping[str, Any], seal: Seal) -> None:
         """Put other arguments in the place of those that were asked for.
@@ -180,6 +197,10 @@ class Call:
             return False
         takes, bound = self.contract.takes, Arguments(self.values, self.arguments, self.data)
         return takes.has_changed(self.raw, bound, self.attempt.seal)
+
+    def run(self) -> Any:
+        """Run the body."""
+        return self.body(**self.values)
 
     def keep(self, name: str, value: Any) -> None:
         """Keep something with the call for the next round."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rollcage.errors import Diverged, Halt
 from rollcage.heart.call import Call, Match
-from rollcage.heart.run import CHANGES, Level, Step, spans_of
+from rollcage.heart.run import Level, Step, spans_of
 from rollcage.heart.store import store_option
 from rollcage.heart.undo import take_back
 from rollcage.heart.walk import FOLDS, REOPENS, Branch, Look, Turn
@@ -37,7 +37,7 @@ def look_ahead(attempt: Attempt, call: Call, look: Look, waits: Step | None = No
     """
     branch, turn = call.branch, call.turn
     new = Match("new" if waits is None else "again", waits, look)
-    is_new = call.effect in CHANGES and attempt.has_recording
+    is_new = call.changes and attempt.has_recording
     if not is_new or not attempt.run.untaken:
         return new
     place = attempt.run.lineage(branch.name, branch.pos + look.move, turn.n)
@@ -50,7 +50,8 @@ def look_ahead(attempt: Attempt, call: Call, look: Look, waits: Step | None = No
         attempt, joins=joins, slot=call.place.slot, turn=0 if waits is None else waits.turn
     )
     ahead = attempt.run.ahead(place, concurrent)
-    return new._replace(refusal=leaving(attempt, ahead, f"{call} is new"), ahead=tuple(ahead))
+    new.refusal, new.ahead = leaving(attempt, ahead, f"{call} is new"), tuple(ahead)
+    return new
 
 
 def _concurrent(attempt: Attempt, *, joins: bool, slot: int | None, turn: int) -> Concurrent:

@@ -88,7 +88,7 @@ def end(attempt: Attempt, call: Call, outcome: Outcome) -> None:
         event["duration"] = call.took // 1000
         for settled in call.hooks.settled:
             event.update(settled(call, outcome, None) or ())
-        attempt.write(event, outcome)
+        attempt.put(event, outcome)
         if changes:
             ended(attempt, call.branch, attempt.run.steps[call.event["step"]])
         if call.session.gate.settles or attempt.observers:

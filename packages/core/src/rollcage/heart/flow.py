@@ -107,7 +107,7 @@ def admit(call: Call, work: Work | None) -> Flow:
         while True:
             if work is not None:
                 yield from work
-            elif call.recorded is not None or call.effect not in CHANGES:
+            elif call.recorded is not None or not call.changes:
                 return
             else:
                 if call.is_async:
@@ -177,7 +177,7 @@ def _cut_off(attempt: Attempt, call: Call) -> None:
     """A call was cut off before its body: that is put on record, if it can be."""
     with attempt.lock:
         release(call)
-        if not call.is_on_record or call.effect not in CHANGES:
+        if not call.is_on_record or not call.changes:
             let_go(attempt, call)
         elif not attempt.closed and attempt.log is not None:
             with contextlib.suppress(Halt):
@@ -204,11 +204,7 @@ def surrounded(call: Call) -> Iterator[None]:
 
 def run_body(attempt: Attempt, call: Call) -> Callable[[], Any]:
     """Return what runs the body, with what stages put around it."""
-
-    def plain() -> Any:
-        return call.body(**call.values)
-
-    body: Callable[[], Any] = plain
+    body: Callable[[], Any] = call.run
     if call.is_async and not inspect.iscoroutinefunction(call.body):
         body = _in_thread(attempt, call)
     for around in call.hooks.around:

@@ -89,14 +89,14 @@ class FolderLog:
     """The log of one run, in a file of its own. See `Log` for what the methods promise."""
 
     __slots__ = (
-        "__weakref__", "_bell", "_durable", "_file", "_next", "_path", "_refusal", "_settled",
-        "_size", "_unread", "last", "where",
+        "__weakref__", "_bell", "_durable", "_file", "_next", "_path", "_refusal", "_root",
+        "_settled", "_size", "_unread", "last", "where",
     )  # fmt: skip
 
     def __init__(self, path: str, file: int, bell: str, *, durable: bool, is_new: bool) -> None:
         self.where = self._path = path
         self.last = b""
-        self._bell = bell
+        self._bell, self._root = bell, os.path.dirname(bell)  # noqa: PTH120 - a Path is slow
         self._durable = durable
         self._refusal: RollcageError | None = None
         self._next = self._size = self._settled = 0  # bytes: with what is written now; written;
@@ -111,7 +111,7 @@ class FolderLog:
 
     @property
     def bell(self) -> int:
-        return _ring_count(self._bell)
+        return _ring_count(self._bell, self._root)
 
     def read(self) -> list[bytes]:
         file = self._unread
@@ -405,7 +405,7 @@ class Folder:
             raise _refused(f"{folder} can't be listed", error) from error
 
     def bell(self) -> int:
-        return _ring_count(self._bell)
+        return _ring_count(self._bell, self.root)
 
     def path_of(self, run: str) -> str:
         """Return the path of the file with a run's log."""
@@ -570,7 +570,9 @@ def _head_of(key: str, value: bytes) -> bytes:
     return orjson.dumps({"key": key, "sha256": sha256(value).hexdigest()})
 
 
-def _ring_count(path: str) -> int:
+def _ring_count(path: str, root: str) -> int:
+    if not os.access(path, os.F_OK) and os.access(root, os.X_OK):
+        return 0  # it was never rung; with no error that is made for each write
     try:
         found = os.stat(path)  # noqa: PTH116 - of a text, for each write
     except (FileNotFoundError, NotADirectoryError):

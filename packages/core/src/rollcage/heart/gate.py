@@ -40,6 +40,7 @@ class Gate:
         decides: what decides on a call, by the names under which verdicts are recorded.
         settles: what is told how calls ended.
         screens: what looks at a tool before the arguments of a call are bound.
+        strict: whether arguments that would have to be coerced are refused.
 
     Raises:
         SessionError: something given is no guard.
@@ -52,6 +53,7 @@ class Gate:
         self.decides: tuple[tuple[str, _Decide], ...] = ()
         self.settles: tuple[_Settled, ...] = ()
         self.screens: tuple[tuple[str, _Screen], ...] = ()
+        self.strict = any(getattr(each, "strict", False) for each in self.own)
         for each in self.own:
             self._take(each)
 
@@ -76,11 +78,7 @@ class Gate:
         self.decides = (*around.decides, *self.decides)
         self.settles = (*around.settles, *self.settles)
         self.screens = (*around.screens, *self.screens)
-
-    @property
-    def strict(self) -> bool:
-        """Whether arguments that would have to be coerced are refused."""
-        return any(getattr(each, "strict", False) for each in self.entries)
+        self.strict = self.strict or around.strict
 
     @property
     def enforces(self) -> bool:

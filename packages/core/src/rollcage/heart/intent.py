@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollcage.fingerprint.identity import fingerprint
 from rollcage.heart.call import Call, Match, Place
-from rollcage.heart.run import CHANGES, Event, Step
+from rollcage.heart.run import Event, Step
 from rollcage.heart.walk import AT_REST, Branch, Turn
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ def intent_of(attempt: Attempt, call: Call, match: Match) -> Event:
     )  # fmt: skip
     if call.waiting:
         event["pos"] = attempt.run.steps[call.waiting].pos
-        if call.effect in CHANGES and branch.running == 1 and not branch.preparing:
+        if call.changes and branch.running == 1 and not branch.preparing:
             event.pop("during", None)  # what runs there is this call itself
-    elif call.effect not in CHANGES and start > branch.pos:
+    elif not call.changes and start > branch.pos:
         event["pos"] = start  # a batch is open that its turn did not see begin
     if call.kind == "model":
         event["rank"] = call.rank
@@ -37,15 +37,15 @@ def intent_of(attempt: Attempt, call: Call, match: Match) -> Event:
         retries = _retries(attempt, call, match.step)
         if retries:
             event["retries"] = retries
-    contract = call.contract
+    contract, place = call.contract, call.place
     if contract.version:
         event["version"] = contract.version
     if contract.framework:
         event["framework"] = contract.framework
-    if call.place.agent:
-        event["agent"] = call.place.agent
-    if call.place.call_id:
-        event["call_id"] = call.place.call_id
+    if place.agent:
+        event["agent"] = place.agent
+    if place.call_id:
+        event["call_id"] = place.call_id
     return event
 
 
@@ -73,24 +73,24 @@ def begin_step(
     again: Step | None = None,
 ) -> Event:
     """Return the line of a step that begins here."""
-    declared = place.slot is not None
+    run, declared = attempt.run, place.slot is not None
     if again is not None:  # it is the same step, at its place
         mark, slot, declared = again.fingerprint, again.slot, again.declared
         number = again.turn
     else:
         number = turn.n or attempt.number(turn)
         key_bytes, world, rank = bytes.fromhex(key), branch.world, branch.rank(key, turn)
-        mark = fingerprint(key_bytes, world, rank, slot)
+        mark = fingerprint(key_bytes, world, rank, slot).hex()
         count = 0
-        while mark in attempt.marks or mark in attempt.run.named:  # a name is given once
+        while mark in attempt.marks or mark in run.named:  # a name is given once
             count += 1
-            mark = fingerprint(key_bytes, world, rank, slot, count)
+            mark = fingerprint(key_bytes, world, rank, slot, count).hex()
         attempt.marks.add(mark)
-    attempt.run.last += 1
+    run.last += 1
     event: Event = {
-        "event": "step", "step": attempt.run.last, "name": name, "effect": effect, "key": key,
+        "event": "step", "step": run.last, "name": name, "effect": effect, "key": key,
         "args": arguments, "branch": branch.name, "start": start, "pos": branch.pos,
-        "turn": number, "slot": slot, "fingerprint": mark.hex(),
+        "turn": number, "slot": slot, "fingerprint": mark,
         "time": attempt.options.clock.wall() // 1000,
     }  # fmt: skip
     if declared:
@@ -101,6 +101,6 @@ def begin_step(
         event["again"] = again.n
         if again.epoch:
             event["epoch"] = again.epoch
-    elif attempt.run.epochs and (epoch := attempt.run.epoch(branch.name)):
+    elif run.epochs and (epoch := run.epoch(branch.name)):
         event["epoch"] = epoch
     return event

@@ -6,7 +6,7 @@ A refusal is a part of the answer, and not raised: a stage may find a way around
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rollcage.errors import ForkEnded, Halt, NotReplayable, UnknownOutcome
 from rollcage.gate.verdict import Verdict
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
 
 __all__ = ["find_match"]
-
-_tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 
 
 def find_match(attempt: Attempt, call: Call) -> Match:
@@ -48,14 +46,14 @@ def find_match(attempt: Attempt, call: Call) -> Match:
                 return Match("hit", step, look, unusable)
             return Match("again", step, look)
     elif attempt.is_fresh and not attempt.run.unclear:
-        return _tuple(Match, ("new", None, look, None, (), None))
+        return Match("new", None, look)
     return _runs(attempt, call, step, look)
 
 
 def _may_run_again(attempt: Attempt, call: Call) -> bool:
     """Whether a call whose result is on record, and can't be given back, may run again."""
     says_so = call.contract.on_miss == "live"
-    if call.effect in CHANGES:
+    if call.changes:
         return says_so and attempt.live
     return says_so or attempt.live  # it changes nothing
 
@@ -77,7 +75,7 @@ def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) ->
     if step is not None:
         is_new = step.status == "waiting" or (call.is_edited and step.n in attempt.run.edits)
         if is_new and not call.waiting and look is not None:
-            return look_ahead(attempt, call, look, step)._replace(asks=asks)
+            return dataclasses.replace(look_ahead(attempt, call, look, step), asks=asks)
         return Match("again", step, look, asks=asks)
     if refusal is None and attempt.has_recording:
         needs_record = contract.on_miss in ("fail", "error_result")
@@ -89,7 +87,7 @@ def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) ->
         return Match("new", None, look, refusal)
     if look is None:
         return Match("new", None, look, asks=asks)
-    return look_ahead(attempt, call, look)._replace(asks=asks)
+    return dataclasses.replace(look_ahead(attempt, call, look), asks=asks)
 
 
 def _anywhere(attempt: Attempt, call: Call) -> Step | None:

@@ -24,8 +24,6 @@ __all__ = ["LARGE", "Read", "answered", "failure", "given", "refused", "says_los
 
 _log: Final = logging.getLogger("rollcage")
 
-_tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
-
 LARGE: Final = 64 * 1024  # bytes from which a value is kept beside the log
 
 Keep = Callable[[bytes], dict[str, Any]]
@@ -43,7 +41,7 @@ def success(contract: Contract, value: Any, seal: Seal, types: Types, **more: An
     if type(value) is str and not hides and (promise is None or promise.is_of_text):
         outcome.update(more)
         try:
-            return _tuple(Outcome, ("ok", orjson.dumps(outcome), False))
+            return Outcome("ok", orjson.dumps(outcome))
         except TypeError:  # a lone surrogate
             pass
     if promise is not None and "cut" not in more:

@@ -16,6 +16,7 @@ program, or `undone`. What holds answers calls.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
@@ -43,6 +44,7 @@ CHANGES: Final = frozenset({"write", "scope", "branch"})
 """The effects that advance the world: a scope and a block do by what is done inside of them."""
 
 _FIELDS: Final = 13  # of the line of a step that has nothing else
+_PLAIN: Final = 3  # of the line of an outcome that has nothing else, and no hash yet
 _UNDO: Final = ("args", "before", "plan", "reversible", "version")
 _KNOWN: Final = frozenset({
     "acted", "after", "again", "agent", "answered", "args", "before", "beyond", "branch", "by",
@@ -61,7 +63,8 @@ Event = dict[str, Any]
 Fold = Callable[[Event], None]
 
 
-class Outcome(NamedTuple):
+@dataclasses.dataclass(slots=True)
+class Outcome:
     """How a step ended: its status, its bytes as recorded, and whether they leave it unclear."""
 
     status: str
@@ -115,12 +118,21 @@ class Step:
     """
 
     __slots__ = (
-        "accepted", "after", "agent", "answered", "back", "beyond", "borrowed", "branch",
-        "call_id", "claimed", "compensates", "declared", "effect", "epoch", "fingerprint", "given",
-        "gone", "happened", "key", "loose", "marks", "n", "name", "once", "outcome", "pos", "rank",
-        "replacement", "retries", "rolled", "slot", "start", "status", "taken", "time", "turn",
-        "unclear", "undo", "until", "version",
+        "__dict__", "branch", "effect", "fingerprint", "given", "gone", "key", "n", "name",
+        "outcome", "pos", "slot", "start", "status", "taken", "time", "turn", "until",
     )  # fmt: skip
+
+    # What few steps have, and takes no room in any other.
+    declared = answered = rolled = borrowed = unclear = loose = claimed = accepted = False
+    compensates = False
+    rank = epoch = retries = replacement = 0
+    agent = call_id = version = back = ""
+    after: Sequence[int] = ()
+    beyond: Sequence[list[int]] = ()
+    happened: bytes | None = None
+    marks: Event | None = None
+    once: list[Any] | None = None
+    undo: Event | None = None
 
     def __init__(self, event: Event) -> None:
         self.n: int = event["step"]
@@ -133,27 +145,13 @@ class Step:
         self.until = self.pos
         self.turn: int = event["turn"]
         self.slot: int = event["slot"]
-        self.fingerprint = bytes.fromhex(event["fingerprint"])
-        self.declared = self.answered = False
+        self.fingerprint: str = event["fingerprint"]
         self.time: int = event["time"]
-        self.marks: Event | None = None
-        self.after: Sequence[int] = ()
-        self.beyond: Sequence[list[int]] = ()
-        self.rank = self.epoch = self.retries = 0
-        self.once: list[Any] | None = None
-        self.undo: Event | None = None
-        self.agent = self.call_id = self.version = ""
-        self.status = "unknown"
+        self.status, self.gone = "unknown", ""
+        self.outcome: bytes | None = None
+        self.taken = self.given = False
         if len(event) > _FIELDS:
             self._rare(event)
-        self.outcome: bytes | None = None
-        self.happened: bytes | None = None
-        self.taken = self.given = False
-        self.gone = self.back = ""
-        self.replacement = 0
-        self.rolled = self.borrowed = self.unclear = self.loose = self.claimed = False
-        self.accepted = False
-        self.compensates = self.branch[:1] == "-"
 
     def _rare(self, event: Event) -> None:
         """Read the fields that most lines do not have."""
@@ -180,7 +178,7 @@ class Step:
     @property
     def inner(self) -> str:
         """The branch in which the calls of its body, or of its block, stand."""
-        return "#" + self.fingerprint.hex()
+        return "#" + self.fingerprint
 
     @property
     def is_open(self) -> bool:
@@ -221,7 +219,8 @@ class Step:
     @property
     def link(self) -> bytes:
         """What it adds to the world."""
-        return link(self.fingerprint, sha256(self.outcome or b"null").digest())
+        digest = sha256(self.outcome or b"null").digest()
+        return link(bytes.fromhex(self.fingerprint), digest)
 
 
 Kind = Literal["leaf", "body", "block"]
@@ -275,7 +274,7 @@ class Run:
         self.steps: dict[int, Step] = {}
         self.branches: defaultdict[str, list[Step]] = defaultdict(list)
         self.anywhere: defaultdict[str, list[Step]] = defaultdict(list)
-        self.named: dict[bytes, Step] = {}
+        self.named: dict[str, Step] = {}
         self.last = self.turns = self.attempts = 0
         self.undoing: Event | None = None
         self.backed: dict[int, str] = {}
@@ -478,9 +477,10 @@ class Run:
             self._drop([before], "again")
         if "from" in event:
             self._drop([self.steps[event["from"]]], "moved")
-        owner = self.owner(step.branch)
-        if owner is not None and owner.compensates:
-            step.compensates = True
+        if step.branch:
+            owner = self.owner(step.branch)
+            if step.branch[0] == "-" or (owner is not None and owner.compensates):
+                step.compensates = True
         if step.call_id and step.effect in CHANGES:
             self.unanswered[step.agent, step.call_id] = step.n
         n, branch = step.n, self.branches[step.branch]
@@ -523,7 +523,7 @@ class Run:
         step = self.steps[event["step"]]
         if outcome is None and event["outcome"] is not None:
             outcome = Outcome.of(event["outcome"])
-        if event["event"] == "outcome":
+        if event["event"] == "outcome" and len(event) > _PLAIN:
             step.mark(event)
         if step.call_id and outcome is not None:
             self.unanswered.pop((step.agent, step.call_id), None)
@@ -666,7 +666,7 @@ class Run:
         """The step whose body or block a branch is; of several, the last that ran."""
         if branch[:1] != "#":
             return None
-        return self.named.get(bytes.fromhex(branch[1:]))
+        return self.named.get(branch[1:])
 
     def lineage(self, branch: str, pos: int, turn: int = 0, step: Step | None = None) -> Lineage:
         """Where a place stands in each branch around it, the innermost first."""
@@ -839,7 +839,7 @@ class Run:
             step = self.steps[step.retries]
         home = self.home(step)
         branch = f"{step.branch}|{step.epoch}" if step.epoch else step.branch
-        return idempotency_key(home, branch, step.fingerprint.hex())
+        return idempotency_key(home, branch, step.fingerprint)
 
 
 _CHANGES: Final[dict[str, Callable[[Run, Event], None]]] = {

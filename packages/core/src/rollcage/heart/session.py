@@ -59,7 +59,7 @@ from rollcage.heart.stage import Hooks, Stage
 from rollcage.heart.stages.capture import Capture
 from rollcage.heart.stages.once import Once
 from rollcage.heart.stages.orders import Orders
-from rollcage.heart.stages.unknown import Unknown
+from rollcage.heart.stages.unknown import Probe, Unknown
 from rollcage.heart.store import Store, open_store
 from rollcage.heart.undo import Request, take_back, undo
 from rollcage.undo.compensation import KnownTools
@@ -239,7 +239,7 @@ class Session:
             self.report, looks = offline.report, (offline,)
         self._observe(self.observers)
         self._before = (*self._observing, *looks, Orders(), *self._brought, *self.gates)
-        self._after = (*asks, Unknown(), Once(), Capture())
+        self._after = (*asks, Unknown(), Probe(), Once(), Capture())
         self.stages = (*self._before, *self._after)
         self.hooks = Hooks(self.stages)
         if theirs:  # they are open, and told of the lines of their own run
@@ -603,7 +603,7 @@ class Session:
             )  # fmt: skip
             raise Blocked(refused.message, rule=refused.rule, code=refused.code)
         try:
-            if self.options.strict or contract.strict or gate.strict:
+            if contract.strict or gate.strict or self.options.strict:
                 contract.takes.check_strict(arguments if raw is None else raw)
             bound = contract.takes.bind(arguments, self.seal)
         except ArgumentsInvalid as error:

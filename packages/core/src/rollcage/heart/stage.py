@@ -34,9 +34,12 @@ class Stage:
     Attributes:
         folds: by kind of line, a function that is told of each line, whether it was read or just
             written. A stage keeps no other state, so that a resumed run knows what it knew.
+        is_about_recorded: whether `prepare` is only asked where a step is recorded at the place of
+            the call, or any call of the run may have happened though it failed.
     """
 
     folds: Mapping[str, Callable[[dict[str, Any]], None]] = {}
+    is_about_recorded = False
 
     def concerns(self, contract: Contract) -> bool:  # noqa: ARG002 - of those that override it
         """Whether the stage is asked about calls of a tool; it is called once for each contract."""
@@ -191,6 +194,8 @@ class Hooks:
         self.where, self.prepare, self.around = of("where"), of("prepare"), of("around")
         self.ready = of("ready")
         self.inside = of("inside")
+        asked = tuple(each for each in stages if not each.is_about_recorded)
+        self.prepare_new = self.prepare if asked == stages else Hooks(asked).prepare
         self.begun, self.dropped, self.hit = of("begun"), of("dropped"), of("hit")
         self.marks, self.settled, self.conceal = of("marks"), of("settled"), of("conceal")
         self.shows = of("shows")

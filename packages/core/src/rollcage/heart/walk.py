@@ -12,16 +12,16 @@ another turn closes it and, if recorded writes were still to come, leaves the re
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from rollcage.fingerprint.identity import next_world
 from rollcage.heart.run import CHANGES, Run, Step
 
 __all__ = ["AT_REST", "FOLDS", "REOPENS", "STAYS", "Branch", "Look", "Turn"]
 
-_look: Final = tuple.__new__  # makes a named tuple without a call of Python's
 STAYS: Final = 0
 FOLDS: Final = 1  # the call closes the batch, and stands at the next position
 REOPENS: Final = -1  # it goes on with the batch before, which a crash cut
@@ -53,7 +53,8 @@ class Turn:
         self.follows: set[int] = set()
 
 
-class Look(NamedTuple):
+@dataclasses.dataclass(slots=True)
+class Look:
     """What a look at the recording says of a call.
 
     Attributes:
@@ -170,7 +171,9 @@ class Branch:
         folded = self._folded
         while self._hashed < len(folded):
             batch = folded[self._hashed]
-            if batch:
+            if len(batch) == 1:  # most have one write
+                self._world = next_world(self._world, (batch[0].link,))
+            elif batch:
                 self._world = next_world(self._world, [step.link for step in batch])
             self._hashed += 1
         return self._world
@@ -229,7 +232,7 @@ class Branch:
             folds = self.batch and self.turn is not turn and not self.running
             seen = self.pos + 1 if folds else self.pos
             start = turn.starts.get(self.name, seen)
-            return _look(Look, (None, start, FOLDS if folds else STAYS))
+            return Look(None, start, FOLDS if folds else STAYS)
         pos, left, owner, move = self.pos, self.left_at, self.turn, STAYS
         changes = effect in CHANGES
         seen = pos

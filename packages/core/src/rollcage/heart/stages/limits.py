@@ -61,7 +61,7 @@ class Limits(Stage):
             return None
         name = call.contract.name
         most, begun = self.most[name], self._begun[name]
-        if match.step is not None and match.step.fingerprint.hex() in begun:
+        if match.step is not None and match.step.fingerprint in begun:
             return None
         if len(begun) >= most:
             times = "once" if most == 1 else f"{most} times"

@@ -213,7 +213,7 @@ class Verify(Offline):
     def _again(self, call: Call, step: Step) -> Work:
         attempt, contract = call.attempt, call.contract
         call.event = {
-            "step": step.n, "fingerprint": step.fingerprint.hex(), "effect": step.effect,
+            "step": step.n, "fingerprint": step.fingerprint, "effect": step.effect,
         }  # fmt: skip
         call.is_on_record = True
         fresh: Outcome

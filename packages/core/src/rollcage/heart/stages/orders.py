@@ -20,7 +20,6 @@ import orjson
 from rollcage.errors import ControlLost, OrderRefused, RunStopped, StoreError
 from rollcage.heart.keys import writable
 from rollcage.heart.opening import OVER, ended_as
-from rollcage.heart.run import CHANGES
 from rollcage.heart.stage import Stage, Work
 from rollcage.heart.store import Store, open_store, store_option
 
@@ -219,13 +218,12 @@ class Orders(Stage):
         attempt = call.attempt
         if attempt.log is None:
             return None
-        now = time.monotonic()
         if match.kind == "hit":  # nothing runs: it is enough that it is looked at often
-            looks = now >= self._next
+            looks = time.monotonic() >= self._next
         else:  # a write is looked at once its intent is on record
-            looks = call.effect not in CHANGES or call.verdict is not None
+            looks = not call.changes or call.verdict is not None
         if looks:
-            self._next = now + _OFTEN
+            self._next = time.monotonic() + _OFTEN
             self._listen(attempt, attempt.store.bell)
         if self._order is None or _takes_back(call):
             return None
@@ -233,10 +231,14 @@ class Orders(Stage):
 
     def ready(self, call: Call) -> bool:
         """Return whether no order was given before the intent was on record."""
-        attempt = call.attempt
-        if attempt.log is not None:
-            log = attempt.log.log
-            self._listen(attempt, lambda: log.bell)
+        if call.attempt.log is not None:
+            log = call.attempt.log.log
+            try:
+                is_rung = log.bell != self._bell
+            except StoreError:
+                is_rung = True  # then it is told what is wrong
+            if is_rung:
+                self._listen(call.attempt, lambda: log.bell)
         return self._order is None or _takes_back(call)
 
     def _listen(self, attempt: Attempt, bell_of: Callable[[], int]) -> None:

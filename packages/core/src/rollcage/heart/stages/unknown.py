@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rollcage.heart.call import Call, Match
     from rollcage.heart.run import Event, Step
 
-__all__ = ["Unknown"]
+__all__ = ["Probe", "Unknown"]
 
 
 class Unknown(Stage):
@@ -29,6 +29,8 @@ class Unknown(Stage):
 
     What is found out is put on record; the call is then answered, or runs at its place.
     """
+
+    is_about_recorded = True
 
     def concerns(self, contract: Contract) -> bool:
         """Whether a tool writes."""
@@ -61,7 +63,7 @@ class Unknown(Stage):
     @staticmethod
     def _answer(call: Call, step: Step, data: bytes) -> Work:
         call.supplied = Outcome("ok", data)
-        call.keep("made at", [call.attempt.run.id, step.n])
+        call.made_at = [call.attempt.run.id, step.n]
         yield from ()
 
     def _ask(self, call: Call, step: Step, *, is_here: bool) -> Work:
@@ -85,14 +87,17 @@ class Unknown(Stage):
                     line["plan"] = plan
                 attempt.note(line, found)
 
-    def marks(self, call: Call) -> Event | None:
-        """Return where the effect of a call was made, if it was made by another one."""
-        made = (call.kept or {}).get("made at")
-        return None if made is None else {"once": made}
+
+class Probe(Stage):
+    """Asks the `probe` of a tool at once when a body fails."""
+
+    def concerns(self, contract: Contract) -> bool:
+        """Whether a tool writes, and has a probe."""
+        return contract.effect == "write" and contract.probe is not None
 
     def around(self, call: Call, body: Body) -> Body:
-        """Ask the probe at once when the body fails, and nothing says that it did nothing."""
-        if call.contract.probe is None or call.effect != "write":
+        """Ask the probe when the body fails, and nothing says that it did nothing."""
+        if call.effect != "write":
             return body
         if call.is_async:
 
