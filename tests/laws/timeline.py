@@ -13,14 +13,24 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+from rollcage.trace import LOG_FORMAT, event_adapter
+
 if TYPE_CHECKING:
     from rollcage.heart.store import Ends, Log, Store
 
-__all__ = ["Deed", "Endless", "Line", "Moment", "Swap", "Timeline", "Watched", "Written", "refill"]
+__all__ = [
+    "INVALID", "Deed", "Endless", "Line", "Moment", "Swap", "Timeline", "Watched", "Written",
+    "refill",
+]  # fmt: skip
 
 
 class Endless(AssertionError):
     """A session went on and on."""
+
+
+INVALID: list[str] = []
+"""What was written that is not a line by the published schema; a fixture looks after each test."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,6 +261,10 @@ class WatchedLog:
         finally:
             self.last = self._log.last
         self._timeline.add(Line(self._run, line))
+        try:
+            event_adapter(LOG_FORMAT).validate_json(line)
+        except ValidationError as error:
+            INVALID.append(f"{error}\n{line.decode()}")
 
     def wait(self) -> None:
         sent = self._timeline.sent[self._run]

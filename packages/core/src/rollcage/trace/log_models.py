@@ -103,6 +103,7 @@ class RunLine(_LogLine):
     seed: str = Field("", description="sets its worlds apart")
     copied: str | None = Field(None, description="the run of which the next lines are a copy")
     fork: Literal["dry", "live"] | None = Field(None, description="what kind of fork it is")
+    digest: str = Field("", description="of the input, where the run was pruned")
     redacted: bool = Field(False, description="values were taken out by an export")
 
 
@@ -152,14 +153,15 @@ class EndedLine(_LogLine):
 
 
 class _CopiedLine(_LogLine):
-    """Fields of a line that a copy, a move or a prune adds."""
+    """Fields of a line that a copy, a move or a prune adds: how the last attempt ended, again."""
 
-    time: Microseconds | None = _AT
+    time: Microseconds = _AT
     status: str = Field("", description="as the last attempt ended; empty: it has not")
-    attempts: int | None = Field(None, ge=0)
-    ended: Microseconds | None = Field(None, description="when that was")
-    waits: str = ""
-    by: str = ""
+    attempts: int | None = Field(None, ge=0, description="how many there were")
+    ended: Microseconds | None = Field(None, description="when the last one ended")
+    waits: str = Field("", description="what a paused run waits for")
+    by: str = Field("", description="who did it")
+    id: str = Field("", description="random: no two lines are equal")
 
 
 class HeldLine(_CopiedLine):
@@ -176,20 +178,41 @@ class GoneLine(_CopiedLine):
     to: str
 
 
-class ClaimedLine(_CopiedLine):
-    """A copy goes on here."""
+class ClaimedLine(_LogLine):
+    """A copy goes on here, for its original was ended."""
 
     event: Literal["claimed"]
-    from_: str | None = Field(None, alias="from")
+    from_: str = Field(alias="from")
+    by: str = ""
+    time: Microseconds = _AT
 
 
 class PrunedLine(_CopiedLine):
-    """The other lines of the run were removed."""
+    """The other lines of the run were removed, or are about to be."""
 
     event: Literal["pruned"]
-    lines: int | None = Field(None, ge=0, description="how many there were")
-    head: Digest | None = Field(None, description="the hash of the last one")
-    steps: int | None = Field(None, ge=0)
+    lines: int = Field(ge=1, description="how many there were")
+    head: Digest = Field(description="the hash of the last one")
+    done: bool = Field(False, description="they are gone")
+
+
+class WasLine(_LogLine):
+    """What is left of a line of a pruned run: no value, and no step any more."""
+
+    event: Literal["was"]
+    was: str = Field(description="its kind")
+    time: Microseconds | None = _AT
+    step: StepNumber | None = None
+    name: str = ""
+    effect: str = ""
+    again: StepNumber | None = None
+    outcome: dict[str, str] | None = Field(None, description="its status")
+    id: str = ""
+    number: int | None = None
+    order: str = ""
+    status: str = ""
+    calls: int | None = None
+    hits: int | None = None
 
 
 class ForkedLine(_LogLine):
@@ -465,6 +488,7 @@ AnyLine = Annotated[
     | Annotated[GoneLine, Tag("gone")]
     | Annotated[ClaimedLine, Tag("claimed")]
     | Annotated[PrunedLine, Tag("pruned")]
+    | Annotated[WasLine, Tag("was")]
     | Annotated[ForkedLine, Tag("forked")]
     | Annotated[ChangedLine, Tag("changed")]
     | Annotated[StepLine, Tag("step")]
