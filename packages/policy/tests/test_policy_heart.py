@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from rollcage import Approval, Contract, tool
 from rollcage.errors import ApprovalRequired, Blocked, SessionError, UndoIncomplete
@@ -19,6 +18,7 @@ from rollcage.gate import Spent, StepView
 from rollcage.heart import Fork, Options, Session, compensate, open_store, resolve_step, undo_run
 from rollcage.heart.stages.approvals import Approvals
 from rollcage.step.clock import Clock
+from rollcage.trace import check_events
 from rollcage_policy import Labelling, Policy, UserInput, reload_policy, spent
 
 ran: list[Any] = []
@@ -93,7 +93,7 @@ def code(call: Callable[[], Any]) -> str:
 
 
 def lines(store: Path, run: str) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in open_store(store).read(run)]
+    return check_events(b"".join(open_store(store).read(run)), run)
 
 
 @contextlib.contextmanager

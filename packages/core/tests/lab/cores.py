@@ -40,6 +40,7 @@ class Core:
         user_input: Any = None,
         clock: Clock | None = None,
         facade: str | None = None,
+        enforce: str = "off",
         **how: Any,
     ) -> Any:
         """A session that is decided by these."""
@@ -92,11 +93,18 @@ class Old(Core):
         user_input: Any = None,
         clock: Clock | None = None,
         facade: str | None = None,
+        enforce: str = "off",
         **how: Any,
     ) -> Any:
         if clock is not None:
             how["clock"] = clock
-        how |= {"facade": facade, "policy": policy, "rules": rules, "user_input": user_input}
+        how |= {
+            "enforce": enforce,
+            "facade": facade,
+            "policy": policy,
+            "rules": rules,
+            "user_input": user_input,
+        }
         return rollcage.Session(name, store=self.store, **how)
 
     def lines(self, run: str) -> list[dict[str, Any]]:
@@ -140,6 +148,7 @@ class Heart(Core):
         user_input: Any = None,
         clock: Clock | None = None,
         facade: str | None = None,
+        enforce: str = "off",
         **how: Any,
     ) -> Any:
         from rollcage_policy import Policy, UserInput
@@ -154,6 +163,10 @@ class Heart(Core):
             gate.insert(0, Facade(facade))
         if user_input is not None:
             gate.append(UserInput(*([user_input] if isinstance(user_input, str) else user_input)))
+        if enforce != "off":
+            from rollcage_policy import Permissions
+
+            gate.append(Permissions(enforce))  # type: ignore[arg-type] # it refuses other words
         more: dict[str, Any] = {} if clock is None else {"clock": clock}
         if "unguarded" in how:
             more["unguarded"] = how.pop("unguarded")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rollcage_policy.limits import Limit, Limits, Loops, Rate
     from rollcage_policy.meter import Meter, Ticket
     from rollcage_policy.named import Named
+    from rollcage_policy.permissions import Permissions
     from rollcage_policy.policy import Evaluation, Policy
     from rollcage_policy.presets import PRESETS
     from rollcage_policy.prices import ModelPrice, Prices
@@ -49,6 +50,7 @@ __all__ = [
     "Meter",
     "ModelPrice",
     "Named",
+    "Permissions",
     "Policy",
     "PolicyRule",
     "Prices",
@@ -85,6 +87,7 @@ _LATE: Final = {
     "Meter": "meter",
     "ModelPrice": "prices",
     "Named": "named",
+    "Permissions": "permissions",
     "Policy": "policy",
     "PolicyRule": "rules",
     "Prices": "prices",

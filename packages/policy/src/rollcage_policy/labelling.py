@@ -18,7 +18,7 @@ import orjson
 from rollcage.errors import StoreError
 from rollcage.gate import FoundLabels, Labels
 from rollcage.gate.labels import NO_LABELS, FlowMode, LabelSource
-from rollcage.gate.leaves import leaves
+from rollcage.gate.leaves import Leaves, leaves
 from rollcage.heart.matching import find_match
 from rollcage.heart.stage import Stage, Work
 
@@ -51,9 +51,7 @@ class RunLabels:
         self._large: list[tuple[str, Callable[[Any], None]]] = []  # to be read before they count
         for step in attempt.run.steps.values():
             if step.marks is not None and "labels" in step.marks and step.outcome is not None:
-                streamed = bool(step.marks.get("streamed"))
-                labels = frozenset(step.marks["labels"])
-                self.note(step.n, step.name, labels, step.outcome, streamed=streamed)
+                self.note(step.n, step.name, frozenset(step.marks["labels"]), step.outcome)
 
     @property
     def pending(self) -> bool:
@@ -72,10 +70,20 @@ class RunLabels:
         outcome: bytes,
         *,
         found: FoundLabels = NO_LABELS,
-        streamed: bool = False,
+        streamed: bool | None = None,
         run: str = "",
     ) -> None:
-        """Index the result, or the error, of a step; `run`: of which run, if not of this one."""
+        """Index the result, or the error, of a step.
+
+        Args:
+            n: its number.
+            name: the name of its tool or model.
+            labels: what it carries.
+            outcome: as recorded.
+            found: the labels of the arguments.
+            streamed: whether a list is that of a stream's chunks; None if that is not known.
+            run: of which run it is, if not of this one.
+        """
         if (run, n, labels) in self._noted:
             return
         self._noted.add((run, n, labels))
@@ -84,8 +92,7 @@ class RunLabels:
         source = LabelSource(n, name, inherited and (inherited.earlier or inherited))
 
         def learn(value: Any) -> None:
-            see = functools.partial(leaves, value, streamed=streamed, encoded=True)
-            self.labels.learn(labels, source, see, n, 0)
+            self.labels.learn(labels, source, lambda: _leaves(value, streamed=streamed), n, 0)
 
         recorded = orjson.loads(outcome)
         if recorded["status"] != "ok":
@@ -254,7 +261,17 @@ class Labelling(Stage):
                 n, call.contract.name, carried, outcome.data,
                 found=found, streamed=streamed, run=self._foreign(call),
             )  # fmt: skip
-        return {"labels": sorted(carried), **({"streamed": True} if streamed else {})}
+        return {"labels": sorted(carried)}
+
+
+def _leaves(value: Any, *, streamed: bool | None) -> Leaves:
+    """The leaves of a recorded result; of a list that may be a stream's, in both ways."""
+    if streamed is not None or not isinstance(value, list):
+        return leaves(value, streamed=bool(streamed), encoded=True)
+    one, other = leaves(value, encoded=True), leaves(value, streamed=True, encoded=True)
+    return Leaves(
+        [*one.texts, *other.texts], [*one.numbers, *other.numbers], one.whole and other.whole
+    )
 
 
 def _pass_on(call: Call, carried: frozenset[str]) -> None:

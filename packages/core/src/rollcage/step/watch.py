@@ -39,10 +39,11 @@ _ACCESS: Final = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
 def calls_body(function: F) -> F:
     """Mark a function of Rollcage's that calls bodies: what they do under it, they do themselves.
 
-    It is known by its code, whatever its name.
+    It is known by its code, whatever its name; so are the functions that are defined in it.
     """
     code: types.CodeType = cast("Any", function).__code__
     _bodies.add(code)
+    _bodies.update(each for each in code.co_consts if isinstance(each, types.CodeType))
     return function
 
 
@@ -325,24 +326,27 @@ _EVENTS: Final[dict[str, Callable[..., None]]] = {
 
 
 _installing: Final = threading.Lock()
-_installed_hooks: Final[list[Callable[[], Watch | None]]] = []  # one, once it is set
+_finders: Final[list[Callable[[], Watch | None]]] = []  # of each core: until the old core goes
 
 
 def install(watched: Callable[[], Watch | None]) -> None:
     """Listen to the audit events of this process, from now on: a hook can't be undone.
 
-    `watched` gives the watch of the body whose context it is called in; the first one counts.
+    `watched` gives the watch of the body whose context it is called in.
     """
     with _installing:
-        if _installed_hooks:
+        if watched in _finders:
             return
-        _installed_hooks.append(watched)
+        _finders.append(watched)
+        if len(_finders) > 1:
+            return
 
         def hook(event: str, args: tuple[Any, ...]) -> None:
             if event in _EVENTS and not _local.looking:
-                watch = watched()
-                if watch is not None:
-                    _heard(watch, event, args)
+                for find in _finders:
+                    watch = find()
+                    if watch is not None:
+                        _heard(watch, event, args)
 
         sys.addaudithook(hook)
 

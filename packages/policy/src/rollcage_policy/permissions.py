@@ -1,0 +1,88 @@
+"""Bodies of tools are held to the permissions that their contracts declare, in the heart.
+
+Defence in depth, not a sandbox: see `rollcage.step.watch`, which listens to Python's audit events.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rollcage.contract.permissions import grants_of
+from rollcage.errors import SessionError
+from rollcage.heart import driver, flow
+from rollcage.heart.call import Call, here
+from rollcage.heart.session import Session
+from rollcage.heart.stage import Stage
+from rollcage.step.watch import Watch, calls_body, install
+
+if TYPE_CHECKING:
+    from rollcage.contract.contract import Contract
+    from rollcage.heart.run import Event, Outcome, Step
+
+__all__ = ["Permissions"]
+
+_WATCH = "watch of its permissions"
+
+
+class Permissions(Stage):
+    """Confines the bodies of tools that declare permissions to them.
+
+    It stands in `stages=` or in `gate=`; of several that are there, the strictest counts. A tool
+    that declares none is not confined.
+
+    Args:
+        enforce: what becomes of a body that does what its tool does not declare: `"report"`: its
+            step says so (`undeclared`); `"strict"`: it is refused inside of the body, too.
+
+    Raises:
+        SessionError: it is neither.
+    """
+
+    def __init__(self, enforce: Literal["report", "strict"] = "strict") -> None:
+        if enforce not in ("report", "strict"):
+            raise SessionError(f"permissions are enforced as 'report' or 'strict', not {enforce!r}")
+        self.enforce: Literal["report", "strict"] = enforce
+        self._grants = functools.lru_cache(maxsize=1024)(
+            functools.partial(grants_of, base=str(Path.cwd()))
+        )
+
+    def concerns(self, contract: Contract) -> bool:
+        """Whether a tool declares permissions."""
+        return bool(contract.permissions)
+
+    def describes(self, session: Session) -> Event:  # noqa: ARG002 - the same in every session
+        """Return how strictly bodies are confined, for the record."""
+        return {"enforce": self.enforce}
+
+    def opened(self, session: Session) -> None:  # noqa: ARG002 - the same in every session
+        """Listen to what bodies do, from now on."""
+        for function in (
+            Call.run, flow._in_thread, flow.perform, driver.drive, driver.adrive,  # noqa: SLF001 - what calls bodies
+            Session._streamed, Session._astreamed,  # noqa: SLF001 - the same
+        ):  # fmt: skip
+            calls_body(function)
+        install(_watched)
+
+    def marks(self, call: Call) -> Event | None:
+        """Watch a body that is to run."""
+        known: Watch | None = (call.kept or {}).get(_WATCH)
+        if call.supplied is None and (known is None or self.enforce == "strict"):
+            grants = self._grants(tuple(call.contract.permissions))
+            call.keep(_WATCH, Watch(call.contract.name, grants, self.enforce))
+        return None
+
+    def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> Event | None:  # noqa: ARG002 - what a stage is told
+        """Return what a body did that its tool does not declare."""
+        watch: Watch | None = None if call is None else (call.kept or {}).get(_WATCH)
+        return {"undeclared": watch.found} if step is None and watch and watch.found else None
+
+
+def _watched() -> Watch | None:
+    """The watch of the body that runs in this context: the innermost."""
+    place = here.get()
+    if place is None or place.around is None:
+        return None
+    watch: Watch | None = (place.around.kept or {}).get(_WATCH)
+    return watch
