@@ -48,6 +48,13 @@ from rollcage_adapter.mcp import (
     mcp_definitions,
     mcp_failure,
 )
+from rollcage_adapter.memory import (
+    FrameworkMemory,
+    FrameworkWork,
+    Spot,
+    Standing,
+    follow,
+)
 from rollcage_adapter.models import (
     CallNumbers,
     GuardedModel,
@@ -96,6 +103,8 @@ __all__ = [
     "CallNumbers",
     "Declarations",
     "Effect",
+    "FrameworkMemory",
+    "FrameworkWork",
     "GuardedBody",
     "GuardedCall",
     "GuardedModel",
@@ -108,6 +117,8 @@ __all__ = [
     "RecordedAnswers",
     "Running",
     "Signature",
+    "Spot",
+    "Standing",
     "ToolRequest",
     "Trace",
     "Validated",
@@ -122,6 +133,7 @@ __all__ = [
     "expose",
     "exposes",
     "fixed",
+    "follow",
     "gathered",
     "guard_each",
     "guard_of",

@@ -5,14 +5,22 @@ from rollcage.contract.body import plain_body
 from rollcage.contract.contract import Effect
 from rollcage.gate.approval import Instead
 from rollcage.heart.answers import RunSource, read_answers
+from rollcage.heart.attempt import Attempt
+from rollcage.heart.block import begin_block
+from rollcage.heart.branches import leave_block
 from rollcage.heart.call import Call, Match, Place, here
+from rollcage.heart.memory import enter, restart, see
+from rollcage.heart.run import Event, Outcome, Run, Step
 from rollcage.heart.session import open_sessions
+from rollcage.heart.stage import Work
+from rollcage.heart.walk import Branch, Turn
 from rollcage.values.answer import Answer, ToolRequest
 from rollcage.values.codec import NOT_RECORDED
 from rollcage.values.natives import native_of, register_native
 
 __all__ = [
-    "NOT_RECORDED", "Answer", "Call", "Effect", "Instead", "Match", "Place", "RunSource",
-    "ToolRequest", "Validated", "held_by", "here", "native_of", "open_sessions", "plain_body",
-    "read_answers", "register_native",
+    "NOT_RECORDED", "Answer", "Attempt", "Branch", "Call", "Effect", "Event", "Instead", "Match",
+    "Outcome", "Place", "Run", "RunSource", "Step", "ToolRequest", "Turn", "Validated", "Work",
+    "begin_block", "enter", "held_by", "here", "leave_block", "native_of", "open_sessions",
+    "plain_body", "read_answers", "register_native", "restart", "see",
 ]  # fmt: skip

@@ -341,11 +341,15 @@ class Attempt:
                     self.run.release(step)
             for name, walk in self.branches.items():
                 walk.rewind(self.run.branches.get(name, ()))
-            self.ranks = Counter(
-                (step.branch, step.key)
-                for steps in self.run.anywhere.values()
-                for step in steps
-                if step.effect == "model" and step.taken
-            )
+            self.count_ranks()
+
+    def count_ranks(self) -> None:
+        """Count anew, by what was used up, how many calls of models it has made."""
+        self.ranks = Counter(
+            (step.branch, step.key)
+            for steps in self.run.anywhere.values()
+            for step in steps
+            if step.effect == "model" and step.taken
+        )
 
     # --- the flow of a call ----------------------------------------------------------------------

@@ -13,6 +13,7 @@ from rollcage.heart.branches import last_worlds, leave_block, open_block
 from rollcage.heart.call import Place, at
 from rollcage.heart.divergence import go_otherwise
 from rollcage.heart.driver import adrive, drive
+from rollcage.heart.run import Event
 from rollcage.heart.undo import take_back
 from rollcage.heart.walk import Branch, Turn
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from rollcage.heart.session import Session
 
-__all__ = ["BranchHandle", "Transaction", "TurnHandle", "open_branch", "turn"]
+__all__ = ["BranchHandle", "Transaction", "TurnHandle", "begin_block", "open_branch", "turn"]
 
 
 class TurnHandle:
@@ -106,7 +107,13 @@ def open_branch(
         SessionError: it comes after one that is not of the same branch, or has not ended.
     """
     attempt = place.attempt
+    for arriving in place.session.hooks.arriving:
+        work = arriving(place, is_async=False)
+        if work is not None:
+            drive(work)
     with attempt.lock:
+        for where in place.session.hooks.where:
+            place = where(None, place) or place
         before = [handle.branch for handle in after]
         outer = attempt.branch(place.branch)
         for each in before:
@@ -115,14 +122,13 @@ def open_branch(
                     f"branch {name!r} can only come after branches of the same one whose blocks "
                     f"have ended"
                 )
-        arguments = {"after": last_worlds(before), "input": given, "name": name}
-        key = key_digest(kind, name, "", jcs(arguments)).hex()
         described = [] if session is None else session.described
         marks = {"gate": described} if described else None
-        inner = open_block(attempt, place, kind, name, before, arguments, key, marks)
+        inner = begin_block(place, name, kind=kind, after=before, given=given, marks=marks)
     here = Place(
-        attempt, session or place.session, inner.name, around=place.around, agent=place.agent
-    )
+        attempt, session or place.session, inner.name, around=place.around, agent=place.agent,
+        works=place.works,
+    )  # fmt: skip
     ok = False
     try:
         with at(here):
@@ -130,6 +136,22 @@ def open_branch(
         ok = True
     finally:
         leave_block(attempt, inner, ok=ok)
+
+
+def begin_block(
+    place: Place,
+    name: str,
+    *,
+    kind: str = "branch",
+    after: Iterable[Branch] = (),
+    given: Any = None,
+    marks: Event | None = None,
+) -> Branch:
+    """Open a branch at a place; `leave_block` leaves it. See `open_branch`."""
+    before = list(after)
+    arguments = {"after": last_worlds(before), "input": given, "name": name}
+    key = key_digest(kind, name, "", jcs(arguments)).hex()
+    return open_block(place.attempt, place, kind, name, before, arguments, key, marks)
 
 
 class Transaction:

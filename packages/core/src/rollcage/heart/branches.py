@@ -13,13 +13,13 @@ from rollcage.heart.call import Place
 from rollcage.heart.divergence import steps_beyond
 from rollcage.heart.intent import begin_step
 from rollcage.heart.run import Outcome, Step, spans_of
-from rollcage.heart.walk import Branch
+from rollcage.heart.walk import Branch, Turn
 
 if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
     from rollcage.heart.run import Event
 
-__all__ = ["ended", "join", "last_worlds", "leave_block", "open_block"]
+__all__ = ["ended", "join", "last_worlds", "leave_block", "open_block", "reenter"]
 
 
 def open_block(
@@ -62,22 +62,40 @@ def open_block(
         step, was = attempt.run.steps[event["step"]], "new"
         outer.begin(turn)
     else:
-        is_whole = step.status == "ok" or (
-            step.status == "error" and (not attempt.live or not attempt.run.is_frontier(step))
-        )
-        was = "whole" if is_whole else "cut"
-        attempt.run.take(step)
-        if is_whole:
-            outer.use(step, turn)
-        else:
-            outer.follow(step, turn)
-            outer.begin(turn)
-        attempt.replay(step)
+        was = _take(attempt, outer, step, turn)
+    inner = _begun(attempt, outer, step, turn, was)
+    inner.ends = frozenset().union(*(_worlds_of(each) for each in before))
+    inner.beside = was != "new" or begun_by is turn
+    return inner
+
+
+def reenter(attempt: Attempt, step: Step, turn: Turn) -> Branch:
+    """Open a recorded block that stands where its branch is now, though nobody opens it."""
+    outer = attempt.branch(step.branch)
+    inner = _begun(attempt, outer, step, turn, _take(attempt, outer, step, turn))
+    inner.beside = True
+    return inner
+
+
+def _take(attempt: Attempt, outer: Branch, step: Step, turn: Turn) -> str:
+    """Use up a recorded block that is opened; return how much of it is recorded."""
+    is_whole = step.status == "ok" or (
+        step.status == "error" and (not attempt.live or not attempt.run.is_frontier(step))
+    )
+    attempt.run.take(step)
+    if is_whole:
+        outer.use(step, turn)
+    else:
+        outer.follow(step, turn)
+        outer.begin(turn)
+    attempt.replay(step)
+    return "whole" if is_whole else "cut"
+
+
+def _begun(attempt: Attempt, outer: Branch, step: Step, turn: Turn, was: str) -> Branch:
     inner = attempt.branch(step.inner)
     inner.opening, inner.outer, inner.opened_in, inner.was = step, outer, turn, was
     inner.exited = inner.ok = False
-    inner.ends = frozenset().union(*(_worlds_of(each) for each in before))
-    inner.beside = was != "new" or begun_by is turn
     return inner
 
 

@@ -40,6 +40,7 @@ class Place(NamedTuple):
         around: the call whose body makes them.
         agent: the name of the agent, if a framework provides it.
         call_id: a framework's id of the next call.
+        works: how many works of a framework are around it: see `Stage.where`.
     """
 
     attempt: Attempt
@@ -50,6 +51,7 @@ class Place(NamedTuple):
     around: Call | None = None
     agent: str = ""
     call_id: str = ""
+    works: int = 0
 
 
 here: Final[ContextVar[Place | None]] = ContextVar("rollcage.heart.here", default=None)

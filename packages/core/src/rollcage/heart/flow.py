@@ -48,11 +48,19 @@ def enter(call: Call) -> Work | None:
         What has to be done before it may begin, for `perform` or `admit`.
     """
     attempt = call.attempt
+    if call.hooks.arriving:
+        return _arriving(call)
     try:
         with attempt.lock:
             return begin(attempt, call)
     except BaseException as error:  # noqa: BLE001 - `admit` raises it again
         return _fails(error)
+
+
+def _arriving(call: Call) -> Work:
+    """Do what has to be done before a call gets its place."""
+    for arriving in call.hooks.arriving:
+        yield from arriving(call.place, is_async=call.is_async) or ()
 
 
 def _fails(error: BaseException) -> Work:
@@ -190,7 +198,8 @@ def inside(attempt: Attempt, call: Call) -> Place:
     """Return the place of the calls that a body makes, which begins now."""
     call.began = attempt.ticks()
     branch = "#" + call.event["fingerprint"]
-    return _tuple(Place, (attempt, call.session, branch, None, None, call, "", ""))
+    works = call.place.works
+    return _tuple(Place, (attempt, call.session, branch, None, None, call, "", "", works))
 
 
 @contextlib.contextmanager

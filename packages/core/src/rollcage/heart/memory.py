@@ -13,31 +13,35 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from rollcage.errors import Halt
+from rollcage.heart.branches import reenter
 from rollcage.heart.run import CHANGES, Outcome, Run, Step, spans_of
-from rollcage.heart.walk import Turn
+from rollcage.heart.walk import Branch, Turn
 
 if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
 
-__all__ = ["Histories", "restart", "see", "see_histories"]
+__all__ = ["Histories", "enter", "forget_rolled", "restart", "see", "see_histories"]
 
 
-def see(attempt: Attempt, step: Step) -> bool:
+def see(attempt: Attempt, step: Step, turn: Turn | None = None) -> bool:
     """Use up a step that nobody asks for, for a framework's memory holds it.
+
+    Args:
+        attempt: the attempt.
+        step: a recorded step that has ended and holds.
+        turn: the turn of this attempt that it is of; None: one of its own.
 
     Returns:
         Whether it stands where its branch is now.
     """
     branch = attempt.branch(step.branch)
-    if step.effect in CHANGES:
-        is_over = branch.batch and not branch.running and not branch.is_to_come(branch.pos)
-        if step.pos != branch.pos and is_over:
-            branch.fold()
-        if step.pos != branch.pos or branch.left_at is not None:
-            return False
+    if step.effect in CHANGES and not _reach(branch, step):
+        return False
     if step.outcome is None:
         return False
-    attempt.use(step, branch, Turn())
+    attempt.use(step, branch, turn or Turn())
+    if step.effect == "model":
+        attempt.ranks[step.branch, step.key] += 1
     attempt.stats.seen += 1
     outcome = Outcome(step.status, step.outcome)
     for settled in attempt.hooks.settled:
@@ -46,23 +50,87 @@ def see(attempt: Attempt, step: Step) -> bool:
     return True
 
 
+def enter(attempt: Attempt, step: Step, turn: Turn) -> Branch | None:
+    """Open a recorded block whose steps a framework's memory holds.
+
+    Returns:
+        The branch of the block, which has to be left; None if it does not stand where its branch
+        is now.
+    """
+    if step.changes and not _reach(attempt.branch(step.branch), step):
+        return None
+    return reenter(attempt, step, turn)
+
+
+def _reach(branch: Branch, step: Step) -> bool:
+    """Whether a branch stands where a step does, or has come to the end of the batch before."""
+    is_over = branch.batch and not branch.running and not branch.is_to_come(branch.pos)
+    if step.pos != branch.pos and is_over:
+        branch.fold()
+    return step.pos == branch.pos and branch.left_at is None
+
+
 def restart(attempt: Attempt, steps: Iterable[Step]) -> None:
-    """Have steps be asked for again: a framework starts a piece of work over."""
+    """Have steps be asked for again: a framework starts a piece of work over.
+
+    So are what their bodies did, and the blocks around them that were left.
+    """
     with attempt.lock:
-        gone = {step.n for step in steps}
-        for n in gone:
-            attempt.run.release(attempt.run.steps[n])
+        run = attempt.run
+        gone: set[int] = set()
+        for step in steps:
+            gone.add(step.n)
+            gone.update(each.n for each in run.inside(step.inner))
+            owner = run.owner(step.branch)
+            while owner is not None and owner.effect == "branch":
+                walk = attempt.branches.get(owner.inner)
+                if walk is None or not walk.exited:
+                    break
+                gone.add(owner.n)
+                gone.update(each.n for each in run.inside(owner.inner))
+                owner = run.owner(owner.branch)
+        again = [run.steps[n] for n in gone]
+        forget_rolled(attempt, again)
+        for step in again:
+            run.release(step)
         kept = [n for a, b in attempt.replayed for n in range(a, b + 1) if n not in gone]
         attempt.replayed = spans_of(kept)
         attempt.restarted += sorted(gone)
         attempt.has_recording, attempt.is_fresh = True, False
-        for name in {attempt.run.steps[n].branch for n in gone}:
-            old = attempt.branches.pop(name, None)
-            if old is not None:
-                new = attempt.branch(name)
-                new.running, new.left_at = old.running, old.left_at
-                new.opening, new.outer, new.was = old.opening, old.outer, old.was
-                new.ends, new.opened_in, new.beside = old.ends, old.opened_in, old.beside
+        names = {step.branch for step in again} | {step.inner for step in again}
+        for name in names & attempt.branches.keys():
+            old = attempt.branches.pop(name)
+            new = attempt.branch(name)
+            new.running = old.running
+            new.opening, new.outer, new.was = old.opening, old.outer, old.was
+            new.ends, new.opened_in, new.beside = old.ends, old.opened_in, old.beside
+            new.exited, new.ok = old.exited, old.ok
+        attempt.count_ranks()
+
+
+def forget_rolled(attempt: Attempt, among: Iterable[Step] | None = None) -> bool:
+    """Have the blocks that were rolled back, and that nothing came after, be as if never run.
+
+    Args:
+        attempt: the attempt.
+        among: only these steps; None: every block.
+
+    Returns:
+        Whether there were any.
+    """
+    run = attempt.run
+    names = None if among is None else {step.inner for step in among}
+    found = False
+    for name in list(run.rolled):
+        block = run.owner(name)
+        if (names is not None and name not in names) or block is None or name not in run.rolled:
+            continue
+        if not run.acted_upon(block):
+            held = sorted(step.n for step in run.inside(name))
+            line = {"event": "undone", "why": "rolled back", "steps": held, "reopens": [block.n]}
+            attempt.note(line)
+            found = True
+    return found
 
 
 # --- histories of messages ---

@@ -325,6 +325,11 @@ class Run:
         if "halted" in event and "call_id" in event:
             self.unanswered[event.get("agent", ""), event["call_id"]] = 0
 
+    def _moved(self, event: Event) -> None:
+        """A framework's memory has a step at another place."""
+        step = self.steps[event["step"]]
+        step.marks = {**(step.marks or {}), "memory": event["memory"]}
+
     def _run(self, event: Event) -> None:
         self.id, self.name = event["run"], event.get("name", "")
         self.copied = event.get("copied", "")
@@ -853,6 +858,7 @@ _CHANGES: Final[dict[str, Callable[[Run, Event], None]]] = {
     "refused": Run._refuse,  # noqa: SLF001 - its own table
     "forked": Run._forked,  # noqa: SLF001 - its own table
     "changed": Run._changed,  # noqa: SLF001 - its own table
+    "moved": Run._moved,  # noqa: SLF001 - its own table
     "undoing": Run._undo_begins,  # noqa: SLF001 - its own table
     "back": Run._back,  # noqa: SLF001 - its own table
     "accepted": Run._accepted,  # noqa: SLF001 - its own table

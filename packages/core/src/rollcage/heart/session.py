@@ -51,6 +51,8 @@ from rollcage.heart.flow import (
 from rollcage.heart.fork import Fork
 from rollcage.heart.gate import Entry, Gate
 from rollcage.heart.keys import writable
+from rollcage.heart.log import parse
+from rollcage.heart.memory import forget_rolled
 from rollcage.heart.opening import Opened, open_run
 from rollcage.heart.options import Options
 from rollcage.heart.run import CHANGES, Event, Step
@@ -183,6 +185,7 @@ class Session:
         self.gates: tuple[Stage, ...] = ()  # the stages in its gate, and in those around it
         self.described: list[Event] = []
         self._hooks_of: dict[int, tuple[Contract, Hooks]] = {}
+        self._late: tuple[Stage, ...] = ()
         self._began = self._latest = 0
         self._observing: tuple[Observing, ...] = ()
         self._joins: tuple[Stage, ...] = ()
@@ -238,7 +241,8 @@ class Session:
             offline = Offline() if self.replay == "offline" else Verify()
             self.report, looks = offline.report, (offline,)
         self._observe(self.observers)
-        self._before = (*self._observing, *looks, Orders(), *self._brought, *self.gates)
+        brought = (*self._brought, *self.gates, *self._late)
+        self._before = (*self._observing, *looks, Orders(), *brought)
         self._after = (*asks, Unknown(), Probe(), Once(), Capture())
         self.stages = (*self._before, *self._after)
         self.hooks = Hooks(self.stages)
@@ -264,6 +268,70 @@ class Session:
             again = getattr(around.approver, "again", None)
             self.approver = around.approver if again is None else again()
         return around.gates
+
+    def add(self, stage: Stage) -> None:
+        """Have one more stage, behind those of `stages=`; also once the session is entered.
+
+        Its `folds` are told of the lines that are on record. In a session inside of another one, it
+        is one of all of them.
+        """
+        attempt = self._attempt
+        if attempt is None:
+            self._late = (*self._late, stage)
+            return
+        with attempt.lock:
+            self._take(stage)
+            attempt.hooks = attempt.session.hooks
+            if stage.folds and attempt.run.steps:
+                if attempt.log is not None:
+                    attempt.log.wait()
+                for line in parse(attempt.store.read(attempt.run.id), f"run {attempt.run.id}"):
+                    fold = stage.folds.get(line["event"])
+                    if fold is not None:
+                        fold(line)
+            for kind, fold in stage.folds.items():
+                attempt.run.folds.setdefault(kind, []).append(fold)
+            stage.opened(self)
+
+    def _take(self, stage: Stage) -> None:
+        """Have a stage take part in the calls of this session, and of those around in its run."""
+        was, own = self.hooks, Hooks((stage,))
+        self._before = (*self._before, stage)
+        self.stages = (*self._before, *self._after)
+        self.hooks = Hooks(self.stages)
+        self.hooks.folds, self.hooks.conceal = was.folds, [*was.conceal, *own.conceal]
+        self.hooks.opened, self.hooks.closed = (
+            [*was.opened, *own.opened],
+            [*was.closed, *own.closed],
+        )
+        self._hooks_of.clear()
+        if self.around is not None and self.around._attempt is self._attempt:  # noqa: SLF001 - its own kind
+            self.around._take(stage)  # noqa: SLF001 - its own kind
+
+    @property
+    def outermost(self) -> Session:
+        """The session whose run it takes part in: itself, or the outermost around it."""
+        return self if self._attempt is None else self._attempt.session
+
+    def ask(self, approver: Any, *, pauses: tuple[type[BaseException], ...] = ()) -> None:
+        """Have an approver decide where a guard asks, in place of the one that was given.
+
+        Args:
+            approver: see `Session`.
+            pauses: exceptions by which a framework asks outside of the process: they are passed on,
+                and the call goes on waiting at its place.
+        """
+        from rollcage.heart.stages.approvals import Approvals
+
+        if self._attempt is None and not isinstance(self.approver, Approvals):
+            self.approver = Approvals(approver, pauses=pauses)
+            return
+        asks = [each for each in (self.approver, *self.stages) if isinstance(each, Approvals)]
+        if asks:
+            asks[0].pauses = (*asks[0].pauses, *pauses)
+        else:
+            self.add(Approvals(approver, pauses=pauses))
+        self.approver = approver
 
     def hooks_of(self, contract: Contract) -> Hooks:
         """Return the methods of the stages that a tool concerns."""
@@ -321,6 +389,8 @@ class Session:
             self._leave_stages(attempt, error)
             self._block.__exit__(type(error), error, error.__traceback__)
             raise
+        for stage in self._late:
+            self.add(stage)
         return True
 
     def is_observed_by(self, observer: Observer) -> bool:
@@ -396,13 +466,8 @@ class Session:
                 return
             yield from take_back(attempt, why="", is_async=is_async)
             attempt.branches.clear()
-        for name in list(run.rolled):
-            block = run.owner(name)
-            if name in run.rolled and block is not None and not run.acted_upon(block):
-                held = [step.n for step in run.inside(name)]
-                line: Event = {"event": "undone", "why": "rolled back", "steps": sorted(held)}
-                attempt.note({**line, "reopens": [block.n]})
-                attempt.branches.clear()
+        if forget_rolled(attempt):
+            attempt.branches.clear()
 
     def _give_up(self) -> None:
         """The attempt could not begin: its log is closed, and says nothing more."""
@@ -428,13 +493,18 @@ class Session:
             self._leave_stages(attempt, error)
             self._block.__exit__(kind, error, traceback)
         else:
+            failed = error
             try:
-                drive(self._take_back_the_rest(error, is_async=False))
+                drive(self._leave(error, is_async=False))
             except Halt as halt:
                 attempt.halt(halt)
-            self._end(error)
+            except Exception as raised:  # noqa: BLE001 - raised again below
+                failed = raised
+            self._end(failed)
             if attempt.log is not None:
-                self._closing(attempt, error)
+                self._closing(attempt, failed)
+            if failed is not error and failed is not None:
+                raise failed
         self._raise_halt(attempt, error)
 
     async def __aexit__(
@@ -448,14 +518,26 @@ class Session:
             self._leave_stages(attempt, error)
             self._block.__exit__(kind, error, traceback)
         else:
+            failed = error
             try:
-                await adrive(self._take_back_the_rest(error, is_async=True))
+                await adrive(self._leave(error, is_async=True))
             except Halt as halt:
                 attempt.halt(halt)
-            self._end(error)
+            except Exception as raised:  # noqa: BLE001 - raised again below
+                failed = raised
+            self._end(failed)
             if attempt.log is not None:
-                await asyncio.shield(asyncio.to_thread(self._closing, attempt, error))
+                await asyncio.shield(asyncio.to_thread(self._closing, attempt, failed))
+            if failed is not error and failed is not None:
+                raise failed
         self._raise_halt(attempt, error)
+
+    def _leave(self, error: BaseException | None, *, is_async: bool) -> Flow:
+        """Do what has to be done before the attempt ends."""
+        if error is None and self._entered_attempt().halted is None:
+            for leaving in self.hooks.leaving:
+                yield from leaving(self, is_async=is_async) or ()
+        yield from self._take_back_the_rest(error, is_async=is_async)
 
     def _take_back_the_rest(self, error: BaseException | None, *, is_async: bool) -> Flow:
         """With `on_divergence="undo"`, take back what the program did not ask for."""

@@ -59,8 +59,22 @@ class Stage:
         """Return a line as it may be hashed, told and written."""
         return event
 
-    def where(self, call: Call, place: Place) -> Place | None:
-        """Return the place of a call that arrives, if a framework knows better; else None."""
+    def arriving(self, place: Place, *, is_async: bool) -> Work | None:
+        """Return work to be done before a call, or a block, gets its place; once for each.
+
+        Args:
+            place: where it is made.
+            is_async: whether the work may be awaited; of a block, it may not.
+        """
+
+    def where(self, call: Call | None, place: Place) -> Place | None:
+        """Return the place of a call that arrives, if a framework knows better; else None.
+
+        Args:
+            call: the call; None if it is a block that is opened.
+            place: where it is made. `works` says of how many works around it a stage has taken
+                account before: for the block, or the call, that it is inside of.
+        """
 
     def prepare(self, call: Call, match: Match) -> Work | None:
         """Return work that has to be done before a call may begin, or None.
@@ -119,6 +133,9 @@ class Stage:
             outcome: how it ended.
             step: the recorded step that answered it; None if its body did.
         """
+
+    def leaving(self, session: Session, *, is_async: bool) -> Work | None:
+        """Return work to be done as a session is left without an error, before it ends."""
 
     def closed(self, session: Session, error: BaseException | None) -> str | None:
         """Return a status for an attempt that ends, in place of `ok`; else None."""
@@ -191,6 +208,7 @@ class Hooks:
             return [m for s in stages if (m := overridden(s, seam, Stage, Guard)) is not None]
 
         self.opened, self.closed = of("opened"), of("closed")
+        self.arriving, self.leaving = of("arriving"), of("leaving")
         self.where, self.prepare, self.around = of("where"), of("prepare"), of("around")
         self.ready = of("ready")
         self.inside = of("inside")
