@@ -293,7 +293,7 @@ class Attempt:
         """Return the number of a turn: of the recorded one that it goes on with, or a new one."""
         if turn.n:
             return turn.n
-        if len(turn.follows) == 1:
+        if turn.follows and len(turn.follows) == 1:
             (recorded,) = turn.follows
             if self.users.get(recorded) is turn:
                 turn.n = recorded

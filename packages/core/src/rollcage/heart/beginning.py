@@ -188,7 +188,8 @@ def _start(attempt: Attempt, call: Call, match: Match) -> None:
         attempt.run.replace(step)
         branch.follow(step, call.turn)
     call.event = event = intent_of(attempt, call, match)
-    _leave_for(attempt, call, match, event)
+    if attempt.has_recording:
+        _leave_for(attempt, call, match, event)
     if call.verdict is not None:
         event["verdict"] = call.verdict.as_data()
     for marks in call.hooks.marks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -37,7 +38,7 @@ def returned(attempt: Attempt, call: Call, value: Any, **more: Any) -> Flow:
     end(attempt, call, outcome)
     if call.effect == "write" and not attempt.is_at_once:
         yield from attempt.settle(is_async=call.is_async)
-    if b'"drift":' in outcome.data or b'"lossy":' in outcome.data:
+    if outcome.flawed:
         recorded = orjson.loads(outcome.data)
         drift = refused(call.contract, recorded)
         if drift is not None:
@@ -135,7 +136,7 @@ def _kept(attempt: Attempt, call: Call, outcome: Outcome) -> Flow:
         recorded[field] = {
             "$rollcage": "blob", "value": None, "sha256": digest, "size": len(data),
         }  # fmt: skip
-    return Outcome(outcome.status, orjson.dumps(recorded), outcome.unclear)
+    return dataclasses.replace(outcome, data=orjson.dumps(recorded))
 
 
 def _unasked(attempt: Attempt, call: Call) -> list[int]:

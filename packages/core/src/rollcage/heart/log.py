@@ -79,7 +79,7 @@ class Chain:
         if _NEWLINE in line:  # in JSON that was made elsewhere
             raise TypeError("a line of a log has no newline in it")
         head = sha256(self.head + line).hexdigest().encode()
-        line = b'%b,"hash":"%b"}\n' % (line[:-1], head)
+        line = b"".join((line[:-1], b',"hash":"', head, b'"}\n'))
         try:
             self._send(line)
         except BaseException:

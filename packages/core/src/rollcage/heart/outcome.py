@@ -52,7 +52,7 @@ def success(contract: Contract, value: Any, seal: Seal, types: Types, **more: An
         outcome.update(more)
     try:
         if not hides and survey(value):
-            return Outcome("ok", orjson.dumps(outcome))
+            return Outcome("ok", orjson.dumps(outcome), flawed="drift" in outcome)
     except (TypeError, RecursionError):  # a lone surrogate, or too deep for JSON: encoded below
         pass
     outcome.update(recorded(contract, value, seal, _types_of(contract, types)))
@@ -61,7 +61,8 @@ def success(contract: Contract, value: Any, seal: Seal, types: Types, **more: An
         if kept.found:
             flaws = filter(None, (outcome.get("lossy"), *kept.found[:5]))
             outcome.update(value=kept.value, lossy="; ".join(flaws))
-    return Outcome("ok", orjson.dumps(outcome))
+    flawed = "drift" in outcome or "lossy" in outcome
+    return Outcome("ok", orjson.dumps(outcome), flawed=flawed)
 
 
 def answered(contract: Contract, read: Read, value: Any, seal: Seal) -> dict[str, Any]:

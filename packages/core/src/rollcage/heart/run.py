@@ -44,7 +44,13 @@ CHANGES: Final = frozenset({"write", "scope", "branch"})
 """The effects that advance the world: a scope and a block do by what is done inside of them."""
 
 _FIELDS: Final = 13  # of the line of a step that has nothing else
-_PLAIN: Final = 3  # of the line of an outcome that has nothing else, and no hash yet
+_PLAIN: Final = 3  # of the line of an outcome that has nothing else
+_ANYWHERE: Final = ("duration", "hash", "outcome", "replayed")
+_SOMETIMES: Final = (
+    "after", "agent", "answered", "beyond", "call_id", "declared", "epoch", "once", "rank",
+    "retries", "version",
+)  # fmt: skip
+"""Fields of a step's line that most lines do not have, and that the step has by the same name."""
 _UNDO: Final = ("args", "before", "plan", "reversible", "version")
 _KNOWN: Final = frozenset({
     "acted", "after", "again", "agent", "answered", "args", "before", "beyond", "branch", "by",
@@ -65,16 +71,27 @@ Fold = Callable[[Event], None]
 
 @dataclasses.dataclass(slots=True)
 class Outcome:
-    """How a step ended: its status, its bytes as recorded, and whether they leave it unclear."""
+    """How a step ended: its status, and its bytes as recorded.
+
+    Attributes:
+        unclear: whether nobody knows how far it got.
+        flawed: whether its value breaks the contract, or can't be given back.
+    """
 
     status: str
     data: bytes
     unclear: bool = False
+    flawed: bool = False
 
     @classmethod
     def of(cls, recorded: Event) -> Outcome:
         """The outcome that a line has."""
         return cls(recorded["status"], orjson.dumps(recorded), "unclear" in recorded)
+
+
+def _count(event: Event) -> int:
+    """Count the fields of a line, but for those that any line of a step may have."""
+    return len(event) - sum(map(event.__contains__, _ANYWHERE))
 
 
 class Step:
@@ -150,19 +167,16 @@ class Step:
         self.status, self.gone = "unknown", ""
         self.outcome: bytes | None = None
         self.taken = self.given = False
-        if len(event) > _FIELDS:
+        if len(event) > _FIELDS and _count(event) > _FIELDS:
             self._rare(event)
 
     def _rare(self, event: Event) -> None:
         """Read the fields that most lines do not have."""
-        get = event.get
-        self.declared, self.answered = get("declared", False), get("answered", False)
-        self.after, self.beyond = get("after", ()), get("beyond", ())
-        self.rank, self.epoch, self.retries = get("rank", 0), get("epoch", 0), get("retries", 0)
-        self.once, self.version = get("once"), intern(get("version", ""))
+        for name in _SOMETIMES:
+            if name in event:
+                setattr(self, name, event[name])
         if "agent" in event:
-            self.agent = intern(event["agent"])
-        self.call_id = get("call_id", "")
+            self.agent = intern(self.agent)
         self.mark(event)
         if "waits" in event:
             self.status = "waiting"
@@ -171,8 +185,8 @@ class Step:
 
     def mark(self, event: Event) -> None:
         """Keep the fields of one of its lines that the heart itself does not know."""
-        marks = event.keys() - _KNOWN
-        if marks:
+        if not _KNOWN.issuperset(event):
+            marks = event.keys() - _KNOWN
             self.marks = {**(self.marks or {}), **{name: event[name] for name in marks}}
 
     @property
@@ -297,12 +311,10 @@ class Run:
 
     def apply(self, event: Event, outcome: Outcome | None = None) -> None:
         """Take a line in. `outcome`: the line's, if the caller has it in bytes already."""
-        spans = event.get("replayed")
-        if spans and self._left:
-            self._readopt(spans)
-        spans = event.get("left")
-        if spans:
-            self._leave(event, spans)
+        if self._left and "replayed" in event:
+            self._readopt(event["replayed"])
+        if "left" in event:
+            self._leave(event, event["left"])
         kind = event["event"]
         if kind == "step":
             self._begin(event)
@@ -474,28 +486,17 @@ class Run:
 
     def _begin(self, event: Event) -> None:
         step = Step(event)
-        again = event.get("again")
-        if again is not None:
-            before = self.steps[again]
-            before.replacement = step.n
-            step.retries = step.retries or before.retries
-            self._drop([before], "again")
-        if "from" in event:
-            self._drop([self.steps[event["from"]]], "moved")
+        if len(event) > _FIELDS:
+            self._begin_again(step, event)
         if step.branch:
             owner = self.owner(step.branch)
             if step.branch[0] == "-" or (owner is not None and owner.compensates):
                 step.compensates = True
-        if step.call_id and step.effect in CHANGES:
-            self.unanswered[step.agent, step.call_id] = step.n
         n, branch = step.n, self.branches[step.branch]
         step.taken = self._live and step.status != "waiting"
         self.last = max(self.last, n)
         self.turns = max(self.turns, step.turn)
-        self.steps[n] = step
-        if step.retries or step.once is not None:
-            self._clears(step)
-        self.named[step.fingerprint] = step
+        self.steps[n] = self.named[step.fingerprint] = step
         if step.effect in ("pure", "model"):
             self.anywhere[step.key].append(step)
             return
@@ -504,6 +505,22 @@ class Run:
         elif "during" in event:
             step.until = step.pos + 1
         branch.append(step)
+
+    def _begin_again(self, step: Step, event: Event) -> None:
+        """Take in what the line of a step says of other steps."""
+        again = event.get("again")
+        if again is not None:
+            before = self.steps[again]
+            before.replacement = step.n
+            if before.retries:
+                step.retries = step.retries or before.retries
+            self._drop([before], "again")
+        if "from" in event:
+            self._drop([self.steps[event["from"]]], "moved")
+        if step.call_id and step.effect in CHANGES:
+            self.unanswered[step.agent, step.call_id] = step.n
+        if step.retries or step.once is not None:
+            self._clears(step)
 
     def _place(self, step: Step, event: Event, branch: list[Step]) -> None:
         """The reads of a turn are concurrent with its writes, and with what runs meanwhile."""
@@ -528,17 +545,10 @@ class Run:
         step = self.steps[event["step"]]
         if outcome is None and event["outcome"] is not None:
             outcome = Outcome.of(event["outcome"])
-        if event["event"] == "outcome" and len(event) > _PLAIN:
-            step.mark(event)
         if step.call_id and outcome is not None:
             self.unanswered.pop((step.agent, step.call_id), None)
-        for n in event.get("unasked", ()):
-            self.steps[n].loose = True
-        if "plan" in event or "after" in event:
-            step.undo = dict(step.undo or {})
-            step.undo.update((name, event[name]) for name in ("plan", "after") if name in event)
-        if "by" in event and outcome is not None:
-            step.undo = {**(step.undo or {}), "told": True}
+        if len(event) > _PLAIN:
+            self._end_rarely(step, event, outcome)
         if step.unclear:
             step.unclear = False
             if "acted" in event or not self.is_frontier(step):  # its error stays its answer
@@ -556,6 +566,18 @@ class Run:
         if outcome.unclear:
             step.unclear = True
             self.unclear[step.key] = step.n
+
+    def _end_rarely(self, step: Step, event: Event, outcome: Outcome | None) -> None:
+        """Take in the fields that most lines with an outcome do not have."""
+        if event["event"] == "outcome":
+            step.mark(event)
+        for n in event.get("unasked", ()):
+            self.steps[n].loose = True
+        if "plan" in event or "after" in event:
+            step.undo = dict(step.undo or {})
+            step.undo.update((name, event[name]) for name in ("plan", "after") if name in event)
+        if "by" in event and outcome is not None:
+            step.undo = {**(step.undo or {}), "told": True}
 
     def _is_clear(self, step: Step) -> None:
         if self.unclear.get(step.key) == step.n:
