@@ -149,6 +149,7 @@ class Labelling(Stage):
         self._declared = {glob: tuple(labels) for glob, labels in (declared or {}).items()}
         self._of_name: dict[str, frozenset[str]] = {}
         self._run: RunLabels | None = None
+        self._cached: dict[tuple[int, int], tuple[Session, Contract, frozenset[str]]] = {}
 
     def opened(self, session: Session) -> None:
         """Learn what is labelled on record."""
@@ -184,7 +185,11 @@ class Labelling(Stage):
         if call is None or self._run is None:
             return None
         if step is None:
+            if call.kept is None and not self._declared_of(call):
+                return None
             return self._written(call, outcome)
+        if step.marks is None and not self._declared_of(call):
+            return None
         known = frozenset((step.marks or {}).get("labels", ()))
         carried = known | self._declared_of(call)  # it may have been recorded without a policy
         if carried:
@@ -199,7 +204,7 @@ class Labelling(Stage):
     def found(self, call: Call) -> FoundLabels:
         """Return the labels of a call's arguments, as they are in this round."""
         run = self._run
-        if run is None:
+        if run is None or not run.labels.any:
             return NO_LABELS
         found = run.labels.of(call.values)
         if found.labels and call.slot >= 0 and call.attempt is run.attempt:
@@ -233,13 +238,17 @@ class Labelling(Stage):
             carried |= kept.get(_INSIDE, frozenset())
         return carried
 
-    @staticmethod
-    def _declared_of(call: Call) -> frozenset[str]:
+    def _declared_of(self, call: Call) -> frozenset[str]:
         """The labels that its contract, and the policies of its sessions, declare of its result."""
-        carried = frozenset(call.contract.labels)
-        for each in call.session.stages:
+        session, contract = call.session, call.contract
+        known = self._cached.get((id(session), id(contract)))
+        if known is not None:
+            return known[2]
+        carried = frozenset(contract.labels)
+        for each in session.stages:
             if isinstance(each, Labelling):
-                carried |= each.labels_of(call.contract)
+                carried |= each.labels_of(contract)
+        self._cached[id(session), id(contract)] = session, contract, carried  # kept alive: its id
         return carried
 
     def _foreign(self, call: Call) -> str:

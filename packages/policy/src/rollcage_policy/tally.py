@@ -42,14 +42,24 @@ class _ClockFailed(Exception):
     """The clock raised, went backwards, or returned no time."""
 
 
+class _Kind(NamedTuple):
+    """What concerns the calls of one tool or model by one agent."""
+
+    price: Price
+    counts: list[tuple[Bound, UsedUp]]  # the limits, and what was used up of them
+    timed: bool  # whether a limit looks at the clock
+    paced: bool  # whether one bounds how many may begin within a time span
+    everything: int  # what a call is charged: a bit for each limit
+
+
 class _Charge:
     """What one call was charged: of which limits, and what was given back of it."""
 
-    __slots__ = ("charged", "counts", "price", "seen", "start")
+    __slots__ = ("charged", "kind", "seen", "start")
 
-    def __init__(self, price: Price, counts: list[tuple[Bound, UsedUp]]) -> None:
-        self.price, self.counts = price, counts
-        self.charged = {bound: False for bound, _ in counts}
+    def __init__(self, kind: _Kind) -> None:
+        self.kind = kind
+        self.charged = 0  # a bit for each limit
         self.start: int | None = None
         self.seen: Seen | None = None
 
@@ -71,8 +81,9 @@ class Tally:
         self._last: int | None = None  # the clock's, when it was looked at before
         self._counts: dict[tuple[Bound, str], UsedUp] = {}
         self._charges: dict[str, _Charge] = {}
-        self._running: dict[object, list[UsedUp]] = {}
-        self._concerned: dict[tuple[str, str, str], tuple[Price, bool, tuple[Bound, ...]]] = {}
+        self._running: dict[object, tuple[Asked, _Charge]] = {}
+        self.limits_nothing = not limits
+        self._kinds: dict[tuple[str, str, str], _Kind] = {}
         self._calls = self._tokens = self._cost = 0  # of this attempt, what was replayed included
         self._opened: int | None = None
         if any(each.nanoseconds is not None for each in self._bounds):
@@ -95,10 +106,10 @@ class Tally:
         """
         made = Made("model" if step.effect == "model" else "tool", step.name, step.agent)
         charge = self._charge(made, step.fingerprint)
-        if any(bound.rate is not None for bound in charge.charged):
+        if charge.kind.paced:
             with contextlib.suppress(_ClockFailed):
                 charge.start = self._now() - max(0, wall - step.time) * 1000
-                for bound, count in charge.counts:
+                for bound, count in charge.kind.counts:
                     if bound.rate is not None:
                         count.starts.append(charge.start)
         if step.outcome is not None:
@@ -135,65 +146,65 @@ class Tally:
     def begins(self, call: object, made: Asked, mark: str) -> None:
         """Count a call whose body runs now."""
         charge = self._charge(made, mark)
-        self._running[call] = running = [count for _, count in charge.counts]
-        now = None
-        if any(bound.timed for bound in charge.charged):
+        self._running[call] = made, charge
+        kind, now = charge.kind, None
+        if kind.timed:
             with contextlib.suppress(_ClockFailed):  # `verdict` has just read it
                 now = self._now()
-        for count in running:
-            count.in_flight += 1
-            if count.began is None:
-                count.began = now
         charge.start = now
-        for bound, count in charge.counts:
-            if bound.rate is not None and now is not None:
-                count.starts.append(now)
+        for bound, count in kind.counts:
+            count.in_flight += 1
+            if now is not None:
+                if count.began is None:
+                    count.began = now
+                if bound.rate is not None:
+                    count.starts.append(now)
         self._calls += 1
-        self._cost += charge.price.call
-        self._note(made, mark, charge)
+        self._cost += kind.price.call
+        if self._circles is not None:
+            self._note(made, mark, charge)
 
-    def given(self, made: Asked, mark: str, status: str, outcome: bytes, *, charge: bool) -> None:
+    def given(self, made: Asked, step: Step, status: str, outcome: bytes) -> None:
         """Take note of a call that a recorded step has answered.
 
-        Args:
-            made: the call.
-            mark: the step's fingerprint (hex).
-            status: how the step ended.
-            outcome: as recorded.
-            charge: whether it counts from now on: it was recorded by the run of which this is a
-                fork.
+        If that is of the run of which this one is a fork, it counts from now on.
         """
-        price, _, _ = self._concern(made)
-        tokens, cost = _used(outcome, price)
+        price = self._kind(made).price
         self._calls += 1
-        self._tokens += tokens
-        self._cost += price.call + cost
-        known = self._charges.get(mark)
-        if charge and known is None:
-            known = self._charge(made, mark)
-            self._ended(made, known, status, outcome)
-        self._note(made, mark, known)
+        self._cost += price.call
+        if _USAGE in outcome:
+            tokens, cost = _used(outcome, price)
+            self._tokens += tokens
+            self._cost += cost
+        if step.borrowed or self._circles is not None:
+            mark = step.fingerprint
+            known = self._charges.get(mark)
+            if step.borrowed and known is None:
+                known = self._charge(made, mark)
+                self._ended(made, known, status, outcome)
+            self._note(made, mark, known)
 
-    def ended(self, call: object, made: Asked, mark: str, status: str, outcome: bytes) -> None:
+    def ended(self, call: object, status: str, outcome: bytes) -> None:
         """Take note of how a call whose body ran has ended."""
-        self._runs_no_more(call)
-        charge = self._charges.get(mark)
-        if charge is not None:
+        running = self._stopped(call)
+        if running is not None:
+            made, charge = running
             tokens, cost = self._ended(made, charge, status, outcome)
             self._tokens += tokens
             self._cost += cost
 
-    def never(self, call: object, made: Asked, mark: str) -> None:
+    def never(self, call: object) -> None:
         """Give back what a call took that did not happen after all."""
-        if self._runs_no_more(call):
-            self._calls -= 1
-            self._cost -= self._concern(made)[0].call
-        charge = self._charges.get(mark)
-        if charge is not None:
-            for bound, count in charge.counts:
-                self._give_back(bound, count, charge)
-            if charge.seen is not None and self._circles is not None:
-                self._circles.forget(made, charge.seen)
+        running = self._stopped(call)
+        if running is None:
+            return
+        made, charge = running
+        self._calls -= 1
+        self._cost -= charge.kind.price.call
+        for at in range(len(charge.kind.counts)):
+            self._give_back(charge, at)
+        if charge.seen is not None and self._circles is not None:
+            self._circles.forget(made, charge.seen)
 
     # --- counting --------------------------------------------------------------------------------
 
@@ -209,15 +220,19 @@ class Tally:
         self._last = now
         return now
 
-    def _concern(self, made: Asked) -> tuple[Price, bool, tuple[Bound, ...]]:
-        """A call's price, the limits that concern it, and whether they look at the clock."""
+    def _kind(self, made: Asked) -> _Kind:
+        """What concerns a call."""
         call = made.kind, made.name, made.agent
-        found = self._concerned.get(call)
+        found = self._kinds.get(call)
         if found is None:
             bounds = tuple(each for each in self._bounds if each.concerns(*call))
-            price = self._prices.of(made.kind, made.name)
-            found = price, any(each.timed for each in bounds), bounds
-            self._concerned[call] = found
+            found = self._kinds[call] = _Kind(
+                self._prices.of(made.kind, made.name),
+                [(bound, self._count(bound, made)) for bound in bounds],
+                any(each.timed for each in bounds),
+                any(each.rate is not None for each in bounds),
+                (1 << len(bounds)) - 1,
+            )
         return found
 
     def _count(self, bound: Bound, made: Asked) -> UsedUp:
@@ -230,15 +245,15 @@ class Tally:
         return count
 
     def _room(self, made: Asked, mark: str) -> Verdict | None:
-        price, timed, bounds = self._concern(made)
-        now = self._now() if timed else 0
+        kind = self._kind(made)
+        price, now = kind.price, self._now() if kind.timed else 0
         charge = self._charges.get(mark) if mark else None
+        charged = 0 if charge is None else charge.charged
         verdict: Verdict | None = None
-        for bound in bounds:
+        for at, (bound, count) in enumerate(kind.counts):
             if bound.nanoseconds is not None and bound.limit.per == "run" and self._opened is None:
                 raise _ClockFailed("the clock failed when the session was opened")
-            count = self._count(bound, made)
-            counted = charge is not None and charge.charged.get(bound, False)
+            counted = charged >> at & 1
             if counted:  # it is the same call: there is room for it
                 count.calls -= 1
                 count.cost -= price.call
@@ -256,43 +271,49 @@ class Tally:
         """Charge a call, unless it was."""
         charge = self._charges.get(mark)
         if charge is None:
-            price, _, bounds = self._concern(made)
-            counts = [(bound, self._count(bound, made)) for bound in bounds]
-            charge = self._charges[mark] = _Charge(price, counts)
-        for bound, count in charge.counts:
-            if not charge.charged[bound]:
-                charge.charged[bound] = True
-                count.calls += 1
-                count.cost += charge.price.call
+            charge = self._charges[mark] = _Charge(self._kind(made))
+        kind = charge.kind
+        if charge.charged != kind.everything:
+            for at, (_, count) in enumerate(kind.counts):
+                if not charge.charged >> at & 1:
+                    count.calls += 1
+                    count.cost += kind.price.call
+            charge.charged = kind.everything
         return charge
 
     @staticmethod
-    def _give_back(bound: Bound, count: UsedUp, charge: _Charge) -> None:
-        if charge.charged[bound]:
-            charge.charged[bound] = False
+    def _give_back(charge: _Charge, at: int) -> None:
+        """Give back what a call was charged of one limit."""
+        if charge.charged >> at & 1:
+            charge.charged &= ~(1 << at)
+            bound, count = charge.kind.counts[at]
             count.calls -= 1
-            count.cost -= charge.price.call
+            count.cost -= charge.kind.price.call
             if bound.rate is not None and charge.start is not None:
                 with contextlib.suppress(ValueError):  # it may be out of the span
                     count.starts.remove(charge.start)
 
     def _ended(self, made: Asked, charge: _Charge, status: str, outcome: bytes) -> tuple[int, int]:
         """Add what a call has used; returns its tokens, and their cost."""
-        tokens, cost = _used(outcome, charge.price)
-        for bound, count in charge.counts:
-            count.tokens += tokens
-            count.cost += cost
+        counted = _USAGE in outcome
+        tokens, cost = _used(outcome, charge.kind.price) if counted else (0, 0)
+        is_silent = not counted and made.kind == "model" and status == "ok"
+        for at, (bound, count) in enumerate(charge.kind.counts):
+            if counted:
+                count.tokens += tokens
+                count.cost += cost
             if status == "error" and bound.limit.failed == "free":
-                self._give_back(bound, count, charge)
-            elif made.kind == "model" and status == "ok" and _USAGE not in outcome:
+                self._give_back(charge, at)
+            elif is_silent:
                 count.uncounted = made.name
         return tokens, cost
 
-    def _runs_no_more(self, call: object) -> bool:
+    def _stopped(self, call: object) -> tuple[Asked, _Charge] | None:
         running = self._running.pop(call, None)
-        for count in running or ():
-            count.in_flight -= 1
-        return running is not None
+        if running is not None:
+            for _, count in running[1].kind.counts:
+                count.in_flight -= 1
+        return running
 
     def _note(self, made: Asked, mark: str, charge: _Charge | None) -> None:
         """Note a call for loop detection; one that a framework makes again is noted already."""

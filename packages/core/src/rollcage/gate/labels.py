@@ -137,6 +137,11 @@ class Labels:
         self._around, self._opener = around, step
         return self
 
+    @property
+    def any(self) -> bool:
+        """Whether anything has a label by now."""
+        return bool(self._first) or self._around is not None
+
     def carry_everywhere(self) -> None:
         """Have all later calls carry every label, those of earlier results too."""
         with self._lock:
