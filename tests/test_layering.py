@@ -44,6 +44,7 @@ PUBLIC = {
     "rollcage.gate",
     "rollcage.heart",
     "rollcage.heart.adapters",
+    "rollcage.heart.folder",
     "rollcage.heart.forks",
     "rollcage.heart.keys",
     "rollcage.heart.listing",
@@ -54,6 +55,7 @@ PUBLIC = {
     "rollcage.heart.store",
     "rollcage.store",
     "rollcage.trace",
+    "rollcage.trace.logs",
 }
 
 # Frameworks are for integrations, and no distribution imports another than core ...

@@ -489,10 +489,10 @@ def test_the_index_is_read_once(store: Path, cli: Cli, monkeypatch: pytest.Monke
     read = 0
     runs = JsonlStore.runs
 
-    def counted(self: JsonlStore) -> Any:
+    def counted(self: JsonlStore, **wanted: Any) -> Any:
         nonlocal read
         read += 1
-        return runs(self)
+        return runs(self, **wanted)
 
     monkeypatch.setattr(JsonlStore, "runs", counted)
     assert len(calls(cli("audit", "--format", "jsonl"))) == 3

@@ -252,8 +252,6 @@ def choices() -> Iterator[Any]:
         unknown: 2, too_old: 2, may_have_happened: 2, half_undone: 2, once_unknown: 2, once_kept: 2,
     }  # fmt: skip
     for message in MESSAGES:
-        if message in (abandoned, abandoned_before, too_old):
-            continue  # no command reads a run of the heart so far
         for n in range(many.get(message, 1)):
             yield pytest.param(message, n, id=f"{message.__name__}-{n}")
 

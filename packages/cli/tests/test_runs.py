@@ -27,7 +27,7 @@ def test_json(cli: Cli, record: Record, store: Path) -> None:
     (only,) = result.data["runs"]
     known = {"run", "name", "mode", "source", "time", "status", "count", "head", "input", "pruned"}
     assert only.keys() == known | {
-        "unknown", "left_behind", "not_asked_for", "refused", "paused",
+        "unknown", "unclear", "left_behind", "not_asked_for", "refused", "paused",
     }  # fmt: skip
     assert (only["run"], only["name"], only["status"]) == (run, "one", "ok")
 

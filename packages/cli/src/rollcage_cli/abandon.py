@@ -37,7 +37,8 @@ def abandon(
     steering.abandon_run(own, id_, by=name, reason=reason or "")
     stands = standing(lineage_of(own, seen))
     done = [row for row in seen.effects if row.state != "unknown"]
-    stay = len(done) + len(stands.ahead)  # what it builds on is set aside, too
+    built_on = [each for each in stands.ahead if each.run != id_]  # that is set aside, too
+    stay = len(done) + len(built_on)
     if as_json:
         details = {
             "by": name,

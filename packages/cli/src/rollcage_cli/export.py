@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 from rollcage.store import RunTrace, Store, check_attested
-from rollcage.trace import check_events
+from rollcage.trace import check_events, is_log
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import Found, find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, visible
 from rollcage_cli.redact import Redaction, sealed
+from rollcage_cli.redact_log import LogRedaction, chained_anew
 
 __all__ = ["export"]
 
@@ -48,7 +49,8 @@ def export(
     events = check_events(trace.data, trace.where, restore=False)
     if trace.torn:
         console(error=True).print(f"A torn last line of {len(trace.torn)} bytes is left out.")
-    taken_out = Redaction(
+    log = is_log(trace.data)
+    taken_out = (LogRedaction if log else Redaction)(
         redact or (), values=not no_values, key=_key(found), get_blob=found.reader.get_blob
     )
     for event in events:
@@ -56,11 +58,12 @@ def export(
     cleaned = [taken_out(event) for event in events]
     if taken_out.redacted:
         cleaned[0]["redacted"] = True
+    lines = chained_anew(cleaned) if log else sealed(cleaned)
     if otlp is not None:
-        _send(dataclasses.replace(trace, data=b"".join(sealed(cleaned))), otlp)
+        _send(dataclasses.replace(trace, data=b"".join(lines)), otlp)
         return
     out = sys.stdout.buffer
-    for line in sealed(cleaned):
+    for line in lines:
         out.write(line)
     out.flush()
 

@@ -88,6 +88,8 @@ def _chain(job: Job, ids: Mapping[str, str]) -> Text:
         if each is None:
             text.append(f"{len(job.attempts) - _SHOWN} more", style="dim")
             continue
+        if each.count > 1:
+            text.append(f"{each.count - 1} before → ", style="dim")
         text.append(visible(each.status), style=STATUS_STYLES.get(each.status, ""))
         text.append(f" {ids[each.info.run]}")
     return text

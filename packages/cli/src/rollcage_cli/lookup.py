@@ -19,7 +19,7 @@ from rollcage.store import (
     without_password,
 )
 from rollcage_views import time_text
-from rollcage_views.both import open_store
+from rollcage_views.both import heart_with, open_store
 
 from rollcage_cli.errors import RunAmbiguous, UsageError
 from rollcage_cli.options import DEFAULT_STORE
@@ -63,7 +63,7 @@ def find(store: str, reference: str) -> Found:
         TraceCorrupt: a trace is damaged, and the store's index has lost its run.
     """
     if "/" in reference or reference.endswith(".jsonl"):
-        return Found(*open_trace(Path(reference)))
+        return _at_path(Path(reference))
     reader = open_store(store)
     if is_run_id(reference):  # the index is not needed: it may have been lost
         return Found(reader, reference)
@@ -77,6 +77,16 @@ def find(store: str, reference: str) -> Found:
     if reference.startswith("@"):
         return Found(reader, _of_job(reader, reference[1:]).run)
     return Found(reader, _by_part(reader.runs(), reference))
+
+
+def _at_path(path: Path) -> Found:
+    """The run in a file; a log in a store's folder is the run of that store."""
+    root = path.resolve().parent
+    if root.name == "logs" and is_run_id(path.stem):
+        own = open_store(root.parent)
+        if heart_with(own, path.stem) is not None:
+            return Found(own, path.stem)
+    return Found(*open_trace(path))
 
 
 def find_kept(store: str, reference: str, to_do: str) -> tuple[Store, str]:

@@ -21,6 +21,7 @@ from rollcage_views import (
     standing,
     time_text,
 )
+from rollcage_views.both import LogInfo
 
 from rollcage_cli.completion import complete_name
 from rollcage_cli.lookup import opened
@@ -109,14 +110,15 @@ def _standing(reader: Reader, info: RunInfo) -> LineageStatus | None:
 def _refused(reader: Reader, run: str) -> int | None:
     """How many calls never became steps; None where the trace can't be read."""
     try:
-        return reader.read(run).data.count(b'\n{"event":"call.refused",')
+        data = reader.read(run).data
+        return sum(data.count(b'\n{"event":"%b",' % kind) for kind in (b"call.refused", b"refused"))
     except RollcageError:
         return None
 
 
 def _data(info: RunInfo, stands: LineageStatus | None) -> dict[str, Any]:
     effects = {} if stands is None else stands.as_data()
-    names = ("unknown", "left_behind", "not_asked_for")
+    names = ("unknown", "unclear", "left_behind", "not_asked_for")
     left = {name: effects.get(name, []) for name in names}
     return dataclasses.asdict(info) | {"status": _status(info)} | left
 
@@ -127,7 +129,8 @@ def _open_text(stands: LineageStatus | None, pause: StopOrder | None) -> str:
     if stands is None:
         return ", ".join(paused)
     counts = (
-        (stands.unknown, "unknown"), (stands.left, "left behind"), (stands.ahead, "not asked for"),
+        (stands.unknown, "unknown"), (stands.unclear, "unclear"), (stands.left, "left behind"),
+        (stands.ahead, "not asked for"),
     )  # fmt: skip
     return ", ".join(paused + [f"{len(effects)} {what}" for effects, what in counts if effects])
 
@@ -177,7 +180,9 @@ def _narrow(
     for info in found:
         source = f"{_JOINED.get(info.mode, info.mode)} {ids[info.source]}" if info.source else ""
         refusals = f"{refused[info.run]} refused" if refused[info.run] else ""
-        notes = [source or (info.mode if info.mode != "record" else ""), refusals]
+        tries = info.attempts if isinstance(info, LogInfo) else 1
+        attempts = f"{tries} attempts" if tries > 1 else ""
+        notes = [source or (info.mode if info.mode != "record" else ""), attempts, refusals]
         text = Text(visible(", ".join(filter(None, notes))))
         left = _open_text(open_[info.run], pauses[info.run])
         text.append(f"{', ' if text.plain and left else ''}{left}", style="yellow")

@@ -20,7 +20,7 @@ from rollcage_views import items_of, mapping_of, tag_of
 
 from rollcage_cli.output import visible
 
-__all__ = ["Discrepancy", "TraceCheck"]
+__all__ = ["Discrepancy", "TraceCheck", "digests_of"]
 
 _NO_STEPS: Final = frozenset(
     {
@@ -214,7 +214,7 @@ class TraceCheck:
         if self._started.get("redacted") or any(each is _MISSING for each in arguments.values()):
             return
         identity = ["rollcage/1", event["kind"], event["name"], event["version"], arguments]
-        if event["key"] not in _digests_of(identity):
+        if event["key"] not in digests_of(identity):
             self.found("key", f"step {event['step']}: its key is not its arguments'")
 
     def _fingerprint(self, event: dict[str, Any]) -> None:
@@ -254,8 +254,8 @@ class TraceCheck:
 _MISSING: Final = object()
 
 
-def _digests_of(identity: list[Any]) -> Iterator[str]:
-    """The identity's digest, by orjson first: it equals JCS almost always, and is much faster."""
+def digests_of(identity: list[Any]) -> Iterator[str]:
+    """Yield an identity's digest by orjson, which almost always equals JCS and is fast; by JCS."""
     yield sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS)).hexdigest()
     try:
         yield sha256(rfc8785.dumps(identity)).hexdigest()

@@ -13,10 +13,11 @@ import typer
 from rich.text import Text
 from rollcage.errors import TraceCorrupt
 from rollcage.store import Reader, RunTrace
-from rollcage.trace import CHAIN_START, fold, read_events, tail_of
+from rollcage.trace import CHAIN_START, fold, is_log, read_events, tail_of
 from rollcage_views import lineage_of, standing, words
 
 from rollcage_cli.errors import CORRUPT
+from rollcage_cli.log_check import LogCheck
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, is_terminal, print_json, visible
@@ -97,7 +98,7 @@ def _checked(
     trace: RunTrace, reader: Reader, *, quiet: bool
 ) -> tuple[Report, list[dict[str, Any]]]:
     """What was found in a trace, and its events up to what is damaged; `quiet`: no progress."""
-    check = TraceCheck(trace.run, reader)
+    check = (LogCheck if is_log(trace.data) else TraceCheck)(trace.run, reader)
     events: list[dict[str, Any]] = []
     tail = tail_of(trace.data) if _ends_in_hash(trace.data) else None
     head = CHAIN_START.hex() if tail is None else tail.head.hex()

@@ -28,6 +28,7 @@ from rollcage_cli.options import DEFAULT_STORE, NEWEST, StoreOption
 from rollcage_cli.output import console, visible
 from rollcage_cli.runs import STATUS_STYLES
 from rollcage_cli.show import STYLES
+from rollcage_cli.show.rows import block_name
 
 __all__ = ["watch"]
 
@@ -113,6 +114,10 @@ def _tell(out: Console, each: Step | dict[str, Any]) -> None:
         text = Text(f"   ? {_call(each)} waits for approval", style="bold yellow")
     elif each["event"] == "call.refused":
         text = Text(f"   - {_call(each)} refused: {visible(str(each['code']))}", style="magenta")
+    elif each["event"] == "attempt":
+        if each["number"] == 1:
+            return
+        text = Text(f"   = attempt {each['number']}", style="bold")
     elif each["event"] in _TOLD:
         by = visible(str(each.get("by", "")))
         text = Text(f"   ! {_TOLD[each['event']]}{f' by {by}' if by else ''}", style="yellow")
@@ -131,7 +136,8 @@ def _step_text(step: Step) -> Text:
     agent = f"{visible(step.agent)}: " if step.agent else ""
     inside = "↳ " if step.parent is not None else ""
     text = Text(f"{step.step:>4} ").append(f"{state_text(step):<8} ", style=STYLES[step.state])
-    called = f"{agent}{inside}{visible(step.name)}({call_text(step)})"
+    name = block_name(step) if step.block else f"{visible(step.name)}({call_text(step)})"
+    called = f"{agent}{inside}{name}"
     text.append(called if len(called) <= 120 else f"{called[:120]}…")
     text.append(f"  {duration_text(step.duration)}", style="dim")
     return text.append(f"  {outcome_text(step)[:4000]}")

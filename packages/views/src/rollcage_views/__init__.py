@@ -22,7 +22,14 @@ from rollcage_views.lineage import (
 from rollcage_views.names import short_ids
 from rollcage_views.orders import order_data, pause_of, pause_text
 from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
-from rollcage_views.search import FoundStep, RunFilter, StepFilter, search_runs, search_steps
+from rollcage_views.search import (
+    MARKS,
+    FoundStep,
+    RunFilter,
+    StepFilter,
+    search_runs,
+    search_steps,
+)
 from rollcage_views.searching import FoundRun, Search, search_page
 from rollcage_views.sheets import Sheet, sheet_of
 from rollcage_views.states import States
@@ -46,6 +53,7 @@ from rollcage_views.viewer import HIDDEN, SEES_ALL, TO_GIVE_AWAY, Viewer
 
 __all__ = [
     "HIDDEN",
+    "MARKS",
     "SEES_ALL",
     "TO_GIVE_AWAY",
     "Attempt",

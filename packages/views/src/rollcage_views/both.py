@@ -20,12 +20,13 @@ from rollcage.errors import RollcageError, RunNotFound, StoreInvalid
 from rollcage.heart import Store as Heart
 from rollcage.heart import listing
 from rollcage.heart import open_store as open_heart
+from rollcage.heart.folder import Folder
 from rollcage.heart.listing import all_runs, run_info
 from rollcage.heart.stages.orders import order_of
 from rollcage.store import RunInfo, RunTrace, StopOrder, Store, job_name
 from rollcage.store import open_store as open_old
 
-__all__ = ["Both", "heart_of", "heart_with", "info_of", "open_store"]
+__all__ = ["Both", "LogInfo", "heart_of", "heart_with", "info_of", "open_store"]
 
 _PATIENCE: Final = ("store_timeout", "silence_timeout")  # parameters of a database's URL
 
@@ -104,7 +105,8 @@ class Both:
             return self.old.read(run, after=after)
         lines = heart.read(run, after)
         info = None if after else info_of(run_info(heart, run))
-        return RunTrace(run, f"{heart.url}#{run}", b"".join(lines), b"", info, after)
+        where = heart.path_of(run) if isinstance(heart, Folder) else f"{heart.url}#{run}"
+        return RunTrace(run, where, b"".join(lines), b"", info, after)
 
     def info(self, run: str) -> RunInfo:
         """Return what is known of a run; see `Store.info`."""
@@ -176,9 +178,22 @@ class Both:
             yield from map(info_of, all_runs(self.heart))
 
 
-def info_of(of: listing.RunInfo) -> RunInfo:
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogInfo(RunInfo):
+    """What a list says of a run of the heart.
+
+    Attributes:
+        attempts: how many there were.
+        waits: what a paused run waits for, if that was said.
+    """
+
+    attempts: int = 1
+    waits: str = ""
+
+
+def info_of(of: listing.RunInfo) -> LogInfo:
     """Return what a list says of a run of the heart, in the old core's terms."""
-    return RunInfo(
+    return LogInfo(
         run=of.run,
         name=of.name,
         mode="fork" if of.fork else "resume" if of.origin else "record",
@@ -186,4 +201,6 @@ def info_of(of: listing.RunInfo) -> RunInfo:
         time=of.begun,
         status=of.status,
         input=of.input or None,
+        attempts=of.attempts,
+        waits=of.waits,
     )

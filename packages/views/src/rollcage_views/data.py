@@ -47,6 +47,7 @@ def run_data(
         "paused": order_data(pause),
         "torn_bytes": torn,
         "standing": stands.as_data(),
+        "attempts": [dataclasses.asdict(each) for each in seen.attempts],
         "totals": dataclasses.asdict(seen.totals),
         "steps": [step_data(step) for step in steps],
         "refused": [dataclasses.asdict(row) for row in seen.refused],

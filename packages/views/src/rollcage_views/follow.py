@@ -7,12 +7,24 @@ from typing import Any, Final
 
 from rollcage.errors import TraceCorrupt
 from rollcage.store import Reader
-from rollcage.trace import CHAIN_START, Run, Step, Tail, fold, read_events, split_tail, tail_of
+from rollcage.trace import (
+    CHAIN_START,
+    Run,
+    Step,
+    Tail,
+    fold,
+    is_log,
+    read_events,
+    split_tail,
+    tail_of,
+)
+from rollcage.trace.logs import LogFolding
 
 __all__ = ["Following"]
 
 _BEGIN: Final = ("step.started", "step.replayed", "step.blocked", "branch.joined")
 _END: Final = ("step.finished", "step.resolved")
+_NAMES: Final = {"decided": "approval.decided", "ordered": "run.stopped"}
 _WHOLE: Final = ("step.replayed", "step.blocked", "branch.joined")
 
 
@@ -40,6 +52,7 @@ class Following:
         self.line = 0
         self._tail = Tail(0, 0, CHAIN_START, b"")
         self._open: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._log: LogFolding | None = None
         self.started: dict[str, Any] = {}
         self.finished: dict[str, Any] | None = None
 
@@ -57,17 +70,21 @@ class Following:
         if not whole:
             return
         rest = tail_of(whole)
+        if not before.lines and is_log(whole):
+            self._log = LogFolding()
         after = before if before.lines else None
+        take = self._take if self._log is None else self._take_line
         for line, event in read_events(whole, trace.where, after=after, restore=False):
             try:
-                found = self._take(line, event)
-            except (LookupError, TypeError, AttributeError) as error:
+                found = take(line, event)
+            except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
                 why = f"not an event of this format: {error!r}"
                 raise TraceCorrupt(trace.where, line, why) from None
             if found is not None:
                 self.line = line
                 yield found
-        self._tail = Tail(before.lines + rest.lines, before.size + rest.size, rest.head, b"")
+        lines, size = before.lines + rest.lines, before.size + rest.size
+        self._tail = Tail(lines, size, rest.head, b"", self._log is not None)
 
     def _take(self, line: int, event: dict[str, Any]) -> Step | dict[str, Any] | None:
         kind = event["event"]
@@ -83,6 +100,38 @@ class Following:
         elif kind in _END and event["step"] in self._open:
             return self._step(event["step"], (line, event), is_over=True)
         return event
+
+    def _take_line(self, line: int, event: dict[str, Any]) -> Step | dict[str, Any] | None:
+        """Take in a line of a run's log; what it means, as events of a trace say it."""
+        log, kind = self._log, event["event"]
+        assert log is not None
+        log.take(line, event)
+        if kind in ("run", "forked"):
+            named = {"run": log.fold.id, "name": log.fold.name, "time": event.get("time", 0)}
+            self.started = {**event, **named, "event": "run.started"}
+            return self.started
+        if kind == "attempt":
+            self.finished = None
+            return {**event, "number": len(log.run.attempts)}
+        if kind == "ended":
+            is_abandoned = event["status"] == "abandoned"
+            self.finished = {**event, "event": "run.abandoned" if is_abandoned else "run.finished"}
+            if event.get("waits"):
+                self.finished["reason"] = event["waits"]
+            return self.finished
+        if kind == "step":
+            is_over = "outcome" in event
+            return log.step(event["step"]) if is_over or self._begun else None
+        if kind == "outcome":
+            return log.step(event["step"])
+        if kind == "refused" and "step" not in event:
+            verdict = event["verdict"]
+            words = {"code": verdict["code"], "reason": verdict["reason"]}
+            return {**event, "args": event.get("args", {}), **words, "event": "call.refused"}
+        if kind == "requested":
+            step = log.step(event["step"])
+            return {**event, "name": step.name, "args": step.args, "event": "approval.requested"}
+        return {**event, "event": _NAMES.get(kind, kind)}
 
     @property
     def lines(self) -> int:

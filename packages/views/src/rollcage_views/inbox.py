@@ -30,8 +30,9 @@ class Waiting:
         job: the name of its job.
         run: the run in which it was performed, if it was.
         step: as its trace has it.
-        why: `unknown`, where nobody knows whether it happened; `not_replayable` where it did, and
-            its result can't be given back.
+        why: `unknown`, where nobody knows whether it happened; `unclear` where it failed and nobody
+            knows how far it got; `not_replayable` where it happened, and its result can't be given
+            back.
     """
 
     job: str
@@ -128,6 +129,7 @@ def _unknown(store: Store, jobs: Iterable[Job], viewer: Viewer) -> Iterator[Wait
         stands = standing(runs)
         by_id = {seen.id: seen for seen in runs}
         found = [(each, "unknown") for each in stands.unknown]
+        found += [(each, "unclear") for each in stands.unclear]
         found += [(each, "not_replayable") for each in stands.lost]
         for effect, why in found:
             step = by_id[effect.run].step(effect.step)

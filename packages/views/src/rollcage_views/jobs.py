@@ -10,6 +10,7 @@ from typing import Any, Final
 from rollcage.errors import RollcageError
 from rollcage.store import RunInfo, StopOrder, Store
 
+from rollcage_views.both import LogInfo
 from rollcage_views.orders import order_data, pause_of
 
 __all__ = ["Attempt", "Job", "job_of", "jobs_of", "newest_first"]
@@ -32,6 +33,11 @@ class Attempt:
     info: RunInfo
     status: str
     pause: StopOrder | None = None
+
+    @property
+    def count(self) -> int:
+        """How many attempts of the run this stands for: one log has all of them."""
+        return self.info.attempts if isinstance(self.info, LogInfo) else 1
 
     def as_data(self) -> dict[str, Any]:
         """For machines."""

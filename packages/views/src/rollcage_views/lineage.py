@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rollcage.errors import RollcageError
 from rollcage.store import Reader, store_option
-from rollcage.trace import Run, Step, read_run
+from rollcage.trace import LOG_FORMAT, Run, Step, read_run
 
 from rollcage_views.text import counted, visible
 
@@ -38,6 +38,7 @@ class LineageStatus:
         lost: writes that were performed, and whose result a replay can't give back.
         left: writes that were performed, and that a new one was let past.
         ahead: writes that its source performed, and that it has not asked for.
+        unclear: writes that failed, and may have happened all the same.
     """
 
     sources: list[tuple[str, str]]
@@ -45,6 +46,7 @@ class LineageStatus:
     lost: list[Effect]
     left: list[Effect]
     ahead: list[Effect]
+    unclear: list[Effect] = dataclasses.field(default_factory=list["Effect"])
 
     def as_data(self) -> dict[str, Any]:
         """For machines."""
@@ -54,6 +56,7 @@ class LineageStatus:
             "not_replayable": [[each.run, each.step] for each in self.lost],
             "left_behind": [[each.run, each.step] for each in self.left],
             "not_asked_for": [[each.run, each.step] for each in self.ahead],
+            "unclear": [[each.run, each.step] for each in self.unclear],
         }
 
 
@@ -61,7 +64,7 @@ def lineage_of(reader: Reader, seen: Run) -> list[Run]:
     """The run and those that it builds on, oldest first, as far as they are there."""
     runs = [seen]
     known = {seen.id}
-    source = None if _is_fork(seen) else seen.started.get("source")
+    source = None if _is_fork(seen) or _is_log(seen) else seen.started.get("source")
     while source is not None and source not in known:
         known.add(source)
         try:
@@ -74,6 +77,11 @@ def lineage_of(reader: Reader, seen: Run) -> list[Run]:
     return runs
 
 
+def _is_log(seen: Run) -> bool:
+    """Whether all attempts at the job are in one log."""
+    return bool(seen.started["format"] == LOG_FORMAT)
+
+
 def _is_fork(seen: Run) -> bool:
     """Whether it only began as another one: it says itself all that it was given of that."""
     return bool(seen.started["mode"] == "fork")
@@ -81,6 +89,8 @@ def _is_fork(seen: Run) -> bool:
 
 def standing(runs: Sequence[Run]) -> LineageStatus:
     """The status of the newest of these, given with what it builds on, oldest first."""
+    if _is_log(runs[-1]):
+        return _of_log(runs[-1])
     effects: dict[tuple[str, int], Step] = {}
     unknown: dict[tuple[str, int], Step] = {}
     accepted: dict[tuple[str, int], None] = {}
@@ -118,6 +128,44 @@ def standing(runs: Sequence[Run]) -> LineageStatus:
     )
 
 
+def _of_log(seen: Run) -> LineageStatus:
+    """The status of a run whose attempts are in one log."""
+    done = {
+        (seen.id, row.step): row
+        for row in seen.steps
+        if row.stays_done and not row.accepted and (row.origin is None or row.origin[0] == seen.id)
+    }
+    left = {at for at, row in done.items() if row.left_by is not None or row.gone == "left"}
+    ahead = _not_asked(seen)
+    return LineageStatus(
+        sources=[],
+        unknown=_named([at for at, row in done.items() if row.state == "unknown"], done),
+        lost=_named([at for at, row in done.items() if row.unreplayable], done),
+        left=_named(sorted(left), done),
+        ahead=_named([at for at in done if at not in left and at[1] in ahead], done),
+        unclear=_named([at for at, row in done.items() if row.unclear], done),
+    )
+
+
+def _not_asked(seen: Run) -> set[int]:
+    """The steps of earlier attempts that the last one was given no answer by.
+
+    One that undid steps looks at them without asking; of one that died, nobody knows what it was
+    given last.
+    """
+    last = seen.attempts[-1] if seen.attempts else None
+    if last is None or len(seen.attempts) == 1 or last.status not in ("partial", "halted", "error"):
+        return set()
+    asked = {n for span in last.replayed for n in range(span[0], span[1] + 1)} | {*last.steps}
+    found: set[int] = set()
+    for row in seen.steps:  # a body's calls come after its step
+        if row.step in asked or (row.parent is not None and row.parent in asked):
+            asked.add(row.step)
+        else:
+            found.add(row.step)
+    return found
+
+
 def _asked(runs: Sequence[Run]) -> Iterable[tuple[str, int]]:
     """The steps that the newest run was given back, with all that their bodies had called."""
     given = {(row.origin[0], row.origin[1]) for row in runs[-1].steps if row.origin}
@@ -149,6 +197,11 @@ def words(stands: LineageStatus, status: str, run: str, reader: Reader) -> list[
         f"{_begin(str(each))} has an unknown outcome. Find out whether it happened, then run: "
         f"{resolve_commands(each, at)}"
         for each in stands.unknown
+    ]
+    texts += [
+        f"{_begin(str(each))} failed, and it may have happened: the same call again is not made. "
+        f"Find out, then run: {resolve_commands(each, at)}"
+        for each in stands.unclear
     ]
     texts += [
         f"{_begin(str(each))} was performed, and its result can't be replayed: a resume halts "

@@ -29,7 +29,10 @@ def screened_run(seen: Run, step: Callable[[Step], Step]) -> Run:
         steps=[step(each) for each in seen.steps],
         refused=[
             dataclasses.replace(
-                each, args=Screen().fields(each.args), reason=Screen().words_of(each.reason)
+                each,
+                args=Screen().fields(each.args),
+                reason=Screen().words_of(each.reason),
+                verdict=None if each.verdict is None else _words(each.verdict),
             )
             for each in seen.refused
         ],
@@ -38,6 +41,15 @@ def screened_run(seen: Run, step: Callable[[Step], Step]) -> Run:
             for each in seen.approvals
         ],
         undos=[_event(each) for each in seen.undos],
+        attempts=[
+            dataclasses.replace(
+                each,
+                error=each.error and _words(each.error),
+                waits=Screen().words_of(each.waits),
+                gate=[_words(rule) for rule in each.gate],
+            )
+            for each in seen.attempts
+        ],
         policies=[_event(each) for each in seen.policies],
         stops=[_event(each) for each in seen.stops],
     )
@@ -61,6 +73,8 @@ def screened_step(step: Step) -> Step:
         undeclared=step.undeclared and [Screen().words_of(each) for each in step.undeclared],
         before=None if step.before is None else Screen().fields(step.before),
         plan=step.plan and [each | {"args": Screen().fields(each["args"])} for each in step.plan],
+        happened=None if step.happened is None else _outcome(step.happened),
+        once=step.once and [Screen().words_of(e) if isinstance(e, str) else e for e in step.once],
     )
 
 

@@ -19,7 +19,13 @@ from rollcage_views.viewer import SEES_ALL, Viewer
 
 _GLOB: Final = frozenset("*?[")
 
-__all__ = ["FoundStep", "RunFilter", "StepFilter", "search_runs", "search_steps"]
+MARKS: Final = (
+    "undone", "rolled_back", "unclear", "once", "left_behind", "moved", "again", "accepted",
+    "answered",
+)  # fmt: skip
+"""What else may have become of a step, besides its state."""
+
+__all__ = ["MARKS", "FoundStep", "RunFilter", "StepFilter", "search_runs", "search_steps"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +34,7 @@ class StepFilter:
 
     Attributes:
         tools: globs over the names of tools, models and branches.
-        states: of `rollcage.trace.STATES`, or `undone`.
+        states: of `rollcage.trace.STATES`, or of `MARKS`.
         agents: globs over the names of agents.
         since: from when on they began (Unix, µs).
         text: what is in the arguments, the outcome or the name, in capitals or not.
@@ -156,8 +162,13 @@ def _is_one_of(name: str, globs: Sequence[str]) -> bool:
 
 
 def _states(step: Step) -> set[str]:
-    undone = step.undone in ("verified", "compensated")
-    return {step.state, "undone"} if undone else {step.state}
+    marks = {
+        "undone": step.undone in ("verified", "compensated"), "rolled_back": step.rolled,
+        "unclear": step.unclear, "once": step.once is not None, "left_behind": step.gone == "left",
+        "moved": step.gone == "moved", "again": step.gone == "again", "accepted": step.accepted,
+        "answered": step.answered,
+    }  # fmt: skip
+    return {step.state, *(name for name in MARKS if marks[name])}
 
 
 def _text_of(step: Step) -> str:

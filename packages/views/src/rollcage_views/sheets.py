@@ -9,7 +9,17 @@ from itertools import islice
 from typing import Any, Final
 
 from rollcage.errors import TraceCorrupt
-from rollcage.trace import Run, Tail, Traced, fold, read_events, split_tail, tail_of
+from rollcage.trace import (
+    Run,
+    Tail,
+    Traced,
+    fold,
+    is_log,
+    read_events,
+    read_run,
+    split_tail,
+    tail_of,
+)
 
 __all__ = ["Sheet", "sheet_of"]
 
@@ -60,6 +70,8 @@ def sheet_of(trace: Traced, *, first: int = 1, count: int = 100, lines: int | No
     Raises:
         TraceCorrupt: a line that breaks the chain, or is no event of this format.
     """
+    if is_log(trace.data):
+        return _of_log(trace, max(first, 1), count)
     data, _ = split_tail(trace.data)
     found = _BEGIN.finditer(data)
     begins = [match.start() + 1 for match in islice(found, max(first - 1, 0), first + count)]
@@ -77,6 +89,14 @@ def sheet_of(trace: Traced, *, first: int = 1, count: int = 100, lines: int | No
     except (LookupError, TypeError, AttributeError) as error:
         raise TraceCorrupt(trace.where, 1, f"not an event of this format: {error!r}") from None
     return Sheet(run, max(first, 1), total, data.count(b"\n") if lines is None else lines)
+
+
+def _of_log(trace: Traced, first: int, count: int) -> Sheet:
+    """So many steps of the log of a run: what a line means, all lines before it say."""
+    seen = read_run(trace, schema=False)
+    steps = seen.steps[first - 1 : first - 1 + count]
+    total, lines = len(seen.steps), trace.data.count(b"\n")
+    return Sheet(dataclasses.replace(seen, steps=steps), first, total, lines)
 
 
 def _events(data: bytes, span: tuple[int, int], where: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import orjson
@@ -21,9 +22,31 @@ def state_text(step: Step) -> str:
     text = step.state.replace("_", " ")
     if step.state in REPLAYED and step.outcome is not None and step.outcome["status"] != "ok":
         text += f" ({step.outcome['status']})"
-    if step.undone in ("verified", "compensated"):
-        text += ", undone"
-    return f"{text}, assumed" if step.assumed else text
+    return ", ".join([text, *_marks(step)])
+
+
+def _marks(step: Step) -> Iterator[str]:
+    """What else became of a step."""
+    if step.rolled:
+        yield "rolled back"
+    elif step.undone in ("verified", "compensated"):
+        yield "undone"
+    if step.once is not None:
+        yield "once"
+    if step.answered:
+        yield "answered"
+    if step.unclear:
+        yield "unclear"
+    if step.accepted:
+        yield "accepted"
+    if step.gone == "again":
+        yield f"again as {step.replacement}"
+    elif step.gone == "moved":
+        yield "moved"
+    elif step.gone == "left":
+        yield "left behind"
+    if step.assumed:
+        yield "assumed"
 
 
 def call_text(step: Step) -> str:
@@ -64,6 +87,9 @@ def outcome_text(step: Step) -> str:
     elif outcome.get("error"):
         error = outcome["error"]
         shown = f"{visible(str(error.get('type')))}: {visible(str(error.get('message')))}"
+    if step.happened is not None:
+        found = value_text(step.happened.get("value"))
+        shown = f"{shown}; it happened, and gave {found}".lstrip("; ")
     if step.resolved_by:
         shown = f"{shown} (resolved by {visible(step.resolved_by)})".lstrip()
     if step.drift:

@@ -82,6 +82,9 @@ def timeline_of(runs: Sequence[Run]) -> Timeline:
                if each.decision and each.decision["id"]}  # fmt: skip
     asked: set[str] = set()
     for seen, later in zip(runs, [*runs[1:], None], strict=True):
+        if len(seen.attempts) > 1:
+            bars += _attempts(seen, [*_waits(seen, decided, asked)])
+            continue
         begun = seen.started["time"]
         title = str(seen.started["name"])
         bars.append(Bar("attempt", seen.id, title, seen.status, begun, seen.last_time - begun))
@@ -93,6 +96,29 @@ def timeline_of(runs: Sequence[Run]) -> Timeline:
             bars.append(_between(seen, later))
     start = min(bar.start for bar in bars)
     return Timeline(start, max(bar.start + bar.length for bar in bars), bars)
+
+
+def _attempts(seen: Run, waits: Sequence[Bar]) -> Iterator[Bar]:
+    """The attempts of one run, each followed by its steps, and by the wait for the next one."""
+    title, step = str(seen.started["name"]), _step(seen)
+    pairs = zip(seen.attempts, [*seen.attempts[1:], None], strict=True)
+    for number, (attempt, later) in enumerate(pairs, 1):
+        steps = [step(each) for each in seen.steps if each.attempt == number]
+        latest = max((bar.start + bar.length for bar in steps), default=attempt.begin)
+        end = attempt.end or (latest if later is not None else max(latest, seen.last_time))
+        status = attempt.status or ("died" if later is not None else seen.status)
+        yield Bar("attempt", seen.id, title, status, attempt.begin, max(end - attempt.begin, 0))
+        until = None if later is None else later.begin
+        inside = [
+            bar
+            for bar in waits
+            if attempt.begin <= bar.start and (until is None or bar.start < until)
+        ]
+        yield from sorted((*steps, *inside), key=lambda bar: bar.start)
+        if later is not None:
+            why = attempt.waits if status == "paused" and attempt.waits else ""
+            told = why or f"nothing ran: {status}"
+            yield Bar("wait", seen.id, told, "resumed", end, max(later.begin - end, 0))
 
 
 def _step(seen: Run) -> Callable[[Step], Bar]:

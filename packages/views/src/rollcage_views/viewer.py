@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rollcage import ApprovalRequest, PlannedStep, UndoPlan
-from rollcage.trace import TAG, AskedApproval, RefusedCall, Run, Step
+from rollcage.trace import TAG, AskedApproval, Attempt, RefusedCall, Run, Step
 
 from rollcage_views.alignment import Change, Pair
 from rollcage_views.screen import Screen
@@ -87,6 +87,7 @@ class Viewer:
             refused=[_refused(each) for each in seen.refused],
             approvals=[_asked(each) for each in seen.approvals],
             undos=[_ended(each) or {} for each in seen.undos],
+            attempts=[_attempt(each) for each in seen.attempts],
             policies=[_ended(each) or {} for each in seen.policies],
             stops=[_ended(each) or {} for each in seen.stops],
         )
@@ -111,6 +112,9 @@ class Viewer:
             before=None,
             after=None,
             plan=step.plan and [each | {"args": {}} for each in step.plan],
+            home="",
+            happened=None if step.happened is None else _outcome(step.happened),
+            once=step.once and [step.once[0], *([HIDDEN] * (len(step.once) - 1))],
         )
 
     def pair(self, pair: Pair) -> Pair:
@@ -209,7 +213,18 @@ def _refused(call: RefusedCall) -> RefusedCall:
     """A call that never became a step; the names of its arguments are a model's own, too."""
     args = {"…": HIDDEN} if call.args else {}
     branch = _NESTED.sub("#…", call.branch)
-    return dataclasses.replace(call, args=args, reason=_TEXT, branch=branch)
+    verdict = None if call.verdict is None else _verdict(call.verdict)
+    return dataclasses.replace(call, args=args, reason=_TEXT, branch=branch, verdict=verdict)
+
+
+def _attempt(attempt: Attempt) -> Attempt:
+    """A session's part of a run: of what it waited for, and what ended it, that it did."""
+    return dataclasses.replace(
+        attempt,
+        error=attempt.error and _error(attempt.error),
+        waits=attempt.waits and _TEXT,
+        gate=[{name: each[name] for name in ("rule",) if name in each} for each in attempt.gate],
+    )
 
 
 def _asked(asked: AskedApproval) -> AskedApproval:

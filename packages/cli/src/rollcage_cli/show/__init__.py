@@ -12,6 +12,7 @@ from rich.text import Text
 from rollcage.store import RunTrace, StopOrder, store_option
 from rollcage.trace import STATES, Run, Step, read_run
 from rollcage_views import (
+    MARKS,
     StepFilter,
     duration_text,
     lineage_of,
@@ -37,6 +38,7 @@ from rollcage_cli.options import (
     StoreOption,
 )
 from rollcage_cli.output import arguments_text, counted, paged, print_json, visible
+from rollcage_cli.show.attempts import print_attempts
 from rollcage_cli.show.head import print_head
 from rollcage_cli.show.rows import STYLES, cell, styled_state, table_of
 from rollcage_cli.show.step import print_step
@@ -45,7 +47,7 @@ from rollcage_cli.show.tree import print_tree
 
 __all__ = ["STYLES", "show", "styled_state"]
 
-_STATES: Final = (*STATES, "undone")
+_STATES: Final = (*STATES, *MARKS)
 
 
 def show(
@@ -84,8 +86,9 @@ def show(
     """Show the steps of a run: of the newest, where none is given.
 
     A step is a hit (replayed, nothing ran), seen (the framework's own memory held its result, so it
-    was not asked for), ran, failed, blocked, unknown (it may have happened: see `rollcage
-    resolve`), cut off or not started.
+    was not asked for), ran, failed, blocked, waiting (nobody has decided on it yet), unknown (it
+    may have happened: see `rollcage resolve`), cut off or not started. A step that was replayed in
+    later attempts at the run stands once, with the attempt in which it ran.
 
     With --html, a page with all values but what looks like a secret.
     """
@@ -115,7 +118,7 @@ def show(
         return
     with paged() as out:
         if step is not None:
-            print_step(out, rows[0])
+            print_step(out, rows[0], len(seen.attempts))
         else:
             _print(
                 out, found, seen, rows, _Layout(limit, tree, len(trace.torn), _pause(found, trace))
@@ -134,6 +137,7 @@ class _Layout(NamedTuple):
 def _print(out: Console, found: Found, seen: Run, rows: Sequence[Step], how: _Layout) -> None:
     """A whole run, or the steps of it that are asked for."""
     print_head(out, seen, how.torn)
+    print_attempts(out, seen)
     if how.pause is not None:
         helps = f"rollcage unpause {how.pause.run}{store_option(found.reader)}"
         note = f"It is {pause_text(how.pause)}. To let it go on: {helps}"

@@ -22,7 +22,10 @@ def print_head(out: Console, seen: Run, torn: int) -> None:
     )
     what = "fork of" if started["mode"] == "fork" else "resumes"
     source = f", {what} {started['source']}" if started.get("source") else ""
-    out.print(f"{seen.status}, {started['mode']}{source}, started {time_text(started['time'])}")
+    how = started["mode"] if len(seen.attempts) < 2 else f"{len(seen.attempts)} attempts"
+    out.print(f"{seen.status}, {how}{source}, started {time_text(started['time'])}")
+    if seen.shut is not None:
+        out.print(Text(_shut_text(seen.shut), style="yellow"), soft_wrap=True)
     if started.get("imported"):
         out.print(Text(_imported_text(started["imported"]), style="yellow"), soft_wrap=True)
     if started.get("fork"):
@@ -72,6 +75,16 @@ def _imported_text(imported: dict[str, Any]) -> str:
         f"imported from {imported['format']}, trace {visible(imported['trace'])}: its effects are "
         f"not known, and nothing of it can be resumed or undone.{left_out}"
     )
+
+
+def _shut_text(event: dict[str, Any]) -> str:
+    """Why nothing may be added to a run."""
+    if event["event"] == "held":
+        return f"A copy: it may go on in {visible(event['from'])}, and not here."
+    if event["event"] == "gone":
+        return f"It was moved, and goes on in {visible(event['to'])}."
+    by = f" by {visible(event['by'])}" if event.get("by") else ""
+    return f"It was pruned{by}: what it did is not known any more."
 
 
 def _abandoned_text(event: dict[str, Any]) -> str:

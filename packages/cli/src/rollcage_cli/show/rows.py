@@ -12,7 +12,7 @@ from rollcage_views import call_text, duration_text, outcome_text, state_text
 from rollcage_cli.output import visible
 from rollcage_cli.table import Table
 
-__all__ = ["STYLES", "cell", "name_of", "styled_state", "table_of"]
+__all__ = ["STYLES", "block_name", "cell", "name_of", "styled_state", "table_of"]
 
 STYLES: Final = {
     "hit": "cyan", "seen": "blue", "ran": "green", "simulated": "magenta", "failed": "red",
@@ -22,6 +22,9 @@ STYLES: Final = {
 _FIXED: Final = 47  # columns of the table besides the call, its arguments and its outcome
 _WIDE: Final = 110  # columns from which on effects, turns and arguments have their own
 _STATE: Final = 12  # columns of a state on a narrower terminal
+_LONG_STATE: Final = 24  # columns that a longer one may take
+_ATTEMPT: Final = "attempt"  # of the run, in which a step ran
+_RIGHT: Final = ("step", _ATTEMPT, "turn", "took")
 _NARROW_FIXED: Final = 34  # and of all besides the call and its outcome
 
 
@@ -39,23 +42,29 @@ def table_of(rows: Sequence[Step], width: int) -> Table:
     agents = [visible(row.agent) for row in rows]
     by = min(max(map(len, agents)), 12 if width < _WIDE else 20)
     left = width - (by + 2 if by else 0)
+    several = any(row.attempt > 1 for row in rows)
+    left -= len(_ATTEMPT) + 2 if several else 0
+    states = min(max(len(state_text(row)) for row in rows), _LONG_STATE)
     if width < _WIDE:
-        return _narrow(rows, names, by, max(left - _NARROW_FIXED, 20))
+        state = max(states, _STATE)
+        room = max(left - _NARROW_FIXED - (state - _STATE), 20)
+        return _narrow(rows, names, by, room, state=state, several=several)
     call = min(max(map(len, names)), 28)
-    left = max(left - call - _FIXED, 20)
+    left = max(left - call - _FIXED - max(states - _STATE, 0), 20)
     arguments = left * 2 // 5
     table = Table()
-    titles = ("step", "turn", *(["agent"] if by else []), "call", "effect", "state", "arguments")
-    for title in (*titles, "outcome", "took"):
-        table.add_column(title, right=title in ("step", "turn", "took"), no_wrap=True)
+    titles = ["step", *([_ATTEMPT] if several else []), "turn", *(["agent"] if by else [])]
+    for title in (*titles, "call", "effect", "state", "arguments", "outcome", "took"):
+        table.add_column(title, right=title in _RIGHT, no_wrap=True)
     for row, name in zip(rows, names, strict=True):
         table.add_row(
             str(row.step),
+            *([_attempt_text(row)] if several else []),
             str(row.turn),
             *([cell(visible(row.agent), by)] if by else []),
             cell(name, call),
             row.simulated or row.effect,
-            styled_state(row),
+            cell(styled_state(row), _LONG_STATE),
             cell(call_text(row), arguments),
             cell(outcome_text(row), left - arguments),
             duration_text(row.duration),
@@ -63,7 +72,13 @@ def table_of(rows: Sequence[Step], width: int) -> Table:
     return table
 
 
-def _narrow(rows: Sequence[Step], names: Sequence[str], by: int, room: int) -> Table:
+def _attempt_text(row: Step) -> str:
+    return str(row.attempt) if row.attempt else ""  # it ran in another run
+
+
+def _narrow(
+    rows: Sequence[Step], names: Sequence[str], by: int, room: int, *, state: int, several: bool
+) -> Table:
     """What a terminal of 80 columns has room for: the call with its arguments in one column."""
     calls = [
         f"{name}({call_text(row)})" if row.kind != "branch" else name
@@ -71,14 +86,16 @@ def _narrow(rows: Sequence[Step], names: Sequence[str], by: int, room: int) -> T
     ]
     call = min(max(map(len, calls)), room * 3 // 5)
     table = Table()
-    for title in ("step", *(["agent"] if by else []), "call", "state", "outcome", "took"):
-        table.add_column(title, right=title in ("step", "took"), no_wrap=True)
+    titles = ["step", *([_ATTEMPT] if several else []), *(["agent"] if by else [])]
+    for title in (*titles, "call", "state", "outcome", "took"):
+        table.add_column(title, right=title in _RIGHT, no_wrap=True)
     for row, shown in zip(rows, calls, strict=True):
         table.add_row(
             str(row.step),
+            *([_attempt_text(row)] if several else []),
             *([cell(visible(row.agent), by)] if by else []),
             cell(shown, call),
-            cell(styled_state(row), _STATE),
+            cell(styled_state(row), state),
             cell(outcome_text(row), room - call),
             duration_text(row.duration),
         )
@@ -96,7 +113,15 @@ def name_of(row: Step) -> str:
     """What a step is called, with a sign where it is nested or undoes another."""
     name = visible(row.name)
     if row.kind == "branch":
-        return f"join of {name}"
+        return block_name(row)
     if row.undoes is not None:
         return f"  ↺ {name}"
     return f"  ↳ {name}" if row.parent is not None else name
+
+
+def block_name(row: Step) -> str:
+    """What a block is called, by its kind; in a trace of rollcage/1 only its join is a step."""
+    name = visible(row.name)
+    if not row.block:
+        return f"join of {name}"
+    return name if row.block == name else f"{row.block} {name}"

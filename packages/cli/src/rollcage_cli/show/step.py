@@ -13,13 +13,13 @@ from rollcage_cli.show.rows import name_of, styled_state
 __all__ = ["print_step"]
 
 
-def print_step(out: Console, row: Step) -> None:
+def print_step(out: Console, row: Step, attempts: int = 1) -> None:
     """Its place, its times, its arguments and its outcome."""
     out.print(Text(f"step {row.step}  ", style="bold").append(name_of(row)).append("  ").append(
         styled_state(row)
     ))  # fmt: skip
     facts = [
-        ("kind", row.kind),
+        ("kind", row.block or row.kind),
         ("version", visible(row.version)),
         ("effect", row.effect),
         ("place", f"turn {row.turn}, slot {row.slot}"),
@@ -32,6 +32,10 @@ def print_step(out: Console, row: Step) -> None:
         ("first ran", f"step {row.origin[1]} of run {row.origin[0]}" if row.origin else ""),
         ("undoes", f"step {row.undoes[1]} of run {row.undoes[0]}" if row.undoes else ""),
         ("undo", visible(row.undone or "")),
+        ("attempt", str(row.attempt or "") if attempts > 1 else ""),
+        ("ran again as", f"step {row.replacement}" if row.replacement else ""),
+        ("left behind by", f"step {row.left_by}" if row.left_by else ""),
+        ("once", visible(str(row.once[-1 if row.once[0] != "mine" else 1])) if row.once else ""),
         ("key", row.key),
     ]
     for name, fact in facts:

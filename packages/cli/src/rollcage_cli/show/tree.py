@@ -10,7 +10,7 @@ from rollcage.trace import Step
 from rollcage_views import call_text, outcome_text, state_text, tree_of
 
 from rollcage_cli.output import visible
-from rollcage_cli.show.rows import STYLES, cell
+from rollcage_cli.show.rows import STYLES, block_name, cell
 
 __all__ = ["print_tree"]
 
@@ -28,11 +28,15 @@ def print_tree(out: Console, rows: Sequence[Step]) -> None:
         if row is None:
             text.append(visible(node.title), style="bold")
         else:
-            name = f"join of {visible(row.name)}" if row.kind == "branch" else visible(row.name)
+            name = (
+                block_name(row)
+                if row.kind == "branch"
+                else f"{visible(row.name)}({call_text(row)})"
+            )
             undoes = "↺ " if row.undoes is not None else ""
             text.append(f"{row.step} ", style="default")
             text.append(f"{state_text(row)} ", style=STYLES[row.state])
-            text.append(cell(f"{undoes}{name}({call_text(row)})", out.width * 3 // 5))
+            text.append(cell(f"{undoes}{name}", out.width * 3 // 5))
             text.append(f"  {outcome_text(row)}", style="default")
         text.truncate(out.width, overflow="ellipsis")
         out.print(text)

@@ -13,7 +13,7 @@ from rollcage.trace.events import (
     json_schema,
     seal_line,
 )
-from rollcage.trace.reader import Tail, check_events, read_events, split_tail, tail_of
+from rollcage.trace.reader import Tail, check_events, is_log, read_events, split_tail, tail_of
 from rollcage.trace.runs import (
     AskedApproval,
     Attempt,
@@ -58,6 +58,7 @@ __all__ = [
     "encode_exception",
     "encode_result",
     "event_adapter",
+    "is_log",
     "fold",
     "jcs",
     "json_schema",

@@ -132,6 +132,17 @@ class LogFolding:
         for n in acted:
             self._lines[n].left_by = event.get("step")
 
+    @property
+    def run(self) -> Run:
+        """The run by the lines so far, without its steps and what waits for a decision."""
+        return self._run
+
+    def step(self, n: int) -> Step:
+        """Return a step as it stands by the lines so far."""
+        spans = (span for each in self._run.attempts for span in each.replayed)
+        is_replayed = any(first <= n <= last for first, last in spans)
+        return self._made(self.fold.steps[n], self._lines[n], is_replayed=is_replayed)
+
     def end(self) -> Run:
         """Return the run."""
         run, fold = self._run, self.fold

@@ -1,0 +1,131 @@
+"""The checks of `rollcage verify` on the log of a run, line by line.
+
+They are made from the format's definition, not with the code that wrote the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+import pydantic
+from rollcage.errors import StoreError
+from rollcage.store import Reader, RunTrace
+from rollcage.trace import LOG_FORMAT, event_adapter
+from rollcage.trace.logs import LogFolding
+from rollcage_views import items_of, mapping_of, tag_of
+
+from rollcage_cli.output import visible
+from rollcage_cli.trace_check import Discrepancy, digests_of
+
+__all__ = ["LogCheck"]
+
+_ENDS: Final = ("ended", "held", "gone", "pruned")  # after these, nothing is missing from a log
+_BAD: Final = (LookupError, TypeError, ValueError, AttributeError, AssertionError)
+
+
+class LogCheck:
+    """Looks at one line after the other."""
+
+    def __init__(self, run: str, reader: Reader) -> None:
+        self.findings: list[Discrepancy] = []
+        self.notes: list[str] = []
+        self.line = 0
+        self._run = run
+        self._reader = reader
+        self._validate = event_adapter(LOG_FORMAT).validate_json
+        self._folding = LogFolding()
+        self._blobs: dict[str, bool] = {}
+        self._first: dict[str, Any] = {}
+        self._last = ""
+
+    def found(self, code: str, message: str) -> None:
+        """Note what is wrong with the present line."""
+        self.findings.append(Discrepancy(self.line, code, message))
+
+    def event(self, event: dict[str, Any]) -> bool:
+        """Check one line; False if nothing after it can be."""
+        try:
+            self._validate(orjson.dumps(event))
+        except pydantic.ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            if first["type"] != "json_invalid":  # Pydantic reads 200 levels of JSON
+                self.found("schema", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+                return False
+        kind = self._last = event["event"]
+        try:
+            self._folding.take(self.line, event)
+        except _BAD as error:
+            self.found("order", f"the line does not fit those before it: {visible(str(error))}")
+            return False
+        if kind == "run":
+            self._first = event
+        if kind == "step":
+            self._key(event)
+        for value in _values_in(event):
+            self._blob(value)
+        return True
+
+    def end(self, trace: RunTrace) -> None:
+        """Check what only shows at the end, and say what can't be known."""
+        if trace.torn:
+            self.notes.append(
+                f"a torn last line of {len(trace.torn)} bytes: its writing was cut off; the next "
+                f"session sets it aside"
+            )
+        run = self._folding.fold.id
+        if run != self._run:
+            self.found("order", f"it says that it is run {visible(run)}")
+        if self._last not in _ENDS:
+            self.notes.append(
+                "its last attempt has not ended: lines missing from its end would not show"
+            )
+        if self._first.get("redacted"):
+            self.notes.append("an export with values taken out: keys can't be checked against them")
+
+    def _key(self, event: dict[str, Any]) -> None:
+        """DESIGN §2: key = sha256(JCS([format, kind, name, version, canonical arguments])).
+
+        That of a block is its name's, and a model's request may be told by what came before.
+        """
+        args = event["args"]
+        hidden = self._first.get("redacted") or any(_is_blob(each) for each in args.values())
+        if hidden or event["effect"] in ("branch", "model"):
+            return
+        identity = ["rollcage/1", "tool", event["name"], event.get("version", ""), args]
+        if event["key"] not in digests_of(identity):
+            self.found("key", f"step {event['step']}: its key is not its arguments'")
+
+    def _blob(self, value: Any) -> None:
+        """A large value, which is kept beside the log."""
+        blob = mapping_of(value)
+        if blob is None or not _is_blob(value):
+            return
+        digest = str(blob["sha256"])
+        if digest in self._blobs:
+            return
+        try:
+            data = self._reader.get_blob(digest)
+        except StoreError as error:
+            self.found("blob", str(error))
+        else:
+            if sha256(data).hexdigest() != digest or len(data) != blob.get("size"):
+                self.found("blob", f"the large value {visible(digest)} is another one")
+        self._blobs[digest] = True
+
+
+def _is_blob(value: Any) -> bool:
+    return tag_of(value) == "blob" and "sha256" in value
+
+
+def _values_in(event: dict[str, Any]) -> Iterator[Any]:
+    """Whatever of a line may be kept beside it."""
+    outcome = mapping_of(event.get("outcome")) or {}
+    yield outcome.get("value")
+    yield from (mapping_of(event.get("args")) or {}).values()
+    yield from items_of((mapping_of(event.get("args")) or {}).get("messages")) or ()
+    yield from (mapping_of(event.get("before")) or {}).values()
+    for call in items_of(event.get("plan")) or ():
+        yield from (mapping_of((mapping_of(call) or {}).get("args")) or {}).values()
