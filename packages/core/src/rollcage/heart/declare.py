@@ -14,7 +14,7 @@ from rollcage.contract.body import attach_body
 from rollcage.contract.contract import Contract
 from rollcage.errors import Blocked, UnguardedCallWarning
 from rollcage.heart.call import here
-from rollcage.heart.declared import CONTRACT
+from rollcage.heart.declared import CONTRACT, declaration
 from rollcage.heart.session import Session, open_sessions
 from rollcage.session.declare import Declared, outside
 from rollcage.undo.compensation import declared_tools
@@ -83,9 +83,20 @@ def _declare(function: Callable[..., Any], declared: dict[str, Any]) -> Callable
     return wrapper
 
 
-def _guarded(function: Callable[..., Any], contract: Contract) -> Callable[..., Any]:
-    """The function with its calls guarded by the session of its context, if there is one."""
+def bound_to(session: Session, function: Callable[..., Any] | None, **declared: Any) -> Any:
+    """Return a function whose calls are always a session's; see `Session.tool`."""
+    if function is None:
+        return lambda each: bound_to(session, _declare(each, declared))
+    body, contract = declaration(function)
+    return _guarded(body, contract, session)
+
+
+def _guarded(
+    function: Callable[..., Any], contract: Contract, session: Session | None = None
+) -> Callable[..., Any]:
+    """Return the function with its calls guarded: by a session, or by that of the context."""
     bind = inspect.signature(function).bind
+    of_call = _session_here if session is None else lambda _: session
     plain = outside(function, contract)  # until the old core goes: then the function itself
 
     def named(args: tuple[Any, ...], words: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +112,7 @@ def _guarded(function: Callable[..., Any], contract: Contract) -> Callable[..., 
 
         @functools.wraps(function)
         async def awrapper(*args: Any, **words: Any) -> Any:
-            session = _session_here(contract)
+            session = of_call(contract)
             if session is None:
                 return await plain(*args, **words)
             return await session.arun_call(
@@ -114,7 +125,7 @@ def _guarded(function: Callable[..., Any], contract: Contract) -> Callable[..., 
 
         @functools.wraps(function)
         def stream_wrapper(*args: Any, **words: Any) -> Any:
-            session = _session_here(contract)
+            session = of_call(contract)
             if session is None:
                 return plain(*args, **words)
             stream = session.astream if is_async else session.stream
@@ -125,7 +136,7 @@ def _guarded(function: Callable[..., Any], contract: Contract) -> Callable[..., 
 
         @functools.wraps(function)
         def plain_wrapper(*args: Any, **words: Any) -> Any:
-            session = _session_here(contract)
+            session = of_call(contract)
             if session is None:
                 return plain(*args, **words)
             return session.run_call(contract, named(args, words) if args else words, function)

@@ -133,7 +133,13 @@ def _ends(call: Call) -> ForkEnded:
 
 def _unusable(attempt: Attempt, step: Step) -> Halt | None:
     """Why the result of a recorded step can't be given back, if that is known beforehand."""
-    if step.outcome is None or b'"lossy":' not in step.outcome:
+    if step.outcome is None:
+        return None
+    if step.effect not in CHANGES and b'"cut":true' in step.outcome and "cut" in step.result:
+        # whoever read the stream died before its end, and nothing came after: there may be more
+        is_whole = not attempt.live or not attempt.run.is_frontier(step)
+        return None if is_whole else NotReplayable(f"the stream of step {step.n} was cut off")
+    if b'"lossy":' not in step.outcome:
         return None
     reason = step.result.get("lossy")
     if reason is None:

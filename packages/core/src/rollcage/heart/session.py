@@ -819,6 +819,16 @@ class Session:
         """Return the flow of a call: for an undo, which makes calls in a flow of its own."""
         return perform(call, enter(call))
 
+    def tool(self, function: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
+        """Bind a function to this session: each call of what comes back is guarded, in any thread.
+
+        Use it as a decorator, with or without what a tool declares, or as a function. One that was
+        declared with `rollcage.tool` keeps its contract.
+        """
+        from rollcage.heart.declare import bound_to  # which declares for sessions of any place
+
+        return bound_to(self, function, **declared)
+
     def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Call a sync tool with these arguments."""
         body, contract = declaration(tool)
