@@ -29,7 +29,7 @@ from rollcage_adapter.declarations import (
     required_contract,
     type_hints,
 )
-from rollcage_adapter.exposing import expose, exposes, guarded_contract
+from rollcage_adapter.exposing import expose, exposes, facades_of, guarded_contract
 from rollcage_adapter.guards import (
     GUARD,
     BodyForm,
@@ -132,6 +132,7 @@ __all__ = [
     "declared_contract",
     "expose",
     "exposes",
+    "facades_of",
     "fixed",
     "follow",
     "gathered",

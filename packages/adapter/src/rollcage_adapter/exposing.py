@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from rollcage import Contract
-from rollcage.errors import ContractError
+from rollcage.errors import ContractError, ToolRefused
 from rollcage.gate import FacadeGuard
 from rollcage.heart import Session
 
 from rollcage_adapter.guards import GuardedTool, guard_of
 
-__all__ = ["expose", "exposes", "facade_of", "guarded_contract"]
+__all__ = ["expose", "exposes", "facades_of", "guarded_contract", "refused_by"]
 
 _log: Final = logging.getLogger("rollcage")
 
@@ -27,10 +27,19 @@ def guarded_contract(tool: Any) -> Contract | None:
     return guard.contract if isinstance(guard, GuardedTool) else None
 
 
-def facade_of(session: Session) -> FacadeGuard | None:
-    """Return the facade among what decides on a session's calls; None if there is none."""
+@runtime_checkable
+class Grants(Protocol):
+    """What stands in a session's gate and grants tools to its agent."""
+
+    def granted(self, session: Session) -> FacadeGuard:
+        """Return the facade that holds in a session, or would hold if it were entered now."""
+        ...
+
+
+def facades_of(session: Session) -> list[FacadeGuard]:
+    """Return the facades in a session's gate, and in those around: a tool needs all of them."""
     deciding: tuple[object, ...] = session.gate.entries
-    return next((each for each in deciding if isinstance(each, FacadeGuard)), None)
+    return [each.granted(session) for each in deciding if isinstance(each, Grants)]
 
 
 def expose(session: Session, tools: Iterable[Any]) -> None:
@@ -40,23 +49,28 @@ def expose(session: Session, tools: Iterable[Any]) -> None:
         ToolRefused: the first that it does not give, why, and what to do next.
         ContractError: an adapter's tool that does not say its contract.
     """
-    facade = facade_of(session)
-    if facade is None:
-        return
-    for tool in tools:
+    facades = facades_of(session)
+    for tool in tools if facades else ():
         contract = guarded_contract(tool)
         if contract is None:
             raise ContractError(f"{tool!r} has no contract, so no facade can give it")
-        verdict = facade.check(contract)
-        if verdict is not None:
-            raise facade.refusal(contract, verdict)
+        refused = refused_by(facades, contract)
+        if refused is not None:
+            raise refused
 
 
 def exposes(session: Session, contract: Contract) -> bool:
     """Whether an agent gets to see a tool that a server lists by itself; one left out is logged."""
-    facade = facade_of(session)
-    verdict = None if facade is None else facade.check(contract)
-    if facade is None or verdict is None:
-        return True
-    _log.warning("the agent does not get to see a tool: %s", facade.refusal(contract, verdict))
-    return False
+    refused = refused_by(facades_of(session), contract)
+    if refused is not None:
+        _log.warning("the agent does not get to see a tool: %s", refused)
+    return refused is None
+
+
+def refused_by(facades: Iterable[FacadeGuard], contract: Contract) -> ToolRefused | None:
+    """Return the first facade's refusal of a tool; None if all give it."""
+    for facade in facades:
+        verdict = facade.check(contract)
+        if verdict is not None:
+            return facade.refusal(contract, verdict)
+    return None

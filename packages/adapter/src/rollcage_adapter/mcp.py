@@ -17,7 +17,7 @@ from rollcage.errors import ContractError, ReplayedError
 from rollcage.heart import Session
 from rollcage.heart.adapters import here, native_of
 
-from rollcage_adapter.exposing import facade_of
+from rollcage_adapter.exposing import facades_of, refused_by
 from rollcage_adapter.shapes import is_list, is_object, is_tuple
 
 __all__ = [
@@ -152,10 +152,9 @@ class McpListing:
         self._found.clear()
 
     def _expose(self) -> None:
-        facade = facade_of(self.session)
-        verdict = None if facade is None else facade.check(self.contract)
-        if facade is not None and verdict is not None:
-            raise facade.refusal(self.contract, verdict)
+        refused = refused_by(facades_of(self.session), self.contract)
+        if refused is not None:
+            raise refused
 
     def _arguments(self) -> dict[str, Any]:
         return {"server": self.server} if self.server else {}

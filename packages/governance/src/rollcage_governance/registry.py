@@ -88,8 +88,16 @@ class FacadeStage(Stage):
         Raises:
             FacadeMissing: the registry has none of this name.
         """
-        self.facade = Registry(session.store).facade(self.name)
+        self.facade = self.granted(session)
         return {"facade": self.facade.as_data()}
+
+    def granted(self, session: Session) -> FacadeSnapshot:
+        """Return what it grants in a session; before that is entered, what it would grant now.
+
+        Raises:
+            FacadeMissing: the registry has none of this name.
+        """
+        return self.facade or Registry(session.store).facade(self.name)
 
     def screen(
         self, contract: Contract, body: Callable[..., Any] | None, kind: str

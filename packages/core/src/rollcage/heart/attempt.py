@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rollcage.heart.options import Options
     from rollcage.heart.session import Session
     from rollcage.heart.store import Store
+    from rollcage.trace.messages import MessagesWritten
     from rollcage.undo.compensation import KnownTools
     from rollcage.values.hiding import Seal
     from rollcage.values.registered import Types
@@ -68,14 +69,16 @@ class Stats:
     A hit was answered by a step of the run, a miss ran; what was supplied is a new step whose
     outcome was known, for its effect was made elsewhere: the step's `once` says where. A guard
     blocked what is blocked; what was refused never became a call: its arguments do not pass, or
-    there is no such tool.
+    there is no such tool. Tokens are saved by answers of models that were replayed or seen.
     """
 
-    __slots__ = ("blocked", "calls", "hits", "misses", "refused", "seen", "supplied")
+    __slots__ = (
+        "blocked", "calls", "hits", "misses", "refused", "seen", "supplied", "tokens_saved",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.calls = self.hits = self.misses = self.blocked = self.seen = self.supplied = 0
-        self.refused = 0
+        self.refused = self.tokens_saved = 0
 
 
 class Attempt:
@@ -176,13 +179,25 @@ class Attempt:
         if self.hooks.conceal:
             event, outcome = self._concealed(event, outcome)
         if self.log is not None:
+            asks = event.get("effect") == "model"
+            if asks:
+                event = self._messages.shortened(event)
             try:
                 self.log.append(event, None if outcome is None else outcome.data)
             except Halt as error:
                 raise self.halt(error) from None
             except StoreError as error:
                 raise self.halt(TraceUnwritable(str(error))) from error
+            if asks:
+                self._messages.written()
         self.run.apply(event, outcome)
+
+    @functools.cached_property
+    def _messages(self) -> MessagesWritten:
+        """What models were sent in this attempt: each message is in the log once."""
+        from rollcage.trace.messages import MessagesWritten  # only models need it
+
+        return MessagesWritten()
 
     def note(self, event: Event, outcome: Outcome | None = None) -> None:
         """Put a line on record that is neither a call's intent nor its outcome, with its time."""
@@ -316,6 +331,9 @@ class Attempt:
             self.run.take(step)
             if step.effect == "model":
                 branch.follow(step, turn)
+                if step.outcome is not None and b'"usage":' in step.outcome:
+                    used: dict[str, int] = step.result.get("usage", {})
+                    self.stats.tokens_saved += sum(used.values())
             else:
                 branch.use(step, turn)
         self.replay(step)

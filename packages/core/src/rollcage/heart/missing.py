@@ -77,12 +77,17 @@ def miss(attempt: Attempt, call: Call) -> ReplayMiss:
 
 def _calls(attempt: Attempt) -> Iterator[_Recorded]:
     """Read the recorded calls that hold; none where the log can't be read any more."""
+    from rollcage.trace.messages import MessagesRead  # most programs miss nothing
+
     run, (store, name) = attempt.run, attempt.recorded_in
     lines: list[bytes] = []
     with contextlib.suppress(RollcageError):  # the miss is what is to be told
         lines = store.read(name)
+    messages = MessagesRead()
     for line in lines:
         event = orjson.loads(line)
+        with contextlib.suppress(ValueError):
+            messages.restore(event)
         if event.get("event") != "step" or event["effect"] == "branch":
             continue
         step = run.steps.get(event["step"])

@@ -153,7 +153,7 @@ class MessagesRead:
 
 def _messages_of(event: Event) -> list[Any] | None:
     """The messages of an event that is a step of a model."""
-    if event.get("kind") != "model" or "step" not in event:
+    if "model" not in (event.get("kind"), event.get("effect")) or "step" not in event:
         return None
     args = event.get("args")
     messages: Any = args.get("messages") if type(args) is dict else None

@@ -61,7 +61,7 @@ def read_events(
         TraceCorrupt: the first line that is no event, breaks the chain, or refers to nothing.
     """
     if is_log(data) if after is None else after.is_log:
-        yield from _read_log(data, where, after)
+        yield from _read_log(data, where, after, restore=restore)
         return
     previous, number = (CHAIN_START, 0) if after is None else (after.head, after.lines)
     start, size = 0, len(data)
@@ -92,13 +92,22 @@ def read_events(
         raise TraceCorrupt(where, 1, "the trace is empty")
 
 
-def _read_log(data: bytes, where: str, after: Tail | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_log(
+    data: bytes, where: str, after: Tail | None, *, restore: bool
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """What `read_events` gives, of the log of a run."""
     from rollcage.heart.log import ROOT, checked  # readers of old runs do without the heart
 
     head, before = (ROOT, 0) if after is None else (after.head.hex().encode(), after.lines)
     lines = io.BytesIO(data).readlines()
-    yield from enumerate(checked(lines, where, head=head, before=before), before + 1)
+    messages = MessagesRead() if restore and after is None else None
+    for number, event in enumerate(checked(lines, where, head=head, before=before), before + 1):
+        if messages is not None and event.get("effect") == "model":
+            try:
+                messages.restore(event)
+            except ValueError as error:
+                raise TraceCorrupt(where, number, str(error)) from None
+        yield number, event
 
 
 def tail_of(data: bytes) -> Tail:
