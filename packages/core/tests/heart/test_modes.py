@@ -15,7 +15,7 @@ from rollcage.errors import (
     SessionError,
     UnknownOutcome,
 )
-from rollcage.heart import Options, Session, abandon_run, open_store, tool
+from rollcage.heart import Options, Session, abandon_run, open_store, tool, undo_run
 from rollcage.step.clock import Clock
 
 sent: list[str] = []
@@ -156,3 +156,12 @@ def test_leaving_raises_what_halted_in_place_of_another_halt(tmp_path: Path) -> 
         except Exception as error:
             raise Over from error
     assert isinstance(raised.value.__cause__, Over)
+
+
+@pytest.mark.parametrize("replay", ["auto", "continue", "resume"])
+def test_a_run_that_is_not_there_is_not_begun(tmp_path: Path, replay: Any) -> None:
+    with pytest.raises(RunNotFound), Session("a", store=tmp_path, run="nobody", replay=replay):
+        pass
+    with pytest.raises(RunNotFound):
+        undo_run(tmp_path, "nobody")
+    assert list(tmp_path.rglob("*.jsonl")) == []

@@ -89,6 +89,7 @@ def test_a_store_that_is_not_installed_says_how_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [])
+    monkeypatch.setattr("rollcage.heart.store._openers", {})  # that were found before
     for url in ("sqlite:///a.db", "postgresql://host/a", "postgres://host/a"):
         with pytest.raises(StoreInvalid, match=r"rollcage\[stores\]"):
             open_store(url)

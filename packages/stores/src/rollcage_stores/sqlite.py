@@ -208,7 +208,9 @@ class Sqlite:
 
     def __init__(self, url: str) -> None:
         path, durability = _parse(url)
-        self.path: Final = os.path.abspath(path)  # noqa: PTH100 - wherever the process goes
+        if not os.path.isabs(path):  # noqa: PTH117 - a text
+            path = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118 - wherever it goes
+        self.path: Final = os.path.normpath(path)
         self.url: Final = f"sqlite:///{self.path}"
         self.durability: Final = durability
         self._lock = threading.RLock()  # of the connection

@@ -12,7 +12,7 @@ from rollcage.heart.gate import Entry
 from rollcage.heart.options import Options
 from rollcage.heart.session import Session
 from rollcage.heart.stage import Stage
-from rollcage.heart.store import Store, open_store
+from rollcage.heart.store import Store
 from rollcage.heart.undo import Request, plan
 from rollcage.trace.told import Observer
 from rollcage.undo.compensation import ToolSource
@@ -130,11 +130,9 @@ class _Undoing(Session):
     finishes_undo = False
 
     def __init__(self, store: Where, run: str, options: UndoOptions) -> None:
-        own = open_store(store)
-        own.read(run, -1)  # a run that is not there is not made
         super().__init__(
             "undo",
-            store=own,
+            store=store,
             run=run,
             replay="continue",
             gate=options.get("gate", ()),

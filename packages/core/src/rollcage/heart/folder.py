@@ -280,7 +280,10 @@ class Folder:
     ) -> None:
         if durability not in ("os", "disk"):
             raise StoreInvalid(f"the durability of a folder is 'os' or 'disk', not {durability!r}")
-        self.root: Final = os.path.abspath(root)  # noqa: PTH100 - a Path is slow, for each session
+        whole = os.fspath(root)
+        if not os.path.isabs(whole):  # noqa: PTH117 - a Path is slow, for each session
+            whole = os.path.join(os.getcwd(), whole)  # noqa: PTH109, PTH118
+        self.root: Final = os.path.normpath(whole)
         self.durability: Final = durability
         self._log_folder: Final = f"{self.root}/logs"
         self._docs: Final = f"{self.root}/docs"

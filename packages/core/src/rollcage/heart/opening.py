@@ -86,6 +86,17 @@ def _whole(run: Run) -> Run:
     return run
 
 
+def _begun(run: Run, known: str, store: Store) -> Run:
+    """Refuse a run of which there is no line.
+
+    Raises:
+        RunNotFound: it is not there.
+    """
+    if not run.id:
+        raise RunNotFound(f"there is no run {known} in {store.url}")
+    return run
+
+
 def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
     """Find the run that a session is an attempt at, read it, and write the attempt's first line.
 
@@ -120,7 +131,8 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
     if known is not None:
         log = Chain(store.open(known, take=options.take))
         try:
-            opened = Opened(_whole(fold_lines(log.events(), log.log.where, folds)), log)
+            found = fold_lines(log.events(), log.log.where, folds)
+            opened = Opened(_whole(_begun(found, known, store)), log)
             status = opened.run.status if session.run is None else ""
             if status == "abandoned" and replay == "resume":
                 raise RunAbandoned(

@@ -210,7 +210,7 @@ class Session:
     async def __aenter__(self) -> Self:
         if not self._join():
             hooks = self._all_hooks()
-            opened = await asyncio.to_thread(open_run, self, hooks.folds)
+            opened = await asyncio.to_thread(self._opened, hooks)
             self._entered(opened, is_async=True)
             try:
                 await adrive(self._tidy(is_async=True))
@@ -450,6 +450,16 @@ class Session:
         self._at.__enter__()
         open_sessions.add(self)
 
+    def _opened(self, hooks: Hooks) -> Opened:
+        """Open the run in a thread, and read what would be read on the loop later."""
+        if isinstance(self.seal, StoreSeal):
+            self.seal.look()
+        return open_run(self, hooks.folds)
+
+    def _prepare_stages(self) -> None:
+        for prepared in self.hooks.opened:
+            prepared(self)
+
     def _tidy(self, *, is_async: bool) -> Flow:
         """Prepare the stages, finish an undo that has begun, forget rolled back blocks at the end.
 
@@ -457,8 +467,10 @@ class Session:
         """
         attempt = self._entered_attempt()
         run = attempt.run
-        for prepared in self.hooks.opened:
-            prepared(self)
+        if is_async:  # they may look into the store
+            yield lambda: asyncio.to_thread(self._prepare_stages)
+        else:
+            self._prepare_stages()
         if not attempt.live or attempt.dry or attempt.log is None:
             return
         if run.undoing is not None:

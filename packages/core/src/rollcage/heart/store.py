@@ -46,6 +46,9 @@ __all__ = ["GROUP", "Ends", "Log", "Store", "drop", "every_key", "open_store", "
 GROUP: Final = "rollcage.logs"
 """The entry points by which packages bring stores: a URL's scheme, and what opens such a URL."""
 
+_openers: Final[dict[str, Callable[[str], Store]]] = {}
+"""What opens the URLs of a scheme, once it was found: to look for it reads many files."""
+
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
@@ -321,6 +324,9 @@ def _local(url: str, rest: str) -> Folder:
 
 def _brought(scheme: str, url: str) -> Store:
     """The store that an installed package brings for this scheme."""
+    known_opener = _openers.get(scheme)
+    if known_opener is not None:
+        return known_opener(url)
     from importlib.metadata import entry_points  # only who uses it pays for it
 
     for entry in entry_points(group=GROUP, name=scheme):
@@ -336,6 +342,7 @@ def _brought(scheme: str, url: str) -> Store:
             raise StoreInvalid(
                 f"{scheme}:// is brought by {brought}, whose {store!r} is not a Store"
             )
+        _openers[scheme] = cast("Callable[[str], Store]", opens)
         return store
     if scheme in ("sqlite", "postgres", "postgresql"):
         raise StoreInvalid(f'{scheme}:// needs a package: pip install "rollcage[stores]"')

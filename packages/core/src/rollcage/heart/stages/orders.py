@@ -222,6 +222,10 @@ class Orders(Stage):
             looks = time.monotonic() >= self._next
         else:  # a write is looked at once its intent is on record
             looks = not call.changes or call.verdict is not None
+        if call.kept is not None and call.kept.pop("looked", False):
+            looks = False  # it was just now
+        if looks and call.is_async:
+            return self._look(call)
         if looks:
             self._next = time.monotonic() + _OFTEN
             self._listen(attempt, attempt.store.bell)
@@ -229,9 +233,27 @@ class Orders(Stage):
             return None
         return self._obey(call, self._order)
 
+    def _look(self, call: Call) -> Work:
+        """Look in a thread; the call is decided anew, and begins if nothing else has to wait."""
+        attempt = call.attempt
+        yield _outside(call, lambda: self._listen(attempt, attempt.store.bell))
+        self._next = time.monotonic() + _OFTEN
+        call.keep("looked", True)
+
+    def begun(self, call: Call) -> Work | None:
+        """Look in a thread, in an async session, if the bell was rung before its intent."""
+        attempt = call.attempt
+        if not call.is_async or attempt.log is None:
+            return None
+        log = attempt.log.log
+        return None if log.bell == self._bell else self._look_again(call, lambda: log.bell)
+
+    def _look_again(self, call: Call, bell_of: Callable[[], int]) -> Work:
+        yield _outside(call, lambda: self._listen(call.attempt, bell_of))
+
     def ready(self, call: Call) -> bool:
         """Return whether no order was given before the intent was on record."""
-        if call.attempt.log is not None:
+        if call.attempt.log is not None and not call.is_async:  # else `begun` has looked
             log = call.attempt.log.log
             try:
                 is_rung = log.bell != self._bell
