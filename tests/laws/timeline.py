@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -249,6 +249,9 @@ class WatchedLog:
     @property
     def bell(self) -> int:
         return self._log.bell
+
+    def hear(self) -> Callable[[], int] | None:
+        return self._log.hear()
 
     def read(self) -> list[bytes]:
         lines = self._log.read()

@@ -226,6 +226,9 @@ async def test_whatever_a_log_raises_is_delivered(store: Folder) -> None:
     class Broken:
         where, last, bell, is_at_once = "broken", b"", 0, True
 
+        def hear(self) -> None:
+            return None
+
         def append(self, line: bytes) -> None:
             raise MemoryError
 

@@ -728,6 +728,43 @@ class StoreSuite:
             seen = chain.log.bell
         chain.close()
 
+    def test_an_order_is_heard_without_any_look(self, store: Store, other: Other) -> None:
+        chain = begun(store)
+        told = chain.log.hear()
+        if told is None:  # of a database on another machine
+            chain.close()
+            return
+        heard = [told()]
+        was = None
+        for new in ("a", "b", "a", None):
+            assert other.do("swap", kind="orders", key="r1", was=was, new=new)
+            heard.append(told())
+            was = new
+        assert len(set(heard)) == len(heard)
+        assert other.do("swap", kind="names", key="r1", was=None, new="a")
+        chain.append({"n": 1})
+        chain.close()
+        assert told() == heard[-1]
+
+    def test_orders_that_are_given_at_once_are_all_heard(self, store: Store, url: str) -> None:
+        chain = begun(store)
+        told = chain.log.hear()
+        before = 0 if told is None else told()
+
+        def give(name: str) -> None:
+            mine = open_store(url)
+            for n in range(20):
+                assert mine.swap("orders", name, None, b"%d" % n)
+                assert mine.swap("orders", name, b"%d" % n, None)
+
+        threads = [threading.Thread(target=give, args=(name,)) for name in "abc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert told is None or told() == before + 120
+        chain.close()
+
     def test_an_order_that_is_refused_rings_all_the_same(self, store: Store) -> None:
         """Who put it may have died before the bell rang; whoever tries again rings it."""
         assert store.swap("orders", "r1", None, b"stop")

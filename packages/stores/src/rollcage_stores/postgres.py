@@ -123,6 +123,9 @@ class PostgresLog:
         self._links = links
         keep_from_children(self)
 
+    def hear(self) -> Callable[[], int] | None:
+        return None
+
     def read(self) -> list[bytes]:
         lines = self._store.lines(self._run)
         self._seq = len(lines)

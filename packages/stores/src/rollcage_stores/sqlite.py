@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal
 from urllib.parse import unquote
 
@@ -30,6 +30,7 @@ from rollcage.errors import (
     TraceUnwritable,
 )
 from rollcage.heart.forks import keep_from_children
+from rollcage.heart.heard import heard_at, ring_at
 from rollcage.heart.keys import check_key, check_run, own_files
 from rollcage.heart.log import ROOT
 from rollcage.heart.store import Ends
@@ -99,6 +100,9 @@ class SqliteLog:
     @property
     def bell(self) -> int:
         return self._store.bell()
+
+    def hear(self) -> Callable[[], int] | None:
+        return heard_at(f"{self._store.path}-heard")
 
     def read(self) -> list[bytes]:
         lines = self._store.lines(self._run)
@@ -292,6 +296,10 @@ class Sqlite:
         with self.changing() as db:
             swapped = _swap(db, kind, key, was, new)
             db.execute("UPDATE log_bell SET rung = rung + 1")
+        try:
+            ring_at(f"{self.path}-heard")
+        except OSError as error:
+            raise StoreError(f"{self.path}-heard can't be changed: {error}") from error
         return swapped
 
     def keys(self, kind: str, after: str = "", limit: int = 1000) -> list[str]:

@@ -5,7 +5,7 @@
     .rollcage/
         logs/<run>.jsonl            a run's log
         docs/<kind>/<key>           a value, behind a line with its whole key and its SHA-256
-        bell                        grows with each order
+        bell, bell.heard            the one grows with each order, a number in the other does
 
 Files are for their owner alone (0600), folders too (0700). Names of files are made of keys and ids
 that come from elsewhere: what is not plain is escaped, and what is long stands for itself by its
@@ -31,7 +31,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import Final, Literal, NoReturn
 
@@ -50,6 +50,7 @@ from rollcage.errors import (
 )
 from rollcage.heart.ends import Ends
 from rollcage.heart.forks import keep_from_children
+from rollcage.heart.heard import heard_at, ring_at
 from rollcage.heart.keys import check_key, check_run, file_name, key_of, own_folders
 
 __all__ = ["Folder", "FolderLog"]
@@ -112,6 +113,9 @@ class FolderLog:
     @property
     def bell(self) -> int:
         return _ring_count(self._bell, self._root)
+
+    def hear(self) -> Callable[[], int] | None:
+        return heard_at(f"{self._bell}.heard")
 
     def read(self) -> list[bytes]:
         file = self._unread
@@ -538,6 +542,7 @@ class Folder:
             os.write(file, b".")
         finally:
             os.close(file)
+        ring_at(f"{self._bell}.heard")
 
     def _sync_folder(self, folder: str) -> None:
         """Wait until the names in a folder are on the disk, and its own name, and so on upwards."""

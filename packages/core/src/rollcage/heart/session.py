@@ -211,7 +211,7 @@ class Session:
         if not self._join():
             hooks = self._all_hooks()
             opened = await asyncio.to_thread(self._opened, hooks)
-            self._entered(opened, is_async=True)
+            self._entered(opened)
             try:
                 await adrive(self._tidy(is_async=True))
             except BaseException:
@@ -430,10 +430,8 @@ class Session:
                     if fold in known:
                         known.remove(fold)
 
-    def _entered(self, opened: Opened, *, is_async: bool = False) -> None:
+    def _entered(self, opened: Opened) -> None:
         """Begin the attempt at the run that was opened."""
-        if is_async and opened.log is not None:
-            opened.log.queue()
         self._own = self._attempt = attempt = Attempt(
             self,
             opened.run,
@@ -454,7 +452,10 @@ class Session:
         """Open the run in a thread, and read what would be read on the loop later."""
         if isinstance(self.seal, StoreSeal):
             self.seal.look()
-        return open_run(self, hooks.folds)
+        opened = open_run(self, hooks.folds)
+        if opened.log is not None:
+            opened.log.queue()
+        return opened
 
     def _prepare_stages(self) -> None:
         for prepared in self.hooks.opened:

@@ -79,6 +79,13 @@ class Log(Protocol):
         """
         ...
 
+    def hear(self) -> Callable[[], int] | None:
+        """Return what tells, without any I/O, a number that changes behind each order.
+
+        None where there is no such thing, as for a database on another machine.
+        """
+        ...
+
     def read(self) -> list[bytes]:
         """Return all whole lines, each with its newline. From here on the head is this writer's.
 

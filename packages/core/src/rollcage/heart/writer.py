@@ -39,7 +39,7 @@ class Queued:
 
     __slots__ = (
         "__weakref__", "_done", "_error", "_jobs", "_log", "_sent", "_written", "bell", "last",
-        "where",
+        "told", "where",
     )  # fmt: skip
 
     is_at_once = False
@@ -48,11 +48,15 @@ class Queued:
         self.where = log.where
         self.last = log.last
         self.bell = 0
+        self.told = log.hear()
         self._log = log
         self._jobs = _writer(type(log)).jobs
         self._error: BaseException | None = None
         self._sent = self._written = self._done = 0  # lines: handed over, appended, on record
         keep_from_children(self)
+
+    def hear(self) -> Callable[[], int] | None:
+        return self.told
 
     def read(self) -> list[bytes]:
         lines = self._log.read()

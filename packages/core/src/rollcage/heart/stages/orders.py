@@ -197,6 +197,7 @@ class Orders(Stage):
 
     def __init__(self) -> None:
         self._bell: int | None = None
+        self._told = -1  # what the log told without I/O, in an async session
         self._next = 0.0
         self._order: Order | None = None
         self._obeyed: Order | None = None
@@ -211,6 +212,10 @@ class Orders(Stage):
 
     def opened(self, session: Session) -> None:
         """Look whether the run has an order already."""
+        log = session.attempt.log
+        told = None if log is None or log.log.is_at_once else log.log.hear()
+        if told is not None:
+            self._told = told()  # first: what is told from here on is looked at
         self._listen(session.attempt, session.store.bell)
 
     def prepare(self, call: Call, match: Match) -> Work | None:
@@ -225,7 +230,10 @@ class Orders(Stage):
         if call.kept is not None and call.kept.pop("looked", False):
             looks = False  # it was just now
         if looks and call.is_async:
-            return self._look(call)
+            told = attempt.log.log.hear()
+            if told is None or told() != self._told:
+                return self._look(call)
+            looks = False
         if looks:
             self._next = time.monotonic() + _OFTEN
             self._listen(attempt, attempt.store.bell)
@@ -236,7 +244,11 @@ class Orders(Stage):
     def _look(self, call: Call) -> Work:
         """Look in a thread; the call is decided anew, and begins if nothing else has to wait."""
         attempt = call.attempt
+        assert attempt.log is not None
+        told = attempt.log.log.hear()
+        number = 0 if told is None else told()
         yield _outside(call, lambda: self._listen(attempt, attempt.store.bell))
+        self._told = number
         self._next = time.monotonic() + _OFTEN
         call.keep("looked", True)
 
