@@ -21,7 +21,16 @@ from rollcage.errors import (
     StoreError,
 )
 from rollcage.gate import Approval, ApprovalRequest, ConsoleApprover, Pending, StepView, Verdict
-from rollcage.heart import Options, Session, compensate, open_store, tool, undo_run
+from rollcage.heart import (
+    Guard,
+    Options,
+    Session,
+    compensate,
+    open_store,
+    resolve_step,
+    tool,
+    undo_run,
+)
 from rollcage.heart.stages.approvals import Approvals
 from rollcage.heart.stages.queue import ApprovalQueue, QueueApprover
 
@@ -670,3 +679,45 @@ def test_pending_says_what_to_do(tmp_path: Path) -> None:
         guarded(tmp_path, lambda _: Pending("ask ann")),
     ):
         send("a")
+
+
+def test_an_approval_of_what_was_edited_since_counts_no_longer(tmp_path: Path) -> None:
+    """Approved under one policy, edited under another, and back: it is asked about again."""
+
+    class Policy(Guard):
+        def __init__(self, digest: str) -> None:
+            self.digest = digest
+
+        def decide(self, call: Any) -> Verdict | None:
+            return Verdict.ask("sure?") if call.contract.name == "dies" else None
+
+    dying = [True]
+
+    @tool(effect="write", name="dies")
+    def dies(to: str) -> str:
+        if dying[0]:
+            raise KeyboardInterrupt
+        ran.append(to)
+        return to
+
+    shown: list[tuple[str, str]] = []
+
+    def edits(request: ApprovalRequest) -> Approval:
+        shown.append((request.policy, request.args["to"]))
+        if request.policy == "two":
+            return Approval.edit({"to": "edited"}, by="bob")
+        return Approval(True, by="ann")
+
+    def attempt(digest: str) -> Session:
+        return Session("job", store=tmp_path, gate=[Policy(digest)], approver=edits)
+
+    for number, digest in enumerate(["one", "two"]):
+        with pytest.raises(KeyboardInterrupt), attempt(digest) as session:
+            dies("first")
+        resolve_step(tmp_path, session.run_id, number + 2, happened=False)
+    dying[0] = False
+    with attempt("one"):
+        dies("first")
+    assert shown[:2] == [("one", "first"), ("two", "first")]
+    assert [(shown[-1][1])] == ran  # whoever approved it has seen it
+    assert len(shown) == 3

@@ -110,12 +110,14 @@ class Approvals(Stage):
         self._decided: dict[str, Event] = {}
         self._of: dict[int, str] = {}  # by step, the approval that it began with
         self._used: set[str] = set()
+        self._roots: dict[int, int] = {}  # by step that ran again, the first at its place
+        self._for: dict[int, set[str]] = {}  # by the first step at a place, what was asked about it
         self._fresh: set[str] = set()  # what was decided in an attempt that did not end
         self.folds = {
             "run": self._began,
             "step": self._step,
             "outcome": self._ended,
-            "requested": lambda line: self._asked.update({line["id"]: line}),
+            "requested": self._requested,
             "decided": self._settled,
             "ended": lambda _: self._fresh.clear(),
         }
@@ -132,11 +134,22 @@ class Approvals(Stage):
         self._actor = line.get("actor", "")
 
     def _step(self, line: Event) -> None:
-        approval = line.get("approval")
+        approval, again = line.get("approval"), line.get("again")
+        if again is not None:
+            self._roots[line["step"]] = self._roots.get(again, again)
         if approval is not None:
             self._of[line["step"]] = approval
             if "outcome" in line:
                 self._used.add(approval)
+            # One that was given before, for what it was then, counts no longer: under another
+            # policy, somebody may have edited it since.
+            given = self._for.get(self._roots.get(line["step"], line["step"]), set[str]())
+            self._used |= given - {approval}
+
+    def _requested(self, line: Event) -> None:
+        self._asked[line["id"]] = line
+        root = self._roots.get(line["step"], line["step"])
+        self._for.setdefault(root, set()).add(line["id"])
 
     def _ended(self, line: Event) -> None:
         approval = self._of.get(line["step"])
