@@ -27,6 +27,7 @@ import orjson
 
 from rollcage.errors import TraceCorrupt
 from rollcage.fingerprint.identity import idempotency_key, link
+from rollcage.heart.lines import BAD, check_line
 
 __all__ = [
     "CHANGES",
@@ -900,8 +901,9 @@ def fold_lines(events: Iterable[Event], where: str, folds: dict[str, list[Fold]]
     number = 0
     try:
         for number, event in enumerate(events, 1):  # noqa: B007 - the error names it
+            check_line(run, event)
             apply(event)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError) as error:
+    except BAD as error:
         raise TraceCorrupt(
             where, number, f"the line does not fit a run: {type(error).__name__}: {error}"
         ) from None
