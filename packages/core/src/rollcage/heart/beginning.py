@@ -50,7 +50,7 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
         if block is not None:
             return go_otherwise(attempt, block, is_async=call.is_async)
     hooks = call.hooks
-    is_recorded = match.step is not None or attempt.run.unclear
+    is_recorded = match.kind != "hit" and (match.step is not None or attempt.run.unclear)
     for prepare in hooks.prepare if is_recorded else hooks.prepare_new:
         work: Work | None = prepare(call, match)
         if work is not None:
@@ -117,15 +117,15 @@ def _give(attempt: Attempt, call: Call, match: Match) -> None:
     assert step is not None
     assert step.outcome is not None
     call.recorded = step
-    outcome = Outcome(step.status, step.outcome)
     if step.effect == "model" and step.branch != call.place.branch and attempt.live:
-        _move_answer(attempt, call, step, outcome)
+        _move_answer(attempt, call, step, Outcome(step.status, step.outcome))
     else:
         attempt.use(step, call.branch, call.turn)
     attempt.stats.hits += 1
-    for settled in call.hooks.settled:
-        settled(call, outcome, step)
-    if call.session.gate.settles or attempt.observers:
+    if call.hooks.settled or call.session.gate.settles or attempt.observers:
+        outcome = Outcome(step.status, step.outcome)
+        for settled in call.hooks.settled:
+            settled(call, outcome, step)
         attempt.notify(call, outcome, step)
 
 

@@ -41,7 +41,7 @@ def find_match(attempt: Attempt, call: Call) -> Match:
         step = None
     if step is not None:
         if _holds(attempt, step):
-            unusable = _unusable(attempt, step)
+            unusable = _unusable(attempt, step) if step.flawed else None
             if unusable is None or not _may_run_again(attempt, call):
                 return Match("hit", step, look, unusable)
             return Match("again", step, look)
@@ -133,7 +133,7 @@ def _ends(call: Call) -> ForkEnded:
 
 def _unusable(attempt: Attempt, step: Step) -> Halt | None:
     """Why the result of a recorded step can't be given back, if that is known beforehand."""
-    if step.outcome is None:
+    if not step.flawed or step.outcome is None:
         return None
     if step.effect not in CHANGES and b'"cut":true' in step.outcome and "cut" in step.result:
         # whoever read the stream died before its end, and nothing came after: there may be more

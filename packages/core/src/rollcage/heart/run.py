@@ -76,7 +76,7 @@ class Outcome:
 
     Attributes:
         unclear: whether nobody knows how far it got.
-        flawed: whether its value breaks the contract, or can't be given back.
+        flawed: whether its value breaks the contract, can't be given back, or was cut off.
     """
 
     status: str
@@ -87,7 +87,8 @@ class Outcome:
     @classmethod
     def of(cls, recorded: Event) -> Outcome:
         """The outcome that a line has."""
-        return cls(recorded["status"], orjson.dumps(recorded), "unclear" in recorded)
+        flawed = "drift" in recorded or "lossy" in recorded or "cut" in recorded
+        return cls(recorded["status"], orjson.dumps(recorded), "unclear" in recorded, flawed)
 
 
 def _count(event: Event) -> int:
@@ -110,6 +111,7 @@ class Step:
         rank: of a model call, how many calls of its key its branch had made before it.
         status: `waiting` (it has a place but has not begun), `unknown`, `ok` or `error`.
         outcome: as recorded, in bytes, so that nobody can change it; None if there is none.
+        flawed: whether its value breaks the contract, can't be given back, or was cut off.
         taken: whether this attempt has used it up.
         given: whether this attempt was given its outcome.
         gone: why it holds no longer: `again`, `left`, `moved` or `undone`; empty if it holds.
@@ -142,7 +144,7 @@ class Step:
 
     # What few steps have, and takes no room in any other.
     declared = answered = rolled = borrowed = unclear = loose = claimed = accepted = False
-    compensates = False
+    compensates = flawed = False
     rank = epoch = retries = replacement = 0
     agent = call_id = version = back = ""
     after: Sequence[int] = ()
@@ -385,6 +387,7 @@ class Run:
         if "outcome" in event:
             outcome = Outcome.of(event["outcome"])
             step.status, step.outcome, step.unclear = outcome.status, outcome.data, False
+            step.flawed = outcome.flawed
             step.happened = None
             self._is_clear(step)
             self.fixed.add(step.n)
@@ -564,6 +567,8 @@ class Run:
             return
         step.outcome = bytes(memoryview(outcome.data))  # orjson's have 4 KiB of room behind them
         step.status = outcome.status
+        if step.flawed is not outcome.flawed:
+            step.flawed = outcome.flawed
         if outcome.unclear:
             step.unclear = True
             self.unclear[step.key] = step.n
@@ -623,10 +628,12 @@ class Run:
     def take(self, step: Step) -> None:
         """Use up a step as the answer to a call."""
         step.taken = step.given = True
-        step.loose = False
+        if step.loose:
+            step.loose = False
         if step.gone == "left":
             self._adopt(step)
-        self._asked_for(step.n)
+        if self._untaken is not None:
+            self._untaken.pop(step.n, None)
 
     def replace(self, step: Step) -> None:
         """Use up a step whose call runs again."""
