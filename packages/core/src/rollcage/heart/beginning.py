@@ -56,20 +56,20 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
         if work is not None:
             hold(call, match)
             return work
+    if match.kind == "hit" and match.refusal is None:
+        _give(attempt, call, match)
+        return None
     return _commit(attempt, call, match)
 
 
 def _commit(attempt: Attempt, call: Call, match: Match) -> Work | None:
-    """Do with a call what was decided: answer it, refuse it, or write its intent."""
+    """Do with a call that no step answers what was decided: refuse it, or write its intent."""
     if match.refusal is not None:
         if not attempt.live and isinstance(match.refusal, UnknownOutcome):
             raise match.refusal  # it is what is recorded of this call: others may be answered
         if isinstance(match.refusal, ReplayMiss) and call.contract.on_miss == "error_result":
             raise match.refusal
         raise attempt.halt(match.refusal)
-    if match.kind == "hit":
-        _give(attempt, call, match)
-        return None
     if call.verdict is not None and call.granted != call.verdict:
         raise _unanswered(attempt, call, call.verdict)
     if attempt.on_divergence == "undo" and any(step.acts for step in match.ahead):

@@ -138,15 +138,16 @@ class Step:
     """
 
     __slots__ = (
-        "__dict__", "branch", "effect", "fingerprint", "given", "gone", "key", "n", "name",
-        "outcome", "pos", "slot", "start", "status", "taken", "time", "turn", "until",
+        "__dict__", "branch", "call_id", "effect", "fingerprint", "flawed", "given", "gone", "key",
+        "n", "name", "outcome", "pos", "slot", "start", "status", "taken", "time", "turn",
+        "unclear", "until",
     )  # fmt: skip
 
     # What few steps have, and takes no room in any other.
-    declared = answered = rolled = borrowed = unclear = loose = claimed = accepted = False
-    compensates = flawed = False
+    declared = answered = rolled = borrowed = loose = claimed = accepted = False
+    compensates = False
     rank = epoch = retries = replacement = 0
-    agent = call_id = version = back = ""
+    agent = version = back = ""
     after: Sequence[int] = ()
     beyond: Sequence[list[int]] = ()
     happened: bytes | None = None
@@ -168,8 +169,9 @@ class Step:
         self.fingerprint: str = event["fingerprint"]
         self.time: int = event["time"]
         self.status, self.gone = "unknown", ""
+        self.call_id = ""
         self.outcome: bytes | None = None
-        self.taken = self.given = False
+        self.taken = self.given = self.flawed = self.unclear = False
         if len(event) > _FIELDS and _count(event) > _FIELDS:
             self._rare(event)
 
@@ -567,8 +569,7 @@ class Run:
             return
         step.outcome = bytes(memoryview(outcome.data))  # orjson's have 4 KiB of room behind them
         step.status = outcome.status
-        if step.flawed is not outcome.flawed:
-            step.flawed = outcome.flawed
+        step.flawed = outcome.flawed
         if outcome.unclear:
             step.unclear = True
             self.unclear[step.key] = step.n

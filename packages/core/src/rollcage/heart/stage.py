@@ -201,7 +201,13 @@ def overridden(each: Any, name: str, *bases: type) -> Any:
 
 
 class Hooks:
-    """The methods that a session's stages override, by seam, in their order."""
+    """The methods that a session's stages override, by seam, in their order.
+
+    Attributes:
+        contract: the contract that they concern; None: they are those of the session itself.
+    """
+
+    contract: Contract | None = None
 
     def __init__(self, stages: tuple[Stage, ...]) -> None:
         def of(seam: str) -> list[Callable[..., Any]]:
