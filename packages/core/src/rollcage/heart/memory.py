@@ -20,7 +20,7 @@ from rollcage.heart.walk import Branch, Turn
 if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
 
-__all__ = ["Histories", "enter", "forget_rolled", "restart", "see", "see_histories"]
+__all__ = ["Histories", "enter", "forget_rolled", "put_back", "restart", "see", "see_histories"]
 
 
 def see(attempt: Attempt, step: Step, turn: Turn | None = None) -> bool:
@@ -106,6 +106,18 @@ def restart(attempt: Attempt, steps: Iterable[Step]) -> None:
             new.ends, new.opened_in, new.beside = old.ends, old.opened_in, old.beside
             new.exited, new.ok = old.exited, old.ok
         attempt.count_ranks()
+
+
+def put_back(attempt: Attempt, step: Step) -> None:
+    """Have a step that waits be asked for again, whatever else of its batch is running."""
+    branch = attempt.branch(step.branch)
+    if not branch.running:
+        restart(attempt, [step])
+        return
+    attempt.run.release(step)
+    branch.put_back(step)
+    attempt.restarted.append(step.n)
+    attempt.has_recording, attempt.is_fresh = True, False
 
 
 def forget_rolled(attempt: Attempt, among: Iterable[Step] | None = None) -> bool:

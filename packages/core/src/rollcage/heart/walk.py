@@ -366,6 +366,13 @@ class Branch:
             self.batch.append(step)
             self._settle(turn)
 
+    def put_back(self, step: Step) -> None:
+        """Have a write that waits in the batch be to come again: nobody makes its call any more."""
+        at = self._writes.setdefault(step.pos, {})
+        at.setdefault(step.key, deque()).append(step)
+        self._to_come.setdefault(step.pos, []).append(step)
+        self._has_recording = True
+
     def follow(self, step: Step, turn: Turn) -> None:
         """Note that a turn goes the way of a recorded one."""
         turn.follows.add(step.turn)
