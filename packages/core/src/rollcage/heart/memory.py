@@ -133,7 +133,7 @@ def forget_rolled(attempt: Attempt, among: Iterable[Step] | None = None) -> bool
     run = attempt.run
     names = None if among is None else {step.inner for step in among}
     found = False
-    for name in list(run.rolled):
+    for name in sorted(run.rolled, key=lambda each: len(run.lineage(each, 0))):  # outer first
         block = run.owner(name)
         if (names is not None and name not in names) or block is None or name not in run.rolled:
             continue

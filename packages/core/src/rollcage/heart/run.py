@@ -62,6 +62,9 @@ _KNOWN: Final = frozenset({
 })  # fmt: skip
 """Fields of a step's lines that the heart itself writes; all others are marks of stages."""
 
+KEY: Final = "rollcage.key"
+"""The mark of a step that was imported: the idempotency key under which it was begun."""
+
 ENDS: Final = ("ended", "held", "gone", "pruned")
 """The kinds of lines that say how the last attempt ended: the later ones repeat it, so that the
 last line tells it. `held`: the log is a copy; `gone`: the run goes on in another store."""
@@ -518,6 +521,9 @@ class Run:
         if again is not None:
             before = self.steps[again]
             before.replacement = step.n
+            key = None if before.marks is None else before.marks.get(KEY)
+            if key is not None and step.epoch == before.epoch:
+                step.marks = {**(step.marks or {}), KEY: key}
             if before.retries:
                 step.retries = step.retries or before.retries
             self._drop([before], "again")
@@ -873,6 +879,8 @@ class Run:
         """The name of a step's effect: the same in all attempts, another one after an undo."""
         while step.retries:
             step = self.steps[step.retries]
+        if step.marks is not None and KEY in step.marks:
+            return str(step.marks[KEY])
         home = self.home(step)
         branch = f"{step.branch}|{step.epoch}" if step.epoch else step.branch
         return idempotency_key(home, branch, step.fingerprint)
