@@ -288,12 +288,13 @@ class _Generation:
             self._skip(event)
             return
         call = self._begin(event, replayed=False)
-        if call.recorded is not None:
+        if call.recorded is not None and call.effect != "pure":
             raise ImportRefused(
                 f"step {event['step']} of run {self._run} ran anew, and the heart would answer it"
             )
         self._calls[event["step"]] = call
-        self._of[self._run, event["step"]] = call.event["step"]
+        step = call.recorded
+        self._of[self._run, event["step"]] = call.event["step"] if step is None else step.n
 
     def _skip(self, event: Mapping[str, Any]) -> None:
         """Leave out a compensating call: what it took back is told by the undo itself."""
@@ -324,6 +325,8 @@ class _Generation:
         self._end(call, event)
 
     def _end(self, call: Call, event: Mapping[str, Any]) -> None:
+        if call.recorded is not None:
+            return
         attempt = self._session.attempt
         outcome = self._outcome(event["outcome"])
         call.took = event.get("duration", 0) * 1000
@@ -374,7 +377,7 @@ class _Generation:
             arrive(attempt, call)
             match = find_match(attempt, call)
             if match.kind == "hit" and match.step is not None:
-                match.step.status = "unknown"  # it ran again, so its line says `again`
+                self._make_again(call, match.step)
         drive(admit(call, enter(call)))
         self._marks.begins = {}
         if call.recorded is None:
@@ -384,6 +387,14 @@ class _Generation:
                 branch=call.recorded.inner, turn=None, slot=None
             )
         return call
+
+    @staticmethod
+    def _make_again(call: Call, step: Step) -> None:
+        """Have a call that was made again not be answered by the recorded step."""
+        if step.branch == call.place.branch:
+            step.status = "unknown"  # so that its new line says `again`
+        elif call.effect == "model":
+            step.taken = True  # it is another asker's; a pure step gives the same to all
 
     def _contract(self, event: Mapping[str, Any]) -> Contract:
         key = event["kind"], event["name"], event["version"], event["effect"]
