@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rollcage import open_store, tool
+from rollcage import tool
+from rollcage.heart import open_store
 from rollcage_workflow import Plan, PlanBuilder, execution, run_sync, steps
 
 OPINIONS = {"engineer": True, "lawyer": False, "buyer": True}

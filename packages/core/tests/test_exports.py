@@ -55,8 +55,8 @@ TRACE = [
     "AskedApproval", "Attempt", "Native",
     "RefusedCall", "Run", "State", "Step", "Tail", "Totals", "Traced", "Worlds", "check_events",
     "decode", "decode_exception", "encode", "encode_exception", "encode_result", "event_adapter",
-    "fold", "jcs", "json_schema", "key_digest", "read_events", "read_run", "register_native",
-    "seal_line", "split_tail", "step_resolved", "tail_of",
+    "fold", "is_log", "jcs", "json_schema", "key_digest", "read_events", "read_run",
+    "register_native", "seal_line", "split_tail", "step_resolved", "tail_of",
 ]  # fmt: skip
 STORE = [
     "DEFAULT_NAME", "JsonlStore", "Line", "Lock", "Log", "OrderKind", "Pruned", "Reader",

@@ -21,13 +21,15 @@ from rollcage import (
     RunStopped,
     Session,
     SessionHalted,
-    aundo_run,
     compensate,
     tool,
-    undo_run,
 )
 from rollcage.errors import OrderRefused, TraceCorrupt
 from rollcage.gate import ApprovalQueue
+from rollcage.heart import Session as HeartSession
+from rollcage.heart import aundo_run
+from rollcage.heart import open_store as open_heart
+from rollcage.heart import undo_run as heart_undo
 from rollcage.store import StopOrder, open_store
 from rollcage.trace import read_run
 from rollcage_server import Role
@@ -276,15 +278,15 @@ async def test_a_lift_tells_of_the_stop_that_holds_all_the_same(placed: World) -
 
 async def worked(world: World) -> None:
     """A worker that has the tools takes all that is asked for."""
-    worker = Worker(world.store, {}, tools=[shelf_put], name="w1")
-    for key in Commands(world.store).open_keys():
+    worker = Worker(open_heart(world.url), {}, tools=[shelf_put], name="w1")
+    for key in Commands(open_heart(world.url)).open_keys():
         await worker.take(key)
 
 
 async def test_an_undo_is_planned_refused_where_it_changed_and_confirmed_once(
     placed: World,
 ) -> None:
-    with Session("shelf", store=placed.url) as session:
+    with HeartSession("shelf", store=placed.url) as session:
         shelf_put("a", "one")
         shelf_put("b", "two")
     at = f"/runs/{session.run_id}"
@@ -325,7 +327,7 @@ async def test_what_changes_when_the_worker_begins_is_seen_and_what_was_cut_off_
     placed: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan is compared under the lock of the run, and the answer says what stays undone."""
-    with Session("shelf", store=placed.url) as session:
+    with HeartSession("shelf", store=placed.url) as session:
         for key in "abc":
             shelf_put(key, key)
     at = f"/runs/{session.run_id}"
@@ -368,7 +370,7 @@ async def test_what_changes_when_the_worker_begins_is_seen_and_what_was_cut_off_
             with monkeypatch.context() as patch:
                 patch.setattr(sys.modules[__name__], "SHELF", half := Shelf(SHELF))
                 with pytest.raises(Killed):
-                    undo_run(placed.store, session.run_id, tools=[shelf_put])
+                    heart_undo(placed.url, session.run_id, tools=[shelf_put])
             SHELF.update(half, a="somebody else's")
 
         said = await undone_as(cut_off)
@@ -394,7 +396,7 @@ async def test_an_undo_whose_worker_was_killed_is_gone_on_with(
     def killed(*_: Any, **__: Any) -> None:
         raise Killed
 
-    with Session("shelf", store=placed.url) as session:
+    with HeartSession("shelf", store=placed.url) as session:
         shelf_put("a", "one")
         shelf_put("b", "two")
     at = f"/runs/{session.run_id}"
@@ -421,7 +423,7 @@ async def test_an_undo_whose_worker_was_killed_is_gone_on_with(
 async def test_the_undo_of_a_damaged_run_is_refused_and_not_waited_for(
     placed: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Session("shelf", store=placed.url) as session:
+    with HeartSession("shelf", store=placed.url) as session:
         shelf_put("a", "one")
 
     def damaged(*_: Any, **__: Any) -> Any:
@@ -438,12 +440,12 @@ async def test_the_undo_of_a_damaged_run_is_refused_and_not_waited_for(
 
 
 async def test_an_undo_is_confirmed_while_the_server_waits_for_the_worker(placed: World) -> None:
-    with Session("shelf", store=placed.url) as session:
+    with HeartSession("shelf", store=placed.url) as session:
         shelf_put("a", "one")
     async with placed.client(Role.OPERATOR) as client:
         asking = asyncio.create_task(post(client, f"/runs/{session.run_id}/undo-plan"))
         for _ in range(500):
-            if Commands(placed.store).open_keys():
+            if Commands(open_heart(placed.url)).open_keys():
                 break
             await asyncio.sleep(0.01)
         await worked(placed)

@@ -7,7 +7,8 @@ import orjson
 import pytest
 from markup import HOSTILE, Markup
 from mission import World
-from rollcage import open_store, tool
+from rollcage import tool
+from rollcage.heart import drop, open_store
 from rollcage_server import Role
 from rollcage_views import visible
 from rollcage_workflow import check, execution, run
@@ -94,18 +95,18 @@ async def test_an_observer_is_shown_no_condition_message_or_argument(drawn: Worl
 async def test_an_execution_without_an_outline_keeps_its_list_and_says_why(drawn: World) -> None:
     store = open_store(drawn.url)
     digest = execution(store, "one").digest
-    store.drop("plans", digest)
+    drop(store, "plans", digest)
     text = await page(drawn, Role.VIEWER)
     assert "It can&#39;t be drawn" in text
     assert "mails/0/send" in text
     assert "<figure" not in text
-    store.put_once("plans", digest, b'{"name": "<script>", "boxes": [{}]}')
+    store.swap("plans", digest, None, b'{"name": "<script>", "boxes": [{}]}')
     text = await page(drawn, Role.VIEWER)
     assert "can&#39;t be read" in text
     assert "mails/0/send" in text
-    store.drop("plans", digest)
+    drop(store, "plans", digest)
     many = [{"name": f"s{number}", "kind": "call"} for number in range(2001)]
-    store.put_once("plans", digest, orjson.dumps({"name": "n", "boxes": many}))
+    store.swap("plans", digest, None, orjson.dumps({"name": "n", "boxes": many}))
     assert "too many to draw" in await page(drawn, Role.VIEWER)
 
 
@@ -123,8 +124,8 @@ async def test_an_outline_that_would_act_on_a_page_is_text(drawn: World) -> None
          "back": {"to": text, "when": text, "most": 1}, "inner": [{"name": text, "kind": text}]}
         for text in HOSTILE
     ]  # fmt: skip
-    store.drop("plans", digest)
-    store.put_once("plans", digest, orjson.dumps({"name": HOSTILE[0], "boxes": boxes}))
+    drop(store, "plans", digest)
+    store.swap("plans", digest, None, orjson.dumps({"name": HOSTILE[0], "boxes": boxes}))
     markup = Markup(await page(drawn, Role.ADMIN))
     assert {tag for tag, _ in markup.elements} <= {
         *("html", "head", "meta", "title", "link", "script", "body", "header", "nav", "main"),
@@ -157,8 +158,8 @@ async def test_four_hundred_steps_are_drawn_in_a_page_of_less_than_a_megabyte(
         }
         for n in range(400)
     ]
-    store.drop("plans", digest)
-    store.put_once("plans", digest, orjson.dumps({"name": "n", "boxes": many}))
+    drop(store, "plans", digest)
+    store.swap("plans", digest, None, orjson.dumps({"name": "n", "boxes": many}))
     text = await page(drawn, Role.VIEWER)
     assert text.count("<g ") == 400
     assert len(text) < 500_000

@@ -10,6 +10,7 @@ from markup import HOSTILE, Markup
 from mission import World
 from rollcage import ApprovalRequired, Session, UnknownOutcome, Verdict, tool
 from rollcage.gate import QueueApprover
+from rollcage.heart import open_store as open_heart
 from rollcage_server import Role
 from rollcage_server.access import rights_of
 from rollcage_views import visible
@@ -125,7 +126,7 @@ async def test_an_address_that_would_act_on_a_page_does_not(hostile: World) -> N
 
 @pytest.mark.parametrize("role", [Role.OBSERVER, Role.ADMIN])
 async def test_workflows_and_tools_are_text_too(hostile: World, role: Role) -> None:
-    orders = Commands(hostile.store)
+    orders = Commands(open_heart(hostile.url))
     for number, text in enumerate(HOSTILE):
         orders.start(f"{text} plan", {"text": text}, id=f"{number} {text}", by="ann")
     async with hostile.client(role) as client:

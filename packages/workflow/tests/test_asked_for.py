@@ -130,9 +130,9 @@ async def test_a_cancel_that_nobody_can_decide_stays_incomplete(
     world.tools.append(blind)
     await world.attempt(plan)
     (run,) = world.runs()
-    lines = (world.store / "runs" / f"{run}.jsonl").read_bytes().splitlines()
+    lines = (world.store / "logs" / f"{run}.jsonl").read_bytes().splitlines()
     behind = next(n for n, line in enumerate(lines, 1)
-                  if b'"step.started"' in line and b'"blind"' in line)  # fmt: skip
+                  if b'"event":"step"' in line and b'"blind"' in line)  # fmt: skip
     cut = world.back(run, behind, tmp_path / "cut", random.Random(1))  # noqa: S311
     cut.tools.append(blind)
     crew = Crew(cut, plan)

@@ -4,10 +4,8 @@ import asyncio
 
 import pytest
 from parts import execution_of, put, steps
-from rollcage import (
-    open_store,
-    tool,
-)
+from rollcage import tool
+from rollcage.heart import open_store
 from rollcage_workflow import executions, run
 from rollcage_workflow.errors import (
     StepFailed,
@@ -188,8 +186,9 @@ async def test_a_race_waits_while_one_may_still_end_well(world: World) -> None:
 async def test_a_trace_that_is_damaged_hides_no_other_execution(world: World) -> None:
     await world.attempt(steps(a=put("a")), id="one")
     await world.attempt(steps(a=put("a")), id="two")
-    trace = world.store / "runs" / f"{world.runs()[0]}.jsonl"
-    trace.write_bytes(b"damaged\n" + trace.read_bytes())
+    trace = world.store / "logs" / f"{world.runs()[0]}.jsonl"
+    head, _, rest = trace.read_bytes().partition(b"\n")
+    trace.write_bytes(head + b"\ndamaged\n" + rest)
     found = {each.id: each.status for each in executions(open_store(world.store))}
     assert found == {"one": "halted", "two": "completed"}
 

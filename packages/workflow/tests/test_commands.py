@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from parts import requests_in
 from rich.console import Console
 from rich.text import Text
-from rollcage import Approval, open_store
-from rollcage.gate import ApprovalQueue
+from rollcage import Approval
+from rollcage.heart import ApprovalQueue, open_store
 from rollcage_workflow import Execution, run
 from rollcage_workflow.commands import workflow
 from rollcage_workflow.commands.progress import ProgressTable
@@ -73,7 +74,7 @@ async def test_all_that_a_waiting_execution_waits_for_is_shown_as_commands(tmp_p
     store = open_store(tmp_path / "its runs")
     plan = {"name": "waits", "steps": steps}
     found = await run(plan, id="the first", store=store, patience=0.0)
-    (asked,) = ApprovalQueue(store).ids()
+    (asked,) = requests_in(store)
     at = f"--store '{tmp_path}/its runs'"
     assert sorted(commands_for(found, store)) == [
         f"rollcage approve {asked} {at}",
@@ -135,8 +136,8 @@ def test_an_unknown_execution_is_told(shop: Path) -> None:
 def test_a_copied_execution_has_the_signals_that_were_sent_to_it(shop: Path, url: str) -> None:
     rollcage("run", "orders.yaml", "first", *TOOLS)
     rollcage("signal", "first", "approved", "--data", "true", "--by", "ann")
-    for said in ("copied", "already there"):
-        command = [sys.executable, "-m", "rollcage", "copy", "--to", url, "--json"]
+    for said in ("moved", "already there"):
+        command = [sys.executable, "-m", "rollcage", "copy", "--move", "--to", url, "--json"]
         done = subprocess.run(command, cwd=shop, capture_output=True, text=True, check=True)
         assert {run["what"] for run in json.loads(done.stdout)["runs"]} == {said}
     code, said = rollcage("run", "orders.yaml", "first", "--json", "--store", url, *TOOLS)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parts import requests_in
 from random_plans import Expected, Generator, is_right
-from rollcage import Approval, Diverged, open_store
-from rollcage.gate import ApprovalQueue
-from rollcage.trace import read_run
+from rollcage import Approval, Diverged
+from rollcage.heart import ApprovalQueue, open_store
 from rollcage_workflow import check, execution
 from rollcage_workflow.engine.reconcile import reconcile
 from rollcage_workflow.orders import Commands
@@ -181,8 +181,8 @@ async def test_a_write_put_before_a_step_runs_or_halts_and_the_old_plan_still_go
 def begun(world: World, step: str) -> bool:
     """Whether a step of the plan has begun in any attempt."""
     store = open_store(world.store)
-    traces = [read_run(store.read(run), schema=False) for run in world.runs()]
-    return any(each.path.split("/")[0] == step for t in traces for each in step_states(t))
+    logs = [store.read(run) for run in world.runs()]
+    return any(each.path.split("/")[0] == step for log in logs for each in step_states(log, "log"))
 
 
 # --- attempts of a worker ------------------------------------------------------------------------
@@ -202,9 +202,9 @@ async def worked(case: Case, world: World) -> str:
         if job.is_over and not crew.due():
             return job.status
         queue = ApprovalQueue(crew.store)
-        for asked in queue.ids():
+        for asked in requests_in(queue.store):
             found = queue.get(asked)
-            if found is not None and found.decision is None:
+            if found is not None and queue.decision(found) is None:
                 queue.decide(asked, Approval(True, by="bob"))
         world.signal("go", number)
     raise AssertionError("it never ends")

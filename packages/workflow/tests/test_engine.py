@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parts import requests_in
 from postgres import new_store
-from rollcage import Approval, open_store, tool
-from rollcage.gate import ApprovalQueue
+from rollcage import Approval, tool
+from rollcage.heart import ApprovalQueue, open_store
 from rollcage_workflow import execution, executions
 from rollcage_workflow.engine import Engine, Limit, Schedule
 from rollcage_workflow.errors import InputsInvalid, WorkflowError
@@ -86,8 +87,8 @@ def test_what_is_started_waits_is_woken_and_ends(place: str, world: World, tmp_p
                 until(lambda each=each: "signal go" in execution(store, each).waits)  # type: ignore[misc]
                 Signals(store, each).send("go", 1, by="ann")
             queue = ApprovalQueue(store)
-            until(lambda: len(queue.ids()) == 2)
-            for asked in queue.ids():
+            until(lambda: len(requests_in(queue.store)) == 2)
+            for asked in requests_in(queue.store):
                 queue.decide(asked, Approval(True, by="ann"))
             until(lambda: all(each.status == "completed" for each in executions(store)))
             until(lambda: not made.commands.open_keys())
@@ -247,8 +248,8 @@ def test_a_database_that_was_lost_is_filled_again(world: World, tmp_path: Path) 
     assert "cut" in made.reconcile()
     queue = ApprovalQueue(store)
     with serving(made):
-        until(lambda: len(queue.ids()) == 2)
-        for each in queue.ids():
+        until(lambda: len(requests_in(queue.store)) == 2)
+        for each in requests_in(queue.store):
             queue.decide(each, Approval(True, by="ann"))
         for n in (0, 1):
             Signals(store, f"signal-{n}").send("go", 1, by="ann")

@@ -38,7 +38,7 @@ def approve(world: World, *things: Any) -> Registry:
 
 async def test_a_plan_that_was_approved_runs(world: World) -> None:
     registry = approve(world, world.tools[1], plan_contract(PLAN))
-    found = await world.attempt(PLAN, facade="ops")
+    found = await world.attempt(PLAN, gate=[Facade("ops")])
     assert found.status == "completed"
     assert world.standing == {"a": 1, "b": 2}
     registry.freeze("plan.plan", by="bob", why="no more of it")
@@ -49,7 +49,7 @@ async def test_a_plan_that_was_approved_runs(world: World) -> None:
 async def test_a_plan_that_nobody_approved_does_not_start(world: World) -> None:
     approve(world, world.tools[1])
     with pytest.raises(ToolRefused, match=r"plan\.plan is not approved"):
-        await world.attempt(PLAN, facade="ops")
+        await world.attempt(PLAN, gate=[Facade("ops")])
     crew = Crew(world, PLAN, session={"gate": [Facade("ops")]})
     crew.start()
     await crew.work()
@@ -64,7 +64,7 @@ async def test_a_plan_that_was_changed_since_is_another_one(world: World) -> Non
     approve(world, world.tools[1], plan_contract(PLAN))
     other = {**STEPS, "c": {"call": "put", "args": {"what": "c"}}}
     with pytest.raises(ToolRefused, match="other version"):
-        await world.attempt({"name": "plan", "steps": other}, facade="ops")
+        await world.attempt({"name": "plan", "steps": other}, gate=[Facade("ops")])
     assert not world.runs()
 
 
@@ -72,18 +72,18 @@ async def test_a_plan_inside_another_has_to_be_approved_too(world: World) -> Non
     outer = {"name": "outer", "steps": {"inner": {"workflow": "plan"}}}
     registry = approve(world, world.tools[1], plan_contract(Plan.model_validate(outer)))
     with pytest.raises(ToolRefused, match=r"plan\.plan is not approved"):
-        await world.attempt(outer, workflows={"plan": PLAN}, facade="ops")
+        await world.attempt(outer, workflows={"plan": PLAN}, gate=[Facade("ops")])
     registry.propose(plan_contract(PLAN), by="ann")
     registry.approve("plan.plan", by="bob")
     registry.activate("plan.plan", "pack", by="bob")
-    await world.attempt(outer, workflows={"plan": PLAN}, facade="ops")
+    await world.attempt(outer, workflows={"plan": PLAN}, gate=[Facade("ops")])
     assert world.standing == {"a": 1, "b": 2}
 
 
 async def test_a_plan_gives_no_tool_that_the_facade_does_not(world: World) -> None:
     approve(world, plan_contract(PLAN))
     with pytest.raises(Blocked, match="put is not approved"):
-        await world.attempt(PLAN, facade="ops")
+        await world.attempt(PLAN, gate=[Facade("ops")])
     assert not world.deeds
 
 
@@ -92,6 +92,6 @@ async def test_what_it_did_is_undone_under_a_facade(world: World) -> None:
     plan = Plan.model_validate({"name": "plan", "steps": steps, "on_failure": "rollback"})
     approve(world, *world.tools[:3], plan_contract(plan))
     with pytest.raises(ValueError, match="no "):
-        await world.attempt(plan, facade="ops")
+        await world.attempt(plan, gate=[Facade("ops")])
     assert not world.standing
     assert len(world.deeds) == 6

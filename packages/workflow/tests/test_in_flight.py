@@ -7,14 +7,10 @@ from typing import Any
 
 import pytest
 from parts import execution_of, put, steps
-from rollcage import (
-    Diverged,
-    RollcageError,
-    RunInUse,
-    Session,
-    open_store,
-    tool,
-)
+from rollcage import Diverged, RollcageError, RunInUse, tool
+from rollcage.heart import Session, list_runs, open_store
+from rollcage.heart.stages.secrets import Secrets
+from rollcage_stores.prune import prune_run
 from rollcage_workflow import Execution, execution, executions, run, running
 from rollcage_workflow.errors import (
     InputsInvalid,
@@ -193,8 +189,8 @@ async def test_a_pruned_execution_is_not_begun_anew(world: World) -> None:
     plan = steps(a=put("a"))
     await world.attempt(plan)
     store = open_store(world.store)
-    (info,) = store.runs()
-    store.prune(info.run, by="ann", time=1)
+    (info,) = list_runs(store)
+    prune_run(store, info.run, by="ann")
     with pytest.raises(RollcageError):
         await world.attempt(plan)
     assert world.standing == {"a": 1}
@@ -206,7 +202,7 @@ async def test_inputs_that_hold_a_secret_are_given_again(world: World) -> None:
         **steps(a=put("=string(size(inputs.token))"), go={"wait": {"signal": "go"}}, b=put("b")),
         "inputs": {"token": {"type": "string"}, "n": {"type": "integer", "default": 1}},
     }
-    how: Any = {"secrets": "detected"}
+    how: Any = {"stages": lambda: [Secrets(detect=True)]}
     found = await world.attempt(plan, {"token": token}, **how)
     assert (found.status, found.sealed) == ("waiting", ("token",))
     assert token not in str(found)

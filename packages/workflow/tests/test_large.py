@@ -36,7 +36,7 @@ def wanted(size: int) -> dict[str, int]:
 
 
 def lines(world: World, run: str) -> list[bytes]:
-    return (world.store / "runs" / f"{run}.jsonl").read_bytes().splitlines(keepends=True)
+    return (world.store / "logs" / f"{run}.jsonl").read_bytes().splitlines(keepends=True)
 
 
 @pytest.mark.parametrize("kind", ["each", "repeat"])
@@ -105,7 +105,7 @@ async def test_a_failed_pass_ends_those_that_have_not_begun(world: World) -> Non
 async def test_cut_off_in_the_middle_it_does_the_rest(kind: str, world: World) -> None:
     size = SIZES[0]
     found = await world.attempt(plan(kind, size))
-    trace = world.store / "runs" / f"{found.run}.jsonl"
+    trace = world.store / "logs" / f"{found.run}.jsonl"
     known = lines(world, found.run)
     trace.write_bytes(b"".join(known[: len(known) // 2]))
     for index in world.store.glob("index*"):

@@ -73,5 +73,5 @@ async def test_a_round_costs_the_same_however_many_came_before(world: World, las
         plan = {"name": "plan", "steps": loop(rounds, last=last)}
         found = await world.attempt(plan, id=f"job-{rounds}")
         assert (found.status, found.output) == ("completed", rounds)
-        size[rounds] = (world.store / "runs" / f"{found.run}.jsonl").stat().st_size
+        size[rounds] = (world.store / "logs" / f"{found.run}.jsonl").stat().st_size
     assert size[120] < 2.05 * size[60]

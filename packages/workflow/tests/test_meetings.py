@@ -2,22 +2,15 @@
 
 import asyncio
 import contextlib
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 from postgres import Network, new_store
-from rollcage import (
-    DidNotHappen,
-    Happened,
-    RollcageError,
-    compensate,
-    current_step,
-    open_store,
-    tool,
-)
-from rollcage.store import JsonlStore, RunInfo, RunTrace
+from rollcage import DidNotHappen, Happened, RollcageError, compensate, tool
+from rollcage.heart import current_step, open_store
+from rollcage.heart.folder import Folder
+from rollcage.heart.store import Ends
 from rollcage_workflow import check, execution, run, running
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.holds import Holds
@@ -94,26 +87,27 @@ async def test_an_attempt_that_ends_while_somebody_looks_has_ended(tmp_path: Pat
     """Whether it is live is asked before its trace is read: else it would seem to be cut off."""
     asked: list[str] = []
 
-    class Ends(JsonlStore):
+    class Ending(Folder):
         """A store in which a run ends just after it was read."""
 
-        def live(self, run: str) -> bool:
+        def is_live(self, run: str) -> bool:
             asked.append("live")
-            return not asked.count("read")
+            return True
 
-        def read(self, run: str, *, after: int = 0) -> RunTrace:
-            trace = super().read(run, after=after)
+        def ends(self, run: str) -> Ends:
+            found = super().ends(run)
+            return found._replace(last=super().read(run)[-2])
+
+        def read(self, run: str, after: int = 0) -> list[bytes]:
+            lines = super().read(run)[:-1]
             asked.append("read")
-            lines = trace.data.splitlines(keepends=True)
-            return dataclasses.replace(trace, data=b"".join(lines[:-1]))
-
-        def runs(self, **wanted: Any) -> list[RunInfo]:
-            return [dataclasses.replace(each, status=None) for each in super().runs(**wanted)]
+            return lines[after:]
 
     world = World(tmp_path / "store")
     await world.attempt(THREE)
     Holds(open_store(world.store), "job").put("cancelled", by="ann")
-    assert execution(Ends(world.store), "job").status == "running"
+    assert execution(Ending(world.store), "job").status == "running"
+    assert asked[-2:] == ["live", "read"]
 
 
 async def test_a_folder_that_is_moved_away_ends_the_attempt_and_the_next_goes_on(

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from order_plans import THREE, put, steering, steps
 from rollcage import tool
+from rollcage.heart import StoreSeal, list_runs
 from rollcage_workflow import executions, inputs, running
 from rollcage_workflow.engine import worker
 from rollcage_workflow.errors import ExecutionFailed, WorkflowError
@@ -88,7 +89,7 @@ async def test_one_that_is_stopped_as_it_begins_and_resumed_by_then_begins_again
         holds.put("paused", by="ann")
         hold = holds.read()
         assert hold is not None
-        holds.stop(crew.store.runs()[-1].run, hold)
+        holds.stop(list_runs(crew.store)[0].run, hold)
         holds.lift()
         real(*args)
 
@@ -112,7 +113,7 @@ async def test_a_hold_that_comes_while_the_session_opens_is_seen(
         return given(*said)
 
     crew = Crew(world, THREE)
-    crew.store.secret_key()
+    StoreSeal(crew.store)("")  # its key is there
     monkeypatch.setattr("rollcage_workflow.running.given_inputs", and_then)
     found = await world.attempt(THREE)
     assert found.status == kind

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 from order_plans import APPROVED, asked, put, steps
+from parts import requests_in
 from rollcage import Approval
 from rollcage.errors import ApprovalInvalid, StoreError
-from rollcage.gate import ApprovalQueue
+from rollcage.heart import ApprovalQueue
 from rollcage_workflow import Plan, check
 from workers import Crew
 from worlds import World
@@ -81,7 +82,7 @@ async def test_an_approval_holds_no_process_and_lets_it_go_on(world: World) -> N
     queue = ApprovalQueue(crew.store)
     queued = queue.get(name)
     assert queued is not None
-    assert queued.request.args["question"] == "ship 3?"
+    assert queued.args["question"] == "ship 3?"
     await crew.work()
     assert crew.job().attempts == 1  # nobody decided: no attempt is made
     with pytest.raises(ApprovalInvalid, match="another person"):
@@ -90,9 +91,7 @@ async def test_an_approval_holds_no_process_and_lets_it_go_on(world: World) -> N
     await crew.work()
     assert crew.job().status == "completed"
     assert world.standing == {"ship": 1}
-    used = queue.get(name)
-    assert used is not None
-    assert used.use == "used"
+    assert queue.get(name) is None  # what was decided is on record
 
 
 async def test_a_rejection_takes_the_way_of_failures(world: World) -> None:
@@ -163,15 +162,14 @@ async def test_what_is_run_again_after_a_rollback_is_approved_again(world: World
         crew.commands.resume("job", by="bob", again=True)
         await crew.work()
         assert (crew.job().status, world.standing) == ("waiting", {"a": 1})
-        (new,) = {*queue.ids()} - known
+        (new,) = requests_in(queue.store)
+        assert new not in known
         assert f"rollcage approve {new}" in crew.job().waits
         known.add(new)
         queue.decide(new, Approval(True, by="ann"))
         await crew.work()
-        assert (crew.job().status, {*queue.ids()}) == (
-            "rolled_back",
-            known,
-        )  # nobody is asked twice
+        # nobody is asked twice, and what was decided is on record
+        assert (crew.job().status, requests_in(queue.store)) == ("rolled_back", [])
         assert not world.standing
 
 
@@ -183,7 +181,7 @@ async def test_an_approval_is_of_one_plan(world: World) -> None:
     changed = Crew(world, other)
     await changed.work()
     assert changed.job().status == "waiting"
-    assert len(ApprovalQueue(crew.store).ids()) == 2
+    assert len(requests_in(crew.store)) == 2
     assert not world.standing
 
 
@@ -194,7 +192,12 @@ async def test_only_the_approvers_of_the_plan_may_approve(world: World) -> None:
     )
     crew = Crew(world, plan)
     name = await asked(crew)
-    ApprovalQueue(crew.store).decide(name, Approval(True, by="bob"))
+    queue = ApprovalQueue(crew.store)
+    with pytest.raises(ApprovalInvalid, match="bob is not one of the approvers"):
+        queue.decide(name, Approval(True, by="bob"))
+    request = queue.get(name)
+    assert request is not None
+    queue.put(request, Approval(True, by="bob"), request.at)  # by somebody who can write there
     await crew.work()
     assert crew.job().status == "failed"
     assert "bob is not one of the approvers" in crew.job().error["message"]

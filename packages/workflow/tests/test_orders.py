@@ -8,10 +8,10 @@ import time
 import orjson
 import pytest
 from order_plans import THREE, asked, put, steering, steps
-from rollcage import Approval, Session, open_store, tool
+from rollcage import Approval, tool
 from rollcage.errors import ApprovalInvalid
-from rollcage.gate import ApprovalQueue
-from rollcage_workflow import execution
+from rollcage.heart import ApprovalQueue, Session, drop, open_store
+from rollcage_workflow import execution, orders
 from rollcage_workflow.engine.reconcile import reconcile
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.signals import Signals
@@ -84,8 +84,8 @@ async def test_a_command_that_somebody_wrote_by_hand_is_not_taken(
     (key,) = crew.commands.open_keys()
     data = orjson.loads(crew.store.get("commands", key) or b"")
     data["content"]["inputs"] = {"n": "another"}
-    crew.store.drop("commands", key)
-    crew.store.put_once("commands", key, orjson.dumps(data))
+    drop(crew.store, "commands", key)
+    crew.store.swap("commands", key, None, orjson.dumps(data))
     await crew.work()
     assert "was changed" in caplog.text
     assert not world.runs()
@@ -108,7 +108,7 @@ async def test_a_worker_that_dies_between_the_result_and_the_command_s_end_did_i
     crew = Crew(world, THREE)
     crew.start()
     with monkeypatch.context() as patch:
-        patch.setattr(crew.store, "drop", lambda *_: None)
+        patch.setattr(orders, "drop", lambda *_: None)
         (key,) = crew.due()
         await crew.worker.take(key)
     assert crew.commands.open_keys() == [key]
@@ -200,7 +200,16 @@ async def test_a_copy_knows_what_was_approved_and_that_it_is_held(world: World) 
     await crew.work()
     crew.commands.pause("job", by="ann")
     there = world.store.with_name("copied")
-    command = [sys.executable, "-m", "rollcage", "copy", "--from", str(world.store), "--to"]
+    command = [
+        sys.executable,
+        "-m",
+        "rollcage",
+        "copy",
+        "--move",
+        "--from",
+        str(world.store),
+        "--to",
+    ]
     await asyncio.to_thread(subprocess.run, [*command, str(there)], check=True, capture_output=True)
     copied = World(there)
     assert execution(open_store(there), "job").status == "paused"
@@ -217,13 +226,22 @@ async def test_what_was_asked_for_is_done_in_the_store_that_it_was_copied_to(wor
     crew = Crew(world, plan)
     request = await asked(crew)  # one has begun, by carl
     crew.start(id="later", inputs={"n": 2})  # and one has not
-    there = world.store.with_name("copied")
-    command = [sys.executable, "-m", "rollcage", "copy", "--from", str(world.store), "--to"]
+    there, begun = world.store.with_name("copied"), crew.commands.started("job")
+    command = [
+        sys.executable,
+        "-m",
+        "rollcage",
+        "copy",
+        "--move",
+        "--from",
+        str(world.store),
+        "--to",
+    ]
     await asyncio.to_thread(subprocess.run, [*command, str(there)], check=True, capture_output=True)
     copied = World(there)
     moved = Crew(copied, plan)
     started = moved.commands.started("job")
-    assert started == crew.commands.started("job")
+    assert started == begun
     assert started is not None
     with pytest.raises(ApprovalInvalid):  # who started it is known there, too
         ApprovalQueue(moved.store).decide(request, Approval(True, by=started.by))

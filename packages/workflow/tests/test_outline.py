@@ -10,7 +10,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rollcage import open_store
+from rollcage.heart import drop, open_store
 from rollcage_workflow import check, execution, run
 from rollcage_workflow.commands import workflow
 from rollcage_workflow.errors import WorkflowError
@@ -70,7 +70,7 @@ async def test_one_that_began_before_outlines_were_kept_says_so(world: World) ->
     checked = check(PLAN, world.tools)
     await run(checked, id="x", store=world.store)
     store = open_store(world.store)
-    store.drop("plans", checked.plan.digest)
+    drop(store, "plans", checked.plan.digest)
     code, said = drawn("--id", "x", "--store", str(world.store))
     assert code != 0
     assert "rollcage workflow picture PLAN --id x" in said
@@ -136,7 +136,7 @@ async def test_a_completed_one_shows_what_was_skipped(world: World) -> None:
 
 async def test_a_paused_and_a_cut_off_one_are_told_apart(world: World) -> None:
     inner = {
-        "one": {"call": "look", "args": {"what": "=item"}},
+        "one": {"agent": "agent", "args": {"task": "=item"}},
         "two": {"wait": {"signal": "go"}, "after": ["one"]},
     }
     plan = steps(mails={"each": {"over": "=['a', 'b']", "steps": inner}})
@@ -144,9 +144,9 @@ async def test_a_paused_and_a_cut_off_one_are_told_apart(world: World) -> None:
     found = await run(checked, id="x", store=world.store)
     shown = shown_in(outline_of(checked), found)
     assert shown["mails",] == shown["mails", "two"] == "waiting"
-    trace = world.store / "runs" / f"{found.run}.jsonl"
+    trace = world.store / "logs" / f"{found.run}.jsonl"
     lines = trace.read_bytes().splitlines(keepends=True)
-    at = next(n for n, line in enumerate(lines) if b'"look"' in line and b"started" in line)
+    at = next(n for n, line in enumerate(lines) if b'"name":"agent"' in line)
     now = world.back(found.run, at + 1, world.store.parent / "cut", random.Random(1))  # noqa: S311 - for a test
     cut = execution(open_store(now.store), "x")
     assert cut.status == "interrupted"
@@ -184,7 +184,7 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_what_is_no_outline_is_refused(world: World, what: str) -> None:
     store = open_store(world.store)
-    store.put_once("plans", "a" * 64, BAD[what])
+    store.swap("plans", "a" * 64, None, BAD[what])
     with pytest.raises(WorkflowError, match="is no outline"):
         kept_outline(store, "a" * 64)
 
@@ -259,6 +259,6 @@ def test_four_hundred_steps_stay_narrow_enough_to_read() -> None:
 
 def test_it_is_kept_once_and_an_older_one_stays(world: World) -> None:
     store, checked = open_store(world.store), check(PLAN, world.tools)
-    store.put_once("plans", checked.plan.digest, b"{}")
+    store.swap("plans", checked.plan.digest, None, b"{}")
     keep_outline(store, checked)
     assert store.get("plans", checked.plan.digest) == b"{}"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from parts import execution_of, put, steps
-from rollcage import open_store
-from rollcage_workflow import run, running
+from rollcage.heart import open_store
+from rollcage_workflow import execution, run, running
 from rollcage_workflow.errors import ExecutionFailed
 from rollcage_workflow.orders import Commands
 from rollcage_workflow.running import run_sync
@@ -29,7 +29,7 @@ def overtake(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], N
     """Have something happen once, as soon as somebody has looked at an execution."""
 
     def arm(happens: Callable[[], Any]) -> None:
-        look = running._state_of
+        look = execution
         left = [happens]
 
         def looked(*given: Any) -> Any:
@@ -40,7 +40,7 @@ def overtake(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], N
                 other.join()
             return found
 
-        monkeypatch.setattr(running, "_state_of", looked)
+        monkeypatch.setattr(running, "execution", looked)
 
     return arm
 
@@ -55,7 +55,7 @@ async def waiting(world: World, failure: str) -> Any:
 
 
 def attempts(world: World) -> int:
-    return len(open_store(world.store).runs(name="job"))
+    return int(execution_of(world).attempts)
 
 
 async def test_one_that_was_completed_by_another_attempt_is_not_begun_again(

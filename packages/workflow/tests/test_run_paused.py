@@ -1,14 +1,12 @@
 """The run under an execution is paused: its calls wait, and no step takes too long by that."""
 
 import asyncio
-import threading
 import time
 from typing import Any
 
 import pytest
-from rollcage import open_store, tool
-from rollcage.errors import OrderRefused
-from rollcage.store import pause_run, unpause_run
+from rollcage import tool
+from rollcage.heart import lift_order, list_runs, open_store, pause_run
 from rollcage_workflow import run
 from rollcage_workflow.timing import within
 from workers import Crew
@@ -26,7 +24,7 @@ def pausing(world: World, **more: Any) -> dict[str, Any]:
     @tool(effect="read", name="pause.own")
     async def hold() -> None:
         store = open_store(world.store)
-        pause_run(store, store.runs()[-1].run, by="ann", reason="a look", time=1)
+        pause_run(store, list_runs(store)[0].run, by="ann", reason="a look")
 
     world.tools.append(hold)
     put = {"call": "put", "args": {"what": "b"}, "after": ["a"], **more}
@@ -36,11 +34,11 @@ def pausing(world: World, **more: Any) -> dict[str, Any]:
 def held(world: World) -> str:
     """The run, once its next call waits."""
     store = open_store(world.store)
-    while not store.runs() or store.stop_order(store.runs()[-1].run) is None:
+    while not (runs := list_runs(store)) or not any(
+        b'{"event":"ordered"' in line for line in store.read(runs[0].run)
+    ):
         time.sleep(0.01)
-    while all(thread.name != "rollcage-pause" for thread in threading.enumerate()):
-        time.sleep(0.01)
-    return store.runs()[-1].run
+    return runs[0].run
 
 
 async def test_the_next_step_waits_and_goes_on(world: World) -> None:
@@ -51,7 +49,7 @@ async def test_the_next_step_waits_and_goes_on(world: World) -> None:
     crew = Crew(world)
     assert crew.job().status == "running"
     assert crew.job().waits.startswith("its run was paused by ann: a look. Let it go on: rollcage")
-    unpause_run(crew.store, paused)
+    lift_order(crew.store, paused, kind="pause")
     ended = await working
     assert (ended.status, world.standing) == ("completed", {"b": 1})
 
@@ -66,8 +64,7 @@ async def test_a_pause_of_the_execution_ends_what_waits(
     crew.commands.pause("job", by="bob")
     await working
     assert (crew.job().status, crew.job().waits) == ("paused", "paused by bob")
-    with pytest.raises(OrderRefused, match="stopped by bob"):
-        unpause_run(crew.store, paused)
+    assert not lift_order(crew.store, paused, kind="pause")  # bob's stop is in its place
     assert not world.standing
 
 
@@ -95,7 +92,7 @@ async def test_members_at_once_wait_all_and_go_on(world: World, members: dict[st
     working = asyncio.create_task(run(plan, id="job", store=world.store, tools=world.tools))
     paused = await asyncio.to_thread(held, world)
     assert not world.standing
-    unpause_run(open_store(world.store), paused)
+    lift_order(open_store(world.store), paused, kind="pause")
     assert (await working).status == "completed"
     if "race" in str(members):
         assert sum(world.standing.values()) == 1

@@ -11,14 +11,8 @@ from typing import Any
 
 import pytest
 from parts import execution_of, put, steps
-from rollcage import (
-    Blocked,
-    UndoIncomplete,
-    Verdict,
-    compensate,
-    open_store,
-    tool,
-)
+from rollcage import Blocked, UndoIncomplete, Verdict, compensate, tool
+from rollcage.heart import open_store
 from rollcage_workflow import PlanInvalid, run
 from rollcage_workflow.errors import (
     ExecutionFailed,
@@ -340,9 +334,9 @@ async def test_a_rule_that_denies_by_default_has_to_allow_what_goes_on_record(
         return rule
 
     with pytest.raises(Blocked, match="not on the list"):
-        await world.attempt(plan, rules=[only()])
+        await world.attempt(plan, gate=[only()])
     assert world.standing == {}
-    assert (await world.attempt(plan, again=True, rules=[only("put")])).status == "completed"
+    assert (await world.attempt(plan, again=True, gate=[only("put")])).status == "completed"
     assert world.standing == {"a": 1}
 
 

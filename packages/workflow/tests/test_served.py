@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session
 from rollcage.errors import Blocked
-from rollcage_governance import Registry
+from rollcage.heart import Session
+from rollcage_governance import Facade, Registry
 from rollcage_workflow import Checked, check
 from rollcage_workflow.errors import InputsInvalid, WorkflowError
 from rollcage_workflow.served import orders
@@ -47,11 +47,9 @@ async def test_a_call_starts_an_execution_once_and_tells_its_id(
             await session.acall(start, inputs={})
     assert (told["started"], again["started"]) == (True, False)
     assert told["look"] == f"rollcage workflow show {told['id']}"
-    trace = next((calls / "runs").iterdir())
+    trace = next((calls / "logs").iterdir())
     lines = trace.read_bytes().splitlines(keepends=True)
-    behind = next(n for n, line in enumerate(lines, 1) if b'"step.started"' in line)
-    for index in calls.glob("index*"):
-        index.unlink()
+    behind = next(n for n, line in enumerate(lines, 1) if b'{"event":"step"' in line)
     trace.write_bytes(b"".join(lines[:behind]))  # the server died before it could tell
     async with Session("client", store=calls, replay="continue") as session:
         once_more = await session.acall(start, inputs={"what": "x"})
@@ -74,7 +72,7 @@ async def test_a_facade_gives_the_plan_that_was_approved_and_no_other(world: Wor
     registry.approve(contract.name, by="bob")
     registry.activate(contract.name, "pack", by="bob")
     registry.define_facade("ops", ["pack"], by="bob")
-    async with Session("client", store=world.store, facade="ops") as session:
+    async with Session("client", store=world.store, gate=[Facade("ops")]) as session:
         with pytest.raises(Blocked, match="not what was approved"):
             await session.acall(other, inputs={"what": "x"}, id="other")
         assert (await session.acall(start, inputs={"what": "x"}, id="job"))["started"]

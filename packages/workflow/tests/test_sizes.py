@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 from parts import put, steps
-from rollcage import (
-    Session,
-    open_store,
-)
+from rollcage.heart import Session, open_store, run_info
 from rollcage_workflow import Execution, executions
 from worlds import World
 
@@ -58,9 +55,14 @@ async def test_two_hundred_at_once_leave_nothing_behind(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"q": put("q")}], ids=["one after the other", "with branches"]
+    ("more", "most"),
+    [({}, 2_000), ({"q": put("q")}, 13_000)],
+    ids=["one after the other", "with branches"],
 )
-async def test_what_a_loop_holds_does_not_grow_with_its_rounds(world: World, more: Any) -> None:
+async def test_a_loop_holds_the_recorded_steps_of_its_rounds(
+    world: World, more: Any, most: int
+) -> None:
+    """A run is held as the fold of its log; a round with branches has five steps."""
     held: dict[int, int] = {}
     rounds = 900
 
@@ -78,7 +80,7 @@ async def test_what_a_loop_holds_does_not_grow_with_its_rounds(world: World, mor
         await world.attempt(plan, on_step=told)
     finally:
         tracemalloc.stop()
-    assert held[1] - held[0] < (rounds - 301) * 700
+    assert held[1] - held[0] < (rounds - 301) * most
 
 
 async def test_the_newest_executions_are_listed_without_a_look_at_older_ones(
@@ -93,15 +95,15 @@ async def test_the_newest_executions_are_listed_without_a_look_at_older_ones(
     looked: list[str] = []
     read = store.read
 
-    def reading(run: str) -> Any:
+    def reading(run: str, after: int) -> Any:
         looked.append(run)
-        return read(run)
+        return read(run, after)
 
-    monkeypatch.setattr(type(store), "read", lambda _, run: reading(run))
+    monkeypatch.setattr(type(store), "read", lambda _, run, after=0: reading(run, after))
     found = executions(store, limit=3)
     assert [each.id for each in found] == ["job 4", "job 5", "job 0a"]
     assert [each.status for each in found] == ["completed", "completed", "waiting"]
     assert len(looked) <= 5
     assert [step.path for step in found[0].steps] == ["a"]
     assert len(executions(store)) == 7
-    assert not [run for run in looked if store.info(run).name.startswith("plain")]
+    assert not [run for run in looked if run_info(store, run).name.startswith("plain")]

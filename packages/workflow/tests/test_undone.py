@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import aundo_run, compensate, open_store, tool
-from rollcage.trace import read_run
+from rollcage import compensate, tool
+from rollcage.heart import aundo_run, open_store, parse
 from rollcage_workflow import Execution, execution, run
 from rollcage_workflow.errors import ExecutionFailed
 from rollcage_workflow.orders import Commands
@@ -77,9 +77,9 @@ async def test_a_completed_execution_was_undone_to_a_step_in_a_loop(tmp_path: Pa
     plan, tools = {"name": "rounds", "steps": steps}, [place, take]
     first = await run(plan, id="monday", store=tmp_path, tools=tools)
     second = next(
-        step.step
-        for step in read_run(open_store(tmp_path).read(first.run)).steps
-        if step.args == {"what": "round 2"}
+        event["step"]
+        for event in parse(open_store(tmp_path).read(first.run), first.run)
+        if event.get("args") == {"what": "round 2"}
     )
     report = await aundo_run(tmp_path, first.run, to=second, tools=tools)
     assert report.complete

@@ -6,16 +6,8 @@ from typing import Any
 
 import pytest
 from parts import execution_of, put, steps
-from rollcage import (
-    Approval,
-    ApprovalRequired,
-    RunStopped,
-    StepView,
-    Verdict,
-    open_store,
-    tool,
-)
-from rollcage.store import StopOrder
+from rollcage import Approval, ApprovalRequired, RunStopped, StepView, Verdict, tool
+from rollcage.heart import open_store, stop_run
 from rollcage_workflow import run
 from rollcage_workflow.errors import (
     StepFailed,
@@ -124,11 +116,12 @@ async def test_a_call_that_has_to_be_approved_waits(world: World) -> None:
 
     plan = {**steps(a=put("a"), b=put("b", after=["a"])), "on_failure": "rollback"}
     with pytest.raises(ApprovalRequired):
-        await world.attempt(plan, rules=[asks])
+        await world.attempt(plan, gate=[asks])
     found = execution_of(world)
-    assert (found.status, found.waits) == ("waiting", "put requires approval: sure?")
+    assert found.status == "waiting"
+    assert "put needs an approval (sure?)" in found.waits
     yes = Approval(approved=True, by="ann")
-    assert (await world.attempt(plan, rules=[asks], approver=lambda _: yes)).status == "completed"
+    assert (await world.attempt(plan, gate=[asks], approver=lambda _: yes)).status == "completed"
     assert world.standing == {"a": 1, "b": 1}
 
 
@@ -145,7 +138,7 @@ async def test_a_stop_order_pauses(world: World) -> None:
     first = asyncio.create_task(run({**plan, "on_failure": "rollback"}, **how))
     await here.wait()
     store = open_store(world.store)
-    store.stop(StopOrder(run=world.runs()[0], by="ann", reason="lunch", time=1))
+    stop_run(store, world.runs()[0], by="ann", reason="lunch")
     with pytest.raises(RunStopped):
         await first
     assert execution_of(world, "x").status == "paused"
@@ -241,6 +234,6 @@ async def test_what_an_approval_breaks_off_beside_is_no_failure(world: World, be
         b={"repeat": {"steps": beside, "until": "=true", "most": 1}},
     )
     with pytest.raises(ApprovalRequired):
-        await world.attempt(plan, rules=[asks])
+        await world.attempt(plan, gate=[asks])
     assert (await world.attempt(plan)).status == "completed"
     assert world.standing["p"] == 1

@@ -29,6 +29,7 @@ from rollcage_cli.documents import (
     copy_approvals,
     copy_beside,
     copy_commands,
+    copy_of_heart,
     copy_plans,
     put,
     sent_in,
@@ -107,6 +108,9 @@ def copy(
         _take_key(source.old, target.old)
     ours, beside = _all_copied(source.old, target.old, chosen, whole=not runs)
     copied += ours
+    if source.heart is not None and target.heart is not None:
+        names = {job_name(info.name) for info in every} if runs else None
+        beside += copy_of_heart(source.heart, target.heart, names, move=move)
     if as_json:
         more = [_document(each) for each in beside]
         parts = {"from": origin, "to": to, "runs": [_data(each) for each in copied]}

@@ -24,6 +24,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 from rollcage.errors import RollcageError, RunConflict, RunInUse
+from rollcage.heart import Store as Heart
+from rollcage.heart import drop, every_key
 from rollcage.store import Line, RunTrace, Store, job_name
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "copy_approvals",
     "copy_beside",
     "copy_commands",
+    "copy_of_heart",
     "copy_plans",
     "put",
     "sent_in",
@@ -174,6 +177,56 @@ def copy_commands(
             yield Beside(_COMMANDS, key, "in use", RunInUse(why))
         else:
             yield _put_beside(target, _COMMANDS, key, data)
+
+
+def copy_of_heart(
+    source: Heart, target: Heart, names: Collection[str] | None, *, move: bool
+) -> Iterator[Beside]:
+    """Copy what workflows of the heart keep beside their runs.
+
+    A command goes only where its execution goes on: it is moved with it.
+
+    Args:
+        source: where it is.
+        target: where it goes.
+        names: only what is about executions of these names; None for all.
+        move: whether their runs were moved, not copied.
+    """
+    for kind in (_PLANS, *_SENT, *((_SCHEDULES, _ACTIONS) if names is None else ())):
+        for key in every_key(source, kind):
+            data = source.get(kind, key)
+            if data is not None and _is_about(kind, data, names):
+                yield _kept(target, kind, key, data)
+    for key in every_key(source, _COMMANDS) if move else ():
+        data = source.get(_COMMANDS, key)
+        if data is None or target.get(_RESULTS, key) is not None:
+            continue  # it was done, here or there
+        if _is_about(_COMMANDS, data, names):
+            found = _kept(target, _COMMANDS, key, data)
+            if found.error is None:
+                drop(source, _COMMANDS, key)
+            yield found
+
+
+def _is_about(kind: str, data: bytes, names: Collection[str] | None) -> bool:
+    if names is None or kind == _PLANS:
+        return True
+    try:
+        return _execution(orjson.loads(data)) in names
+    except (ValueError, TypeError, LookupError):
+        return False
+
+
+def _kept(target: Heart, kind: str, key: str, data: bytes) -> Beside:
+    there = target.get(kind, key)
+    if there is None and target.swap(kind, key, None, data):
+        if kind == _RESULTS:
+            drop(target, _COMMANDS, key)
+        return Beside(kind, key, "copied")
+    if (there or target.get(kind, key)) == data:
+        return Beside(kind, key, "already there")
+    message = f"the document of {kind} {key} says something else in the other store"
+    return Beside(kind, key, "conflict", RunConflict(message))
 
 
 def _execution(document: Any) -> str:

@@ -88,10 +88,9 @@ if TYPE_CHECKING:
         StepView,
         Verdict,
     )
-    from rollcage.heart.declare import tool
+    from rollcage.heart.declare import CurrentStep, current_step, tool
     from rollcage.replay.fork import Fork
     from rollcage.session.abandon import abandon_run
-    from rollcage.session.current import CurrentStep, current_step
     from rollcage.session.finished import aplan_undo, aundo_run, plan_undo, undo_run
     from rollcage.session.resolving import Resolved, resolve_step
     from rollcage.session.session import Session
@@ -234,8 +233,8 @@ _LATE: Final = {
     "aundo_run": "session.finished",
     "plan_undo": "session.finished",
     "undo_run": "session.finished",
-    "CurrentStep": "session.current",
-    "current_step": "session.current",
+    "CurrentStep": "heart.declare",
+    "current_step": "heart.declare",
     "Session": "session.session",
     "Stats": "step.stats",
     "Clock": "step.clock",

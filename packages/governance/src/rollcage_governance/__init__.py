@@ -17,11 +17,12 @@
 
 from rollcage_governance.facade import FacadeSnapshot
 from rollcage_governance.lifecycle import Governed, Kind, Lifecycle, Pin, Proposal
-from rollcage_governance.registry import Facade, Registry
+from rollcage_governance.registry import Facade, FacadeStage, Registry
 
 __all__ = [
     "Facade",
     "FacadeSnapshot",
+    "FacadeStage",
     "Governed",
     "Kind",
     "Lifecycle",

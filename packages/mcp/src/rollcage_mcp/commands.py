@@ -13,6 +13,7 @@ from typing import Annotated, Any, cast
 
 import typer
 from rollcage import Contract, QueueApprover, Session
+from rollcage.heart import open_store as open_heart
 from rollcage.store import open_store
 from rollcage_cli.errors import UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption, who
@@ -347,7 +348,7 @@ def _starters(plans: list[str], tools: list[str] | None, store: str) -> list[Cal
         from rollcage_workflow.served import orders
     except ModuleNotFoundError as error:
         raise UsageError(f"--plans needs {error.name}: pip install rollcage-workflow") from None
-    return orders(load_plans(plans, tools)[0], open_store(store), by=who(None))
+    return orders(load_plans(plans, tools)[0], open_heart(store), by=who(None))
 
 
 @contextlib.contextmanager

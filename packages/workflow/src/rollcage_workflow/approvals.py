@@ -1,7 +1,7 @@
 """Approvals that a plan waits for, in the store's queue: `rollcage approve ID` decides there.
 
 A request is bound to its execution, its step, the plan and the inputs: of another plan, or asked
-with other words, it is another request. After a rollback, it is another one, too.
+with other words, it is another request. After an undo of the step, it is another one, too.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
-from rollcage.gate import ApprovalQueue, ApprovalRequest, Queued, Terms, Verdict, not_entitled
-from rollcage.store import Store
+from rollcage.gate import ApprovalRequest, Terms, Verdict, not_entitled
+from rollcage.heart import ApprovalQueue, Decision, Store
 from rollcage.trace import jcs
 
 from rollcage_workflow.errors import StepFailed
@@ -29,15 +29,13 @@ class Approvals:
     """What an execution asks people.
 
     Attributes:
-        store: where its runs are kept.
+        store: where its run is kept.
         execution: its id.
         plan: the plan's name.
         digest: the plan's.
         inputs: by name, the digest of what it was given.
         requested_by: for whom it runs: they can't approve.
         clock: the time now (Unix, ns).
-        anew: of an execution that was rolled back and is run again, see `Execution.anew`: what was
-            approved before that does not count.
     """
 
     store: Store
@@ -47,31 +45,22 @@ class Approvals:
     inputs: Mapping[str, str]
     requested_by: str
     clock: Callable[[], int]
-    anew: str = ""
 
-    def ask(self, step: str, question: str, wait: Wait, *, run: str) -> Queued:
-        """The request of a step, put into the queue where it is not there yet.
+    def request(
+        self, step: str, question: str, wait: Wait, *, run: str, epoch: int
+    ) -> ApprovalRequest:
+        """Return the request of a step; nobody is asked.
 
-        Raises:
-            ApprovalCorrupt: what is there was changed.
-            StoreError: it can't be determined.
+        Args:
+            step: its path.
+            question: what people are asked.
+            wait: how long, and who may decide.
+            run: the run's id.
+            epoch: how often the step was undone: what was approved before that does not count.
         """
-        queue = ApprovalQueue(self.store)
-        request = self._request(step, question, wait, run)
-        queue.ask(request.id, request)
-        found = queue.get(request.id)
-        assert found is not None
-        return found
-
-    def look(self, step: str, question: str, wait: Wait, *, run: str) -> Queued:
-        """As `ask`, and nobody is asked: what was decided, if it was asked before."""
-        request = self._request(step, question, wait, run)
-        return ApprovalQueue(self.store).get(request.id) or Queued(request.id, request)
-
-    def _request(self, step: str, question: str, wait: Wait, run: str) -> ApprovalRequest:
-        bound = ["rollcage workflow approval", self.execution, step, question, self.digest]
-        bound += [self.anew] if self.anew else []
-        identity = sha256(jcs([*bound, dict(sorted(self.inputs.items()))])).hexdigest()
+        bound: list[Any] = ["rollcage workflow approval", self.execution, step, question]
+        bound += [self.digest, epoch, dict(sorted(self.inputs.items()))]
+        identity = sha256(jcs(bound)).hexdigest()
         args = {"question": question, "plan": self.plan, "execution": self.execution, "step": step}
         now = self.clock() // 1000
         return ApprovalRequest(
@@ -89,29 +78,48 @@ class Approvals:
             expires=now + int(wait.expires * 1_000_000),
         )
 
-    def is_open(self, asked: Queued) -> bool:
-        """Whether somebody may still decide on it, and nobody has."""
-        return asked.decision is None and self.clock() // 1000 < asked.request.expires
+    def ask(self, request: ApprovalRequest, wait: Wait) -> tuple[ApprovalRequest, Decision | None]:
+        """Put a request into the queue, if it is not there; return it, and what was decided.
 
-    def settle(self, asked: Queued, wait: Wait) -> dict[str, Any]:
-        """What was decided.
+        Raises:
+            ApprovalCorrupt: what is there was changed.
+            StoreError: it can't be determined.
+        """
+        approvers = frozenset(wait.approvers) or None
+        ApprovalQueue(self.store).ask(request, Terms(self.requested_by, approvers=approvers))
+        return self.look(request)
+
+    def look(self, request: ApprovalRequest) -> tuple[ApprovalRequest, Decision | None]:
+        """Do as `ask`, but ask nobody: return what was decided, if it was asked before."""
+        queue = ApprovalQueue(self.store)
+        asked = queue.get(request.id) or request
+        return asked, queue.decision(asked)
+
+    def is_open(self, request: ApprovalRequest, decision: Decision | None) -> bool:
+        """Return whether somebody may still decide on it, and nobody has."""
+        return decision is None and self.clock() // 1000 < request.expires
+
+    def settle(
+        self, request: ApprovalRequest, decision: Decision | None, wait: Wait
+    ) -> dict[str, Any]:
+        """Return what was decided.
 
         Raises:
             StepFailed: it was rejected, or not in time, or by somebody who may not decide on it.
         """
-        decision = asked.decision
-        if decision is None or asked.decided_at >= asked.request.expires:
-            raise StepFailed(f"nobody approved {asked.id} in time")
-        if decision.decision == "rejected":
-            why = f": {decision.reason}" if decision.reason else ""
-            raise StepFailed(f"{decision.by or 'somebody'} rejected {asked.id}{why}")
+        if decision is None or decision.at >= request.expires:
+            raise StepFailed(f"nobody approved {request.id} in time")
+        answer = decision.answer
+        if answer.decision == "rejected":
+            why = f": {answer.reason}" if answer.reason else ""
+            raise StepFailed(f"{answer.by or 'somebody'} rejected {request.id}{why}")
         allowed = frozenset(wait.approvers) if wait.approvers else None
-        refusal = not_entitled(decision.by, Terms(self.requested_by, approvers=allowed))
+        refusal = not_entitled(answer.by, Terms(self.requested_by, approvers=allowed))
         if refusal is not None:
-            raise StepFailed(f"{asked.id}: {refusal.reason}")
-        value = decision.response.value if decision.response is not None else decision.args
-        return {"by": decision.by, "reason": decision.reason, "value": value}
+            raise StepFailed(f"{request.id}: {refusal.reason}")
+        value = answer.response.value if answer.response is not None else answer.args
+        return {"by": answer.by, "reason": answer.reason, "value": value}
 
-    def used(self, asked: Queued, *, run: str) -> None:
-        """Say in the queue that an execution went on by it."""
-        ApprovalQueue(self.store).use(asked.id, run, now=self.clock() // 1000)
+    def over(self, request: ApprovalRequest) -> None:
+        """Take a request out of the queue: what was decided is on record."""
+        ApprovalQueue(self.store).drop(request.id)

@@ -7,11 +7,11 @@ that is a step in it. What it puts on record beside its calls is then given, too
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from rollcage import Contract
-from rollcage.gate import FacadeGuard, NamedFacade, all_given
-from rollcage.store import Store
+from rollcage.gate import FacadeGuard, NamedFacade
+from rollcage.heart import Session, Stage, Store
 
 from rollcage_workflow.graph import Checked, Loop, blocks_in
 from rollcage_workflow.plan import Plan
@@ -41,21 +41,20 @@ def plan_contract(plan: Plan) -> Contract:
 
 
 def governed(checked: Checked, options: Mapping[str, Any], store: Store) -> dict[str, Any]:
-    """What an attempt's session is given, where a facade is among that.
+    """Return what an attempt's session is given, if a facade is among that.
 
     Raises:
         ToolRefused: the facade does not give the plan, or one inside it; nothing was run.
         FacadeMissing: there is no such facade.
     """
     given = dict(options)
-    guards = all_given(given.get("gate", ()), policy=None, facade=given.get("facade"), rules=())
-    named = next((each for each in guards if isinstance(each, NamedFacade)), None)
+    gate = [*given.get("gate", ())]
+    named = next((each for each in gate if isinstance(each, NamedFacade)), None)
     if named is None:
         return given
     contracts = [plan_contract(plan) for plan in _plans(checked)]
-    _check(named.taken(store), contracts)
-    given.pop("facade", None)
-    given["gate"] = [_OfPlan(named, contracts) if each is named else each for each in guards]
+    _check(named.taken(cast("Any", store)), contracts)
+    given["gate"] = [_OfPlan(named, contracts) if each is named else each for each in gate]
     return given
 
 
@@ -79,28 +78,37 @@ def _plans(checked: Checked) -> Iterator[Plan]:
                 yield unit.plan.plan
 
 
-class _OfPlan(NamedFacade):
+class _OfPlan:
     """A facade that gives what an execution of a plan puts on record, if it gives the plan."""
 
     def __init__(self, named: NamedFacade, contracts: list[Contract]) -> None:
-        self.name = named.name
         self._named = named
         self._contracts = contracts
 
-    def taken(self, store: Store) -> FacadeGuard:
-        """As it is now.
-
-        Raises:
-            ToolRefused: it does not give the plan any more.
-        """
-        from rollcage_governance import FacadeSnapshot
+    def of_session(self) -> Stage:
+        """Return what holds one session to it."""
+        from rollcage_governance import FacadeSnapshot, FacadeStage
         from rollcage_governance.pin import described, digest_of
 
-        found = self._named.taken(store)
-        _check(found, self._contracts)
-        if not isinstance(found, FacadeSnapshot):
-            raise TypeError(f"the facade {self.name!r} is of no registry, and can't give plans")
-        own = {contract.name: digest_of(described(contract)[0]) for contract in OWN}
-        return FacadeSnapshot(
-            found.name, {**found.tools, **own}, found.models, found.known, found.option
-        )
+        contracts = self._contracts
+
+        class OfPlan(FacadeStage):
+            """A facade, with what an execution puts on record."""
+
+            def describes(self, session: Session) -> dict[str, Any]:
+                """Return what it grants.
+
+                Raises:
+                    ToolRefused: it does not give the plan any more.
+                """
+                granted = super().describes(session)
+                found = self.facade
+                assert found is not None
+                _check(found, contracts)
+                own = {contract.name: digest_of(described(contract)[0]) for contract in OWN}
+                self.facade = FacadeSnapshot(
+                    found.name, {**found.tools, **own}, found.models, found.known, found.option
+                )
+                return granted
+
+        return OfPlan(self._named.name)

@@ -28,7 +28,6 @@ class Node:
         before: the steps of its block that it comes after.
         contract: of the tool that a call or an agent calls.
         body: that tool's own function.
-        is_async: whether that is a coroutine function.
         inner: the steps inside it.
         plan: of a workflow step, that plan.
     """
@@ -38,7 +37,6 @@ class Node:
     before: tuple[str, ...]
     contract: Contract | None = None
     body: Callable[..., Any] | None = None
-    is_async: bool = False
     inner: Graph | None = None
     plan: Checked | None = None
 

@@ -7,21 +7,29 @@ first and then looks for the document. So one of them sees the other, however th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import time
+import unicodedata
 from typing import Any, Final, Literal
 
 import orjson
-from rollcage.store import StopOrder, Store, job_name
+from rollcage import OrderRefused
+from rollcage.heart import Store, drop, every_key, lift_order, stop_run
 
 from rollcage_workflow.errors import WorkflowError
 
-__all__ = ["Hold", "Holds", "held", "prefix_of"]
+__all__ = ["Hold", "Holds", "held", "job_name", "prefix_of"]
 
 _KIND: Final = "holds"
 _LONGEST: Final = 2000  # bytes of a reason, as JSON, in an order to stop
 Kind = Literal["paused", "cancelled"]
+
+
+def job_name(name: str) -> str:
+    """Return a name by which a job is known: however its accents were typed, it is one (NFC)."""
+    return unicodedata.normalize("NFC", name)
 
 
 def prefix_of(execution: str) -> str:
@@ -81,7 +89,7 @@ class Holds:
         """
         fields: dict[str, Any] = {"execution": self._execution, "kind": kind, "by": by}
         fields |= {"reason": reason, "rollback": rollback, "time": time.time_ns() // 1000}
-        return self._store.put_once(_KIND, self._key(kind), orjson.dumps(fields))
+        return self._store.swap(_KIND, self._key(kind), None, orjson.dumps(fields))
 
     def lift(self) -> bool:
         """End its pause; whether there was one. That it was cancelled stays.
@@ -89,9 +97,7 @@ class Holds:
         Raises:
             StoreError: that can't be stored.
         """
-        there = self._read("paused") is not None
-        self._store.drop(_KIND, self._key("paused"))
-        return there
+        return drop(self._store, _KIND, self._key("paused"))
 
     def stop(self, run: str, hold: Hold) -> None:
         """Have a run that is live end at its next call.
@@ -99,9 +105,9 @@ class Holds:
         Raises:
             StoreError: the order can't be given.
         """
-        if run and self._store.live(run):
-            reason = _shortened(f"{self._was}{hold}")
-            self._store.stop(StopOrder(run, hold.by, reason, hold.time))
+        if run and self._store.is_live(run):
+            with contextlib.suppress(OrderRefused):  # it has just ended
+                stop_run(self._store, run, by=hold.by, reason=_shortened(f"{self._was}{hold}"))
 
     def gave(self, reason: str) -> bool:
         """Whether an order to stop, of this reason, was given as the execution was paused."""
@@ -109,9 +115,8 @@ class Holds:
 
     def let_go(self, run: str) -> None:
         """Lift the order to stop that a run has, so that the next attempt can go on with it."""
-        order = self._store.stop_order(run) if run else None
-        if order is not None:
-            self._store.lift(order.run or run)
+        if run:
+            lift_order(self._store, run)
 
     @property
     def _was(self) -> str:
@@ -155,5 +160,5 @@ def held(store: Store, kind: Kind) -> frozenset[str]:
         StoreError: it can't be determined.
     """
     ends = f".{kind}"
-    keys = (key for key in store.keys(_KIND) if key.endswith(ends))
+    keys = (key for key in every_key(store, _KIND) if key.endswith(ends))
     return frozenset(key.removesuffix(ends) for key in keys)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from rollcage.store import Store
+from rollcage.heart import Store, StoreSeal
 from rollcage.trace import jcs
 
 from rollcage_workflow.errors import InputsInvalid
@@ -66,9 +65,9 @@ def digests_of(
     """By input and given result, a digest under the store's key: nobody guesses a secret by it."""
     if not (inputs or results):
         return {}
-    key = store.secret_key()
+    seal = StoreSeal(store)
     return {
-        name: hmac.new(key, b"rollcage workflow input" + _canonical(each), "sha256").hexdigest()
+        name: seal("rollcage workflow input" + _canonical(each).decode())
         for name, each in [*inputs.items(), *((f"result of {n}", r) for n, r in results.items())]
     }
 

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from rollcage import Halt, Session, SessionHalted
+from rollcage import Halt, SessionHalted
+from rollcage.heart import Session
 
 from rollcage_workflow.approvals import Approvals
 from rollcage_workflow.errors import ExpressionFailed, StepFailed
@@ -131,7 +132,7 @@ class Interpreter:
         async def now(**_: object) -> str:
             return utc(self._clock())
 
-        reached = await self.session.arun(NOW, {"step": step}, now)
+        reached = await self.session.arun_call(NOW, {"step": step}, now)
         return dt.datetime.fromisoformat(reached).timestamp()
 
     # --- blocks ----------------------------------------------------------------------------------
@@ -284,11 +285,11 @@ class Interpreter:
         fields = {"step": node.name, "value": value}
         if place.in_row:
             with self.session.place(call_id=node.name):
-                await self.session.arun(GIVEN, fields, nothing)
+                await self.session.arun_call(GIVEN, fields, nothing)
             after = place.after
         else:
             with self.session.branch(node.name, after=place.after) as branch:
-                await self.session.arun(GIVEN, fields, nothing)
+                await self.session.arun_call(GIVEN, fields, nothing)
             after = (branch,)
         self._on_step(node.name, "given")
         return Done(value, after)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import orjson
-from rollcage.store import Store
+from rollcage.heart import Store, drop, every_key, run_info
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.expressions import is_finite
@@ -56,8 +56,8 @@ class Command:
         given: of a start, the results of the steps before that.
         again: an execution that failed is run once more.
         approvals: not before one of these requests is decided, unless its time comes.
-        run: of an undo or its plan, the run; where an execution is run once more, the attempt that
-            failed.
+        attempts: where an execution is run once more, how many attempts there had been.
+        run: of an undo or its plan, the run.
         to: of an undo or its plan, the last step that stays.
         plan_digest: of an undo, the plan that somebody has seen; another one is not carried out.
     """
@@ -77,6 +77,7 @@ class Command:
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     again: bool = False
     approvals: tuple[str, ...] = ()
+    attempts: int = 0
     run: str = ""
     to: int | None = None
     plan_digest: str = ""
@@ -155,19 +156,19 @@ class Commands:
         known = self.result(key)  # by a worker that has just done with another one
         return known is None or known.command.token == command.token
 
-    def wake(self, id: str, *, by: str = "", again: str = "") -> str:  # noqa: A002
+    def wake(self, id: str, *, by: str = "", again: int = 0) -> str:  # noqa: A002
         """Have another attempt made at an execution; the key of the command.
 
         Args:
             id: of the execution.
             by: in whose name.
-            again: of one that failed, the attempt after which it is run once more.
+            again: of one that failed, the number of the attempt after which it is run once more.
 
         Raises:
             StoreError: it can't be kept.
         """
         key = f"{prefix_of(id)}.wake.{uuid.uuid4().hex}"
-        self._put(_new(key, "wake", id, by=by, again=bool(again), run=again))
+        self._put(_new(key, "wake", id, by=by, again=bool(again), attempts=again))
         return key
 
     def wake_when(self, id: str, at: float, approvals: tuple[str, ...]) -> str:  # noqa: A002
@@ -214,7 +215,7 @@ class Commands:
         holds = Holds(self.store, id)
         holds.lift()
         holds.let_go(found.run)
-        return self.wake(id, by=by, again=found.run if again else "")
+        return self.wake(id, by=by, again=found.attempts if again else 0)
 
     def cancel(
         self,
@@ -248,7 +249,7 @@ class Commands:
             RunNotFound: there is no such run.
             StoreError: it can't be kept.
         """
-        info = self.store.info(run)
+        info = run_info(self.store, run)
         key = f"{prefix_of(run)}.plan.{uuid.uuid4().hex}"
         self._put(_new(key, "plan", info.name, by=by, run=run, to=to))
         return key
@@ -270,7 +271,7 @@ class Commands:
             RunNotFound: there is no such run.
             StoreError: it can't be kept.
         """
-        info = self.store.info(run)
+        info = run_info(self.store, run)
         key = f"{prefix_of(run)}.undo.{once or uuid.uuid4().hex}"
         if self.result(key) is None:
             given = {"run": run, "to": to, "plan_digest": plan_digest}
@@ -281,7 +282,7 @@ class Commands:
 
     def open_keys(self) -> list[str]:
         """The keys of all that are open; what that costs does not grow with those that are not."""
-        return list(self.store.keys(_OPEN))
+        return [*every_key(self.store, _OPEN)]
 
     def get(self, key: str) -> Command | None:
         """An open command; None where it is done.
@@ -325,12 +326,12 @@ class Commands:
             }
             fields |= {"worker": worker, "time": time.time_ns() // 1000}
             fields |= {} if data is None else {"data": data}
-            self.store.put_once(_RESULTS, command.key, sealed(self.store, command.key, fields))
-        self.store.drop(_OPEN, command.key)
+            self.store.swap(_RESULTS, command.key, None, sealed(self.store, command.key, fields))
+        drop(self.store, _OPEN, command.key)
 
     def drop(self, key: str) -> None:
         """Take a command away that nobody can read."""
-        self.store.drop(_OPEN, key)
+        drop(self.store, _OPEN, key)
 
     def started(self, id: str) -> Command | None:  # noqa: A002
         """By what an execution was started; None where no command did that."""
@@ -361,7 +362,7 @@ class Commands:
         data = sealed(self.store, command.key, dataclasses.asdict(command))
         if len(data) > _MOST_BYTES:
             raise WorkflowError(f"{command.execution!r}: the inputs have over {_MOST_BYTES} bytes")
-        return self.store.put_once(_OPEN, command.key, data)
+        return self.store.swap(_OPEN, command.key, None, data)
 
 
 def _new(key: str, do: Do, execution: str, **fields: Any) -> Command:

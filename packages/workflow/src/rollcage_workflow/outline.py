@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Annotated, Final, Literal, Self
 
 import pydantic
-from rollcage.store import Store
+from rollcage.heart import Store
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.graph import Checked, Graph, Loop, Node, Unit
@@ -120,7 +120,7 @@ def keep_outline(store: Store, checked: Checked) -> None:
     outline = outline_of(checked)
     data = outline.model_dump_json(exclude_defaults=True).encode()
     if outline.count <= _MOST_BOXES and len(data) <= _MOST_BYTES:
-        store.put_once(KIND, digest, data)
+        store.swap(KIND, digest, None, data)
 
 
 def kept_outline(store: Store, digest: str) -> Outline | None:

@@ -9,9 +9,12 @@ from typing import Any, Final
 from rollcage import Contract
 
 __all__ = [
-    "APPROVAL", "ENDED", "GIVEN", "NOW", "OWN", "PLAN", "PREFIX", "SIGNAL", "UNTOLD", "container",
-    "nothing",
+    "APPROVAL", "ENDED", "GIVEN", "INPUT", "NOW", "OWN", "PLAN", "PREFIX", "SIGNAL", "UNTOLD",
+    "container", "nothing",
 ]  # fmt: skip
+
+INPUT: Final = "workflow"
+"""What the job of an execution is given as its input: no other session of its name is resumed."""
 
 PREFIX: Final = "workflow."
 """How the names of all of these begin."""

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import functools
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from rollcage import (
-    Halt,
-    RunStopped,
-    Session,
-    SessionHalted,
-    UndoIncomplete,
-    aundo_run,
-    open_store,
-)
-from rollcage.store import Store, look
+from rollcage import Halt, RunStopped, SessionHalted, UndoIncomplete
+from rollcage.heart import Options, Session, Store, aundo_run, open_store
 
 from rollcage_workflow.approvals import Approvals
 from rollcage_workflow.check import Tools, Workflows, check
@@ -37,7 +29,7 @@ from rollcage_workflow.inputs import check_same_inputs, digests_of, given_inputs
 from rollcage_workflow.interpret import Interpreter
 from rollcage_workflow.outline import keep_outline
 from rollcage_workflow.plan import Plan
-from rollcage_workflow.records import ENDED, PLAN, nothing
+from rollcage_workflow.records import ENDED, INPUT, PLAN, nothing
 from rollcage_workflow.signals import Signals
 from rollcage_workflow.starting import start_of
 from rollcage_workflow.state import Execution, as_of, execution
@@ -105,8 +97,9 @@ async def run(
         waits: is called with what the attempt ended for, if it waits for something.
         clock: the time now (Unix, ns).
         **session: further arguments of each attempt's `rollcage.Session`: `gate=`, `approver=`,
-            `observers=` and the like. With `fork=`, it is a fork of one attempt, which takes no
-            signal from the execution, asks nobody, and undoes nothing of it.
+            `observers=` and the like; `stages=` as a function that makes them anew. With `fork=`,
+            it is a fork of the execution, which takes no signal from it, asks nobody, and undoes
+            nothing of it.
 
     Returns:
         Its state: `completed`, `waiting`, or `paused` or `cancelled` by somebody else; that of a
@@ -124,9 +117,9 @@ async def run(
     """
     checked = plan if isinstance(plan, Checked) else check(plan, tools, workflows)
     own = open_store(store)
-    fork = fork_of(id, own, session)
+    fork = fork_of(session)
     if fork is None:
-        before = await look(own, functools.partial(_state_of, own, id))
+        before = await asyncio.to_thread(execution, own, id)
     else:
         before, again = await before_fork(fork, id, own), True
         session["fork"] = fork
@@ -154,7 +147,7 @@ async def run(
             f"rollcage workflow run --again"
         )
     options = session
-    if session.get("facade") is not None or session.get("gate"):
+    if session.get("gate"):
         options = await asyncio.to_thread(governed, checked, session, own)
     begun = start, results
     attempt = _Attempt(checked, wanted, begun, id, own, patience, on_step, ends, waits, clock,
@@ -174,10 +167,6 @@ def run_sync(
 ) -> Execution:
     """`run`, where there is no event loop."""
     return asyncio.run(run(plan, inputs, **given))
-
-
-def _state_of(store: Store, id: str) -> Execution:  # noqa: A002
-    return execution(store, id) if store.exists() else Execution(id)
 
 
 class _Over(Exception):
@@ -218,22 +207,26 @@ class _Attempt:
         self.waits = waits
         self.clock = clock
         self.options = options
-        self.is_through = False  # and that is on record
         self.is_fork = options.get("fork") is not None
         self.session = Session(
             id,
             store=store,
-            replay="auto" if self.is_fork else "continue",
-            before_resume=self._check_goes_on,
-            input={"plan": checked.plan.name},
-            retry_failed=None if retries else False,
-            **{**options, "tools": _tools(checked, options)},
+            replay="continue",
+            input=INPUT,
+            options=dataclasses.replace(
+                options.get("options", Options()),
+                before_resume=None if self.is_fork else self._check_goes_on,
+                retry_failed=None if retries else False,
+                tools=_tools(checked, options),
+            ),
+            **{name: each for name, each in options.items() if name not in _OWN},
+            **_stages(options),
         )
 
     async def run(self) -> Execution:
         try:
             async with self.session as session:
-                hold = await look(self.store, self._begun)
+                hold = await asyncio.to_thread(self._begun)
                 try:
                     if hold is not None:
                         raise Waits([f"was {hold}"])
@@ -247,11 +240,10 @@ class _Attempt:
                     if session.halted is None:
                         how = on_failure(error) or self.checked.plan.on_failure
                         failure, rollback = _error_fields(error), how == "rollback"
-                        await self._ended_badly(error=failure, rollback=rollback)
+                        await self._ended(status="failed", error=failure, rollback=rollback)
                     raise
                 else:
                     await self._ended(status="completed", output=output)
-                    self.is_through = True
         except (Halt, SessionHalted) as error:
             if isinstance(error, RunStopped) and await asyncio.to_thread(self._hold) is not None:
                 return await asyncio.to_thread(execution, self.store, self.id)
@@ -259,7 +251,7 @@ class _Attempt:
         except Exception as error:
             await self._failed(error)
             raise
-        found = await look(self.store, self._found)
+        found = await asyncio.to_thread(self._found)
         if found.status == "halted":
             raise WorkflowError(f"the execution {self.id!r}: {found.waits}")
         return found
@@ -270,9 +262,9 @@ class _Attempt:
         Raises:
             _Over: it was.
         """
-        del run  # its newest attempt
+        del run  # that of the execution
         now, before = execution(self.store, self.id), self.before
-        if now.is_over and (now.status, now.run) != (before.status, before.run):
+        if now.is_over and (now.status, now.attempts) != (before.status, before.attempts):
             raise _Over
 
     async def _failed(self, error: Exception) -> None:
@@ -287,11 +279,8 @@ class _Attempt:
             raise left from error
 
     def _found(self) -> Execution:
-        """Its state now; if the first attempt has completed it, by that run alone."""
-        run = self.session.run_id
-        is_first = not self.before.attempts and self.session.root == run
-        if self.is_fork or (self.is_through and is_first):
-            return as_of(self.store, run, self.id)
+        if self.is_fork:
+            return as_of(self.store, self.session.run_id, self.id)
         return execution(self.store, self.id)
 
     def _begun(self) -> Hold | None:
@@ -305,35 +294,39 @@ class _Attempt:
     async def _through(self, session: Session) -> Any:
         plan = self.checked.plan
         digests = digests_of(self.store, self.inputs, self.given)
-        by, anew = str(self.options.get("actor") or self.id), self.before.anew
+        by = str(self.options.get("actor") or self.id)
         interpreter = Interpreter(
             session,
             Signals(self.store, self.id, keeps=not self.is_fork),
             self.clock,
             self.patience,
             self.on_step,
-            Approvals(self.store, self.id, plan.name, plan.digest, digests, by, self.clock, anew),
+            Approvals(self.store, self.id, plan.name, plan.digest, digests, by, self.clock),
             self.ends,
             self.rows,
             self.given,
         )
-        fields = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
+        fields: dict[str, Any] = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
         fields["digests"] = digests
         fields["rows"] = self.rows
-        if anew:
-            fields["anew"] = anew
+        fields["attempt"] = session.attempt.run.attempts  # so that each one is on record
         if self.start:
             fields |= {"start": self.start, "given": self.given}
-        await session.arun(PLAN, fields, nothing)
+        await session.arun_call(PLAN, fields, nothing)
         return await interpreter.plan(self.checked, self.inputs)
 
     async def _ended(self, **fields: Any) -> None:
-        await self.session.arun(ENDED, fields, nothing)
+        fields["attempt"] = self.session.attempt.run.attempts
+        await self.session.arun_call(ENDED, fields, nothing)
 
-    async def _ended_badly(self, **fields: Any) -> None:
-        """On record beside the steps: nothing came after the failed one, so it may run again."""
-        with self.session.branch(ENDED.name):
-            await self._ended(status="failed", **fields)
+
+_OWN: Final = ("options", "stages")
+
+
+def _stages(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The stages of one session: each knows what it was told of one run."""
+    given = options.get("stages", ())
+    return {"stages": given() if callable(given) else given}
 
 
 def _tools(checked: Checked, options: Mapping[str, Any]) -> Any:
@@ -341,7 +334,8 @@ def _tools(checked: Checked, options: Mapping[str, Any]) -> Any:
 
     The tool that undoes another one is not called by a step, so nobody has to give it.
     """
-    return options.get("tools") or [*declared_in(checked.tools.values()), ...]
+    given = options.get("options", Options()).tools
+    return [*declared_in(checked.tools.values()), ...] if given is None else given
 
 
 async def _roll_back(
@@ -354,8 +348,8 @@ async def _roll_back(
     """
     if now.status != "failed" or not now.rolls_back:
         return
-    given = {name: options[name] for name in ("gate", "policy", "rules", "approver", "observers",
-                                              "durability") if name in options}  # fmt: skip
+    given = {name: options[name] for name in ("gate", "approver", "observers") if name in options}
+    given |= _stages(options)
     report = await aundo_run(store, now.run, tools=_tools(checked, options), **given)
     if not report.complete:
         raise UndoIncomplete(f"the execution {now.id!r} could not be rolled back: {report}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import orjson
-from rollcage.store import Store
+from rollcage.heart import Store, StoreSeal
 
 from rollcage_workflow.errors import CommandCorrupt
 
@@ -43,4 +43,4 @@ def opened(store: Store, key: str, data: bytes) -> dict[str, Any]:
 
 def _mac(store: Store, document: Mapping[str, Any]) -> str:
     data = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
-    return hmac.new(store.secret_key(), b"rollcage command" + data, "sha256").hexdigest()
+    return StoreSeal(store)("rollcage command" + data.decode())

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+import secrets
 import threading
 import time
 from typing import Any, Final
 
 import orjson
-from rollcage.store import Store, job_name
+from rollcage.heart import Store
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.expressions import is_finite
-from rollcage_workflow.holds import prefix_of
+from rollcage_workflow.holds import job_name, prefix_of
 from rollcage_workflow.orders import Commands
 from rollcage_workflow.state import execution
 
@@ -67,6 +68,7 @@ class Signals:
         if not is_finite(data):
             raise WorkflowError(f"the data of signal {name} is no JSON: NaN and infinity are none")
         fields = {"execution": self._execution, "name": name, "data": data, "by": by}
+        fields |= {"nonce": secrets.token_hex(8)}  # two that are sent at once are two
         fields |= {"time": time.time_ns() // 1000} | ({"once": once} if once else {})
         try:
             written = orjson.dumps(fields)
@@ -118,7 +120,7 @@ class Signals:
         while True:
             if once and self._is_once(name, number, once):
                 return False
-            if self._store.put_once(_KIND, self._key(name, number), written):
+            if self._store.swap(_KIND, self._key(name, number), None, written):
                 return True
             if once and self._is_once(name, number, once):
                 return False
@@ -157,7 +159,7 @@ class Signals:
         if self._store.get(_KIND, self._key(name, number)) is None:
             return None
         fields = orjson.dumps({"execution": self._execution, "name": name, "place": place})
-        if self._keeps and not self._store.put_once(_KIND, self._claim(name, number), fields):
+        if self._keeps and not self._store.swap(_KIND, self._claim(name, number), None, fields):
             raise WorkflowError(f"somebody else takes the signals of {self._execution!r} right now")
         self._taken[name][place] = number
         self._next[name] = number + 1

@@ -1,22 +1,22 @@
-"""The state of an execution, derived from its traces: nothing keeps a second copy of it."""
+"""The state of an execution, derived from its log: nothing keeps a second copy of it."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, cast
 
 import orjson
 from rollcage import RollcageError, TraceCorrupt
-from rollcage.store import RunInfo, Store, job_name, newest_run, store_option
-from rollcage.trace import TAG, Run, Traced, decode, fold, read_run
+from rollcage.heart import Store, all_runs, newest_run, order_of, store_option
+from rollcage.trace import decode, jcs
 
 from rollcage_workflow.errors import WorkflowError
-from rollcage_workflow.holds import Hold, Holds
-from rollcage_workflow.records import ENDED, PLAN, PREFIX
-from rollcage_workflow.step_states import StepState, step_states
+from rollcage_workflow.holds import Hold, Holds, job_name
+from rollcage_workflow.records import ENDED, INPUT, PLAN
+from rollcage_workflow.step_states import StepState, is_undone, step_states
 
 __all__ = ["Execution", "Status", "StepState", "as_of", "execution", "executions"]
 
@@ -51,12 +51,11 @@ class Execution:
         rows: by block of the plan, whether its steps are calls one after the other.
         start: the step that it started at; empty where that was the first.
         given: the results of the steps before that.
-        anew: the attempt whose rollback it began anew after, or would; empty where it never did.
         output: of a completed one.
         error: of a failed one: `step`, `type` and `message`.
         rolls_back: whether what a failed one did is to be undone.
         waits: what it waits for, why it halted, or who paused or cancelled it.
-        run: the newest attempt; empty where there is none.
+        run: the run that it is; empty where there is none.
         attempts: how many there were.
         began: when the first attempt did (Unix, µs).
         ended: when the newest attempt last wrote something (Unix, µs).
@@ -72,7 +71,6 @@ class Execution:
     rows: Mapping[str, bool] = dataclasses.field(default_factory=dict[str, bool])
     start: str = ""
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    anew: str = ""
     output: Any = None
     error: Any = None
     rolls_back: bool = False
@@ -90,7 +88,7 @@ class Execution:
         """What became of its steps, in the order in which they began; read when it is asked for.
 
         Raises:
-            StoreError: the newest run can't be read.
+            StoreError: the run can't be read.
         """
         return self._steps()
 
@@ -101,222 +99,217 @@ class Execution:
 
 
 def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is called everywhere
-    """The state of an execution.
+    """Return the state of an execution.
 
     Raises:
-        StoreError: its newest run can't be read.
+        StoreError: its run can't be read.
     """
-    runs = store.runs(name=id)
-    found = _newest_attempt(store, runs, id)
     hold = Holds(store, id).read()
-    if found is None:
+    info = newest_run(store, id, INPUT)
+    # Whether it is live is asked before it is read, or it may end in between, unseen.
+    is_live = info is not None and info.status is None and store.is_live(info.run)
+    outline = None if info is None else _Outline(store.read(info.run), info.run)
+    if outline is None or not (outline.plan or is_live):
         return Execution(id) if hold is None else Execution(id, hold.kind, waits=str(hold))
-    state = _status_of(store, found, runs, hold)
-    return (
-        dataclasses.replace(state, anew=found.planned.id) if _all_undone(found.planned) else state
-    )
+    return _state_of(store, outline, hold, is_live=is_live)
 
 
 def as_of(store: Store, run: str, id: str) -> Execution:  # noqa: A002
-    """The state of an execution at the end of one run, or of a fork of it, whatever came since.
+    """Return the state of an execution by one run: its own, or a fork of it.
 
     Raises:
         StoreError: that run can't be read.
         WorkflowError: it is none of the execution.
     """
-    trace, is_live = store.read(run), False
-    info, found = trace.info or store.info(run), _outline(trace)
-    if found.finished is None:
-        is_live = _is_live(store, info)
-        found = _outline(store.read(run))
-    if job_name(info.name) != job_name(id) or not _is_attempt(found):
+    is_live = store.is_live(run)
+    found = _Outline(store.read(run), run)
+    if job_name(found.name) != job_name(id) or not found.plan:
         raise WorkflowError(f"run {run} is no attempt at the execution {id!r}")
-    return _status_of(store, _Attempt(info, found, is_live, found), [info], None)
-
-
-class _Attempt(NamedTuple):
-    """An attempt, as far as its run was read.
-
-    Attributes:
-        info: of its run.
-        run: that.
-        is_live: whether it was live before it was read.
-        planned: the run that holds its plan: if it was cut off before it could, that of the
-            attempt which it goes on with.
-    """
-
-    info: RunInfo
-    run: Run
-    is_live: bool
-    planned: Run
-
-
-def _status_of(
-    store: Store, attempt: _Attempt, runs: Sequence[RunInfo], hold: Hold | None
-) -> Execution:
-    """The state of an execution by its newest attempt, and by what holds it."""
-    newest, run, is_live, last_planned = attempt
-    planned = _args(store, last_planned, PLAN.name)
-    plan, ended = decode(planned), decode(_args(store, run, ENDED.name))
-    if _save_point(run):
-        ended = {}
-    status = "running" if is_live and run.finished is None else _status(store, newest, run, ended)
-    if hold is not None and status not in _NOT_HELD:
-        is_undone = hold.kind == "cancelled" and _all_undone(run)
-        status = "rolled_back" if is_undone else hold.kind
-    else:
-        hold = None
-    return Execution(
-        newest.name,
-        status=status,
-        plan=str(plan.get("name", "")),
-        digest=str(plan.get("digest", "")),
-        inputs=plan.get("inputs"),
-        sealed=(*_sealed(planned.get("inputs")), *_sealed(planned.get("given"))),
-        digests=plan.get("digests") or {},
-        rows=plan.get("rows") or {},
-        start=str(plan.get("start", "")),
-        given=plan.get("given") or {},
-        anew=str(plan.get("anew", "")),
-        output=ended.get("output"),
-        error=ended.get("error"),
-        rolls_back=bool(ended.get("rollback")),
-        waits=_waits(store, newest, run) if hold is None else str(hold),
-        run=newest.run,
-        attempts=sum(each.input == newest.input and each.mode in _ATTEMPTS for each in runs),
-        began=min(each.time for each in runs if each.input == newest.input),
-        ended=run.last_time,
-        _steps=functools.cache(functools.partial(_steps_of, store, last_planned.id)),
-    )
+    return _state_of(store, found, None, is_live=is_live)
 
 
 def executions(store: Store, *, limit: int | None = None) -> list[Execution]:
-    """The executions that the store knows, the newest attempt last; runs without input are none.
+    """Return the executions that the store knows, the one that began last at the end.
 
     Args:
         store: where their runs are kept.
-        limit: only so many, of which the newest attempts are the newest; the older ones cost
-            nothing then.
+        limit: only so many, of which began last; the older ones cost nothing then.
     """
     seen: set[str] = set()
     found: list[Execution] = []
-    many = None if limit is None else 2 * limit
-    while True:
-        runs = store.runs(limit=many)
-        for name in dict.fromkeys(each.name for each in reversed(runs) if each.input is not None):
-            if name not in seen and (limit is None or len(found) < limit):
-                seen.add(name)
-                each = _readable(store, name)
-                found += [each] if each.plan else []
-        if many is None or limit is None or len(runs) < many or len(found) >= limit:
-            return found[::-1]
-        many *= 4
+    for info in all_runs(store):
+        if info.given != INPUT or info.fork or info.name in seen:
+            continue
+        seen.add(info.name)
+        each = _readable(store, info.name)
+        found += [each] if each.plan else []
+        if len(found) == limit:
+            break
+    return found[::-1]
 
 
 def _readable(store: Store, name: str) -> Execution:
-    """An execution; of one whose trace can't be read, that it can't."""
+    """Return an execution; if its log can't be read, one that says so."""
     try:
         return execution(store, name)
     except RollcageError as error:
         return Execution(name, status="halted", plan="?", waits=str(error))
 
 
-_UNENDED: Final = ("unfinished", "error", "halted", "paused")
-_OWN: Final = f'"name":"{PREFIX}'.encode()  # in a line of what an execution puts on record
-_OF_STEPS: Final = (b'{"event":"step.', b'{"event":"branch.')  # how their lines begin
-_ENDED: Final = (b'{"event":"step.finished"', b'{"event":"branch.')
-_ATTEMPTS: Final = ("record", "resume")
+# --- reading --------------------------------------------------------------------------------------
+
+_OF_CALLS: Final = (b'{"event":"step",', b'{"event":"outcome",')  # how most lines begin
+_OWN: Final = (f'"name":"{PLAN.name}"'.encode(), f'"name":"{ENDED.name}"'.encode())
 _SECRET: Final = re.compile(r'<secret [0-9a-f]{32}>|"\$rollcage":"(?:secret|redacted)"')
 
 
-def _is_live(store: Store, info: RunInfo) -> bool:
-    """Whether a run goes on; asked before it is read, or it may end in between, unseen."""
-    return info.status is None and store.live(info.run)
-
-
-def _newest_attempt(store: Store, runs: Sequence[RunInfo], name: str) -> _Attempt | None:
-    """The newest run of an execution; no session that only has its name, and none that looks back.
-
-    Those of an execution have one input, which no other session of the name has.
-    """
-    inputs = dict.fromkeys(info.input for info in reversed(runs))
-    for each in inputs:
-        info = newest_run(runs, name, of=each)
-        if info is None:
-            continue
-        is_live = _is_live(store, info)
-        run = _outline(store.read(info.run))
-        planned = run if _is_attempt(run) else _planned_before(store, runs, info, run)
-        if planned is not None or (is_live and _is_silent(run) and not run.steps):
-            return _Attempt(info, run, is_live, planned or run)
-    return None
-
-
-def _planned_before(store: Store, runs: Sequence[RunInfo], info: RunInfo, run: Run) -> Run | None:
-    """The last attempt that recorded its plan, before some that were cut off too early."""
-    known = {each.run: each for each in runs}
-    source = known.get(info.source or "")
-    while source is not None and source.pruned is None and _is_silent(run):
-        run = _outline(store.read(source.run))
-        if _is_attempt(run):
-            return run
-        source = known.get(source.source or "")
-    return None
-
-
-def _is_silent(run: Run) -> bool:
-    """Whether it is an attempt that has not recorded its plan: only its input has."""
-    given = run.started.get("input") or {}
-    return not _is_attempt(run) and [*(given.get("value") or ())] == ["plan"]
-
-
-def _is_attempt(run: Run) -> bool:
-    return any(step.name == PLAN.name and not step.branch for step in run.steps)
-
-
-def _outline(trace: Traced) -> Run:
-    """A run with only those lines that are about the execution as a whole: its steps cost nothing.
+class _Outline:
+    """What the lines of a log say about an execution as a whole: its steps are passed over.
 
     The chain of the lines is not checked: the next attempt does so, and `rollcage verify`.
+
+    Attributes:
+        run: the run's id.
+        name: of its job: the execution's id.
+        plan: what the newest attempt that got so far said about its plan; empty: none did.
+        end: what that attempt said about how it ended; empty: nothing.
+        over: the line with which an attempt ended after that; None: it was cut off, or is live.
+        attempts: how many attempts at the plan there were.
+        to: the step that the run was undone to behind the end; 0: all of it; None: it was not.
+        began: the time of the first line (Unix, µs).
+        last: the time of the last line that has one.
 
     Raises:
         TraceCorrupt: one of these lines is none.
     """
-    lines = trace.data.splitlines()
-    # Those of steps and branches are passed over, but for what an execution itself puts on record.
-    of_whole = [
-        (n, line)
-        for n, line in enumerate(lines, 1)
-        if not line.startswith(_OF_STEPS)
-        or (line.find(_OWN, 0, 200) >= 0 and not line.startswith(_ENDED))
-        or n == len(lines)
-    ]
-    at = 0
-    try:
-        events: list[tuple[int, dict[str, Any]]] = []
-        for at, line in of_whole:
-            events.append((at, orjson.loads(line)))
-        return fold(events)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        message = f"not an event of this format: {error!r}"
-        raise TraceCorrupt(trace.where, at, message) from None
+
+    def __init__(self, lines: Sequence[bytes], run: str) -> None:
+        self.run, self.name = run, ""
+        self.plan: dict[str, Any] = {}
+        self.end: dict[str, Any] = {}
+        self.over: dict[str, Any] | None = None
+        self.attempts = self.began = self.last = 0
+        self.to: int | None = None
+        self._undo: dict[str, Any] | None = None
+        self._before: dict[str, Any] | None = None
+        for number, line in self._about_the_whole(lines):
+            try:
+                self._take(orjson.loads(line))
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                message = f"not an event of this format: {error!r}"
+                raise TraceCorrupt(f"run {run}", number, message) from None
+
+    @staticmethod
+    def _about_the_whole(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+        for number, line in enumerate(lines, 1):
+            if not line.startswith(_OF_CALLS) or any(line.find(own, 0, 200) >= 0 for own in _OWN):
+                yield number, line
+
+    def _take(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        self.last = max(self.last, event.get("time", 0))
+        if kind == "run":
+            self.name, self.began = event["name"], event["time"]
+        elif kind == "forked":
+            self.run, self.over = event["run"], None
+        elif kind == "attempt":
+            self._before, self._undo = self.over, None
+            self.attempts, self.over = self.attempts + 1, None
+        elif kind == "step" and not event["branch"]:
+            if event["name"] == PLAN.name:
+                self.plan, self.end, self.to = event["args"], {}, None
+            elif event["name"] == ENDED.name:
+                self.end = event["args"]
+        elif kind in ("undoing", "undone") and event["why"] == "undo":
+            if self._undo is None:  # it is no attempt at the plan
+                self.attempts, self.over = self.attempts - 1, self._before
+            self._undo = event
+            if kind == "undone" and not {"branch", "within"} & event.keys():
+                self.to = event.get("to", 0)
+        elif kind == "ended" and self._undo is None:
+            self.over = event
+
+    @property
+    def status(self) -> str:
+        """How the newest attempt ended; empty if it did not."""
+        return "" if self.over is None else str(self.over["status"])
+
+
+def _state_of(store: Store, found: _Outline, hold: Hold | None, *, is_live: bool) -> Execution:
+    """Return the state of an execution by its run, and by what holds it."""
+    plan, end = decode(found.plan), decode(found.end)
+    undone = found.to is not None and _is_all_undone(store, found.run)
+    if not undone and found.to:
+        end = {}
+    status = "running" if is_live and not found.over else _status(store, found, end, undone=undone)
+    if hold is not None and status not in _NOT_HELD:
+        status = "rolled_back" if hold.kind == "cancelled" and undone else hold.kind
+    else:
+        hold = None
+    return Execution(
+        found.name,
+        status=status,
+        plan=str(plan.get("name", "")),
+        digest=str(plan.get("digest", "")),
+        inputs=plan.get("inputs"),
+        sealed=(*_sealed(found.plan.get("inputs")), *_sealed(found.plan.get("given"))),
+        digests=plan.get("digests") or {},
+        rows=plan.get("rows") or {},
+        start=str(plan.get("start", "")),
+        given=plan.get("given") or {},
+        output=end.get("output"),
+        error=end.get("error"),
+        rolls_back=bool(end.get("rollback")),
+        waits=_waits(store, found, undone=undone) if hold is None else str(hold),
+        run=found.run,
+        attempts=found.attempts,
+        began=found.began,
+        ended=found.last,
+        _steps=functools.cache(functools.partial(_steps_of, store, found.run)),
+    )
+
+
+def _status(store: Store, found: _Outline, end: dict[str, Any], *, undone: bool) -> Status:
+    if found.to is not None and not undone and found.status == "ok":
+        return "halted"
+    if end.get("status") == "completed" and found.status == "ok":
+        return "rolled_back" if undone else "completed"
+    if end.get("status") == "failed":
+        return "rolled_back" if end.get("rollback") and undone else "failed"
+    if found.status == "paused":
+        return "waiting"
+    order = order_of(store, found.run)
+    if order is not None and order.kind == "stop":  # in a pause, an attempt is made: its calls wait
+        return "paused"
+    return "halted" if found.status in ("halted", "partial") else "interrupted"
+
+
+def _waits(store: Store, found: _Outline, *, undone: bool) -> str:
+    order = order_of(store, found.run) if found.status != "ok" else None
+    if order is not None and order.kind == "pause":
+        by, reason = f" by {order.by}" if order.by else "", f": {order.reason}" * bool(order.reason)
+        at = store_option(store)
+        return f"its run was paused{by}{reason}. Let it go on: rollcage unpause {found.run}{at}"
+    if found.status == "partial":
+        return (
+            f"the plan does not ask for all that is on record any more: put back the steps that "
+            f"were removed, or undo what they did: rollcage undo {found.run}"
+        )
+    if found.status == "ok" and undone:
+        return "undone"
+    if found.status == "ok" and found.to:
+        return f"it was undone to step {found.to}; the next attempt does again what came after that"
+    over = found.over or {}
+    error = over.get("error") if found.status in ("halted", "paused") else None
+    return str(over.get("waits") or (error or {}).get("message") or "")
+
+
+def _is_all_undone(store: Store, run: str) -> bool:
+    return is_undone(store.read(run), f"run {run}")
 
 
 def _steps_of(store: Store, run: str) -> tuple[StepState, ...]:
-    return step_states(read_run(store.read(run), schema=False))
-
-
-def _args(store: Store, run: Run, name: str) -> dict[str, Any]:
-    """What the last such call was given, encoded."""
-    found = [step for step in run.steps if step.name == name and step.branch in ("", ENDED.name)]
-    return {} if not found else {n: _whole(store, each) for n, each in found[-1].args.items()}
-
-
-def _whole(store: Store, encoded: Any) -> Any:
-    """An argument; a large one lies beside the trace."""
-    if isinstance(encoded, dict) and encoded.get(TAG) == "blob":
-        return orjson.loads(store.get_blob(str(encoded["sha256"])))
-    return encoded
+    return step_states(store.read(run), f"run {run}")
 
 
 def _sealed(inputs: Any) -> tuple[str, ...]:
@@ -324,54 +317,4 @@ def _sealed(inputs: Any) -> tuple[str, ...]:
     if not isinstance(inputs, dict):
         return ()
     held = cast("dict[str, Any]", inputs)
-    return tuple(name for name, each in held.items() if _SECRET.search(orjson.dumps(each).decode()))
-
-
-def _status(store: Store, info: RunInfo, run: Run, ended: dict[str, Any]) -> Status:
-    if _save_point(run):
-        return "halted"
-    if ended.get("status") == "completed" and run.status == "ok":
-        return "rolled_back" if _all_undone(run) else "completed"
-    if ended.get("status") == "failed":
-        return "rolled_back" if ended.get("rollback") and _all_undone(run) else "failed"
-    if run.status == "paused":
-        return "waiting"
-    order = store.stop_order(info.run)
-    if order is not None and not order.is_pause:  # the next attempt is made, and its calls wait
-        return "paused"
-    return "halted" if run.status in ("halted", "partial") else "interrupted"
-
-
-def _all_undone(run: Run) -> bool:
-    """Whether an undo of all of it, and of what it was built on, came to its end."""
-    last = run.rewinds[-1] if run.rewinds else None
-    whole = last is not None and not last["to"] and not last.get("branch")
-    return whole and last is not None and not last.get("incomplete")
-
-
-def _save_point(run: Run) -> int:
-    """The step that a completed run was undone to, and that its end came after; 0: to none."""
-    last = run.rewinds[-1] if run.rewinds else {}
-    to = 0 if last.get("branch") else int(last.get("to", 0))
-    ends = (step.step for step in run.steps if step.name == ENDED.name)
-    return to if run.status == "ok" and any(step > to for step in ends) else 0
-
-
-def _waits(store: Store, info: RunInfo, run: Run) -> str:
-    order = store.stop_order(info.run) if run.status in _UNENDED else None
-    if order is not None and order.is_pause:
-        by, reason = f" by {order.by}" if order.by else "", f": {order.reason}" * bool(order.reason)
-        at = store_option(store)
-        return f"its run was paused{by}{reason}. Let it go on: rollcage unpause {order.run}{at}"
-    if run.status == "partial":
-        return (
-            f"the plan does not ask for all that is on record any more: put back the steps that "
-            f"were removed, or undo what they did: rollcage undo {run.id}"
-        )
-    if run.status == "ok" and _all_undone(run):
-        return "undone"
-    if to := _save_point(run):
-        return f"it was undone to step {to}; the next attempt does again what came after that"
-    finished = run.finished or {}
-    error = finished.get("error") if run.status in ("halted", "paused") else None
-    return str(finished.get("reason") or (error or {}).get("message") or "")
+    return tuple(name for name, each in held.items() if _SECRET.search(jcs(each).decode()))

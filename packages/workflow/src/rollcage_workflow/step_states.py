@@ -1,20 +1,21 @@
-"""What became of the steps of a plan, read off the run of an attempt."""
+"""What became of the steps of a plan, read off the log of an execution."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
-from rollcage.trace import Run, Step
+from rollcage.heart import Run, Step, fold_lines, parse
 
 from rollcage_workflow.records import ENDED, GIVEN, PLAN, PREFIX, UNTOLD
 
-__all__ = ["StepState", "step_states"]
+__all__ = ["StepState", "is_undone", "step_states"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepState:
-    """A step of a plan, as the newest attempt shows it.
+    """A step of a plan, as its execution stands now.
 
     Attributes:
         path: its place: `mails/3/send`.
@@ -30,44 +31,103 @@ class StepState:
     duration: float | None
 
 
-def _is_shown(step: Step) -> bool:
-    inner = step.name.startswith(PREFIX) and step.name in (PLAN.name, ENDED.name)
-    return step.kind == "tool" and not inner and step.undoes is None
+_TAKEN_BACK: Final = ("verified", "compensated", "accepted")
 
 
-_STATES: Final = {
-    "simulated": "given",
-    "hit": "completed", "seen": "completed", "ran": "completed", "failed": "failed",
-    "blocked": "blocked", "unknown": "unknown", "cut_off": "running", "not_started": "running",
-}  # fmt: skip
+def is_undone(lines: Sequence[bytes], where: str) -> bool:
+    """Return whether nothing that a run did is in effect any more.
+
+    Raises:
+        TraceCorrupt: the log was changed or damaged.
+    """
+    return not any(step.acts for step in fold_lines(parse([*lines], where), where, {}).held())
 
 
-def step_states(run: Run) -> tuple[StepState, ...]:
-    """The steps of a plan, in the order in which they began."""
-    paths: dict[int, str] = {}
-    blocks: set[int] = set()
-    found: list[StepState] = []
-    for step in run.steps:
-        path = step.branch
-        if step.parent is not None and path.startswith("#"):  # what a body calls
-            path = "/".join(filter(None, (paths.get(step.parent, ""), path.partition("/")[2])))
-        if step.parent is None or step.parent in blocks:  # a step of a plan, not of an agent
-            path = "/".join(filter(None, (path, step.call_id)))
-        if UNTOLD in path:
-            path = "/".join(part for part in path.split("/") if not part.startswith(UNTOLD))
-        paths[step.step] = path
-        if step.name.startswith(PREFIX):
-            blocks.add(step.step)
-        if _is_shown(step):
-            found.append(_step_state(step, path))
-    return tuple(found)
+def step_states(lines: Sequence[bytes], where: str) -> tuple[StepState, ...]:
+    """Return the steps of a plan, in the order in which they began.
+
+    Args:
+        lines: of the log.
+        where: what errors call it.
+
+    Raises:
+        TraceCorrupt: the log was changed or damaged.
+    """
+    events = parse([*lines], where)
+    read = _Read(events, fold_lines(events, where, {}))
+    found: dict[tuple[str, str], StepState] = {}
+    for each in read.states():
+        known = found.pop((each.path, each.name), None)
+        if known is not None and each.state == "blocked":
+            each = known  # noqa: PLW2901 - it was refused once, and is something else now
+        found[each.path, each.name] = each
+    return tuple(found.values())
 
 
-def _step_state(step: Step, path: str) -> StepState:
-    duration = None if step.duration is None else step.duration / 1e6
-    state = "given" if step.name == GIVEN.name else _STATES[step.state]
-    if state == "completed" and (step.outcome or {}).get("status") == "error":
-        state = "failed"
-    if step.undone in ("verified", "compensated"):
-        state = "undone"
-    return StepState(path, state, step.name, duration)
+class _Read:
+    """The lines of a log beside the run that they make."""
+
+    def __init__(self, events: Sequence[dict[str, Any]], run: Run) -> None:
+        self._events, self._run = events, run
+        self._ids: dict[int, str] = {}
+        self._took: dict[int, int] = {}
+        for event in events:
+            if event["event"] == "step":
+                self._ids[event["step"]] = event.get("call_id", "")
+            if "duration" in event:
+                self._took.setdefault(event["step"], event["duration"])
+
+    def states(self) -> list[StepState]:
+        """Return the state of each step of the plan that was asked for, and not left since."""
+        found: list[StepState] = []
+        for event in self._events:
+            if event["event"] == "refused" and event["kind"] == "tool":
+                refused = self._path_of(event["branch"], event.get("call_id", ""))
+                found.append(StepState(_told(refused), "blocked", event["name"], None))
+            elif event["event"] == "step":
+                step = self._run.steps[event["step"]]
+                if self._is_shown(step):
+                    took = self._took.get(step.n)
+                    path = _told(self._path(step))
+                    duration = None if took is None else took / 1e6
+                    found.append(StepState(path, self._state(step), step.name, duration))
+        return found
+
+    def _is_shown(self, step: Step) -> bool:
+        if step.effect in ("branch", "model") or step.name in (PLAN.name, ENDED.name):
+            return False
+        return step.gone not in ("again", "left", "moved") and not step.compensates
+
+    def _state(self, step: Step) -> str:
+        if step.gone == "undone" or step.rolled or step.back in _TAKEN_BACK:
+            return "undone"
+        if step.name == GIVEN.name or step.n in self._run.fixed:
+            return "given"
+        if step.status in ("ok", "error"):
+            return "completed" if step.status == "ok" else "failed"
+        return "unknown" if step.acts else "running"
+
+    def _path(self, step: Step) -> list[str]:
+        return self._path_of(step.branch, self._ids[step.n])
+
+    def _path_of(self, branch: str, call_id: str) -> list[str]:
+        """Return the path of a call in a branch.
+
+        Its own id is a part of it if it is a step of a plan, and not made by a step's agent.
+        """
+        path, is_of_plan = self._around(branch)
+        return [*path, call_id] if call_id and is_of_plan else path
+
+    def _around(self, branch: str) -> tuple[list[str], bool]:
+        """Return the path of a branch, and whether its calls are steps of a plan."""
+        owner = self._run.owner(branch)
+        if owner is None:
+            return [], True
+        if owner.effect == "branch":
+            path, is_of_plan = self._around(owner.branch)
+            return [*path, owner.name], is_of_plan
+        return self._path(owner), owner.name.startswith(PREFIX)
+
+
+def _told(path: list[str]) -> str:
+    return "/".join(part for part in path if not part.startswith(UNTOLD))

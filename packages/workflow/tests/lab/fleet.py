@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import fleet_plans
+from parts import requests_in
 from postgres import server
 from random_plans import Expected, Generator, is_right
-from rollcage import Approval, open_store
+from rollcage import Approval
 from rollcage.errors import ApprovalInvalid
-from rollcage.gate import ApprovalQueue
-from rollcage.store import Store
+from rollcage.heart import ApprovalQueue, Store, open_store
 from rollcage_workflow import Execution, execution
 from rollcage_workflow.engine import Engine, board, transact
 from rollcage_workflow.errors import WorkflowError
@@ -149,9 +149,9 @@ class Fleet:
     def approve(self) -> None:
         """Say yes to all that is asked."""
         queue = ApprovalQueue(self.store)
-        for each in queue.ids():
+        for each in requests_in(queue.store):
             found = queue.get(each)
-            if found is not None and found.decision is None:
+            if found is not None and queue.decision(found) is None:
                 with contextlib.suppress(ApprovalInvalid):  # it was cancelled meanwhile
                     queue.decide(each, Approval(True, by="bob"))
 

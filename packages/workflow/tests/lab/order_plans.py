@@ -3,8 +3,9 @@
 import asyncio
 from typing import Any
 
-from rollcage import compensate, open_store, tool
-from rollcage.gate import ApprovalQueue
+from parts import requests_in
+from rollcage import compensate, tool
+from rollcage.heart import open_store
 from rollcage_workflow.orders import Commands
 from workers import Crew
 from worlds import World
@@ -44,6 +45,6 @@ async def asked(crew: Crew) -> str:
     crew.start(inputs={"n": 3})
     await crew.work()
     assert crew.job().status == "waiting"
-    (name,) = ApprovalQueue(crew.store).ids()
+    (name,) = requests_in(crew.store)
     assert f"rollcage approve {name}" in crew.job().waits
     return name

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from rollcage import open_store
+from rollcage.heart import Store, every_key, open_store
 from rollcage_workflow import execution
 from worlds import World
 
-__all__ = ["execution_of", "put", "steps"]
+__all__ = ["execution_of", "put", "requests_in", "steps"]
 
 
 def steps(**given: Any) -> dict[str, Any]:
@@ -19,3 +19,8 @@ def put(what: str, **more: Any) -> dict[str, Any]:
 
 def execution_of(world: World, name: str = "job") -> Any:
     return execution(open_store(world.store), name)
+
+
+def requests_in(store: Store) -> list[str]:
+    """The ids of what people were asked, and is not on record yet."""
+    return [*every_key(store, "requests")]

@@ -11,14 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rollcage import (
-    DidNotHappen,
-    Happened,
-    compensate,
-    current_step,
-    open_store,
-    tool,
-)
+from rollcage import DidNotHappen, Happened, compensate, tool
+from rollcage.heart import current_step, list_runs, open_store
 from rollcage_workflow import Execution, run
 from rollcage_workflow.signals import Signals
 
@@ -62,7 +56,7 @@ class World:
     def _do(self, label: str, key: str, sign: int) -> None:
         step = current_step()
         assert step is not None
-        trace = self.store / "runs" / f"{step.run}.jsonl"
+        trace = self.store / "logs" / f"{step.run}.jsonl"
         self.deeds.append(Deed(step.run, trace.read_bytes().count(b"\n"), label, key, sign))
 
     def _tools(self) -> list[Any]:
@@ -121,21 +115,21 @@ class World:
         Signals(open_store(self.store), "job").send(name, data, by="a test")
 
     def runs(self) -> list[str]:
-        return [info.run for info in open_store(self.store).runs()]
+        return [info.run for info in reversed(list_runs(self.store))]
 
     def moments(self) -> Iterator[tuple[str, int]]:
         """Each line of each run behind which the process may have died."""
         for each in self.runs():
-            lines = (self.store / "runs" / f"{each}.jsonl").read_bytes().splitlines()
+            lines = (self.store / "logs" / f"{each}.jsonl").read_bytes().splitlines()
             yield from ((each, line) for line in range(1, len(lines) + 1))
 
     def back(self, run: str, line: int, store: Path, chance: random.Random) -> World:
         """The world and the store as they were when the process died behind a line of a run."""
         before = self.runs()[: self.runs().index(run)]
         shutil.rmtree(store, ignore_errors=True)
-        shutil.copytree(self.store, store, ignore=shutil.ignore_patterns("index*"))
+        shutil.copytree(self.store, store)
         for each in self.runs():
-            trace = store / "runs" / f"{each}.jsonl"
+            trace = store / "logs" / f"{each}.jsonl"
             if each == run:
                 lines = trace.read_bytes().splitlines(keepends=True)
                 trace.write_bytes(b"".join(lines[:line]))

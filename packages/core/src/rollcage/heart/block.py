@@ -150,8 +150,7 @@ def begin_block(
     """Open a branch at a place; `leave_block` leaves it. See `open_branch`."""
     before = list(after)
     arguments = {"after": last_worlds(before), "input": given, "name": name}
-    known = "branch" if kind == "transaction" else kind  # a transaction is a branch
-    key = key_digest(known, name, "", jcs(arguments)).hex()
+    key = key_digest(kind, name, "", jcs(arguments)).hex()
     return open_block(place.attempt, place, kind, name, before, arguments, key, marks)
 
 

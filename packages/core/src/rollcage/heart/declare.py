@@ -7,7 +7,7 @@ import functools
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from rollcage.contract.body import attach_body
@@ -15,7 +15,10 @@ from rollcage.contract.contract import Contract
 from rollcage.errors import Blocked, UnguardedCallWarning
 from rollcage.heart.call import here
 from rollcage.heart.declared import CONTRACT, declaration
+from rollcage.heart.plan import plain
 from rollcage.heart.session import Session, open_sessions
+from rollcage.session.current import CurrentStep as OuterStep
+from rollcage.session.current import current_step as outer_step
 from rollcage.session.declare import Declared, outside
 from rollcage.undo.compensation import declared_tools
 
@@ -34,19 +37,22 @@ class CurrentStep:
         name: the tool's name.
         idempotency_key: the same whenever this step runs again in a resume of the run (64 hex
             digits), another one after an undo; hand it to the service that the tool calls.
+        before: the state that the tool's `observe` saw, for its undo; None if it declares none. A
+            body that locks what it changes can refuse if somebody else has changed it since.
     """
 
     run: str
     number: int
     name: str
     idempotency_key: str
+    before: Mapping[str, Any] | None = None
 
 
-def current_step() -> CurrentStep | None:
+def current_step() -> CurrentStep | OuterStep | None:
     """Return the step whose body is running in this context; None outside of one."""
     place = here.get()
     if place is None or place.around is None:
-        return None
+        return outer_step()  # until the old core goes: then None
     call, run = place.around, place.attempt.run
     n = call.event["step"]
     step = run.steps.get(n)
@@ -54,7 +60,11 @@ def current_step() -> CurrentStep | None:
         from rollcage.heart.run import Step
 
         step = Step(call.event)
-    return CurrentStep(run.id, n, call.contract.name, run.idempotency_key(step))
+    before = (call.kept or {}).get("before")
+    return CurrentStep(
+        run.id, n, call.contract.name, run.idempotency_key(step),
+        None if before is None else plain(before),
+    )  # fmt: skip
 
 
 @overload

@@ -79,7 +79,11 @@ def _concurrent(attempt: Attempt, *, joins: bool, slot: int | None, turn: int) -
         if _comes_after(attempt, sibling, block):
             return False
         walk = attempt.branches.get(block.inner)
-        if walk is None or walk.beside or walk.opened_in is None:
+        if walk is None or walk.opened_in is None:
+            return True
+        if _is_to_follow(sibling, block.name, walk.opened_in):
+            return False
+        if walk.beside:
             return True
         named = block.slot if block.declared else None
         return _may_come(sibling, block.name, named, walk.opened_in)
@@ -200,8 +204,13 @@ def rolled_around(attempt: Attempt, call: Call) -> Branch | None:
 def _may_come(sibling: Step, name: str, slot: int | None, turn: Turn) -> bool:
     """Whether a recorded step may still be asked for beside a block that is new at its position."""
     if sibling.effect == "branch" and sibling.name in turn.opens:
-        return name not in _all_before(sibling.name, turn.opens)
+        return not _is_to_follow(sibling, name, turn)
     return slot is not None and sibling.declared and sibling.slot != slot
+
+
+def _is_to_follow(sibling: Step, name: str, turn: Turn) -> bool:
+    """Whether a turn announced that a recorded block comes after the one of a name."""
+    return sibling.effect == "branch" and name in _all_before(sibling.name, turn.opens)
 
 
 def _all_before(name: str, opens: dict[str, frozenset[str]]) -> set[str]:

@@ -73,6 +73,10 @@ def failed(attempt: Attempt, call: Call, error: BaseException) -> Flow:
             end(attempt, call, outcome)
             if effect == "write" and not attempt.is_at_once:
                 yield from attempt.settle(is_async=call.is_async)
+    elif effect in CHANGES:  # somebody's own halt went through a scope: the next attempt goes on
+        with attempt.lock:
+            if attempt.halted is None and not attempt.closed:
+                ended(attempt, call.branch, None)
 
 
 def end(attempt: Attempt, call: Call, outcome: Outcome) -> None:

@@ -90,14 +90,14 @@ class FolderLog:
     """The log of one run, in a file of its own. See `Log` for what the methods promise."""
 
     __slots__ = (
-        "__weakref__", "_bell", "_durable", "_file", "_next", "_path", "_refusal", "_root",
+        "__weakref__", "_bell", "_durable", "_file", "_next", "_path", "_refusal",
         "_settled", "_size", "_unread", "last", "where",
     )  # fmt: skip
 
     def __init__(self, path: str, file: int, bell: str, *, durable: bool, is_new: bool) -> None:
         self.where = self._path = path
         self.last = b""
-        self._bell, self._root = bell, os.path.dirname(bell)  # noqa: PTH120 - a Path is slow
+        self._bell = bell
         self._durable = durable
         self._refusal: RollcageError | None = None
         self._next = self._size = self._settled = 0  # bytes: with what is written now; written;
@@ -112,7 +112,13 @@ class FolderLog:
 
     @property
     def bell(self) -> int:
-        return _ring_count(self._bell, self._root)
+        count = _ring_count(self._bell)
+        if not count:  # it was there when the log was opened
+            raise StoreError(
+                f"{self._bell} is gone: the store was moved or removed, and no order would reach "
+                f"the run of {self.where}"
+            )
+        return count
 
     def hear(self) -> Callable[[], int] | None:
         return heard_at(f"{self._bell}.heard")
@@ -317,6 +323,12 @@ class Folder:
                 self._sync_folder(self._log_folder)
         except OSError as error:
             raise _refused(f"{path} can't be opened", error) from error
+        try:
+            if not _ring_count(self._bell):
+                os.close(_open_file(self._bell, _APPEND))
+        except OSError as error:
+            os.close(file)
+            raise _refused(f"{self._bell} can't be made", error) from error
         return FolderLog(path, file, self._bell, durable=self._durable, is_new=is_new)
 
     def read(self, run: str, after: int = 0) -> list[bytes]:
@@ -412,7 +424,7 @@ class Folder:
             raise _refused(f"{folder} can't be listed", error) from error
 
     def bell(self) -> int:
-        return _ring_count(self._bell, self.root)
+        return _ring_count(self._bell)
 
     def path_of(self, run: str) -> str:
         """Return the path of the file with a run's log."""
@@ -578,9 +590,8 @@ def _head_of(key: str, value: bytes) -> bytes:
     return orjson.dumps({"key": key, "sha256": sha256(value).hexdigest()})
 
 
-def _ring_count(path: str, root: str) -> int:
-    if not os.access(path, os.F_OK) and os.access(root, os.X_OK):
-        return 0  # it was never rung; with no error that is made for each write
+def _ring_count(path: str) -> int:
+    """The number of a bell; 0 where there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - of a text, for each write
     except (FileNotFoundError, NotADirectoryError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import unicodedata
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, Final
@@ -150,6 +151,7 @@ def newest_run(store: Where, name: str, input: Any = None) -> RunInfo | None:  #
         input: what it works on, as it is given to `Session`.
     """
     opened = open_store(store)
+    name = unicodedata.normalize("NFC", name)  # a job's name is one, however it is typed
     seen = opened.get("names", job_key(name, input, StoreSeal(opened)))
     return None if seen is None else run_info(opened, seen.decode())
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
+    ApprovalRequired,
     ArgumentsInvalid,
     Blocked,
     Halt,
@@ -184,7 +185,7 @@ class Session:
         self.gate = Gate(gate)
         self.gates: tuple[Stage, ...] = ()  # the stages in its gate, and in those around it
         self.described: list[Event] = []
-        self.known_hooks: dict[int, Hooks] = {}
+        self._hooks_of: dict[int, tuple[Contract, Hooks]] = {}
         self._late: tuple[Stage, ...] = ()
         self._began = self._latest = 0
         self._observing: tuple[Observing, ...] = ()
@@ -304,7 +305,7 @@ class Session:
             [*was.opened, *own.opened],
             [*was.closed, *own.closed],
         )
-        self.known_hooks.clear()
+        self._hooks_of.clear()
         if self.around is not None and self.around._attempt is self._attempt:  # noqa: SLF001 - its own kind
             self.around._take(stage)  # noqa: SLF001 - its own kind
 
@@ -335,12 +336,11 @@ class Session:
 
     def hooks_of(self, contract: Contract) -> Hooks:
         """Return the methods of the stages that a tool concerns."""
-        known = self.known_hooks.get(id(contract))
+        known = self._hooks_of.get(id(contract))
         if known is None:
             stages = tuple(each for each in self.stages if each.concerns(contract))
-            known = self.known_hooks[id(contract)] = Hooks(stages)
-            known.contract = contract  # so that its id stays its own
-        return known
+            known = self._hooks_of[id(contract)] = contract, Hooks(stages)
+        return known[1]
 
     def _check_new(self) -> None:
         if self._attempt is not None:
@@ -609,7 +609,7 @@ class Session:
     def _status(self, error: BaseException | None) -> str:
         attempt = self._entered_attempt()
         if attempt.halted is not None:
-            return "halted"
+            return "paused" if isinstance(attempt.halted, ApprovalRequired) else "halted"
         if error is not None:
             return "error"
         if attempt.run.undoing is not None or self.undone_at == attempt.run.last:

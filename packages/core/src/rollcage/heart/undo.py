@@ -119,6 +119,11 @@ class Request(NamedTuple):
         if self.to is not None and self.to < 1:
             raise SessionError(f"to={self.to} is not a step; steps count from 1")
 
+    def covers(self) -> Event:
+        """Return what it is limited to, as fields of lines; none if it is of the whole run."""
+        limits = {"to": self.to, "branch": self.branch, "within": self.within or None}
+        return {name: each for name, each in limits.items() if each is not None}
+
 
 # --- asked for by somebody -----------------------------------------------------------------------
 
@@ -292,7 +297,9 @@ class _Undo:
             assert begun is not None
             self.why, self.forgive = begun["why"], begun["forgive"]
             self.block = begun.get("block")
-            self.request = Request(begun.get("to"), in_doubt=begun.get("in_doubt", "list"))
+            self.request = Request(
+                begun.get("to"), begun.get("branch"), in_doubt=begun.get("in_doubt", "list")
+            )
             numbers = set[int](begun["steps"])
         elif begun is not None and self.why != "undo":
             raise attempt.halt(open_undo(record, attempt.store))
@@ -339,8 +346,7 @@ class _Undo:
         }  # fmt: skip
         if self.block is not None:
             line["block"] = self.block
-        if request.to is not None:
-            line["to"] = request.to
+        line |= request.covers()
         if request.in_doubt != "list":
             line["in_doubt"] = request.in_doubt
         self.attempt.note(line)
@@ -597,6 +603,7 @@ class _Undo:
         if reopens:
             line["reopens"] = sorted(reopens)
         if self.why == "undo":
+            line |= self.request.covers()
             places = [n for n in sorted(gone) if keeps_place(run, run.steps[n], gone)]
             if places:
                 line["places"] = places

@@ -408,6 +408,11 @@ class OrderedLine(_LogLine):
 # --- undo ----------------------------------------------------------------------------------------
 
 
+_TO: Final[Any] = Field(None, description="the last step that stays; none: all are undone")
+_OF_BLOCKS: Final[Any] = Field(None, description="only what blocks of this name did, and later")
+_WITHIN: Final[Any] = Field(None, description="only what a session inside of this one did")
+
+
 class UndoingLine(_LogLine):
     """An undo begins: these steps are to be taken back."""
 
@@ -416,7 +421,9 @@ class UndoingLine(_LogLine):
     steps: list[StepNumber]
     forgive: bool = Field(description="what can't be taken back is only listed")
     block: StepNumber | None = Field(None, description="the transaction that is rolled back")
-    to: StepNumber | None = Field(None, description="the last step that stays")
+    to: StepNumber | None = _TO
+    branch: str | None = _OF_BLOCKS
+    within: str | None = _WITHIN
     in_doubt: Literal["list", "restore"] = "list"
     time: Microseconds = _AT
 
@@ -443,6 +450,9 @@ class UndoneLine(_LogLine):
     steps: list[StepNumber]
     reopens: list[StepNumber] | None = Field(None, description="calls around them: made again")
     places: list[StepNumber] | None = Field(None, description="those whose places are kept")
+    to: StepNumber | None = _TO
+    branch: str | None = _OF_BLOCKS
+    within: str | None = _WITHIN
     time: Microseconds = _AT
 
 

@@ -13,7 +13,8 @@ import orjson
 import typer
 from rich.table import Table
 from rich.text import Text
-from rollcage import Contract, open_store
+from rollcage import Contract
+from rollcage.heart import open_store
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, print_json, visible
@@ -152,7 +153,7 @@ def list_(
 ) -> None:
     """List the newest executions, each with its state."""
     own = open_store(store)
-    found = executions(own, limit=limit) if own.exists() else []
+    found = executions(own, limit=limit)
     if as_json:
         print_json({"executions": [_data(each, steps=False) for each in found]})
         return
@@ -244,10 +245,10 @@ def _kept(store: str, found: Execution) -> Outline:
 
 def _found(store: str, id: str) -> Execution:  # noqa: A002
     own = open_store(store)
-    found = execution(own, id) if own.exists() else Execution(id)
+    found = execution(own, id)
     if found.plan:
         return found
-    started = Commands(own).started(id) if own.exists() else None
+    started = Commands(own).started(id)
     if started is None:
         raise UsageError(
             f"{visible(store)} has no execution {visible(id)!r}; see: rollcage workflow list"

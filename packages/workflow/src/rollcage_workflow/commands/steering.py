@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 from rich.text import Text
-from rollcage import open_store
+from rollcage.heart import open_store
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, print_json, visible
@@ -164,7 +164,7 @@ def schedule(
 def schedules(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
     """List the schedules."""
     own = open_store(store)
-    found = Schedules(own).all() if own.exists() else []
+    found = Schedules(own).all()
     rows = [(each.name, each.plan, each.cron, each.zone or "UTC", each.by) for each in found]
     titles = ("name", "plan", "cron", "zone", "by")
     if as_json:

@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import Final
 
-from rollcage.store import Store, store_option
+from rollcage.heart import Store, store_option
 
 from rollcage_workflow.state import Execution
 

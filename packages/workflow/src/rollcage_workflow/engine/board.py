@@ -42,8 +42,6 @@ class Board:
         Raises:
             StoreError: it can't be determined.
         """
-        if not self._store.exists():
-            return
         keys = self._worker.commands.open_keys()
         self._known = {key: self._known[key] for key in keys if key in self._known}
         read = [self._read(key) for key in keys if key not in without]

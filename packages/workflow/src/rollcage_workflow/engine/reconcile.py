@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollcage.store import Store
+from rollcage.heart import Store
 
 from rollcage_workflow.holds import prefix_of
 from rollcage_workflow.orders import Commands
@@ -24,8 +24,6 @@ def reconcile(store: Store) -> list[str]:
     Raises:
         StoreError: the store can't be read.
     """
-    if not store.exists():
-        return []
     commands = Commands(store)
     asked = {key.partition(".")[0] for key in commands.open_keys()}
     found: list[str] = []

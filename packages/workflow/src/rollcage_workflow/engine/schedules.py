@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
-from rollcage.store import Store
+from rollcage.heart import Store, drop, every_key
 
 from rollcage_workflow.errors import WorkflowError
 
@@ -65,15 +65,14 @@ class Schedules:
             data = orjson.dumps(dataclasses.asdict(schedule))
         except TypeError as error:
             raise WorkflowError(f"the inputs of {schedule.name!r} are no JSON: {error}") from None
-        while not self._store.put_once(_KIND, schedule.name, data):
-            self._store.drop(_KIND, schedule.name)
+        while not self._store.swap(
+            _KIND, schedule.name, self._store.get(_KIND, schedule.name), data
+        ):
+            pass
 
     def drop(self, name: str) -> bool:
         """Remove one; whether there was one."""
-        there = self.get(name) is not None
-        if there:
-            self._store.drop(_KIND, name)
-        return there
+        return self.get(name) is not None and drop(self._store, _KIND, name)
 
     def get(self, name: str) -> Schedule | None:
         """One, by its name.
@@ -91,7 +90,7 @@ class Schedules:
 
     def all(self) -> list[Schedule]:
         """All of them, by name."""
-        found = (self.get(key) for key in self._store.keys(_KIND))
+        found = (self.get(key) for key in every_key(self._store, _KIND))
         return [each for each in found if each is not None]
 
 

@@ -15,8 +15,6 @@ from rollcage import (
     RunStopped,
     SessionHalted,
     UndoPlan,
-    aplan_undo,
-    aundo_run,
 )
 from rollcage.errors import (
     PlanChanged,
@@ -26,14 +24,21 @@ from rollcage.errors import (
     TraceCorrupt,
     TraceUnwritable,
 )
-from rollcage.gate import ApprovalQueue
-from rollcage.store import Store
+from rollcage.heart import (
+    ApprovalQueue,
+    Store,
+    aplan_undo,
+    aundo_run,
+    newest_run,
+    run_info,
+)
 
 from rollcage_workflow.errors import CommandCorrupt
 from rollcage_workflow.flow import Waits
 from rollcage_workflow.graph import Checked
 from rollcage_workflow.holds import Holds
 from rollcage_workflow.orders import Command, Commands
+from rollcage_workflow.records import INPUT
 from rollcage_workflow.running import run
 from rollcage_workflow.state import Execution, execution
 from rollcage_workflow.tools import declared_in
@@ -41,14 +46,13 @@ from rollcage_workflow.tools import declared_in
 __all__ = ["Worker", "is_live"]
 
 _log: Final = logging.getLogger("rollcage.workflow")
-_NEWEST: Final = 4  # runs of a job, of which one is live, if any is
-_UNDO_OPTIONS: Final = ("gate", "policy", "rules", "approver", "observers", "durability")
+_UNDO_OPTIONS: Final = ("gate", "approver", "observers")
 
 
 def is_live(store: Store, job: str) -> bool:
-    """Whether somebody writes a run of this job now: has its lock."""
-    newest = store.runs(name=job, limit=_NEWEST)
-    return any(store.live(info.run) for info in newest if info.pruned is None)
+    """Return whether somebody is at the newest run of this execution now: has its lock."""
+    newest = newest_run(store, job, INPUT)
+    return newest is not None and store.is_live(newest.run)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ class Worker:
             return True
         queue = ApprovalQueue(self.store)
         asked = [queue.get(each) for each in command.approvals]
-        return any(each is None or each.decision is not None for each in asked)
+        return any(each is None or queue.decision(each) is not None for each in asked)
 
     async def take(self, key: str) -> str:
         """Do what a command asks for; its outcome, or nothing where it stays open.
@@ -183,7 +187,9 @@ class Worker:
         if command.digest and command.digest != plan.plan.digest:
             message = f"it asks for the plan {command.plan!r} of digest {command.digest}"
             return _Done("refused", f"{message}, and that of this worker is {plan.plan.digest}")
-        if now.is_over and now.run != command.run:  # it was run once more, and then a worker died
+        if (
+            now.is_over and now.attempts != command.attempts
+        ):  # it was run once more, and then a worker died
             command = dataclasses.replace(command, again=False)
         return await self._run(command, plan, start)
 
@@ -236,7 +242,7 @@ class Worker:
 
     def _was_paused(self, stopped: RunStopped) -> bool:
         """Whether an attempt was stopped by a pause; if that is over by now, so is its order."""
-        holds = Holds(self.store, self.store.info(stopped.run).name)
+        holds = Holds(self.store, run_info(self.store, stopped.run).name)
         if not holds.gave(stopped.reason):
             return False
         if holds.read() is None:

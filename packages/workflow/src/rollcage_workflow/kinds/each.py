@@ -60,7 +60,7 @@ async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
         )
 
     named = {"step": node.name, "over": items}
-    return await interpreter.session.arun(container("each"), named, body, is_async=True)
+    return await interpreter.session.arun_call(container("each"), named, body)
 
 
 def _passes(each: Each, items: list[Any]) -> list[Any]:

@@ -45,9 +45,7 @@ async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     async def body(**_: object) -> Any:
         return await _rounds(interpreter, repeat, graph, place, f"{place.path}{node.name}")
 
-    return await interpreter.session.arun(
-        container("repeat"), {"step": node.name}, body, is_async=True
-    )
+    return await interpreter.session.arun_call(container("repeat"), {"step": node.name}, body)
 
 
 async def _rounds(

@@ -7,7 +7,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rollcage_workflow.flow import Flow, Lost, Waits, cancelling, raise_first, raise_halts
+from rollcage_workflow.flow import (
+    Flow,
+    Lost,
+    NotReached,
+    Waits,
+    cancelling,
+    raise_first,
+    raise_halts,
+)
 from rollcage_workflow.graph import Node
 from rollcage_workflow.kinds.members import Member, side_by_side
 from rollcage_workflow.plan import Team
@@ -77,7 +85,7 @@ async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
         return {"winner": winner, "value": value}
 
     named = {"step": node.name, "members": sorted(members), "mode": team.mode}
-    return await interpreter.session.arun(container("team"), named, body, is_async=True)
+    return await interpreter.session.arun_call(container("team"), named, body)
 
 
 async def _value_of(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
@@ -120,49 +128,16 @@ async def _first(
     place: BlockPlace,
     path: str,
 ) -> dict[str, Any]:
-    """The results of the first to end well; what the others did is undone.
+    """Return the results of the first to end well; what the others did is undone.
 
-    Of those, no other step begins; calls that change nothing are broken off, writes end.
+    No other step of those begins; calls that change nothing are broken off, writes end.
     """
-    room = asyncio.Semaphore(team.max_concurrent)
-    flow = Flow(place.flow, is_race=True)
-    found: dict[str, Any] = {}
-    others = _Others(len(members))
-
-    async def one(name: str) -> None:
-        async with room:
-            here = dataclasses.replace(
-                place, flow=flow, path=path, after=(), suffix="", in_row=False
-            )
-            async with interpreter.session.transaction(name) as block:
-                flow.check()  # in here: what an attempt before this one did in it is undone
-                if block.was_undone:
-                    # It had lost, or failed. What made it lose is replayed first, or it would get
-                    # farther than it did.
-                    room.release()
-                    try:
-                        await others.wait()
-                    finally:
-                        await room.acquire()
-                    flow.check()
-                value = await _value_of(interpreter, members[name], here)
-                if len(found) >= wanted:
-                    raise Lost
-                found[name] = value
-                if len(found) == wanted:
-                    flow.end(calls=True)
-                    others.go_on()
-
-    async def counted(name: str) -> None:
-        try:
-            await one(name)
-        finally:
-            others.ended()
-
+    race = _Race(interpreter, team, members, wanted, place, path)
     with interpreter.session.turn(opens=dict.fromkeys(members, ())):
-        tasks = [asyncio.create_task(counted(name)) for name in members]
+        tasks = [asyncio.create_task(race.run(name)) for name in members]
         with cancelling(tasks):
             ended = await asyncio.gather(*tasks, return_exceptions=True)
+    found = race.found
     failed = [each for each in ended if isinstance(each, BaseException)]
     raise_halts(failed)
     if len(found) < wanted:
@@ -171,3 +146,79 @@ async def _first(
             raise Waits.both(waits)
         raise_first([each for each in failed if not isinstance(each, Lost)])
     return {name: found[name] for name in members if name in found}
+
+
+class _Race:
+    """Members that run at once, each in a transaction, until as many as are wanted have ended well.
+
+    Attributes:
+        found: the results of those, by name.
+    """
+
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        team: Team,
+        members: Mapping[str, Node],
+        wanted: int,
+        place: BlockPlace,
+        path: str,
+    ) -> None:
+        self.found: dict[str, Any] = {}
+        self._interpreter, self._members, self._wanted = interpreter, members, wanted
+        self._room = asyncio.Semaphore(team.max_concurrent)
+        self._flow = Flow(place.flow, is_race=True)
+        self._others = _Others(len(members))
+        self._place = dataclasses.replace(
+            place, flow=self._flow, path=path, after=(), suffix="", in_row=False
+        )
+
+    async def run(self, name: str) -> None:
+        """Run a member.
+
+        Raises:
+            Lost: others were first; what it did is undone.
+            Waits: it waits for something, and nobody was first; what it did stays.
+        """
+        try:
+            async with self._room, self._interpreter.session.transaction(name) as block:
+                value = await self._value(name, was_undone=block.was_undone)
+                if self._is_decided:
+                    raise Lost
+                self.found[name] = value
+                if self._is_decided:
+                    self._flow.end(calls=True)
+                    self._others.go_on()
+        finally:
+            self._others.ended()
+
+    @property
+    def _is_decided(self) -> bool:
+        return len(self.found) >= self._wanted
+
+    async def _value(self, name: str, *, was_undone: bool) -> Any:
+        """Return a member's result, in its transaction: one that has lost fails there."""
+        try:
+            self._flow.check()
+            if was_undone:
+                # It had lost, or failed, in an attempt before. What made it lose is replayed
+                # first, or it would get farther than it did.
+                await self._step_aside()
+                self._flow.check()
+            return await _value_of(self._interpreter, self._members[name], self._place)
+        except Waits:
+            await self._step_aside()  # another one may be first yet
+            if not self._is_decided:
+                raise
+        except NotReached:
+            if not self._is_decided:
+                raise
+        raise Lost
+
+    async def _step_aside(self) -> None:
+        """Let others run until none goes on, or it is decided."""
+        self._room.release()
+        try:
+            await self._others.wait()
+        finally:
+            await self._room.acquire()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,8 +47,7 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
     _check_arguments(checking, contract, node, given, path, around)
     check_effects(checking, contract, path, around)
     body = plain_body(tool)
-    is_async = inspect.iscoroutinefunction(body)
-    node = dataclasses.replace(node, contract=contract, body=body, is_async=is_async)
+    node = dataclasses.replace(node, contract=contract, body=body)
     return node, of_type(contract.returns)
 
 
@@ -130,14 +129,14 @@ async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     assert node.body is not None
     assert node.contract is not None
     arguments = fill(node.step.args, place.variables)
+    session = interpreter.session
     call_id = "" if node.step.retry is not None else place.call_id(node.name)
-    call = interpreter.session.arun(
-        node.contract, arguments, node.body, is_async=node.is_async, call_id=call_id
-    )
-    if node.contract.effect in ("write", "scope"):
-        value = await call
-    else:
-        value = await breakable(call, place.flow)
+    with session.place(call_id=call_id) if call_id else contextlib.nullcontext():
+        call = session.arun_call(node.contract, arguments, node.body)
+        if node.contract.effect in ("write", "scope"):
+            value = await call
+        else:
+            value = await breakable(call, place.flow)
     try:
         return plain(value)
     except ValueError as error:

@@ -86,7 +86,7 @@ async def _signal(interpreter: Interpreter, wait: Wait, step: str) -> Any:
             raise waits
         return there
 
-    sent = await interpreter.session.arun(SIGNAL, {"name": name, "step": step}, taken)
+    sent = await interpreter.session.arun_call(SIGNAL, {"name": name, "step": step}, taken)
     why = None if wait.accepts is None else invalid(sent["data"], Shape.of(wait.accepts))
     if why is not None:
         raise StepFailed(f"the signal {name} brought what the plan does not accept: {why}")
@@ -96,27 +96,34 @@ async def _signal(interpreter: Interpreter, wait: Wait, step: str) -> Any:
 async def _approval(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     wait, approvals = node.step.wait, interpreter.approvals
     assert wait is not None
-    question, run = fill(wait.approval, place.variables), interpreter.session.run_id
+    session = interpreter.session
+    question = fill(wait.approval, place.variables)
     if not isinstance(question, str):
         raise ExpressionFailed(f"{wait.approval} gives no text to ask")
     step = f"{place.path}{node.name}{place.suffix}"
-    is_fork = interpreter.session.fork is not None
-    ask = approvals.look if is_fork else approvals.ask
-    asked = await asyncio.to_thread(ask, step, question, wait, run=run)
-    if approvals.is_open(asked) and not is_fork:
-        message = f"waits for approval as {asked.id}: rollcage approve {asked.id}"
-        raise Waits([message], asked.request.expires / 1e6, [asked.id])
-    named = {"approval": asked.id, "question": question}
+    epoch = session.attempt.run.epoch(session.place_here().branch)
+    request = approvals.request(step, question, wait, run=session.run_id, epoch=epoch)
+    decided = False
 
     def settled(**_: object) -> dict[str, Any]:
-        if approvals.is_open(asked):  # and the fork is given no answer
-            raise Waits([f"would ask: {question}"])
-        return approvals.settle(asked, wait)
+        nonlocal decided
+        is_fork = session.fork is not None
+        asked, decision = approvals.look(request) if is_fork else approvals.ask(request, wait)
+        if approvals.is_open(asked, decision):  # nothing goes on record: see `_signal`
+            if is_fork:
+                raise Waits([f"would ask: {question}"])
+            message = f"waits for approval as {asked.id}: rollcage approve {asked.id}"
+            raise Waits([message], asked.expires / 1e6, [asked.id])
+        decided = not is_fork
+        return approvals.settle(asked, decision, wait)
 
-    found = await interpreter.session.arun(APPROVAL, named, settled, is_async=False)
-    if not is_fork:
-        await asyncio.to_thread(approvals.used, asked, run=run)
-    return found
+    try:
+        return await session.arun_call(
+            APPROVAL, {"approval": request.id, "question": question}, settled
+        )
+    finally:
+        if decided:
+            await asyncio.to_thread(approvals.over, request)
 
 
 def _time(text: Any) -> float:

@@ -105,4 +105,4 @@ async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
             raise
 
     named = {"plan": checked.plan.name, "inputs": inputs}
-    return await interpreter.session.arun(container("workflow"), named, body, is_async=True)
+    return await interpreter.session.arun_call(container("workflow"), named, body)
