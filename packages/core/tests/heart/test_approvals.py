@@ -673,6 +673,56 @@ def test_a_framework_may_ask_by_an_exception_and_come_back(tmp_path: Path) -> No
     assert lines(tmp_path, session.run_id, "ended")[-1]["status"] == "ok"
 
 
+def test_a_call_that_a_framework_takes_away_keeps_its_place_beside_others(tmp_path: Path) -> None:
+    """Its sibling still runs: the next session finds one step for it, and asks nobody."""
+    answers: list[int] = []
+    ran: list[str] = []
+    begun, over = threading.Event(), threading.Event()
+
+    class Interrupt(Exception):
+        pass
+
+    def interrupts(_: ApprovalRequest) -> Approval:
+        if not answers:
+            raise Interrupt
+        return Approval(True, by="ann")
+
+    @tool(effect="write")
+    def slow(text: str) -> str:
+        begun.set()
+        assert over.wait(10)
+        ran.append(text)
+        return text
+
+    def turn_of(session: Session, slot: int) -> Any:
+        return session.place(turn="message", slot=slot)
+
+    approvals = Approvals(interrupts, pauses=(Interrupt,))
+    with guarded(tmp_path, approvals) as session:
+
+        def sibling() -> None:
+            with turn_of(session, 0):
+                session.call(slow, text="s")
+
+        thread = threading.Thread(target=sibling)
+        thread.start()
+        assert begun.wait(10)
+        with pytest.raises(Interrupt), turn_of(session, 1):
+            send("a")
+        over.set()
+        thread.join()
+        answers.append(1)
+        with turn_of(session, 1):
+            assert send("a") == "sent a"
+    assert len(lines(tmp_path, session.run_id, "requested")) == 1
+    with guarded(tmp_path, lambda _: pytest.fail("asked again"), replay="continue") as session:
+        with turn_of(session, 1):
+            assert send("a") == "sent a"
+        with turn_of(session, 0):
+            assert session.call(slow, text="s") == "s"
+    assert (ran, session.stats.hits) == (["s"], 2)
+
+
 def test_pending_says_what_to_do(tmp_path: Path) -> None:
     with (
         pytest.raises(ApprovalRequired, match="ask ann"),

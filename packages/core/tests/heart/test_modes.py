@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollcage.contract.contract import Contract
 from rollcage.errors import (
     Halt,
     ReplayMiss,
@@ -165,3 +166,33 @@ def test_a_run_that_is_not_there_is_not_begun(tmp_path: Path, replay: Any) -> No
     with pytest.raises(RunNotFound):
         undo_run(tmp_path, "nobody")
     assert list(tmp_path.rglob("*.jsonl")) == []
+
+
+# --- pure calls and models in other branches -----------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["tool", "model"])
+def test_a_failure_of_another_branch_has_its_place_there(tmp_path: Path, kind: Any) -> None:
+    runs: list[int] = []
+
+    def flaky(x: int) -> int:
+        runs.append(x)
+        if len(runs) == 1:
+            raise LookupError("the first time")
+        return x
+
+    contract = Contract.of(flaky, effect="pure")
+
+    def call(session: Session) -> Any:
+        return session.run_call(contract, {"x": 1}, flaky, kind=kind)
+
+    first = Session("job", store=tmp_path)
+    with pytest.raises(LookupError), first, first.branch("a"):
+        call(first)
+    with Session("job", store=tmp_path) as session:
+        assert call(session) == 1
+    with Session("job", store=tmp_path, replay="continue") as session:  # the log can be read
+        assert call(session) == 1
+        with session.branch("a"):
+            assert call(session) == 1
+    assert len(runs) == (2 if kind == "tool" else 3)

@@ -576,3 +576,25 @@ def test_who_only_looks_finishes_nothing(killed: str, store: Store, disk: Path) 
     with Session("job", store=store, replay="offline"):
         put(disk, "a")
     assert backs(store, killed) == ["verified"]
+
+
+def test_nested_blocks_that_were_taken_back_are_made_again(store: Store, disk: Path) -> None:
+    """The inner block did nothing but look: what is taken back with the outer one is more."""
+
+    @tool(effect="read", name="tx.look")
+    def look() -> str:
+        return "seen"
+
+    def job(*, raises: bool) -> None:
+        with Session("job", store=store) as session, session.transaction("outer"):
+            put(disk, "a")
+            with session.transaction("inner"):
+                look()
+                if raises:
+                    raise ValueError("it fails")
+
+    with pytest.raises(ValueError, match="it fails"):
+        job(raises=True)
+    assert content(disk) == {}
+    job(raises=False)
+    assert content(disk) == {"a": "a"}

@@ -25,7 +25,7 @@ def arrive(attempt: Attempt, call: Call) -> None:
         )
     if call.slot < 0:
         _find_place(attempt, call)
-    if call.is_prepared:
+    elif call.is_prepared:
         release(call)
     if attempt.halted is not None:
         raise SessionHalted(f"the session was halted: {attempt.halted}") from attempt.halted
@@ -40,8 +40,7 @@ def _find_place(attempt: Attempt, call: Call) -> None:
     attempt.stats.calls += 1
     place = call.place
     for where in call.hooks.where:
-        place = where(call, place) or place
-    call.place = place
+        call.place = place = where(call, place) or place
     if place.call_id:
         attempt.asked[place.agent, place.call_id] += 1
     around = place.around

@@ -294,10 +294,11 @@ class Attempt:
         if turn is None:
             is_alone = not branch.running and not branch.preparing
             turn = Turn() if is_alone or branch.open_turn is None else branch.open_turn
-        if place.slot is not None:
-            return turn, place.slot
-        turn.slots += 1
-        return turn, turn.slots - 1
+        slot = place.slot
+        if slot is None:
+            slot = turn.slots
+            turn.slots = slot + 1
+        return turn, slot
 
     def turn_named(self, branch: str, name: object) -> Turn:
         """Return the turn that a framework calls so in a branch; it begins with its first call."""

@@ -50,26 +50,26 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
         if block is not None:
             return go_otherwise(attempt, block, is_async=call.is_async)
     hooks = call.hooks
-    is_recorded = match.step is not None or attempt.run.unclear
+    is_recorded = match.kind != "hit" and (match.step is not None or attempt.run.unclear)
     for prepare in hooks.prepare if is_recorded else hooks.prepare_new:
         work: Work | None = prepare(call, match)
         if work is not None:
             hold(call, match)
             return work
+    if match.kind == "hit" and match.refusal is None:
+        _give(attempt, call, match)
+        return None
     return _commit(attempt, call, match)
 
 
 def _commit(attempt: Attempt, call: Call, match: Match) -> Work | None:
-    """Do with a call what was decided: answer it, refuse it, or write its intent."""
+    """Do with a call that no step answers what was decided: refuse it, or write its intent."""
     if match.refusal is not None:
         if not attempt.live and isinstance(match.refusal, UnknownOutcome):
             raise match.refusal  # it is what is recorded of this call: others may be answered
         if isinstance(match.refusal, ReplayMiss) and call.contract.on_miss == "error_result":
             raise match.refusal
         raise attempt.halt(match.refusal)
-    if match.kind == "hit":
-        _give(attempt, call, match)
-        return None
     if call.verdict is not None and call.granted != call.verdict:
         raise _unanswered(attempt, call, call.verdict)
     if attempt.on_divergence == "undo" and any(step.acts for step in match.ahead):
@@ -117,15 +117,15 @@ def _give(attempt: Attempt, call: Call, match: Match) -> None:
     assert step is not None
     assert step.outcome is not None
     call.recorded = step
-    outcome = Outcome(step.status, step.outcome)
     if step.effect == "model" and step.branch != call.place.branch and attempt.live:
-        _move_answer(attempt, call, step, outcome)
+        _move_answer(attempt, call, step, Outcome(step.status, step.outcome))
     else:
         attempt.use(step, call.branch, call.turn)
     attempt.stats.hits += 1
-    for settled in call.hooks.settled:
-        settled(call, outcome, step)
-    if call.session.gate.settles or attempt.observers:
+    if call.hooks.settled or call.session.gate.settles or attempt.observers:
+        outcome = Outcome(step.status, step.outcome)
+        for settled in call.hooks.settled:
+            settled(call, outcome, step)
         attempt.notify(call, outcome, step)
 
 

@@ -150,7 +150,8 @@ def begin_block(
     """Open a branch at a place; `leave_block` leaves it. See `open_branch`."""
     before = list(after)
     arguments = {"after": last_worlds(before), "input": given, "name": name}
-    key = key_digest(kind, name, "", jcs(arguments)).hex()
+    known = "branch" if kind == "transaction" else kind  # a transaction is a branch
+    key = key_digest(known, name, "", jcs(arguments)).hex()
     return open_block(place.attempt, place, kind, name, before, arguments, key, marks)
 
 

@@ -152,7 +152,8 @@ class Call:
     ) -> None:
         self.attempt, self.session, self.place = place.attempt, place.session, place
         self.contract, self.body, self.kind, self.is_async = contract, body, kind, is_async
-        self.hooks = place.session.hooks_of(contract)
+        session = place.session
+        self.hooks = session.known_hooks.get(id(contract)) or session.hooks_of(contract)
         self.values, self.arguments = bound.values, bound.canonical
         self.data = data = bound.digest_input
         self.key = key_digest(kind, contract.name, contract.version, data).hex()

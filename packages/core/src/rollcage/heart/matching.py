@@ -41,7 +41,7 @@ def find_match(attempt: Attempt, call: Call) -> Match:
         step = None
     if step is not None:
         if _holds(attempt, step):
-            unusable = _unusable(attempt, step)
+            unusable = _unusable(attempt, step) if step.flawed else None
             if unusable is None or not _may_run_again(attempt, call):
                 return Match("hit", step, look, unusable)
             return Match("again", step, look)
@@ -91,14 +91,18 @@ def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) ->
 
 
 def _anywhere(attempt: Attempt, call: Call) -> Step | None:
-    """A pure result; or the answer of this asker, else the first that another branch left."""
+    """A pure result; or the answer of this asker, else the first that another branch left.
+
+    A step of another branch answers, or it is nothing to this call: it has its place there, so no
+    other call can run in it.
+    """
     known = attempt.run.anywhere.get(call.key, ())
     found = [step for step in known if step.status != "waiting"]
     waits = [step for step in known if step.status == "waiting" and step.is_open]
-    if call.effect == "pure":
-        found += waits
-        return next((s for s in found if _holds(attempt, s)), None) or (found[0] if found else None)
     name = call.place.branch
+    if call.effect == "pure":
+        own = (step for step in (*found, *waits) if step.branch == name)
+        return next((s for s in found if _holds(attempt, s)), None) or next(own, None)
     if call.rank is None:
         call.rank = attempt.ranks[name, call.key]
         attempt.ranks[name, call.key] += 1
@@ -106,7 +110,8 @@ def _anywhere(attempt: Attempt, call: Call) -> Step | None:
     own = [s for s in (*waits, *left) if s.branch == name and s.rank == call.rank]
     if own:
         return own[-1]  # the newest: one that was borrowed from here may be of the same rank
-    return min((s for s in left if s.branch != name), key=lambda step: step.n, default=None)
+    others = (s for s in left if s.branch != name and _holds(attempt, s))
+    return min(others, key=lambda step: step.n, default=None)
 
 
 def _holds(attempt: Attempt, step: Step) -> bool:
@@ -133,7 +138,7 @@ def _ends(call: Call) -> ForkEnded:
 
 def _unusable(attempt: Attempt, step: Step) -> Halt | None:
     """Why the result of a recorded step can't be given back, if that is known beforehand."""
-    if step.outcome is None:
+    if not step.flawed or step.outcome is None:
         return None
     if step.effect not in CHANGES and b'"cut":true' in step.outcome and "cut" in step.result:
         # whoever read the stream died before its end, and nothing came after: there may be more

@@ -20,7 +20,7 @@ from rollcage.heart.walk import Branch, Turn
 if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
 
-__all__ = ["Histories", "enter", "forget_rolled", "restart", "see", "see_histories"]
+__all__ = ["Histories", "enter", "forget_rolled", "put_back", "restart", "see", "see_histories"]
 
 
 def see(attempt: Attempt, step: Step, turn: Turn | None = None) -> bool:
@@ -108,6 +108,18 @@ def restart(attempt: Attempt, steps: Iterable[Step]) -> None:
         attempt.count_ranks()
 
 
+def put_back(attempt: Attempt, step: Step) -> None:
+    """Have a step that waits be asked for again, whatever else of its batch is running."""
+    branch = attempt.branch(step.branch)
+    if not branch.running:
+        restart(attempt, [step])
+        return
+    attempt.run.release(step)
+    branch.put_back(step)
+    attempt.restarted.append(step.n)
+    attempt.has_recording, attempt.is_fresh = True, False
+
+
 def forget_rolled(attempt: Attempt, among: Iterable[Step] | None = None) -> bool:
     """Have the blocks that were rolled back, and that nothing came after, be as if never run.
 
@@ -121,7 +133,7 @@ def forget_rolled(attempt: Attempt, among: Iterable[Step] | None = None) -> bool
     run = attempt.run
     names = None if among is None else {step.inner for step in among}
     found = False
-    for name in list(run.rolled):
+    for name in sorted(run.rolled, key=lambda each: len(run.lineage(each, 0))):  # outer first
         block = run.owner(name)
         if (names is not None and name not in names) or block is None or name not in run.rolled:
             continue

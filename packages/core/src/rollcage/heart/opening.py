@@ -313,7 +313,9 @@ def _copied(
     (home, source), lines = find_source(given, store)
     where = f"run {source}"
     run = _run_id(session, source if fork is not None or seen is None else seen.decode())
-    copied = copied_lines(parse(lines, where), run, session.name, fork)
+    recorded = parse(lines, where)
+    fold_lines(recorded[:1], where, {})  # refuses one that is no beginning of a run
+    copied = copied_lines(recorded, run, session.name, fork)
     copy_blobs(lines, home, store)
     found = fold_lines(copied, where, folds)
     _check_whole(found)

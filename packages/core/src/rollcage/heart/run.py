@@ -27,6 +27,7 @@ import orjson
 
 from rollcage.errors import TraceCorrupt
 from rollcage.fingerprint.identity import idempotency_key, link
+from rollcage.heart.lines import BAD, check_line
 
 __all__ = [
     "CHANGES",
@@ -61,6 +62,9 @@ _KNOWN: Final = frozenset({
 })  # fmt: skip
 """Fields of a step's lines that the heart itself writes; all others are marks of stages."""
 
+KEY: Final = "rollcage.key"
+"""The mark of a step that was imported: the idempotency key under which it was begun."""
+
 ENDS: Final = ("ended", "held", "gone", "pruned")
 """The kinds of lines that say how the last attempt ended: the later ones repeat it, so that the
 last line tells it. `held`: the log is a copy; `gone`: the run goes on in another store."""
@@ -75,7 +79,7 @@ class Outcome:
 
     Attributes:
         unclear: whether nobody knows how far it got.
-        flawed: whether its value breaks the contract, or can't be given back.
+        flawed: whether its value breaks the contract, can't be given back, or was cut off.
     """
 
     status: str
@@ -86,7 +90,8 @@ class Outcome:
     @classmethod
     def of(cls, recorded: Event) -> Outcome:
         """The outcome that a line has."""
-        return cls(recorded["status"], orjson.dumps(recorded), "unclear" in recorded)
+        flawed = "drift" in recorded or "lossy" in recorded or "cut" in recorded
+        return cls(recorded["status"], orjson.dumps(recorded), "unclear" in recorded, flawed)
 
 
 def _count(event: Event) -> int:
@@ -109,6 +114,7 @@ class Step:
         rank: of a model call, how many calls of its key its branch had made before it.
         status: `waiting` (it has a place but has not begun), `unknown`, `ok` or `error`.
         outcome: as recorded, in bytes, so that nobody can change it; None if there is none.
+        flawed: whether its value breaks the contract, can't be given back, or was cut off.
         taken: whether this attempt has used it up.
         given: whether this attempt was given its outcome.
         gone: why it holds no longer: `again`, `left`, `moved` or `undone`; empty if it holds.
@@ -135,15 +141,16 @@ class Step:
     """
 
     __slots__ = (
-        "__dict__", "branch", "effect", "fingerprint", "given", "gone", "key", "n", "name",
-        "outcome", "pos", "slot", "start", "status", "taken", "time", "turn", "until",
+        "__dict__", "branch", "call_id", "effect", "fingerprint", "flawed", "given", "gone", "key",
+        "n", "name", "outcome", "pos", "slot", "start", "status", "taken", "time", "turn",
+        "unclear", "until",
     )  # fmt: skip
 
     # What few steps have, and takes no room in any other.
-    declared = answered = rolled = borrowed = unclear = loose = claimed = accepted = False
+    declared = answered = rolled = borrowed = loose = claimed = accepted = False
     compensates = False
     rank = epoch = retries = replacement = 0
-    agent = call_id = version = back = ""
+    agent = version = back = ""
     after: Sequence[int] = ()
     beyond: Sequence[list[int]] = ()
     happened: bytes | None = None
@@ -165,8 +172,9 @@ class Step:
         self.fingerprint: str = event["fingerprint"]
         self.time: int = event["time"]
         self.status, self.gone = "unknown", ""
+        self.call_id = ""
         self.outcome: bytes | None = None
-        self.taken = self.given = False
+        self.taken = self.given = self.flawed = self.unclear = False
         if len(event) > _FIELDS and _count(event) > _FIELDS:
             self._rare(event)
 
@@ -384,6 +392,7 @@ class Run:
         if "outcome" in event:
             outcome = Outcome.of(event["outcome"])
             step.status, step.outcome, step.unclear = outcome.status, outcome.data, False
+            step.flawed = outcome.flawed
             step.happened = None
             self._is_clear(step)
             self.fixed.add(step.n)
@@ -512,6 +521,9 @@ class Run:
         if again is not None:
             before = self.steps[again]
             before.replacement = step.n
+            key = None if before.marks is None else before.marks.get(KEY)
+            if key is not None and step.epoch == before.epoch:
+                step.marks = {**(step.marks or {}), KEY: key}
             if before.retries:
                 step.retries = step.retries or before.retries
             self._drop([before], "again")
@@ -563,6 +575,7 @@ class Run:
             return
         step.outcome = bytes(memoryview(outcome.data))  # orjson's have 4 KiB of room behind them
         step.status = outcome.status
+        step.flawed = outcome.flawed
         if outcome.unclear:
             step.unclear = True
             self.unclear[step.key] = step.n
@@ -622,10 +635,12 @@ class Run:
     def take(self, step: Step) -> None:
         """Use up a step as the answer to a call."""
         step.taken = step.given = True
-        step.loose = False
+        if step.loose:
+            step.loose = False
         if step.gone == "left":
             self._adopt(step)
-        self._asked_for(step.n)
+        if self._untaken is not None:
+            self._untaken.pop(step.n, None)
 
     def replace(self, step: Step) -> None:
         """Use up a step whose call runs again."""
@@ -864,6 +879,8 @@ class Run:
         """The name of a step's effect: the same in all attempts, another one after an undo."""
         while step.retries:
             step = self.steps[step.retries]
+        if step.marks is not None and KEY in step.marks:
+            return str(step.marks[KEY])
         home = self.home(step)
         branch = f"{step.branch}|{step.epoch}" if step.epoch else step.branch
         return idempotency_key(home, branch, step.fingerprint)
@@ -900,8 +917,9 @@ def fold_lines(events: Iterable[Event], where: str, folds: dict[str, list[Fold]]
     number = 0
     try:
         for number, event in enumerate(events, 1):  # noqa: B007 - the error names it
+            check_line(run, event)
             apply(event)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError) as error:
+    except BAD as error:
         raise TraceCorrupt(
             where, number, f"the line does not fit a run: {type(error).__name__}: {error}"
         ) from None

@@ -185,7 +185,7 @@ class Session:
         self.gate = Gate(gate)
         self.gates: tuple[Stage, ...] = ()  # the stages in its gate, and in those around it
         self.described: list[Event] = []
-        self._hooks_of: dict[int, tuple[Contract, Hooks]] = {}
+        self.known_hooks: dict[int, Hooks] = {}
         self._late: tuple[Stage, ...] = ()
         self._began = self._latest = 0
         self._observing: tuple[Observing, ...] = ()
@@ -305,7 +305,7 @@ class Session:
             [*was.opened, *own.opened],
             [*was.closed, *own.closed],
         )
-        self._hooks_of.clear()
+        self.known_hooks.clear()
         if self.around is not None and self.around._attempt is self._attempt:  # noqa: SLF001 - its own kind
             self.around._take(stage)  # noqa: SLF001 - its own kind
 
@@ -336,11 +336,12 @@ class Session:
 
     def hooks_of(self, contract: Contract) -> Hooks:
         """Return the methods of the stages that a tool concerns."""
-        known = self._hooks_of.get(id(contract))
+        known = self.known_hooks.get(id(contract))
         if known is None:
             stages = tuple(each for each in self.stages if each.concerns(contract))
-            known = self._hooks_of[id(contract)] = contract, Hooks(stages)
-        return known[1]
+            known = self.known_hooks[id(contract)] = Hooks(stages)
+            known.contract = contract  # so that its id stays its own
+        return known
 
     def _check_new(self) -> None:
         if self._attempt is not None:

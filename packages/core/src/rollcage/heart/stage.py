@@ -34,8 +34,8 @@ class Stage:
     Attributes:
         folds: by kind of line, a function that is told of each line, whether it was read or just
             written. A stage keeps no other state, so that a resumed run knows what it knew.
-        is_about_recorded: whether `prepare` is only asked where a step is recorded at the place of
-            the call, or any call of the run may have happened though it failed.
+        is_about_recorded: whether `prepare` is only asked about calls that no step answers, where
+            one has their place, or any call of the run may have happened though it failed.
     """
 
     folds: Mapping[str, Callable[[dict[str, Any]], None]] = {}
@@ -201,7 +201,13 @@ def overridden(each: Any, name: str, *bases: type) -> Any:
 
 
 class Hooks:
-    """The methods that a session's stages override, by seam, in their order."""
+    """The methods that a session's stages override, by seam, in their order.
+
+    Attributes:
+        contract: the contract that they concern; None: they are those of the session itself.
+    """
+
+    contract: Contract | None = None
 
     def __init__(self, stages: tuple[Stage, ...]) -> None:
         def of(seam: str) -> list[Callable[..., Any]]:

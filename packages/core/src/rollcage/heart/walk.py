@@ -189,10 +189,15 @@ class Branch:
         """
         if self.left_at is None and self._to_come and self.is_to_come(self.pos, effects=True):
             self.left_at = self.pos
+        self._go_on(None)
+
+    def _go_on(self, turn: Turn | None) -> None:
+        """Stand at the next position. `turn`: whose batch was used up, if it was."""
         self._folded.append(self.batch)
-        self.batch, self.turn, self._folded_turn = [], None, None
+        self.batch, self.turn, self._folded_turn = [], None, turn
         self.pos += 1
-        self._asked.clear()
+        if self._asked:
+            self._asked.clear()
 
     def _unfold(self, turn: Turn) -> None:
         self.batch = self._folded.pop()
@@ -213,7 +218,7 @@ class Branch:
         steps = self._to_come.get(pos)
         if not steps:
             return False
-        while steps and steps[-1].is_used:
+        while steps and (steps[-1].taken or steps[-1].is_used):
             steps.pop()
         if effects:
             return any(not step.is_used and step.status != "waiting" for step in steps)
@@ -301,7 +306,7 @@ class Branch:
         in_batch = self.turn is turn and pos == self.pos
         first = None
         for step in steps:
-            if not step.is_open:
+            if step.taken or not step.is_open:
                 continue
             if slot is None or not step.declared or step.slot == slot:
                 return step
@@ -353,12 +358,20 @@ class Branch:
 
     def use(self, step: Step, turn: Turn) -> None:
         """Move on by a recorded step that answers a call; it was taken."""
-        self.follow(step, turn)
-        if step.changes:
+        turn.follows.add(step.turn)
+        self._users.setdefault(step.turn, turn)
+        if step.effect == "write" or step.changes:
             if not self.batch and not self.running:
                 self.turn = turn
             self.batch.append(step)
             self._settle(turn)
+
+    def put_back(self, step: Step) -> None:
+        """Have a write that waits in the batch be to come again: nobody makes its call any more."""
+        at = self._writes.setdefault(step.pos, {})
+        at.setdefault(step.key, deque()).append(step)
+        self._to_come.setdefault(step.pos, []).append(step)
+        self._has_recording = True
 
     def follow(self, step: Step, turn: Turn) -> None:
         """Note that a turn goes the way of a recorded one."""
@@ -375,9 +388,10 @@ class Branch:
     def end(self, step: Step | None) -> None:
         """Count one that has ended; None if it did not happen."""
         self.running -= 1
-        if step is not None and step.changes:
+        if step is not None and (step.effect == "write" or step.changes):
             self.batch.append(step)
-        self._settle(self.open_turn)
+        if self._to_come:
+            self._settle(self.open_turn)
 
     def _settle(self, turn: Turn | None) -> None:
         """Fold a batch of which all that is recorded was used up and nothing runs.
@@ -387,8 +401,7 @@ class Branch:
         if not self._to_come or not self.batch or self.running or self.left_at is not None:
             return
         if self.pos in self._to_come and not self.is_to_come(self.pos):
-            self.fold()
-            self._folded_turn = turn
+            self._go_on(turn)
 
 
 def _in_order(step: Step) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import orjson
 
 from rollcage.errors import TraceCorrupt
+from rollcage.heart.lines import BAD, check_line
 from rollcage.heart.run import Run as Fold
 from rollcage.heart.run import Step as Recorded
 from rollcage.trace.constructors import (
@@ -38,7 +39,6 @@ _GATE: Final = ("policy", "facade", "user_input", "enforce")  # what a gate says
 _DONE: Final = ("verified", "compensated", "accepted")
 _ENDED: Final = {"ok": "ran", "error": "failed"}
 _NOT_STARTED: Final = {"status": "not_started"}
-_BAD: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError)
 
 
 def fold_log(events: Iterable[tuple[int, Event]], where: str) -> Run:
@@ -53,7 +53,7 @@ def fold_log(events: Iterable[tuple[int, Event]], where: str) -> Run:
         for number, event in events:
             folding.take(number, event)
         return folding.end()
-    except _BAD as error:
+    except BAD as error:
         message = f"the line does not fit a run: {type(error).__name__}: {error}"
         raise TraceCorrupt(where, number, message) from None
 
@@ -105,10 +105,8 @@ class LogFolding:
 
     def take(self, number: int, event: Event) -> None:
         """Take a line in."""
-        kind = event["event"]
-        if type(kind) is not str or (kind == "run") is not (number == 1):
-            raise ValueError("a log begins with one line `run`")
-        run, fold = self._run, self.fold
+        run, fold, kind = self._run, self.fold, event["event"]
+        check_line(fold, event)
         if kind == "undone":
             self._keep_ends(event["steps"])
         left = [] if "left" not in event else [fold.steps[n] for n in _within(event["left"], fold)]

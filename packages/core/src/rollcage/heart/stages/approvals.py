@@ -51,7 +51,7 @@ from rollcage.gate.approval import (
 )
 from rollcage.gate.verdict import Verdict
 from rollcage.heart.beginning import let_go, refuse, reserve
-from rollcage.heart.memory import restart
+from rollcage.heart.memory import put_back
 from rollcage.heart.outcome import success
 from rollcage.heart.plan import consult
 from rollcage.heart.run import Outcome
@@ -376,8 +376,8 @@ class Approvals(Stage):
         attempt = call.attempt
         with attempt.lock:
             let_go(attempt, call)
-            if not (attempt.closed or attempt.halted or call.branch.running):
-                restart(attempt, [step])
+            if not (attempt.closed or attempt.halted):
+                put_back(attempt, step)
 
     # --- decisions -------------------------------------------------------------------------------
 
