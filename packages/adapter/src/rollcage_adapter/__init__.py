@@ -53,7 +53,9 @@ from rollcage_adapter.memory import (
     FrameworkWork,
     Spot,
     Standing,
+    alook_back,
     follow,
+    look_back,
 )
 from rollcage_adapter.models import (
     CallNumbers,
@@ -122,6 +124,7 @@ __all__ = [
     "ToolRequest",
     "Trace",
     "Validated",
+    "alook_back",
     "as_object",
     "as_written",
     "asking",
@@ -145,6 +148,7 @@ __all__ = [
     "is_model_class",
     "is_object",
     "is_tuple",
+    "look_back",
     "mcp_blocks",
     "mcp_content",
     "mcp_definition",

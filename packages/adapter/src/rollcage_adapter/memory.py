@@ -33,14 +33,25 @@ from rollcage.heart.adapters import (
     Step,
     Turn,
     Work,
+    adrive,
     begin_block,
+    drive,
     enter,
     leave_block,
     restart,
     see,
 )
 
-__all__ = ["FrameworkMemory", "FrameworkWork", "MemoryStage", "Spot", "Standing", "follow"]
+__all__ = [
+    "FrameworkMemory",
+    "FrameworkWork",
+    "MemoryStage",
+    "Spot",
+    "Standing",
+    "alook_back",
+    "follow",
+    "look_back",
+]
 
 Spot = tuple[str, str]
 """Where a step stands in a framework's memory: the thread, and the place in it."""
@@ -130,14 +141,34 @@ def follow(session: Session, memory: FrameworkMemory) -> None:
     session.add(MemoryStage(memory))
 
 
+def look_back(session: Session) -> None:
+    """Look what a framework's memory holds, though no call is made here.
+
+    It is for what a framework does that is not guarded itself: without it, a program that makes no
+    further call would leave behind what its memory holds.
+    """
+    place = session.place_here()
+    for arriving in session.hooks.arriving:
+        work = arriving(place, is_async=False)
+        if work is not None:
+            drive(work)
+
+
+async def alook_back(session: Session) -> None:
+    """`look_back` in asyncio, where the memory is awaited."""
+    place = session.place_here()
+    for arriving in session.hooks.arriving:
+        work = arriving(place, is_async=True)
+        if work is not None:
+            await adrive(work)
+
+
 _FOLLOWING: Final[WeakSet[Session]] = WeakSet()
 _LOCK: Final = threading.Lock()
 
 
 class MemoryStage(Stage):
     """Sees what a framework's memory holds, and has works that are started over ask again."""
-
-    is_about_recorded = True
 
     def __init__(self, memory: FrameworkMemory) -> None:
         self.memory = memory
