@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -257,6 +257,9 @@ class WatchedLog:
         lines = self._log.read()
         self.last = self._log.last
         return lines
+
+    def lines(self) -> Iterator[bytes]:
+        yield from self.read()
 
     def append(self, line: bytes) -> None:
         try:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
@@ -22,18 +23,21 @@ class InMemory:
     is_at_once = True
 
     def __init__(self) -> None:
-        self.lines: list[bytes] = []
+        self.kept: list[bytes] = []
         self.last = b""
         self.before: BaseException | None = None
         self.after: BaseException | None = None
 
     def read(self) -> list[bytes]:
-        return list(self.lines)
+        return list(self.kept)
+
+    def lines(self) -> Iterator[bytes]:
+        yield from self.kept
 
     def append(self, line: bytes) -> None:
         if self.before:
             raise self.before
-        self.lines.append(line)
+        self.kept.append(line)
         self.last = line
         if self.after:
             raise self.after
@@ -50,7 +54,7 @@ def chained(*events: dict[str, Any], first: dict[str, Any] | None = None) -> lis
     chain = Chain(log)
     for event in ({"event": "run", "format": FORMAT} if first is None else first, *events):
         chain.append(event)
-    return log.lines
+    return log.kept
 
 
 LINES = chained(*({"event": "step", "n": n} for n in range(4)))
@@ -72,11 +76,11 @@ def test_a_line_is_the_event_and_a_hash_of_all_before_it() -> None:
 def test_a_log_that_was_cut_is_whole(cut: int) -> None:
     """A chain does not say where it ends: what is left can be gone on with."""
     log = InMemory()
-    log.lines = LINES[:cut]
+    log.kept = LINES[:cut]
     chain = Chain(log)
     assert len(chain.read()) == cut
     chain.append({"event": "step", "n": 9} if cut else {"event": "run", "format": FORMAT})
-    assert len(parse(log.lines, "log")) == cut + 1
+    assert len(parse(log.kept, "log")) == cut + 1
 
 
 @given(data=st.data())
@@ -188,7 +192,7 @@ def test_the_head_stays_where_a_line_is_not_on_record() -> None:
             chain.append({"n": 1})
     log.before = None
     chain.append({"n": 2})
-    assert [event.get("n") for event in parse(log.lines, "log")] == [None, 2]
+    assert [event.get("n") for event in parse(log.kept, "log")] == [None, 2]
 
 
 def test_the_head_moves_where_an_interrupted_line_is_on_record() -> None:
@@ -200,7 +204,7 @@ def test_the_head_moves_where_an_interrupted_line_is_on_record() -> None:
         chain.append({"n": 1})
     log.after = None
     chain.append({"n": 2})
-    assert [event.get("n") for event in parse(log.lines, "log")] == [None, 1, 2]
+    assert [event.get("n") for event in parse(log.kept, "log")] == [None, 1, 2]
 
 
 def test_json_with_a_newline_is_refused() -> None:
@@ -208,7 +212,7 @@ def test_json_with_a_newline_is_refused() -> None:
     chain = Chain(log)
     with pytest.raises(TypeError, match="newline"):
         chain.append({"a": orjson.Fragment(b'{\n"b":1}')})
-    assert (log.lines, chain.head) == ([], ROOT)
+    assert (log.kept, chain.head) == ([], ROOT)
 
 
 def test_json_that_was_made_elsewhere_is_kept_as_it_is() -> None:
@@ -219,13 +223,13 @@ def test_json_that_was_made_elsewhere_is_kept_as_it_is() -> None:
 
 def test_events_come_one_by_one_and_the_head_is_known_at_once() -> None:
     log = InMemory()
-    log.lines = list(LINES)
+    log.kept = list(LINES)
     chain = Chain(log)
     events = chain.events()
     assert next(events)["event"] == "run"
     chain.append({"event": "step", "n": 9})
-    assert [event.get("n") for event in parse(log.lines, "log")][-1] == 9
-    log.lines[2] = log.lines[2].replace(b'"n":1', b'"n":7')
+    assert [event.get("n") for event in parse(log.kept, "log")][-1] == 9
+    log.kept[2] = log.kept[2].replace(b'"n":1', b'"n":7')
     events = chain.events()
     assert [next(events)["event"], next(events)["n"]] == ["run", 0]
     with pytest.raises(TraceCorrupt, match="line 3"):

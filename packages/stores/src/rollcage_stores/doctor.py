@@ -10,9 +10,10 @@ from typing import Final, Literal
 import orjson
 from rollcage.errors import RollcageError, RunInUse, RunNotFound, StoreError
 from rollcage.heart.listing import RunInfo, all_runs, run_info
-from rollcage.heart.log import Chain, checked
+from rollcage.heart.log import Chain
 from rollcage.heart.opening import OVER
-from rollcage.heart.run import Run, fold_lines
+from rollcage.heart.reading import fold_log
+from rollcage.heart.run import Run
 from rollcage.heart.stages.orders import order_of
 from rollcage.heart.store import Store, open_store, store_option
 
@@ -101,7 +102,7 @@ def _of_run(own: Store, info: RunInfo, named: set[str], *, blobs: bool) -> Itera
     try:
         is_live = own.is_live(run)
         lines = own.read(run)
-        found = fold_lines(checked(lines, f"run {run}"), f"run {run}", {})
+        found = fold_log(lines, f"run {run}", {})
     except RunNotFound:  # it was removed meanwhile
         return
     except RollcageError as error:
@@ -205,7 +206,7 @@ def _drop_cut_copy(own: Store, run: str) -> bool:
     except RunInUse:
         return False
     try:
-        if not fold_lines(log.events(), run, {}).copied:
+        if not fold_log(log.lines(), run, {}).copied:
             return False
         log.log.replace([])
     finally:

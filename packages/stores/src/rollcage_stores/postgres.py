@@ -23,7 +23,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NoReturn, TypeVar
 
 import psycopg
@@ -134,6 +134,9 @@ class PostgresLog:
             self.last = lines[-1]
             self._head = lines[-1][-67:-3]
         return lines
+
+    def lines(self) -> Iterator[bytes]:
+        yield from self.read()
 
     def append(self, line: bytes) -> None:
         if self._refusal is not None:

@@ -17,9 +17,10 @@ from typing import Any, Final
 import orjson
 from rollcage.errors import RollcageError, RunInUse, RunNotFound, StoreError
 from rollcage.heart.listing import RunInfo, all_runs, run_info
-from rollcage.heart.log import Chain, chained, checked
+from rollcage.heart.log import Chain, chained
 from rollcage.heart.opening import OVER
-from rollcage.heart.run import Run, fold_lines
+from rollcage.heart.reading import fold_log
+from rollcage.heart.run import Run
 from rollcage.heart.stages.once import keep_claims
 from rollcage.heart.store import Store, open_store, store_option
 
@@ -194,7 +195,7 @@ def _look(store: Store, info: RunInfo) -> Choice:
         return Choice(info, stays=why, helps=f"rollcage abandon {run}{at}")
     try:
         lines = store.read(run)
-        found = fold_lines(checked(lines, f"run {run}"), f"run {run}", {})
+        found = fold_log(lines, f"run {run}", {})
     except RunNotFound as error:
         return Choice(info, stays=f"gone ({error})")
     except RollcageError as error:

@@ -112,6 +112,9 @@ class SqliteLog:
             self._head = lines[-1][-67:-3]
         return lines
 
+    def lines(self) -> Iterator[bytes]:
+        yield from self.read()
+
     def append(self, line: bytes) -> None:
         if self._refusal is not None:
             raise self._refusal

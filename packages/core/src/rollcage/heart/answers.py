@@ -11,8 +11,8 @@ import orjson
 
 from rollcage.errors import RunNotFound, TraceCorrupt
 from rollcage.heart.folder import Folder
-from rollcage.heart.log import checked
-from rollcage.heart.run import Run, Step, fold_lines
+from rollcage.heart.reading import fold_log
+from rollcage.heart.run import Run, Step
 from rollcage.heart.store import Store, open_store
 from rollcage.values.answer import Answer
 
@@ -37,7 +37,7 @@ def read_answers(source: RunSource, agent: str | None = None) -> tuple[str, list
             raise RunNotFound(f"{path} is not the log of a run: pass its path, or (store, run id)")
         store, run = Folder(path.parent.parent), path.stem
     where = f"run {run}"
-    folded = fold_lines(checked(store.read(run), where), where, {})
+    folded = fold_log(store.read(run), where, {})
     return run, answers_of(folded, store, agent)
 
 

@@ -60,6 +60,7 @@ _log: Final = logging.getLogger("rollcage")
 _MARK: Final = b"\x18"
 """What a line begins with that does not count: a run was taken over there. No JSON has it."""
 
+_NEWLINE: Final = 10
 _CARE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe keeps nobody waiting
 _APPEND: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT
 _REPLACE: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
@@ -124,25 +125,31 @@ class FolderLog:
         return heard_at(f"{self._bell}.heard")
 
     def read(self) -> list[bytes]:
+        return list(self.lines())
+
+    def lines(self) -> Iterator[bytes]:
         file = self._unread
         if file < 0:
             raise self._refusal or TraceUnwritable(f"{self.where} is closed")
+        end, line = 0, b""
         try:
             with open(file, "rb", _CHUNK, closefd=False) as reader:
                 reader.seek(0)
-                lines = reader.readlines()
-                size = reader.tell()
-            end = size - _torn(lines)
-            if end < size:
+                for each in reader:
+                    if each[-1] != _NEWLINE or each[0] == _MARK[0]:
+                        break  # torn; or whoever was taking the run over was killed
+                    line = each
+                    end += len(line)
+                    yield line
+            if os.fstat(file).st_size > end:
                 _log.warning("%s: its last line is torn, and is cut off", self.where)
                 os.ftruncate(file, end)
         except OSError as error:
             raise _refused(f"{self.where} can't be read", error) from error
         self._next = self._size = self._settled = end
         self._file = file
-        if lines:
-            self.last = lines[-1]
-        return lines
+        if line:
+            self.last = line
 
     def append(self, line: bytes) -> None:
         self._next = size = self._size + len(line)

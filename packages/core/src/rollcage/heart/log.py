@@ -20,7 +20,7 @@ import orjson
 from rollcage.errors import StoreError, TraceCorrupt
 from rollcage.heart.store import Log
 
-__all__ = ["FORMAT", "ROOT", "Chain", "chained", "checked", "parse", "verify"]
+__all__ = ["FORMAT", "ROOT", "Chain", "chained", "checked", "checked_lines", "parse", "verify"]
 
 FORMAT: Final = "rollcage/2"
 """The format of the logs that are written here; the first line of each says it."""
@@ -103,6 +103,15 @@ class Chain:
         self.head = lines[-1][-67:-3] if lines else ROOT
         return checked(lines, self.log.where)
 
+    def lines(self) -> Iterator[bytes]:
+        """Yield all whole lines. Once that is through, the head is this writer's."""
+        self.head = ROOT
+        line = b""
+        for line in self.log.lines():
+            yield line
+        if line:
+            self.head = line[-67:-3]
+
 
 def chained(events: Iterable[dict[str, Any]], head: bytes = ROOT) -> list[bytes]:
     """Return the lines of some events, chained behind a head: for `Log.replace`."""
@@ -139,18 +148,25 @@ def checked(
         head: of the line before them.
         before: how many lines come before them.
     """
+    return (event for event, _ in checked_lines(lines, where, head=head, before=before))
+
+
+def checked_lines(
+    lines: Iterable[bytes], where: str, *, head: bytes = ROOT, before: int = 0
+) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yield what `checked` does, each with its line."""
     loads = orjson.loads
     for number, line in enumerate(lines, before + 1):
         if number == 1:
             _check_format(line, where)
-        head = sha256(b"%b%b}" % (head, line[:-_TAIL])).hexdigest().encode()
-        if line[-_TAIL:] != b',"hash":"%b"}\n' % head:
+        head = sha256(head + line[:-_TAIL] + b"}").hexdigest().encode()
+        if line[-_TAIL:] != b',"hash":"' + head + b'"}\n':
             raise TraceCorrupt(where, number, f"{_damage(line)}; {_OUT}")
         try:
             event: dict[str, Any] = loads(line)
         except orjson.JSONDecodeError as error:
             raise TraceCorrupt(where, number, f"the line is not JSON ({error}); {_OUT}") from None
-        yield event
+        yield event, line
 
 
 def verify(lines: Iterable[bytes], where: str = "the log") -> bytes:

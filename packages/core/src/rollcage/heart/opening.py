@@ -23,7 +23,8 @@ from rollcage.errors import (
 )
 from rollcage.fingerprint.identity import jcs, uuid7
 from rollcage.heart.fork import copied_lines, forked_lines
-from rollcage.heart.log import FORMAT, Chain, checked, parse
+from rollcage.heart.log import FORMAT, Chain, parse
+from rollcage.heart.reading import fold_log
 from rollcage.heart.run import ENDS, Run, fold_lines
 from rollcage.heart.source import Source, copy_blobs, find_source, where_given
 from rollcage.heart.store import store_option
@@ -116,7 +117,7 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
             raise _nothing_to_replay(session)
         source, lines = find_source(given, store)
         where = f"run {source.run}"
-        found = _whole(fold_lines(checked(lines, where), where, folds))
+        found = _whole(fold_log(lines, where, folds))
         _check_whole(found)
         return Opened(found, None, source)
     starts = session.source is not None and not _goes_on(session, store, known)
@@ -131,7 +132,7 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
     if known is not None:
         log = Chain(store.open(known, take=options.take))
         try:
-            found = fold_lines(log.events(), log.log.where, folds)
+            found = fold_log(log.lines(), log.log.where, folds)
             opened = Opened(_whole(_begun(found, known, store)), log)
             status = opened.run.status if session.run is None else ""
             if status == "abandoned" and replay == "resume":

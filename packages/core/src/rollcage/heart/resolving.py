@@ -10,7 +10,8 @@ from typing import Any, Final
 from rollcage.errors import SessionError, StepNotFound, StepNotUnknown
 from rollcage.heart.log import Chain
 from rollcage.heart.opening import check_open
-from rollcage.heart.run import Event, Run, Step, fold_lines
+from rollcage.heart.reading import fold_log
+from rollcage.heart.run import Event, Run, Step
 from rollcage.heart.store import Store, open_store, store_option
 from rollcage.values.codec import encode
 
@@ -113,7 +114,7 @@ def _append(store: Store, run: str, line: Callable[[Run], Event]) -> Run:
     store.read(run, -1)  # a run that is not there is not made
     log = Chain(store.open(run))
     try:
-        found = fold_lines(log.events(), log.log.where, {})
+        found = fold_log(log.lines(), log.log.where, {})
         check_open(found, store)
         said = {**line(found), "time": time.time_ns() // 1000}
         log.append(said)

@@ -38,6 +38,7 @@ __all__ = [
     "Run",
     "Step",
     "fold_lines",
+    "misfit",
     "spans_of",
 ]
 
@@ -45,7 +46,6 @@ CHANGES: Final = frozenset({"write", "scope", "branch"})
 """The effects that advance the world: a scope and a block do by what is done inside of them."""
 
 _FIELDS: Final = 13  # of the line of a step that has nothing else
-_PLAIN: Final = 3  # of the line of an outcome that has nothing else
 _ANYWHERE: Final = ("duration", "hash", "outcome", "replayed")
 _SOMETIMES: Final = (
     "after", "agent", "answered", "beyond", "call_id", "declared", "epoch", "once", "rank",
@@ -175,7 +175,7 @@ class Step:
         self.call_id = ""
         self.outcome: bytes | None = None
         self.taken = self.given = self.flawed = self.unclear = False
-        if len(event) > _FIELDS and _count(event) > _FIELDS:
+        if len(event) - ("hash" in event) > _FIELDS and _count(event) > _FIELDS:
             self._rare(event)
 
     def _rare(self, event: Event) -> None:
@@ -495,7 +495,7 @@ class Run:
 
     def _begin(self, event: Event) -> None:
         step = Step(event)
-        if len(event) > _FIELDS:
+        if len(event) - ("hash" in event) > _FIELDS:
             self._begin_again(step, event)
         if step.branch:
             owner = self.owner(step.branch)
@@ -559,7 +559,8 @@ class Run:
             outcome = Outcome.of(event["outcome"])
         if step.call_id and outcome is not None:
             self.unanswered.pop((step.agent, step.call_id), None)
-        if len(event) > _PLAIN:
+        known = 2 + ("duration" in event) + ("hash" in event) + ("outcome" in event)
+        if len(event) > known:
             self._end_rarely(step, event, outcome)
         if step.unclear:
             step.unclear = False
@@ -907,23 +908,27 @@ _CHANGES: Final[dict[str, Callable[[Run, Event], None]]] = {
 
 
 def fold_lines(events: Iterable[Event], where: str, folds: dict[str, list[Fold]]) -> Run:
-    """Return the run that the lines of a log make.
+    """Return the run that the events of a log make.
 
     Raises:
         TraceCorrupt: a line is not one of a run, or not where it stands.
     """
     run = Run(folds)
-    apply = run.apply
     number = 0
     try:
         for number, event in enumerate(events, 1):  # noqa: B007 - the error names it
             check_line(run, event)
-            apply(event)
+            run.apply(event)
     except BAD as error:
-        raise TraceCorrupt(
-            where, number, f"the line does not fit a run: {type(error).__name__}: {error}"
-        ) from None
+        raise misfit(where, number, error) from None
     return run
+
+
+def misfit(where: str, number: int, error: Exception) -> TraceCorrupt:
+    """Return the error for a line that could not be folded in."""
+    return TraceCorrupt(
+        where, number, f"the line does not fit a run: {type(error).__name__}: {error}"
+    )
 
 
 def spans_of(numbers: Iterable[int]) -> list[list[int]]:

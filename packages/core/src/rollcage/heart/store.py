@@ -96,6 +96,10 @@ class Log(Protocol):
         """
         ...
 
+    def lines(self) -> Iterator[bytes]:
+        """Yield what `read` returns, one by one; the head is this writer's once all came."""
+        ...
+
     def append(self, line: bytes) -> None:
         """Send a line, in order; it may not be on record yet.
 

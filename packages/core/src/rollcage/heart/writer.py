@@ -16,7 +16,7 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -63,6 +63,9 @@ class Queued:
         self.last = self._log.last
         self.bell = self._log.bell
         return lines
+
+    def lines(self) -> Iterator[bytes]:
+        yield from self.read()
 
     def append(self, line: bytes) -> None:
         if self._error is not None:

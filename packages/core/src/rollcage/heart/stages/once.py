@@ -48,8 +48,9 @@ from rollcage.gate.verdict import Verdict
 from rollcage.heart.beginning import refuse
 from rollcage.heart.log import parse
 from rollcage.heart.plan import consult
+from rollcage.heart.reading import fold_log
 from rollcage.heart.resolving import resolve_step
-from rollcage.heart.run import Event, Outcome, Run, Step, fold_lines
+from rollcage.heart.run import Event, Outcome, Run, Step
 from rollcage.heart.stage import Stage, Work
 from rollcage.heart.store import Store, open_store, store_option
 from rollcage.values.codec import encode
@@ -200,10 +201,10 @@ def _is_settled(standing: Standing) -> bool:
 def _read(store: Store, claim: Claim) -> tuple[Standing | None, str]:
     where = f"run {claim.run}"
     try:
-        events = parse(store.read(claim.run), where)
+        lines = store.read(claim.run)
     except RunNotFound:
         return Standing("unknown"), ""
-    run = fold_lines(events, where, {})
+    run = fold_log(lines, where, {})
     return judge(run, claim), run.attempt
 
 
