@@ -69,6 +69,7 @@ class MortalLog:
     def __init__(self, store: Mortal, log: Any) -> None:
         self.store, self.log, self.where = store, log, log.where
         self.read, self.wait, self.settled, self.close = log.read, log.wait, log.settled, log.close
+        self.lines, self.hear, self.replace = log.lines, log.hear, log.replace
 
     @property
     def last(self) -> bytes:

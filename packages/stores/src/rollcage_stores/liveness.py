@@ -9,15 +9,12 @@ import contextlib
 import fcntl
 import os
 import secrets
-import time
 
 from rollcage.heart.forks import keep_from_children
 from rollcage.heart.keys import file_name
+from rollcage.heart.locks import has_writer, take_lock
 
 __all__ = ["Liveness"]
-
-_GLANCES = (0.001, 0.002, 0.004)
-"""Seconds between looks at a lock, which somebody may hold for a moment to see who has it."""
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -39,17 +36,10 @@ class Liveness:
         """
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.dirname(self._path), 0o700)  # noqa: PTH102, PTH120 - texts
-        glances = iter(_GLANCES)
         while True:
             file = os.open(self._path, _FLAGS, 0o600)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not take_lock(file):
                 os.close(file)
-                pause = next(glances, None)  # somebody may only be looking
-                if pause is not None:
-                    time.sleep(pause)
-                    continue
                 if not by_force:
                     return False
                 file = self._replace()
@@ -71,12 +61,9 @@ class Liveness:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return has_writer(file)
         finally:
             os.close(file)
-        return False
 
     def release(self) -> None:
         """Let others have it; the file goes, unless another writer took its place."""

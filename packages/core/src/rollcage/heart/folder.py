@@ -52,6 +52,7 @@ from rollcage.heart.ends import Ends
 from rollcage.heart.forks import keep_from_children
 from rollcage.heart.heard import heard_at, ring_at
 from rollcage.heart.keys import check_key, check_run, file_name, key_of, own_folders
+from rollcage.heart.locks import has_writer, take_lock
 
 __all__ = ["Folder", "FolderLog"]
 
@@ -65,9 +66,6 @@ _CARE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe keeps nobo
 _APPEND: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT
 _REPLACE: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _CHUNK: Final = 1 << 20
-_GLANCES: Final = (0.001, 0.002, 0.004, 0.008)
-"""Seconds between looks at a lock, which somebody may hold for a moment to see who has it."""
-
 _END: Final = 1 << 16  # bytes at the end of a file in which its last line is looked for at first
 _PATIENCE: Final = 30.0  # seconds to wait for another process that is swapping a value
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -391,14 +389,11 @@ class Folder:
         path = self.path_of(run)
         try:
             with _reading(path) as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+                return has_writer(file)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
             raise _refused(f"{path} can't be looked at", error) from error
-        return False
 
     def get(self, kind: str, key: str) -> bytes | None:
         check_key(kind, key)
@@ -460,25 +455,18 @@ class Folder:
 
     def _opened(self, path: str) -> int | None:
         """The file of a run, with its lock; None where another writer has that."""
-        glances, seen, grows = iter(_GLANCES), -1, False
         while True:
             file = _open_file(path, _APPEND)
             try:
-                size = os.fstat(file).st_size
-                grows, seen = seen not in (-1, size), size  # who asked meant it as it was
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not grows and _is_at(path, file):  # it was not replaced between these two lines
+                is_mine = take_lock(file)
+                if is_mine and _is_at(path, file):  # it was not replaced between these two lines
                     return file
-                pause: float | None = None if grows else 0.0
-            except BlockingIOError:
-                pause = None if grows else next(glances, None)
             except BaseException:
                 os.close(file)
                 raise
             os.close(file)
-            if pause is None:
+            if not is_mine:
                 return None
-            time.sleep(pause)
 
     def _taken_over(self, path: str, *, take: bool) -> int:
         """A copy of a run's file in its place, with a lock of its own; the old one is marked."""
