@@ -1,6 +1,7 @@
 """Logs that somebody has forged: each folds, or is damage that an error names by its line."""
 
 import contextlib
+import copy
 import functools
 import os
 import random
@@ -12,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 import undo_tools as files
+from rollcage.contract.contract import Contract
 from rollcage.errors import RollcageError, TraceCorrupt, UnknownOutcome
 from rollcage.gate.approval import Approval
 from rollcage.gate.verdict import Verdict
@@ -22,6 +24,7 @@ from rollcage.heart.run import fold_lines
 from rollcage.heart.stages.approvals import Approvals
 from rollcage.heart.trace import LogTrace
 from rollcage.trace import check_events, read_run
+from rollcage.values.answer import Answer
 
 MUTANTS = int(os.environ.get("ROLLCAGE_MUTANTS", "150"))  # of each log
 SECONDS = 5  # that reading one may take at most: many are read in one
@@ -90,10 +93,24 @@ def logs(tmp_path_factory: pytest.TempPathFactory, disk: Path) -> list[list[dict
     with Session("asked", store=store, gate=[asks], approver=approver) as asked:
         pay(9)
         asked.refused("fly", {})
+    model = Contract(name="claude", parameters={}, effect="read")
+    with Session("talk", store=store) as talk:
+        messages: list[Any] = []
+        for said in ("hello", "and then", "and then"):
+            messages.append({"role": "user", "content": said})
+            talk.run_call(model, {"messages": [*messages]}, answered, kind="model", answer=read)
     return [
         [orjson.loads(line) for line in Folder(store).read(each)]
-        for each in (run, fork.run_id, asked.run_id)
+        for each in (run, fork.run_id, asked.run_id, talk.run_id)
     ]
+
+
+def answered(messages: list[Any]) -> str:
+    return f"answer {len(messages)}"
+
+
+def read(value: str) -> Answer:
+    return Answer(text=value, usage={"input_tokens": 1, "output_tokens": 1})
 
 
 def value(chance: random.Random, depth: int = 0) -> Any:
@@ -122,11 +139,12 @@ def mutated(log: list[dict[str, Any]], chance: random.Random) -> list[bytes]:
         line = lines[at]
         match chance.randrange(9):
             case 0:
-                line[chance.choice([*line])] = value(chance)
+                name = chance.choice([*line])
+                line[name] = {"messages": value(chance)} if name == "args" else value(chance)
             case 1:
                 other = chance.choice(lines)
                 name = chance.choice([*other])
-                line[name] = orjson.loads(orjson.dumps(other[name]))
+                line[name] = copy.deepcopy(other[name])
             case 2:
                 line.pop(chance.choice([*line]))
             case 3:
@@ -166,7 +184,7 @@ def in_time() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("in_time")
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(4))
 def test_forged_logs_fold_or_name_their_line(which: int, logs: list[list[dict[str, Any]]]) -> None:
     chance = random.Random(which)  # noqa: S311 - no secret
     folded = damaged = 0
@@ -233,7 +251,7 @@ def test_forged_logs_are_replayed_or_refused(
     """A session that reads one raises an error of ours, and no other."""
     chance = random.Random(9)  # noqa: S311 - no secret
     for number in range(MUTANTS):
-        lines = mutated(logs[number % 3], chance)
+        lines = mutated(logs[number % 4], chance)
         if not lines:
             continue
         store = tmp_path / str(number)

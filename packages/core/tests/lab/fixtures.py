@@ -13,10 +13,11 @@ from typing import Any
 import orjson
 import pytest
 from cores import CORES, Core
+from rollcage.heart.trace import LogTrace
 from rollcage.store import JsonlStore, check_attested
 from rollcage.store.sql import SqlStore
 from rollcage.store.sqlite import SqliteStore
-from rollcage.trace import Worlds, check_events
+from rollcage.trace import Worlds, check_events, read_run
 
 __all__ = [
     "approve",
@@ -46,7 +47,10 @@ def disk(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def every_trace_is_valid(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Hold each trace that a test wrote in its `tmp_path` against the schema, chain and index."""
+    """Hold each trace that a test wrote in its `tmp_path` against the schema, chain and index.
+
+    And each log of the heart; readers take it.
+    """
     if "tmp_path" not in request.fixturenames:
         yield
         return
@@ -63,6 +67,11 @@ def every_trace_is_valid(request: pytest.FixtureRequest) -> Iterator[None]:
         for event in check_events(trace.data, trace.where):
             assert worlds.follow(event) is None
         check_attested(trace)
+    for path in sorted(folder.rglob("logs/*.jsonl")):
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if b'\n{"event":"attempt",' in whole:  # otherwise nothing was done in it, or it is no run
+            read_run(LogTrace(path.stem, str(path), whole))
 
 
 class WithoutFolder(SqlStore):

@@ -306,10 +306,22 @@ class StepLine(_LogLine):
     gate: list[dict[str, Any]] | None = Field(
         None, description="of an inner session: what its gate says of itself"
     )
+    memory: list[str] | None = Field(
+        None, description="where it stands in a framework's memory: its thread, and a place in it"
+    )
     labels: list[str] | None = Field(None, description="what its result carries")
     undeclared: list[str] | None = Field(
         None, description="permissions that its body took and did not declare"
     )
+
+
+class MovedLine(_LogLine):
+    """A step answers a call at another place of a framework's memory."""
+
+    event: Literal["moved"]
+    step: StepNumber
+    memory: list[str] = Field(description="the new place; see the line of a step")
+    time: Microseconds = _AT
 
 
 class OutcomeLine(_LogLine):
@@ -503,6 +515,7 @@ AnyLine = Annotated[
     | Annotated[ChangedLine, Tag("changed")]
     | Annotated[StepLine, Tag("step")]
     | Annotated[OutcomeLine, Tag("outcome")]
+    | Annotated[MovedLine, Tag("moved")]
     | Annotated[LeftLine, Tag("left")]
     | Annotated[RefusedLine, Tag("refused")]
     | Annotated[RequestedLine, Tag("requested")]
