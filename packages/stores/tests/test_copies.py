@@ -235,6 +235,21 @@ def test_stores_with_keys_of_their_own_exchange_no_runs(stores: tuple[Store, Sto
         copy_run(one, one, run)
 
 
+def test_a_store_that_goes_by_two_names_is_one(stores: tuple[Store, Store], tmp_path: Path) -> None:
+    one, _ = stores
+    run = job(one, "x", "")
+    if one.url.startswith("postgresql"):
+        alias = open_store(f"{one.url}&application_name=other")
+    else:
+        (tmp_path / "alias").symlink_to(tmp_path)
+        alias = open_store(one.url.replace(str(tmp_path), f"{tmp_path}/alias"))
+    assert alias.url != one.url
+    with pytest.raises(StoreError, match="the same store"):
+        move_run(one, alias, run)
+    assert one.keys("probe") == []
+    assert job(one, "x", "y") == run
+
+
 # --- kills ---
 
 

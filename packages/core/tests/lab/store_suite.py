@@ -411,6 +411,7 @@ class StoreSuite:
 
     def test_the_ends_of_a_long_run_are_its_first_and_last_line(self, store: Store) -> None:
         chain = begun(store)
+        chain.wait()
         assert store.runs() == [("r1", *2 * store.read("r1"))]
         for n in range(3):
             chain.append({"n": n, "text": "x" * 200_000})

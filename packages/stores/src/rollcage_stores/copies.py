@@ -138,6 +138,7 @@ def move_run(source: Where, target: Where, run: str, *, by: str = "") -> bool:
         RunNotFound, RunInUse, RunConflict, TraceCorrupt, StoreError: as `copy_run`.
     """
     one, other = _both(source, target)
+    _check_apart(one, other)
     for _ in range(_TRIES):
         lines = one.read(run)
         last: Event = orjson.loads(lines[-1])
@@ -167,6 +168,22 @@ def _both(source: Where, target: Where) -> tuple[Store, Store]:
             f"inputs, would not be found there, and be done again. Copy into a new store"
         )
     return one, other
+
+
+def _check_apart(source: Store, target: Store) -> None:
+    """Refuse one store that goes by two names: a run can't be moved to where it is.
+
+    Raises:
+        StoreError: both are the same.
+    """
+    key = os.urandom(12).hex()
+    target.swap("probe", key, None, b"here")
+    try:
+        is_same = source.get("probe", key) is not None
+    finally:
+        target.swap("probe", key, b"here", None)
+    if is_same:
+        raise StoreError(f"both are the same store: {source.url} and {target.url}")
 
 
 def _copy(source: Store, target: Store, run: str, lines: list[bytes]) -> bool:
