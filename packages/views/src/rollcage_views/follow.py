@@ -107,17 +107,14 @@ class Following:
         assert log is not None
         log.take(line, event)
         if kind in ("run", "forked"):
-            named = {"run": log.fold.id, "name": log.fold.name, "time": event.get("time", 0)}
-            self.started = {**event, **named, "event": "run.started"}
+            self.started = log.started()
             return self.started
         if kind == "attempt":
             self.finished = None
             return {**event, "number": len(log.run.attempts)}
         if kind == "ended":
             is_abandoned = event["status"] == "abandoned"
-            self.finished = {**event, "event": "run.abandoned" if is_abandoned else "run.finished"}
-            if event.get("waits"):
-                self.finished["reason"] = event["waits"]
+            self.finished = log.run.abandoned if is_abandoned else log.run.finished
             return self.finished
         if kind == "step":
             is_over = "outcome" in event
@@ -125,12 +122,9 @@ class Following:
         if kind == "outcome":
             return log.step(event["step"])
         if kind == "refused" and "step" not in event:
-            verdict = event["verdict"]
-            words = {"code": verdict["code"], "reason": verdict["reason"]}
-            return {**event, "args": event.get("args", {}), **words, "event": "call.refused"}
+            return log.run.refused[-1].as_event()
         if kind == "requested":
-            step = log.step(event["step"])
-            return {**event, "name": step.name, "args": step.args, "event": "approval.requested"}
+            return log.asked(event["id"]).request
         return {**event, "event": _NAMES.get(kind, kind)}
 
     @property

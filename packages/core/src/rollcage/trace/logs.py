@@ -145,7 +145,7 @@ class LogFolding:
         """Return the run."""
         run, fold = self._run, self.fold
         run.attempts = run.attempts or ([] if self._attempt is None else [self._attempt])
-        run.started = self._started()
+        run.started = self.started()
         replayed = {n for each in run.attempts for n in _within(each.replayed, fold)}
         for n, lines in self._lines.items():
             recorded = fold.steps[n]
@@ -350,8 +350,12 @@ class LogFolding:
         inner = owner.name if owner.effect == "branch" else ""
         return "/".join(filter(None, (self._lines[owner.n].path, inner)))
 
-    def _started(self) -> Event:
-        """How the run began, in the form of a `run.started`."""
+    def asked(self, request: str) -> AskedApproval:
+        """Return a request for approval that nobody has decided on yet."""
+        return self._asked[request]
+
+    def started(self) -> Event:
+        """Return how the run began, in the form of a `run.started`."""
         first, fold, attempts = self._first, self.fold, self._run.attempts
         forked = self._forked
         mode, source = "resume" if len(attempts) > 1 else "record", None

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from rollcage.errors import TraceCorrupt
-from rollcage.trace.constructors import Event
+from rollcage.trace.constructors import Event, call_refused
 from rollcage.trace.reader import check_events, is_log, read_events
 from rollcage.trace.step import REPLAYED, STATES, Step, begin, end
 
@@ -54,6 +54,24 @@ class RefusedCall:
     time: int
     verdict: dict[str, Any] | None = None
     attempt: int = 1
+
+    def as_event(self) -> Event:
+        """Return it in the form of a `call.refused`."""
+        event = call_refused(
+            kind=self.kind,
+            name=self.name,
+            version=self.version,
+            args=self.args,
+            code=self.code,
+            reason=self.reason,
+            branch=self.branch,
+            turn=self.turn,
+            slot=self.slot,
+            agent=self.agent,
+            call_id=self.call_id,
+            parent=self.parent,
+        )
+        return {**event, "time": self.time}
 
 
 @dataclasses.dataclass(slots=True)
