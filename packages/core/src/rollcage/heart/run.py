@@ -235,7 +235,10 @@ class Step:
     def result(self) -> Event:
         """Its outcome, decoded anew."""
         assert self.outcome is not None
-        decoded: Event = orjson.loads(self.outcome)
+        try:
+            decoded: Event = orjson.loads(self.outcome)
+        except orjson.JSONDecodeError as error:
+            raise TraceCorrupt(f"step {self.n}", 0, f"its outcome is not JSON: {error}") from None
         return decoded
 
     @property
