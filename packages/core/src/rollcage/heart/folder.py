@@ -358,7 +358,9 @@ class Folder:
         try:
             names = [name for name in os.listdir(self._log_folder) if name.endswith(".jsonl")]  # noqa: PTH208
             long = {self._id_of(name): name for name in names if name[0] == "~"}
-            ids = [key_of(name[:-6]) for name in names if name[0] != "~"]
+            ids = [
+                key_of(name[:-6]) if "%" in name else name[:-6] for name in names if name[0] != "~"
+            ]
             ids += [run for run in long if run]
             found: list[Ends] = []
             for run in sorted(ids, reverse=True):
@@ -437,8 +439,12 @@ class Folder:
         """The first and the last line of a file; None where it has no whole line, or is gone."""
         try:
             with _reading(f"{self._log_folder}/{name}") as file:
-                last = _last_lines(file, 1)
-                first = _first_line(file)
+                data = os.pread(file, _END, 0)
+                if len(data) < _END:
+                    last = io.BytesIO(data).readlines()
+                    first = last[0] if last else b""
+                else:
+                    last, first = _last_lines(file, 1), _first_line(file)
         except (FileNotFoundError, NotADirectoryError):
             return None
         _torn(last)
