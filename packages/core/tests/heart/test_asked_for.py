@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 from rollcage.contract.contract import Contract
-from rollcage.errors import ArgumentsInvalid, Halt, SessionError
-from rollcage.heart import Session, tool
+from rollcage.errors import ArgumentsInvalid, Halt, ReplayMiss, SessionError, StepNotFound
+from rollcage.heart import Session, leave_behind, tool
 from rollcage.heart.log import parse
 from rollcage.heart.store import open_store
 
@@ -229,3 +229,23 @@ def test_async_sessions_list_the_same(tmp_path: Path) -> None:
 
     assert asyncio.run(run("off")) == ()
     assert asyncio.run(run("offline")) == (1,)
+
+
+def test_what_is_left_behind_answers_no_more(tmp_path: Path) -> None:
+    with Session("job", store=tmp_path) as first:
+        put("a")
+        put("b")
+        unlock(1, "1")
+    with pytest.raises(StepNotFound):
+        leave_behind(tmp_path, first.run_id, [9])
+    leave_behind(tmp_path, first.run_id, [2, 3])
+    with Session("job", store=tmp_path, replay="offline") as looked:
+        put("a")
+        assert looked.unasked() == ()
+    with pytest.raises(ReplayMiss), Session("job", store=tmp_path, replay="offline"):
+        put("a")
+        put("b")
+    with Session("job", store=tmp_path, replay="continue") as again:
+        put("a")
+        put("b")
+    assert (again.stats.hits, again.stats.misses) == (1, 1)

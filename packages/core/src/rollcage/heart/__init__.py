@@ -12,7 +12,7 @@ from rollcage.heart.declare import CurrentStep, current_step, tool
 from rollcage.heart.finished import aplan_undo, aundo_run, plan_undo, undo_run
 from rollcage.heart.fork import Fork
 from rollcage.heart.options import Options
-from rollcage.heart.resolving import abandon_run, resolve_step
+from rollcage.heart.resolving import abandon_run, leave_behind, resolve_step
 from rollcage.heart.session import Session
 from rollcage.heart.stage import Guard, Stage
 from rollcage.heart.store import Log, Store, drop, every_key, open_store, store_option
@@ -27,20 +27,22 @@ if TYPE_CHECKING:
     from rollcage.heart.stages.observing import recorded_events
     from rollcage.heart.stages.orders import Order, lift_order, order_of, pause_run, stop_run
     from rollcage.heart.stages.queue import ApprovalQueue, Decision, QueueApprover
+    from rollcage.heart.trace import LogTrace, trace_of
 
 __all__ = [
     "ApprovalQueue", "BranchHandle", "CurrentStep", "Decision", "Fork", "Guard", "Instrument",
-    "Log", "Observer", "Options", "Order", "QueueApprover", "Run", "RunEvent", "RunInfo",
-    "Session", "Stage", "Step", "StepEvent", "Store", "StoreSeal", "Transaction", "TurnHandle",
-    "abandon_run", "all_runs", "aplan_undo", "aundo_run", "compensate", "current_step", "drop",
-    "every_key", "fold_lines", "lift_order", "list_runs", "newest_run", "open_store", "order_of",
-    "parse", "pause_run", "plan_undo", "recorded_events", "resolve_step", "run_info", "stop_run",
-    "store_option", "tool", "undo_run",
+    "Log", "LogTrace", "Observer", "Options", "Order", "QueueApprover", "Run", "RunEvent",
+    "RunInfo", "Session", "Stage", "Step", "StepEvent", "Store", "StoreSeal", "Transaction",
+    "TurnHandle", "abandon_run", "all_runs", "aplan_undo", "aundo_run", "compensate",
+    "current_step", "drop", "every_key", "fold_lines", "leave_behind", "lift_order", "list_runs",
+    "newest_run", "open_store", "order_of", "parse", "pause_run", "plan_undo", "recorded_events",
+    "resolve_step", "run_info", "stop_run", "store_option", "tool", "trace_of", "undo_run",
 ]  # fmt: skip
 
 _LATE: Final = {
     "ApprovalQueue": "stages.queue",
     "Decision": "stages.queue",
+    "LogTrace": "trace",
     "Order": "stages.orders",
     "QueueApprover": "stages.queue",
     "Run": "run",
@@ -58,6 +60,7 @@ _LATE: Final = {
     "recorded_events": "stages.observing",
     "run_info": "listing",
     "stop_run": "stages.orders",
+    "trace_of": "trace",
 }
 
 

@@ -101,8 +101,8 @@ def _anywhere(attempt: Attempt, call: Call) -> Step | None:
     waits = [step for step in known if step.status == "waiting" and step.is_open]
     name = call.place.branch
     if call.effect == "pure":
-        own = (step for step in (*found, *waits) if step.branch == name)
-        return next((s for s in found if _holds(attempt, s)), None) or next(own, None)
+        mine = (step for step in (*found, *waits) if step.branch == name)
+        return next((s for s in found if _holds(attempt, s)), None) or next(mine, None)
     if call.rank is None:
         call.rank = attempt.ranks[name, call.key]
         attempt.ranks[name, call.key] += 1

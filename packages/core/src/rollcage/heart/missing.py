@@ -72,7 +72,7 @@ def miss(attempt: Attempt, call: Call) -> ReplayMiss:
         message = f"{many} replayed already; the model was called once more"
     if call.place.turn is None and threading.current_thread() is not threading.main_thread():
         message += _IN_A_THREAD
-    return ReplayMiss(f"no recorded step of run {run.id} for {contract.name}: {message}")
+    return ReplayMiss(f"no recorded step for {contract.name} in run {run.id}: {message}")
 
 
 def _calls(attempt: Attempt) -> Iterator[_Recorded]:

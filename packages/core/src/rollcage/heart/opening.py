@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import os
 import shlex
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -354,7 +353,7 @@ def _attempt(session: Session, opened: Opened) -> None:
     """Write the line by which the run is this attempt's."""
     assert opened.log is not None
     line: Event = {
-        "event": "attempt", "id": os.urandom(12).hex(),
+        "event": "attempt", "id": session.options.clock.random(12).hex(),
         "time": session.options.clock.wall() // 1000,
     }  # fmt: skip
     if session.replay != "auto":

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from rollcage.errors import SessionError, StepNotFound, StepNotUnknown
 from rollcage.heart.log import Chain
 from rollcage.heart.opening import check_open
 from rollcage.heart.reading import fold_log
-from rollcage.heart.run import Event, Run, Step
+from rollcage.heart.run import Event, Run, Step, spans_of
 from rollcage.heart.store import Store, open_store, store_option
 from rollcage.values.codec import encode
 
-__all__ = ["abandon_run", "resolve_step"]
+__all__ = ["abandon_run", "leave_behind", "resolve_step"]
 
 Where = str | os.PathLike[str] | Store
 _NOT_GIVEN: Final = object()
@@ -123,3 +123,21 @@ def _append(store: Store, run: str, line: Callable[[Run], Event]) -> Run:
         return found
     finally:
         log.close()
+
+
+def leave_behind(store: Where, run: str, steps: Iterable[int]) -> None:
+    """Have recorded steps answer no call of a later attempt, though what they did stays done.
+
+    Raises:
+        RunInUse: somebody is at the run.
+        StepNotFound: the run has no such step.
+    """
+    numbers = sorted(steps)
+
+    def line(found: Run) -> Event:
+        for step in numbers:
+            if step not in found.steps:
+                raise StepNotFound(f"run {run} has no step {step}; it has {len(found.steps)}")
+        return {"event": "left", "left": spans_of(numbers)}
+
+    _append(open_store(store), run, line)
