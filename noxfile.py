@@ -386,6 +386,16 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks", "--server", *quick)
 
 
+@nox.session
+def count(session: nox.Session) -> None:
+    """Instructions, system calls, bytes and functions of each path: what changed by over 3 %."""
+    missing = [each for each in ("valgrind", "strace") if shutil.which(each) is None]
+    if missing:
+        install_programs(session, " ".join(missing))
+    session.install(*editable(*PACKAGES["policy"]), *CONSTRAINTS)
+    session.run("python", "-m", "benchmarks.counting", *session.posargs)
+
+
 @nox.session(venv_backend="none")
 def lock(session: nox.Session) -> None:
     """Take the newest versions into constraints.txt."""

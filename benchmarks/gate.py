@@ -67,7 +67,7 @@ when {{ context.args.size > {0} }};
 """
 
 
-_APPLYING: Final = """
+APPLYING: Final = """
 [[rules]]
 id = "applying-{0}"
 tools = ["send_*"]
@@ -79,7 +79,7 @@ reason = "it is urgent"
 
 def write(calls: int, folder: Path, *, rules: int = 0) -> dict[str, float]:
     """A recorded write under a policy of so many rules, which apply to it."""
-    applying = "".join(_APPLYING.format(number) for number in range(rules))
+    applying = "".join(APPLYING.format(number) for number in range(rules))
     policy = Policy.parse('version = 1\ndefault = "allow"\n' + applying)
     with Session("bench", store=folder, replay="off", policy=policy):
         return {"cpu_us": cpu_per_call(lambda arguments: write_mail(**arguments), calls)}

@@ -4,8 +4,8 @@ import pytest
 from mission import World
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path, str(tmp_path / "store"))
+@pytest.fixture(params=["old", "heart"])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
+    made = World(tmp_path, str(tmp_path / "store"), request.param)
     made.fill()
     return made

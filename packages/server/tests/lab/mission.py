@@ -5,11 +5,14 @@ from typing import Any
 
 import httpx
 import pytest
-from rollcage import ApprovalRequired, Session, UnknownOutcome, Verdict, tool
-from rollcage.gate import ApprovalQueue, QueueApprover, StepView
-from rollcage.store import open_store
+import rollcage
+from rollcage import ApprovalRequired, UnknownOutcome, Verdict, heart, tool
+from rollcage.gate import QueueApprover
+from rollcage.heart.stages import queue as heart_queue
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.tokens import TokenFile
+from rollcage_views import Requests
+from rollcage_views.both import open_store
 
 SECRET = "the-value-of-an-argument"
 RESULT = "the-value-of-a-result"
@@ -30,15 +33,36 @@ def served_write(key: str) -> str:
 
 
 class World:
-    """A store with runs of all kinds, a token of each role, and the server of both."""
+    """A store with runs of all kinds, a token of each role, and the server of both.
 
-    def __init__(self, root: Path, store: str) -> None:
+    Args:
+        root: a folder.
+        store: where the runs are.
+        core: which one records them: `old` or `heart`.
+    """
+
+    def __init__(self, root: Path, store: str, core: str = "old") -> None:
         self.url = store
+        self.core = core
         self.store = open_store(store)
         self.tokens = TokenFile(root / "tokens.json")
         self.token = {role: self.tokens.create(f"{role} person", [role], 3600)[1] for role in ROLES}
         self.app = create_app(store, Authority(tokens=self.tokens))
         self.runs: dict[str, str] = {}
+
+    def session(self, name: str, **given: Any) -> Any:
+        """A session of the core that records here."""
+        if self.core == "old":
+            return rollcage.Session(name, store=self.url, **given)
+        return heart.Session(name, store=self.url, **given)
+
+    def asking(self, name: str, **given: Any) -> Any:
+        """A session that has each call be approved."""
+        if self.core == "old":
+            gate = {"rules": [asks], "approver": QueueApprover(self.store.old)}
+        else:
+            gate = {"gate": [asks], "approver": heart_queue.QueueApprover(self.url)}
+        return self.session(name, actor="the requester", **gate, **given)
 
     def client(self, role: Role | None = None, **options: Any) -> httpx.AsyncClient:
         headers = {} if role is None else {"Authorization": f"Bearer {self.token[role]}"}
@@ -51,35 +75,25 @@ class World:
 
     def fill(self) -> None:
         """A run that ended well, one that is in doubt, and one that waits for an approval."""
-        with Session("fine", store=self.url) as session:
+        with self.session("fine") as session:
             served_read(f"{SECRET} 1")
             served_write(f"{SECRET} 2")
             self.runs["fine"] = session.run_id
-        with pytest.raises(UnknownOutcome), Session("lost", store=self.url) as session:
+        with pytest.raises(UnknownOutcome), self.session("lost") as session:
             self.runs["lost"] = session.run_id
             served_write("lost")
         self.approval = self.ask("asked")
 
     def ask(self, name: str, **given: Any) -> str:
         """A run that waits for approval of its call; the id of the request."""
-        queue = ApprovalQueue(self.store)
+        queue = Requests(self.store)
         before = set(queue.ids())
-        with (
-            pytest.raises(ApprovalRequired),
-            Session(
-                name,
-                store=self.url,
-                rules=[asks],
-                approver=QueueApprover(self.store),
-                actor="the requester",
-                **given,
-            ) as session,
-        ):
+        with pytest.raises(ApprovalRequired), self.asking(name, **given) as session:
             self.runs[name] = session.run_id
             served_write(f"{SECRET} {name}")
         (made,) = set(queue.ids()) - before
         return made
 
 
-def asks(step: StepView) -> Verdict:
+def asks(step: Any) -> Verdict:
     return Verdict.ask(REASON)

@@ -244,7 +244,7 @@ async def aplan_undo(store: Store, run: str, **choices: Unpack[UndoChoices]) -> 
 
 
 def undo_run(
-    store: Store, run: str, *, expected: UndoPlan | str, **choices: Unpack[UndoChoices]
+    store: Store, run: str, *, expected: UndoPlan | str | None, **choices: Unpack[UndoChoices]
 ) -> UndoReport:
     """Undo what a run did, if that is still what `expected` says. See `rollcage.heart.undo_run`."""
     own = heart_with(store, run)
@@ -254,7 +254,7 @@ def undo_run(
 
 
 async def aundo_run(
-    store: Store, run: str, *, expected: UndoPlan | str, **choices: Unpack[UndoChoices]
+    store: Store, run: str, *, expected: UndoPlan | str | None, **choices: Unpack[UndoChoices]
 ) -> UndoReport:
     """Undo what a run did, with async tools."""
     own = heart_with(store, run)

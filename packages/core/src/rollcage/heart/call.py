@@ -17,7 +17,7 @@ from rollcage.heart.run import CHANGES
 if TYPE_CHECKING:
     from rollcage.contract.contract import Contract
     from rollcage.errors import Halt
-    from rollcage.gate.verdict import Verdict
+    from rollcage.gate.verdict import StepView, Verdict
     from rollcage.heart.attempt import Attempt
     from rollcage.heart.outcome import Read
     from rollcage.heart.run import Event, Outcome, Step
@@ -103,6 +103,7 @@ class Call:
         slot: its place in its turn; -1 until it has arrived.
         before: how many calls this attempt had made when it arrived, those that were replayed too.
         verdict: what the guards decided, if anything but to allow it.
+        view: what rules see of it, in this round; None until one looks.
         today: the same, where what is recorded counts instead.
         granted: the verdict to ask that was answered with yes.
         supplied: the outcome that a stage gives in the place of the body's.
@@ -131,6 +132,7 @@ class Call:
     is_edited = cut = False
     before = 0
     today: Verdict | None = None
+    view: StepView | None = None
     granted: Verdict | None = None
     made_at: list[Any] | None = None
     kept: dict[str, Any] | None = None

@@ -112,6 +112,7 @@ class Gate:
     def decide(self, call: Call) -> Verdict | None:
         """Return the combined verdict on a call; None if it may run. What raises denies."""
         found: Verdict | None = None
+        call.view = None  # what it shows may have changed since the last round
         for name, decide in self.decides:
             try:
                 verdict = _checked(decide(call))
@@ -223,7 +224,9 @@ def _by_rule(rule: Rule) -> _Decide:
     """Return a rule as something that decides on calls."""
 
     def decide(call: Call) -> Verdict | None:
-        verdict = decide_by_rules(view_of(call), (rule,))
+        if call.view is None:
+            call.view = view_of(call)
+        verdict = decide_by_rules(call.view, (rule,))
         return None if verdict.decision == "allow" else verdict
 
     return decide

@@ -6,9 +6,10 @@ stage has no part of any feature.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from rollcage.contract.contract import Contract
@@ -194,10 +195,12 @@ class OfSession(Protocol):
 
 def overridden(each: Any, name: str, *bases: type) -> Any:
     """Return a method that a class defines in place of its base's; None if it does not."""
-    found = getattr(type(each), name, None)
-    if found is None or any(found is getattr(base, name, None) for base in bases):
-        return None
-    return getattr(each, name)
+    return getattr(each, name) if _defines(type(each), name, *bases) else None
+
+
+def _defines(kind: type, name: str, *bases: type) -> bool:
+    found = getattr(kind, name, None)
+    return found is not None and all(found is not getattr(base, name, None) for base in bases)
 
 
 class Hooks:
@@ -210,20 +213,34 @@ class Hooks:
     contract: Contract | None = None
 
     def __init__(self, stages: tuple[Stage, ...]) -> None:
-        def of(seam: str) -> list[Callable[..., Any]]:
-            return [m for s in stages if (m := overridden(s, seam, Stage, Guard)) is not None]
-
+        by_seam: dict[str, list[Any]] = {seam: [] for seam in _SEAMS}
+        self.prepare_new: list[Callable[[Call, Match], Work | None]] = []
+        self.folds: dict[str, list[Fold]] = {}
+        for stage in stages:
+            kind: Any = type(stage)  # mypy takes no class for a Hashable
+            for seam in _seams_of(kind):
+                by_seam[seam].append(getattr(stage, seam))
+                if seam == "prepare" and not stage.is_about_recorded:
+                    self.prepare_new.append(stage.prepare)
+            for kind, fold in stage.folds.items():
+                self.folds.setdefault(kind, []).append(fold)
+        of = by_seam.__getitem__
         self.opened, self.closed = of("opened"), of("closed")
         self.arriving, self.leaving = of("arriving"), of("leaving")
         self.where, self.prepare, self.around = of("where"), of("prepare"), of("around")
-        self.ready = of("ready")
-        self.inside = of("inside")
-        asked = tuple(each for each in stages if not each.is_about_recorded)
-        self.prepare_new = self.prepare if asked == stages else Hooks(asked).prepare
+        self.ready, self.inside = of("ready"), of("inside")
         self.begun, self.dropped, self.hit = of("begun"), of("dropped"), of("hit")
         self.marks, self.settled, self.conceal = of("marks"), of("settled"), of("conceal")
         self.shows = of("shows")
-        self.folds: dict[str, list[Fold]] = {}
-        for stage in stages:
-            for kind, fold in stage.folds.items():
-                self.folds.setdefault(kind, []).append(fold)
+
+
+_SEAMS: Final = (
+    "arriving", "around", "begun", "closed", "conceal", "dropped", "hit", "inside", "leaving",
+    "marks", "opened", "prepare", "ready", "settled", "shows", "where",
+)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def _seams_of(kind: type[Stage]) -> tuple[str, ...]:
+    """The seams that a class of stages has a method for."""
+    return tuple(seam for seam in _SEAMS if _defines(kind, seam, Stage, Guard))
