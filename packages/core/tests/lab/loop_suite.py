@@ -34,7 +34,7 @@ from rollcage.heart.stages.secrets import Secrets
 
 __all__ = ["LoopSuite"]
 
-LAG = 0.15  # seconds: of a loop that nobody blocks, on a busy machine
+LAG = 0.3  # seconds: of a loop that nobody blocks, on a busy machine
 state: dict[str, str] = {}
 
 
@@ -245,6 +245,20 @@ class LoopSuite:
                     await loop_lost("x")
         run = (await asyncio.to_thread(list_runs, url))[0].run
         await asyncio.to_thread(resolve_step, url, run, 1, happened=False)
+
+    async def test_a_session_that_cannot_begin_leaves_its_run(self, store: Any) -> None:
+        class Fails(Stage):
+            def opened(self, session: Session) -> None:
+                assert threading.current_thread() is not threading.main_thread()
+                store.get("names", "x")
+                raise ZeroDivisionError
+
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                async with Session("fails", store=store, stages=[Fails()]):
+                    pass
+        async with Session("fails", store=store):
+            assert await loop_read("a") == ""
 
     async def test_orders_are_obeyed_without_blocking(self, store: Any, url: str) -> None:
         async with Session("paused", store=store) as session:

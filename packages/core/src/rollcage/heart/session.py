@@ -205,6 +205,7 @@ class Session:
                 drive(self._tidy(is_async=False))
             except BaseException:
                 self._give_up()
+                self._let_go()
                 raise
         return self
 
@@ -217,6 +218,7 @@ class Session:
                 await adrive(self._tidy(is_async=True))
             except BaseException:
                 self._give_up()
+                await asyncio.shield(asyncio.to_thread(self._let_go))
                 raise
         return self
 
@@ -485,17 +487,19 @@ class Session:
             attempt.branches.clear()
 
     def _give_up(self) -> None:
-        """The attempt could not begin: its log is closed, and says nothing more."""
+        """The attempt could not begin: its log says nothing more."""
         for each in self._observing:
             each.gave_up()
         open_sessions.discard(self)
         if self._at is not None:
             self._at.__exit__(None, None, None)
-        attempt = self._entered_attempt()
-        attempt.closed = True
-        if attempt.log is not None:
+        self._entered_attempt().closed = True
+
+    def _let_go(self) -> None:
+        log = self._entered_attempt().log
+        if log is not None:
             with contextlib.suppress(RollcageError):
-                attempt.log.close()
+                log.close()
 
     def __exit__(
         self,
