@@ -154,7 +154,7 @@ def test_a_rule_counts_the_calls_before(tmp_path: Path) -> None:
         assert view.run is not None
         seen.append((view.run.name, view.calls, view.run.calls, view.run.elapsed >= 0))
 
-    asked = [("job", 0, 0, True), ("inner", 1, 1, True), ("job", 2, 2, True)]
+    asked = [("job", n, n, True) for n in range(3)]  # it is a rule of the outer session
     for _ in range(2):  # a replay decides on the same; a call may be decided in several rounds
         seen.clear()
         with Session("job", store=tmp_path, gate=[rule], replay="continue"):

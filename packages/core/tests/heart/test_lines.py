@@ -238,7 +238,7 @@ def test_ended_names_the_halt(tmp_path: Path) -> None:
     with pytest.raises(ApprovalRequired), Session("job", store=tmp_path, gate=[gate]) as session:
         send("ann")
     (ended,) = lines(tmp_path, session.run_id, "ended")
-    assert ended["status"] == "halted"
+    assert ended["status"] == "paused"
     assert ended["error"]["type"].endswith("ApprovalRequired")
 
 

@@ -13,7 +13,7 @@ import orjson
 import rollcage
 from rollcage import heart
 from rollcage.step.clock import Clock
-from rollcage.store import JsonlStore
+from rollcage.store import JsonlStore, StopOrder
 from rollcage.trace import check_events
 
 __all__ = ["CORES", "Core", "Heart", "Old"]
@@ -70,6 +70,18 @@ class Core:
         """The ids of its runs."""
         raise NotImplementedError
 
+    def undo_run(self, run: str) -> Any:
+        """Take back what a run has done."""
+        raise NotImplementedError
+
+    def stop(self, run: str) -> None:
+        """Order a run to stop."""
+        raise NotImplementedError
+
+    def lift(self, run: str) -> None:
+        """Lift that."""
+        raise NotImplementedError
+
     def facade(self, session: Any) -> Any:
         """The facade of an open session; None if it has none."""
         raise NotImplementedError
@@ -116,6 +128,15 @@ class Old(Core):
 
     def spent(self, session: Any) -> Any:
         return session.spent
+
+    def undo_run(self, run: str) -> Any:
+        return rollcage.undo_run(self.store, run)
+
+    def stop(self, run: str) -> None:
+        JsonlStore(self.store).stop(StopOrder(run, "ann", "enough", 7))
+
+    def lift(self, run: str) -> None:
+        JsonlStore(self.store).lift(run)
 
     def facade(self, session: Any) -> Any:
         return session.facade
@@ -167,7 +188,12 @@ class Heart(Core):
             from rollcage_policy import Permissions
 
             gate.append(Permissions(enforce))  # type: ignore[arg-type] # it refuses other words
+        if how.pop("secrets", "") == "detected":
+            from rollcage.heart.stages.secrets import Secrets
+
+            how["stages"] = [Secrets(detect=True)]
         more: dict[str, Any] = {} if clock is None else {"clock": clock}
+        more |= {name: how.pop(name) for name in ("strict", "types") if name in how}
         if "unguarded" in how:
             more["unguarded"] = how.pop("unguarded")
         options = heart.Options(**more)
@@ -185,6 +211,19 @@ class Heart(Core):
         from rollcage_policy import spent
 
         return spent(session)
+
+    def undo_run(self, run: str) -> Any:
+        return heart.undo_run(self.store, run)
+
+    def stop(self, run: str) -> None:
+        from rollcage.heart.stages import orders
+
+        orders.stop_run(self.store, run, by="ann", reason="enough")
+
+    def lift(self, run: str) -> None:
+        from rollcage.heart.stages import orders
+
+        orders.lift_order(self.store, run)
 
     def facade(self, session: Any) -> Any:
         return next((each.facade for each in session.gate.entries if hasattr(each, "facade")), None)

@@ -285,7 +285,10 @@ def _leaves(value: Any, *, streamed: bool | None) -> Leaves:
 
 def _pass_on(call: Call, carried: frozenset[str]) -> None:
     """Have the result of the call around one carry its labels, too."""
-    around = call.place.around
+    place = call.place
+    while place.around is None and place.session.entered_at is not None:
+        place = place.session.entered_at  # it has a run of its own
+    around = place.around
     if around is not None:
         around.keep(_INSIDE, (around.kept or {}).get(_INSIDE, frozenset()) | carried)
 

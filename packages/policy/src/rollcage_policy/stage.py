@@ -127,7 +127,7 @@ class PolicyStage(Labelling):
         assert self._session is not None
         seen = _Seen()
         seen.kind, seen.contract, seen.agent = call.kind, call.contract, call.place.agent
-        seen.calls, seen.data = call.before, call.arguments
+        seen.call, seen.data = call, call.arguments
         seen.session, seen.tally = self._session, self.tally
         seen.labels = self.found(call).labels
         return seen
@@ -170,10 +170,10 @@ class PolicyStage(Labelling):
 class _Seen:
     """What conditions see of a call: the fields of a `StepView` that they use, made faster."""
 
-    __slots__ = ("agent", "calls", "contract", "data", "kind", "labels", "session", "tally")
+    __slots__ = ("agent", "call", "contract", "data", "kind", "labels", "session", "tally")
 
     agent: str
-    calls: int
+    call: Call
     contract: Contract
     data: Mapping[str, Any]
     kind: str
@@ -195,8 +195,13 @@ class _Seen:
     def run(self) -> RunSoFar:
         """The run so far."""
         if self.tally is None:
-            return RunSoFar(self.session, self.calls)
-        return _RunSpent(self.session, self.calls, self.tally)
+            return RunSoFar(self.session, self.call)
+        return _RunSpent(self.session, self.call, self.tally)
+
+    @property
+    def calls(self) -> int:
+        """How many calls the session has made before."""
+        return self.run.calls
 
 
 class MeteredStage(PolicyStage):
@@ -270,8 +275,8 @@ class _RunSpent(RunSoFar):
 
     __slots__ = ("_tally",)
 
-    def __init__(self, session: Session, calls: int, tally: Tally) -> None:
-        super().__init__(session, calls)
+    def __init__(self, session: Session, call: Call, tally: Tally) -> None:
+        super().__init__(session, call)
         self._tally = tally
 
     @property
@@ -326,12 +331,16 @@ def _about(policy: Policy) -> Event:
 
 
 def _made(call: Call) -> Made:
-    """A call, as limits see it: in a body it is of the branch that the body's call is of."""
+    """A call, as limits see it: in a body or a session, it is of the branch around that."""
     place = call.place
-    around = place.around
-    while around is not None and place.branch == "#" + around.event["fingerprint"]:
-        place = around.place
-        around = place.around
+    while True:
+        around, entered_at = place.around, place.session.entered_at
+        if around is not None and place.branch == "#" + around.event["fingerprint"]:
+            place = around.place
+        elif entered_at is not None and place.branch == place.session.home_branch:
+            place = entered_at
+        else:
+            break
     return Made(call.kind, call.contract.name, call.place.agent, place.branch, call.key)
 
 

@@ -164,7 +164,7 @@ def _session_here(contract: Contract) -> Session | None:
         Blocked: sessions are open that let no tool run without them.
     """
     place = here.get()
-    if place is not None and not place.attempt.closed:
+    if place is not None and not (place.attempt.closed and place.session.is_left):
         return place.session
     for session in list(open_sessions):
         refused = session.gate.screen(contract, contract.function, "tool")

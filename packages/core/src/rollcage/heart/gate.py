@@ -46,7 +46,8 @@ class Gate:
         SessionError: something given is no guard.
     """
 
-    def __init__(self, given: Iterable[Entry]) -> None:
+    def __init__(self, given: Iterable[Entry], session: Session) -> None:
+        self._session = session
         self.own = tuple(_own(each) for each in given)
         self.stages = tuple(each for each in self.own if isinstance(each, Stage))
         self.entries = self.own
@@ -59,7 +60,7 @@ class Gate:
 
     def _take(self, each: Rule | Guard | Stage) -> None:
         if not isinstance(each, (Guard, Stage)):
-            self.decides += ((rule_name(each), _by_rule(each)),)
+            self.decides += ((rule_name(each), _by_rule(each, self._session)),)
             return
         decide, screen = overridden(each, "decide", Guard), overridden(each, "screen", Guard)
         settled = None if isinstance(each, Stage) else overridden(each, "settled", Guard)
@@ -153,10 +154,10 @@ class _Watched:
 class RunSoFar:
     """What a rule sees of the run so far; each value is computed when it is read."""
 
-    __slots__ = ("_calls", "_session")
+    __slots__ = ("_call", "_session")
 
-    def __init__(self, session: Session, calls: int) -> None:
-        self._session, self._calls = session, calls
+    def __init__(self, session: Session, call: Call) -> None:
+        self._session, self._call = session, call
 
     @property
     def id(self) -> str:
@@ -170,8 +171,12 @@ class RunSoFar:
 
     @property
     def calls(self) -> int:
-        """How many calls this attempt has made before, replayed ones included."""
-        return self._calls
+        """How many calls the session has made before in this attempt, replayed ones included."""
+        session, call = self._session, self._call
+        if call.attempt is session.attempt:
+            return call.before - session.calls_before
+        stats = session.attempt.stats  # the call is of a run inside of it
+        return stats.calls + stats.seen - session.calls_before + call.before
 
     @property
     def tokens(self) -> int:
@@ -193,14 +198,15 @@ class RunSoFar:
         return self._session.elapsed() / 1e9
 
 
-def view_of(call: Call) -> StepView:
-    """Return what a rule sees of a call."""
-    shown: dict[str, Any] = {"run": RunSoFar(call.session, call.before)}
+def view_of(call: Call, session: Session | None = None) -> StepView:
+    """Return what a rule sees of a call; `session`: the one that has the rule in its gate."""
+    run = RunSoFar(session or call.session, call)
+    shown: dict[str, Any] = {"run": run}
     for shows in call.hooks.shows:
         shown.update(shows(call) or ())
     return StepView(
         kind=call.kind, contract=call.contract, args=call.values, agent=call.place.agent,
-        branch=call.place.branch, calls=call.before, data=call.arguments, key=call.key, **shown,
+        branch=call.place.branch, calls=run.calls, data=call.arguments, key=call.key, **shown,
     )  # fmt: skip
 
 
@@ -220,13 +226,16 @@ def _own(given: Entry) -> Rule | Guard | Stage:
     )
 
 
-def _by_rule(rule: Rule) -> _Decide:
+def _by_rule(rule: Rule, session: Session) -> _Decide:
     """Return a rule as something that decides on calls."""
 
     def decide(call: Call) -> Verdict | None:
-        if call.view is None:
-            call.view = view_of(call)
-        verdict = decide_by_rules(call.view, (rule,))
+        if session is not call.session:  # it sees the facts of its own session
+            verdict = decide_by_rules(view_of(call, session), (rule,))
+        else:
+            if call.view is None:
+                call.view = view_of(call)
+            verdict = decide_by_rules(call.view, (rule,))
         return None if verdict.decision == "allow" else verdict
 
     return decide

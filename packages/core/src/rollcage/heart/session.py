@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import inspect
 import logging
 import unicodedata
@@ -182,12 +183,19 @@ class Session:
         self.report: Report | None = None  # of what writes nothing
         self.run_id = ""
         self.undone_at = -1  # the last step when it was undone
-        self.gate = Gate(gate)
+        self.gate = Gate(gate, self)
+        self.calls_before = 0  # those of the run around it, when it was entered
+        self.is_left = False
         self.gates: tuple[Stage, ...] = ()  # the stages in its gate, and in those around it
         self.described: list[Event] = []
         self.known_hooks: dict[int, Hooks] = {}
         self._late: tuple[Stage, ...] = ()
         self._began = self._latest = 0
+        self.is_strict = options.strict
+        self.entered_at: Place | None = None  # if that was inside of another session
+        self.guest_of: Session | None = None  # of a copy, for calls from a session inside of it
+        self.guest_stages: tuple[Stage, ...] = ()
+        self._guests: weakref.WeakKeyDictionary[Session, Session] = weakref.WeakKeyDictionary()
         self._observing: tuple[Observing, ...] = ()
         self._joins: tuple[Stage, ...] = ()
         self._own: Attempt | None = None
@@ -227,7 +235,7 @@ class Session:
         place = here.get()
         theirs: tuple[Stage, ...] = ()
         if place is not None and not place.attempt.closed:  # its run is another one
-            theirs = self._inherit(place.session)
+            theirs = self._inherit(place)
         asks: tuple[Stage, ...] = ()
         if isinstance(self.approver, Stage):
             asks = (self.approver,)
@@ -263,14 +271,18 @@ class Session:
             found = wanted(observers)
             self._observing = (Observing(found),) if found else ()
 
-    def _inherit(self, around: Session) -> tuple[Stage, ...]:
+    def _inherit(self, place: Place) -> tuple[Stage, ...]:
         """Have the gate of a session around this one hold here as well: it is never loosened."""
-        self.around = around
+        from rollcage.heart.stages.around import Around  # few sessions need it
+
+        self.around = around = place.session
+        self.entered_at = place
+        self.is_strict = self.is_strict or around.is_strict
         self.gate.within(around.gate)
         if self.approver is None and around.approver is not None:
             again = getattr(around.approver, "again", None)
             self.approver = around.approver if again is None else again()
-        return around.gates
+        return (Around(around), *around.gates)
 
     def add(self, stage: Stage) -> None:
         """Have one more stage, behind those of `stages=`; also once the session is entered.
@@ -369,7 +381,8 @@ class Session:
                 f"is a branch of its run: give stages to that one"
             )
         attempt = around.attempt
-        self.around = around.session
+        self.around, self.entered_at = around.session, around
+        self.is_strict = self.is_strict or around.session.is_strict
         self.approver = self.approver or around.session.approver
         self.gate.within(around.session.gate)
         outer = around.session
@@ -387,6 +400,8 @@ class Session:
         self._block = open_branch(around, self.name, kind="session", given=given, session=self)
         handle = self._block.__enter__()
         self._attempt, self._home, self.run_id = attempt, handle.place, attempt.run.id
+        self.calls_before = attempt.stats.calls + attempt.stats.seen
+        open_sessions.add(self)
         try:
             self._join_stages(attempt, handle.branch)
         except BaseException as error:
@@ -395,7 +410,16 @@ class Session:
             raise
         for stage in self._late:
             self.add(stage)
+        if self.approver is not None and attempt.session.approver is None:
+            self._has_somebody_to_ask()
         return True
+
+    def _has_somebody_to_ask(self) -> None:
+        """Have calls wait for decisions, in a run whose outermost session asks nobody."""
+        from rollcage.heart.stages.approvals import Approvals
+
+        if not any(isinstance(each, Approvals) for each in self.stages):
+            self.add(Approvals())
 
     def is_observed_by(self, observer: Observer) -> bool:
         """Whether it, or a session around it, notifies an observer."""
@@ -507,8 +531,9 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        attempt = self._entered_attempt()
+        attempt, self.is_left = self._entered_attempt(), True
         if self._block is not None:
+            open_sessions.discard(self)
             self._leave_stages(attempt, error)
             self._block.__exit__(kind, error, traceback)
         else:
@@ -532,8 +557,9 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        attempt = self._entered_attempt()
+        attempt, self.is_left = self._entered_attempt(), True
         if self._block is not None:
+            open_sessions.discard(self)
             self._leave_stages(attempt, error)
             self._block.__exit__(kind, error, traceback)
         else:
@@ -693,9 +719,8 @@ class Session:
             self._entered_attempt()
         place = here.get()
         if place is None or place.session is not self:
-            assert self._home is not None
-            place = self._home
-        gate = self.gate
+            place = self._place_outside(place)
+        gate = place.session.gate
         screens = gate.screens and place.attempt.live  # what is recorded counts, where nothing runs
         if screens and (refused := gate.screen(contract, body, kind)) is not None:
             self._put_refused(
@@ -704,7 +729,7 @@ class Session:
             )  # fmt: skip
             raise Blocked(refused.message, rule=refused.rule, code=refused.code)
         try:
-            if contract.strict or gate.strict or self.options.strict:
+            if contract.strict or gate.strict or place.session.is_strict:
                 contract.takes.check_strict(arguments if raw is None else raw)
             bound = contract.takes.bind(arguments, self.seal)
         except ArgumentsInvalid as error:
@@ -969,8 +994,53 @@ class Session:
         place = here.get()
         if place is not None and place.session is self:
             return place
-        assert self._home is not None
-        return self._home
+        return self._place_outside(place)
+
+    def _place_outside(self, place: Place | None) -> Place:
+        """Where a call is made in this session that comes from outside of its own context.
+
+        One that comes from a session inside of it stands where that one was entered, and is decided
+        by the gates of both.
+        """
+        home = self._home
+        assert home is not None
+        if place is None or place.session.around is None:
+            return home
+        if place.session.guest_of is self:
+            return place
+        inner = place.session
+        while inner.around is not None and inner.around is not self:
+            inner = inner.around
+        if inner.around is None or inner.entered_at is None:
+            return home
+        halted = place.session.halted
+        if halted is not None and place.attempt is not home.attempt:
+            raise SessionHalted(f"a session inside of this one was halted: {halted}") from halted
+        return inner.entered_at._replace(session=self._as_guest(place.session))
+
+    def seen_from(self, place: Place) -> Session:
+        """Return this session as it is for what is done from a place, with the gates of both."""
+        if place.session is self or place.attempt is self._attempt:
+            return place.session
+        session: Session | None = place.session
+        while session is not None and session is not self:
+            session = session.around
+        return self if session is None else self._as_guest(place.session)
+
+    def _as_guest(self, inner: Session) -> Session:
+        """This session, as it is for calls that are made from one inside of it."""
+        known = self._guests.get(inner)
+        if known is not None and known.guest_stages is self.stages:
+            return known
+        guest = self._guests[inner] = copy.copy(self)
+        own = tuple(each for each in inner.gates if each not in self.gates)
+        guest.guest_of, guest.guest_stages, guest.around = self, self.stages, self
+        guest.gate, guest.gates, guest.is_strict = inner.gate, inner.gates, inner.is_strict
+        guest.approver = inner.approver
+        guest._before = (*self._before, *own)  # noqa: SLF001 - its own kind
+        guest.stages = (*guest._before, *self._after)  # noqa: SLF001 - its own kind
+        guest.known_hooks = {}
+        return guest
 
     def turn(
         self, *, opens: Mapping[str, Collection[str]] | None = None

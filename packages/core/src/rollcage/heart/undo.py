@@ -35,7 +35,7 @@ from rollcage.errors import (
     ToolMissing,
     UndoIncomplete,
 )
-from rollcage.heart.call import Call, Place
+from rollcage.heart.call import Call, Place, here
 from rollcage.heart.outcome import given, success
 from rollcage.heart.plan import consult, fetched, plain, plan_of, revived
 from rollcage.heart.store import store_option
@@ -542,6 +542,9 @@ class _Undo:
     def _session_of(self, n: int) -> Session:
         """The session whose gate decides on the undo of a step: the innermost that is open."""
         inner, run = self.attempt.inner, self.record
+        place = here.get()
+        if place is not None and place.session.around is not None:  # the undo is one inside of it
+            return self.attempt.session.seen_from(place)
         for level in run.lineage_of(run.steps[n]) if inner else ():
             if level.branch in inner:
                 return inner[level.branch]

@@ -134,8 +134,9 @@ class Approvals(Stage):
         self._actor = line.get("actor", "")
 
     def _step(self, line: Event) -> None:
-        approval, again = line.get("approval"), line.get("again")
-        if again is not None:
+        approval = line.get("approval")
+        if "again" in line:
+            again: int = line["again"]
             self._roots[line["step"]] = self._roots.get(again, again)
         if approval is not None:
             self._of[line["step"]] = approval
@@ -143,12 +144,14 @@ class Approvals(Stage):
                 self._used.add(approval)
             # One that was given before, for what it was then, counts no longer: under another
             # policy, somebody may have edited it since.
-            given = self._for.get(self._roots.get(line["step"], line["step"]), set[str]())
+            step: int = line["step"]
+            given = self._for.get(self._roots.get(step, step), set[str]())
             self._used |= given - {approval}
 
     def _requested(self, line: Event) -> None:
         self._asked[line["id"]] = line
-        root = self._roots.get(line["step"], line["step"])
+        step: int = line["step"]
+        root = self._roots.get(step, step)
         self._for.setdefault(root, set()).add(line["id"])
 
     def _ended(self, line: Event) -> None:
@@ -344,7 +347,8 @@ class Approvals(Stage):
             if not request.at - SKEW <= decision.at <= request.expires:
                 return Refusal("approval_expired", "it was not approved in time")
             return decision.answer
-        approver: Any = self._owner(call).approver or self.approver
+        owner = self._owner(call)
+        approver: Any = owner.approver or (self.approver if owner is call.session else later)
         if isinstance(approver, Approvals):
             approver = approver.approver
         asks = inspect.iscoroutinefunction(approver) or inspect.iscoroutinefunction(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -204,6 +205,7 @@ class Orders(Stage):
         self._held = 0.0
         self._waiting = 0  # how many calls wait now
         self._since = 0.0
+        self._around: tuple[Attempt, ...] = ()  # the runs around it, if it is of another one
 
     @property
     def held(self) -> float:
@@ -212,6 +214,12 @@ class Orders(Stage):
 
     def opened(self, session: Session) -> None:
         """Look whether the run has an order already."""
+        found: dict[int, Attempt] = {}
+        around = session.around
+        while around is not None:
+            found[id(around.attempt)] = around.attempt
+            around = around.around
+        self._around = tuple(found.values())
         log = session.attempt.log
         told = None if log is None or log.log.is_at_once else log.log.hear()
         if told is not None:
@@ -223,6 +231,9 @@ class Orders(Stage):
         attempt = call.attempt
         if attempt.log is None:
             return None
+        runs = self._around and match.kind != "hit" and not _takes_back(call)
+        if runs and not (call.kept is not None and call.kept.pop("looked around", False)):
+            return self._look_around(call)
         if match.kind == "hit":  # nothing runs: it is enough that it is looked at often
             looks = time.monotonic() >= self._next
         else:  # a write is looked at once its intent is on record
@@ -251,6 +262,27 @@ class Orders(Stage):
         self._told = number
         self._next = time.monotonic() + _OFTEN
         call.keep("looked", True)
+
+    def _look_around(self, call: Call) -> Work:
+        """Obey the orders to the runs around this one; the call is decided anew then."""
+        own = call.attempt
+        sleep: Callable[[float], Any] = asyncio.sleep if call.is_async else time.sleep
+        for attempt in self._around:
+            get = functools.partial(order_of, attempt.store, attempt.run.id)
+            look = functools.partial(asyncio.to_thread, get) if call.is_async else get
+            while not (own.closed or own.halted):
+                try:
+                    order: Order | None = yield look
+                except StoreError as error:
+                    raise own.halt(ControlLost(attempt.run.id, str(error))) from error
+                if order is None or attempt.closed:
+                    break
+                self._note(own, order)
+                if order.kind == "stop":
+                    at = store_option(attempt.store)
+                    raise own.halt(RunStopped(attempt.run.id, order.by, order.reason, at))
+                yield lambda: sleep(_LOOK)
+        call.keep("looked around", True)
 
     def begun(self, call: Call) -> Work | None:
         """Look in a thread, in an async session, if the bell was rung before its intent."""
@@ -293,14 +325,18 @@ class Orders(Stage):
 
     def _obey(self, call: Call, order: Order) -> Work | None:
         attempt = call.attempt
-        if order != self._obeyed:
-            self._obeyed = order
-            line: Event = {"event": "ordered", "order": order.kind, "by": order.by}
-            attempt.note({**line, "reason": order.reason, "given": order.time})
+        self._note(attempt, order)
         if order.kind == "stop":
             at = store_option(attempt.store)
             raise attempt.halt(RunStopped(attempt.run.id, order.by, order.reason, at))
         return self._wait(call)
+
+    def _note(self, attempt: Attempt, order: Order) -> None:
+        """Put on record that an order was seen, once."""
+        if order != self._obeyed:
+            self._obeyed = order
+            line: Event = {"event": "ordered", "order": order.kind, "by": order.by}
+            attempt.note({**line, "reason": order.reason, "given": order.time})
 
     def _wait(self, call: Call) -> Work:
         """Wait until the order is another one, or the session ends."""
