@@ -89,6 +89,7 @@ def test_a_call_is_approved_with_another_argument(cli: Any, store: Path) -> None
     assert cli("reject", waits["id"], "--by", "carl").code == 2
     assert shop.asked(store) == run
     assert shop.shelf == ["pen", "eve"]
+    assert cli("verify", run).code == 0
     assert cli("approvals").out == "Nothing waits for approval.\n"
 
 

@@ -12,7 +12,15 @@ from rollcage.trace import LOG_FORMAT, Run, Step, read_run
 
 from rollcage_views.text import counted, visible
 
-__all__ = ["Effect", "LineageStatus", "lineage_of", "resolve_commands", "standing", "words"]
+__all__ = [
+    "Effect",
+    "LineageStatus",
+    "is_log",
+    "lineage_of",
+    "resolve_commands",
+    "standing",
+    "words",
+]
 
 _LISTED = 5
 
@@ -64,7 +72,7 @@ def lineage_of(reader: Reader, seen: Run) -> list[Run]:
     """The run and those that it builds on, oldest first, as far as they are there."""
     runs = [seen]
     known = {seen.id}
-    source = None if _is_fork(seen) or _is_log(seen) else seen.started.get("source")
+    source = None if _is_fork(seen) or is_log(seen) else seen.started.get("source")
     while source is not None and source not in known:
         known.add(source)
         try:
@@ -77,8 +85,8 @@ def lineage_of(reader: Reader, seen: Run) -> list[Run]:
     return runs
 
 
-def _is_log(seen: Run) -> bool:
-    """Whether all attempts at the job are in one log."""
+def is_log(seen: Run) -> bool:
+    """Return whether all attempts at the job are in one log."""
     return bool(seen.started["format"] == LOG_FORMAT)
 
 
@@ -89,7 +97,7 @@ def _is_fork(seen: Run) -> bool:
 
 def standing(runs: Sequence[Run]) -> LineageStatus:
     """The status of the newest of these, given with what it builds on, oldest first."""
-    if _is_log(runs[-1]):
+    if is_log(runs[-1]):
         return _of_log(runs[-1])
     effects: dict[tuple[str, int], Step] = {}
     unknown: dict[tuple[str, int], Step] = {}

@@ -12,6 +12,7 @@ from rollcage import Fork
 from rollcage.errors import SessionError
 from rollcage.trace import Run, read_run
 from rollcage_views import mapping_of
+from rollcage_views.lineage import is_log
 
 from rollcage_cli.errors import StepNotFound, UsageError
 from rollcage_cli.lookup import Found
@@ -20,6 +21,8 @@ from rollcage_cli.output import counted, visible
 
 __all__ = ["ForkRequest", "asked_fork"]
 
+_NOT_OF_A_LOG: Final = ("model", "policy", "answers")
+_OPTIONS: Final = {"answers": "answer"}
 _LEFT_OUT: Final[tuple[object, ...]] = (None, [], {}, False)
 
 
@@ -85,9 +88,29 @@ def asked_fork(
         raise UsageError(str(wrong)) from None
     if tools and fork.change != "code":
         raise UsageError("a fork changes one thing: leave --tools out, or the other change")
+    if is_log(origin):
+        _as_log(origin, at, changes, tools)
     where = str(getattr(found.reader, "url", ""))
     data = {"store": _absolute(where), "run": found.run, "name": origin.started["name"], **changes}
     return ForkRequest(found, origin, {**data, "tools": [*tools]} if tools else data)
+
+
+def _as_log(origin: Run, at: int | None, changes: dict[str, Any], tools: Sequence[str]) -> None:
+    """Have the changes be those of a fork of a log: all arguments of its step.
+
+    Raises:
+        UsageError: a session of the heart can't be such a fork.
+    """
+    other = ["tools"] if tools else [name for name in _NOT_OF_A_LOG if name in changes]
+    if other:
+        option = _OPTIONS.get(other[0], other[0])
+        raise UsageError(
+            f"run {origin.id} has the format rollcage/2, of which a fork changes the result, the "
+            f"arguments or the error of a step, or only the code: leave out --{option}"
+        )
+    step = None if at is None else origin.step(at)
+    if step is not None and "args" in changes:
+        changes["args"] = {**step.args, **changes["args"]}
 
 
 def _absolute(url: str) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rollcage.store import open_store
 from rollcage.trace import decode, read_run
+from rollcage_views.both import open_store
 
 from rollcage_cli.errors import UsageError
 

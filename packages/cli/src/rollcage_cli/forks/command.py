@@ -17,7 +17,7 @@ from rollcage_views import Pair, align, first_difference, in_order, pair_data
 from rollcage_cli.beside import print_beside
 from rollcage_cli.errors import FAILED, UsageError
 from rollcage_cli.forks.asking import ForkRequest, asked_fork
-from rollcage_cli.forks.running import ForkResult, Program, run_fork, would_have
+from rollcage_cli.forks.running import ENDED, ForkResult, Program, run_fork, would_have
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import arguments_text, console, counted, print_json, value_text, visible
@@ -145,6 +145,10 @@ def _print(out: Console, asked: ForkRequest, made: ForkResult, pairs: Sequence[P
     for step in writes:
         called = f"  {visible(step.name)}({arguments_text(step.args)})"
         out.print(Text(called, style="magenta"), soft_wrap=True)
+    if run.status in ENDED and not writes:  # a log does not hold the call that was refused
+        ended = (run.finished or {}).get("error") or {}
+        text = Text(f"  {visible(str(ended.get('message', '')))}", style="magenta")
+        out.print(text, soft_wrap=True)
     for step in run.effects:
         if step.origin is None:
             called = f"It wrote: {visible(step.name)}({arguments_text(step.args)})"

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from rollcage.errors import RollcageError
-from rollcage.store import Store, open_store
+from rollcage.store import Store
 from rollcage.trace import Run, Step, read_run
+from rollcage_views.both import open_store
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.forks.asking import ForkRequest

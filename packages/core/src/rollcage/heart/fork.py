@@ -11,16 +11,28 @@ claims and undo of its own. A fork of a fork is the same. A run that goes on fro
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rollcage.errors import SessionError
+import orjson
+
+from rollcage.errors import RollcageError, SessionError
 from rollcage.heart.log import FORMAT
+from rollcage.heart.store import open_store
+from rollcage.values.codec import encode
+from rollcage.values.exceptions import encode_exception
 
 if TYPE_CHECKING:
     from rollcage.heart.run import Event, Run
+    from rollcage.heart.store import Store
 
-__all__ = ["Fork", "copied_lines", "forked_lines"]
+__all__ = ["ENVIRONMENT", "Fork", "asked_for", "copied_lines", "forked_lines"]
+
+ENVIRONMENT: Final = "ROLLCAGE_FORK"
+"""The environment variable that names the file of a fork which the sessions of a program become."""
+
+_OTHER: Final = ("model", "policy", "tools", "answers")  # what only the old core's forks change
 
 
 class Fork(NamedTuple):
@@ -39,6 +51,54 @@ class Fork(NamedTuple):
     step: int = 0
     change: Mapping[str, Any] = {}
     live: bool = False
+
+
+def asked_for(name: str, store: Store) -> Fork | None:
+    """Return the fork that the sessions of this process are to be, if there is one.
+
+    The environment variable `ROLLCAGE_FORK` names its file, as `rollcage fork` writes it.
+
+    Raises:
+        SessionError: the file can't be used, or is of another job or store; nothing may run then.
+    """
+    path = os.environ.get(ENVIRONMENT)
+    if not path:
+        return None
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a Path is slow to make
+            data: Any = orjson.loads(file.read())
+        run, job, step = str(data["run"]), data.get("name", ""), data.get("at") or 0
+        other = next((each for each in _OTHER if data.get(each)), "")
+        lies = open_store(str(data["store"])).url
+        change = _change_in(data)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RollcageError) as error:
+        raise SessionError(
+            f"the fork in {path} can't be used: {type(error).__name__}: {error}"
+        ) from None
+    process = f"this process is to be a fork of run {run} ({ENVIRONMENT}={path})"
+    if job and job != name:
+        raise SessionError(
+            f"{process}, which is one of {job!r}, and opens a session of {name!r}: nothing of that "
+            f"runs. Fork a run of that job, or unset {ENVIRONMENT}"
+        )
+    if lies != store.url:
+        raise SessionError(f"{process} in {lies}, and its session is one in {store.url}")
+    if other:
+        raise SessionError(f"{process} with another {other}, which a session of it can't have")
+    return Fork(run, step if change else 0, change, live=bool(data.get("live")))
+
+
+def _change_in(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file of a fork changes, as a log has it."""
+    if data.get("args") is not None:
+        return {"args": dict(data["args"])}
+    if data.get("error"):
+        raised = encode_exception(RuntimeError(str(data["error"])), str)
+        return {"outcome": {"status": "error", "error": raised}}
+    if "result" in data:
+        value = encode(data["result"], str, path="result")
+        return {"outcome": {"status": "ok", "value": value}}
+    return {}
 
 
 def copied_lines(events: list[Event], run: str, name: str, fork: Fork | None) -> list[Event]:

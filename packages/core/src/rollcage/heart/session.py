@@ -25,6 +25,7 @@ from rollcage.errors import (
     ApprovalRequired,
     ArgumentsInvalid,
     Blocked,
+    ForkEnded,
     Halt,
     NotReplayable,
     RollcageError,
@@ -640,6 +641,8 @@ class Session:
     def _status(self, error: BaseException | None) -> str:
         attempt = self._entered_attempt()
         if attempt.halted is not None:
+            if isinstance(attempt.halted, ForkEnded):
+                return attempt.halted.status
             return "paused" if isinstance(attempt.halted, ApprovalRequired) else "halted"
         if error is not None:
             return "error"
