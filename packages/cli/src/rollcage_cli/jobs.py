@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 from rich.text import Text
 from rollcage.store import without_password
-from rollcage_views import Attempt, Job, jobs_of, short_ids, time_text
+from rollcage_views import Job, JobRun, jobs_of, short_ids, time_text
 
 from rollcage_cli.completion import complete_name
 from rollcage_cli.lookup import opened
@@ -78,7 +78,7 @@ def _status_text(job: Job) -> Text:
 
 def _chain(job: Job, ids: Mapping[str, str]) -> Text:
     """`died 1a2b3c4d → ok 5e6f7a8b`."""
-    listed: list[Attempt | None] = [*job.attempts]
+    listed: list[JobRun | None] = [*job.attempts]
     if len(listed) > _SHOWN:
         listed = [listed[0], None, *listed[1 - _SHOWN :]]
     text = Text("… → " if job.more else "")

@@ -10,7 +10,7 @@ from rollcage_views.changes import DiffLine, StateChange, changes_of, line_diff
 from rollcage_views.data import run_data, step_data
 from rollcage_views.follow import Following
 from rollcage_views.inbox import Inbox, Waiting, inbox_of, may_answer, queued_data
-from rollcage_views.jobs import Attempt, Job, job_of, jobs_of, newest_first
+from rollcage_views.jobs import Job, JobRun, job_of, jobs_of, newest_first
 from rollcage_views.lineage import (
     Effect,
     LineageStatus,
@@ -56,7 +56,6 @@ __all__ = [
     "MARKS",
     "SEES_ALL",
     "TO_GIVE_AWAY",
-    "Attempt",
     "Bar",
     "Change",
     "DiffLine",
@@ -67,6 +66,7 @@ __all__ = [
     "Hit",
     "Inbox",
     "Job",
+    "JobRun",
     "LineageStatus",
     "Node",
     "OnceEffect",

@@ -13,7 +13,7 @@ from rollcage.store import RunInfo, StopOrder, Store
 from rollcage_views.both import LogInfo
 from rollcage_views.orders import order_data, pause_of
 
-__all__ = ["Attempt", "Job", "job_of", "jobs_of", "newest_first"]
+__all__ = ["Job", "JobRun", "job_of", "jobs_of", "newest_first"]
 
 _ATTEMPTS: Final = 50  # of one job that are listed, the newest
 _BATCH: Final = 100  # runs that are asked for at first
@@ -21,7 +21,7 @@ _LOOKS: Final = ("offline", "verify", "fork")  # runs that look at others, and a
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Attempt:
+class JobRun:
     """A run, as one attempt at its job.
 
     Attributes:
@@ -54,7 +54,7 @@ class Job:
         more: whether there are earlier ones that are not listed.
     """
 
-    attempts: list[Attempt]
+    attempts: list[JobRun]
     more: bool = False
 
     @property
@@ -121,8 +121,8 @@ def job_of(store: Store, info: RunInfo) -> Job:
         chain.append(before)
         source = before.source
     shown = chain[:_ATTEMPTS][::-1]
-    attempts = [Attempt(each, _status(store, each)) for each in shown[:-1]]
-    attempts.append(Attempt(shown[-1], _status(store, shown[-1]), pause_of(store, shown[-1])))
+    attempts = [JobRun(each, _status(store, each)) for each in shown[:-1]]
+    attempts.append(JobRun(shown[-1], _status(store, shown[-1]), pause_of(store, shown[-1])))
     return Job(attempts, more=len(chain) > _ATTEMPTS)
 
 
