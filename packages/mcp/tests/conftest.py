@@ -1,19 +1,28 @@
 """Conversations with a scripted server, and the store of core's tests."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures import every_trace_is_valid, files, store  # noqa: F401 - pytest finds them here
-from rollcage import Session
+from fixtures import files  # noqa: F401 - pytest finds it here
+from rollcage.heart import Session, Store, list_runs, open_store, parse
 from rollcage_mcp.conversation import Conversation, ServerDeclarations
 from scripted import Client, Server, Talk
 
 
 @pytest.fixture
-def talk(store: Path) -> Talk:  # noqa: F811 - the fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store; whatever a test leaves in it can be read."""
+    found = open_store(tmp_path / "runs")
+    yield found
+    for each in list_runs(found):
+        parse(found.read(each.run), each.run)
+
+
+@pytest.fixture
+def talk(store: Store) -> Talk:
     """Opens a conversation with a server (None: there is none), in a session of these settings."""
 
     @contextlib.asynccontextmanager

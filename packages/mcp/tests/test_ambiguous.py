@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from rollcage.store import open_store
+from rollcage.heart import list_runs, open_store, trace_of
 from rollcage.trace import read_run
 from rollcage_mcp import asking, events
 from rollcage_mcp.errors import MessageInvalid, ServerGone
@@ -140,7 +140,7 @@ async def test_a_flood_of_notifications_is_passed_on_and_not_kept(
         await client.call("flood")
         assert len(client.notes()) == 200
     opened = open_store(store)
-    steps = read_run(opened.read(next(iter(opened.runs(limit=1))).run)).steps
+    steps = read_run(trace_of(opened, list_runs(opened, limit=1)[0].run)).steps
     step = next(each for each in steps if each.name == "flood")
     assert 0 < str(step).count("notifications/message") < 20
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage_governance import Registry
+from rollcage_governance import Facade, Registry
 from rollcage_mcp.contracts import instructions_contract, read_contract, tool_contract
 from rollcage_mcp.messages import Message
 from scripted import Server, Talk
@@ -47,7 +47,7 @@ async def test_a_tool_that_is_listed_twice_is_seen_as_it_was_approved(
 
     own = {"name": "do", "inputSchema": {"type": "object"}}
     approve(store, own=[own])
-    async with talk(Twice(do=do), facade="agent") as client:
+    async with talk(Twice(do=do), gate=[Facade("agent")]) as client:
         await client.greet()
         listed = (await client.request("tools/list"))["result"]
         assert listed == {"tools": [own]}
@@ -60,7 +60,7 @@ async def test_a_tool_that_the_server_lists_no_more_is_not_what_was_approved(
     """It was listed as it was approved; then it is listed no more, and the server still has it."""
     approve(store, own=[{"name": "do", "inputSchema": {"type": "object"}}])
     server = Server(do=do)
-    async with talk(server, facade="agent") as client:
+    async with talk(server, gate=[Facade("agent")]) as client:
         await client.greet()
         assert await client.text("do", path="a") == "done"
         server.hidden = {"do"}
@@ -105,6 +105,6 @@ async def test_instructions_that_come_twice_are_those_that_were_approved(
             rest = '"protocolVersion": "2025-11-25", "serverInfo": {"name": "scripted"}}}'
             self.out.put_nowait(f"{head}{{{twice}, {rest}".encode())
 
-    async with talk(Twice(), facade="agent") as client:
+    async with talk(Twice(), gate=[Facade("agent")]) as client:
         assert (await client.greet())["result"]["instructions"] == "Be kind."
         assert not any(b"keys" in each.raw for each in client.sent)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from rollcage import Approval, StepView, Verdict
-from rollcage.store import open_store
+from rollcage.heart import list_runs, open_store, trace_of
 from rollcage.trace import read_run
 from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.conversation import Conversation, ServerDeclarations
@@ -73,7 +73,7 @@ async def test_arguments_that_mean_something_to_the_proxy_are_refused(
 
     server = Server(do=anything, other=anything)
     rules = [lambda step: Verdict.ask("may it?") if step.name == "do" else None]
-    async with talk(server, rules=rules, approver=edit) as client:
+    async with talk(server, gate=rules, approver=edit) as client:
         await client.greet()
         answer = await ask_raw(client, line(arguments))
         assert "error" in answer or answer["result"]["isError"] is True
@@ -187,12 +187,12 @@ async def test_a_server_that_had_ended_before_a_call_leaves_nothing_in_doubt(
         await client.call("do", text="a")
         assert await client.text("do", text="b") == "number 1"
     assert again.done == [{"text": "b"}]
-    assert [each.state for each in steps(store) if each.name == "do"] == ["hit", "ran"]
+    assert [each.state for each in steps(store) if each.name == "do"] == ["ran", "ran"]
 
 
 def steps(store: Any) -> Any:
     opened = open_store(store)
-    return read_run(opened.read(next(iter(opened.runs(limit=1))).run)).steps
+    return read_run(trace_of(opened, list_runs(opened, limit=1)[0].run)).steps
 
 
 async def test_a_call_that_is_cancelled_while_the_server_is_greeted(talk: Talk) -> None:
@@ -241,7 +241,7 @@ async def asked(talk: Talk, server: Server, **more: Any) -> AsyncIterator[tuple[
     """A conversation in which the person at the client is being asked about a call."""
     approver = ClientApprover()
     met: Callable[[Conversation], None] = approver.met
-    async with talk(server, rules=[ask], approver=approver, met=met, **more) as client:
+    async with talk(server, gate=[ask], approver=approver, met=met, **more) as client:
         await client.greet(elicitation={})
         number = await client.begin("tools/call", call_of("do", None, {"text": "x"}))
         async with asyncio.timeout(20):
@@ -273,7 +273,7 @@ async def test_a_client_that_leaves_an_approval_open_is_not_waited_for(
 
 async def test_a_client_without_a_dialog_is_not_asked(talk: Talk) -> None:
     server, approver = Server(do=anything), ClientApprover()
-    async with talk(server, rules=[ask], approver=approver, met=approver.met) as client:
+    async with talk(server, gate=[ask], approver=approver, met=approver.met) as client:
         await client.greet()
         assert "--queue SECONDS" in await client.text("do", text="x")
         assert not any(each.kind == "request" for each in client.sent)
@@ -283,7 +283,7 @@ async def test_a_client_without_a_dialog_is_not_asked(talk: Talk) -> None:
 @pytest.mark.parametrize("content", [[1], "approve", 3, {"decision": ["approve"]}])
 async def test_an_odd_answer_is_no_approval(talk: Talk, content: Any) -> None:
     server, approver = Server(do=anything), ClientApprover()
-    async with talk(server, rules=[ask], approver=approver, met=approver.met) as client:
+    async with talk(server, gate=[ask], approver=approver, met=approver.met) as client:
         client.says = lambda _: {"result": {"action": "accept", "content": content}}
         await client.greet(elicitation={})
         assert await client.text("do", text="x") == "not approved"
@@ -295,7 +295,7 @@ async def test_a_dialog_shows_no_secret(talk: Talk) -> None:
     server, approver = Server(do=anything), ClientApprover()
     server.said["do"] = {"inputSchema": {"properties": {"text": {}, "password": {}}}}
     more: dict[str, Any] = {"declared": ServerDeclarations(pack), "met": approver.met}
-    async with talk(server, rules=[ask], approver=approver, **more) as client:
+    async with talk(server, gate=[ask], approver=approver, **more) as client:
         client.says = lambda _: {"result": {"action": "accept", "content": {"decision": "approve"}}}
         await client.greet(elicitation={})
         await client.call("do", text="x", password="hunter2")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rollcage import StepView, UnknownOutcome, Verdict
 from rollcage.errors import ReplayMiss
-from rollcage.store import open_store
+from rollcage.heart import open_store, trace_of
 from rollcage.trace import read_run
 from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.conversation import ServerDeclarations
@@ -208,7 +208,7 @@ def deny(step: StepView) -> Verdict | None:
 
 async def test_a_denied_call_is_a_result_that_the_model_reads(talk: Talk) -> None:
     server = Server(send=send)
-    async with talk(server, rules=[deny]) as client:
+    async with talk(server, gate=[deny]) as client:
         await client.greet()
         answer = (await client.call("send", text="x"))["result"]
         assert answer["isError"] is True
@@ -227,7 +227,7 @@ async def test_the_person_at_the_client_approves(
     talk: Talk, action: str, content: Any, runs: bool
 ) -> None:
     server, approver = Server(send=send), ClientApprover()
-    async with talk(server, rules=[ask_about("x")], approver=approver, met=approver.met) as client:
+    async with talk(server, gate=[ask_about("x")], approver=approver, met=approver.met) as client:
         client.says = lambda message: {"result": {"action": action, "content": content}}
         await client.greet(elicitation={})
         answer = (await client.call("send", text="x"))["result"]
@@ -242,7 +242,7 @@ async def test_a_person_sees_what_hides_in_an_argument(talk: Talk) -> None:
     """Characters that turn text around could show another recipient than the one that gets it."""
     server, approver = Server(send=send), ClientApprover()
     text = "to \u202emoc.live@nna\u202c\u200b, in Zürich\nand more"
-    async with talk(server, rules=[ask_about(text)], approver=approver, met=approver.met) as client:
+    async with talk(server, gate=[ask_about(text)], approver=approver, met=approver.met) as client:
         client.says = lambda message: {"result": {"action": "decline"}}
         await client.greet(elicitation={})
         await client.call("send", text=text)
@@ -257,7 +257,7 @@ async def test_a_server_cannot_answer_for_the_person(talk: Talk) -> None:
     approver = ClientApprover()
     server = Server(send=send)
     server_asked = asyncio.Event()
-    async with talk(server, rules=[ask_about("x")], approver=approver, met=approver.met) as client:
+    async with talk(server, gate=[ask_about("x")], approver=approver, met=approver.met) as client:
 
         def says(message: Any) -> dict[str, Any]:
             if "approval" in message.params["message"]:
@@ -286,7 +286,7 @@ async def test_effects_are_the_servers_word_only_where_it_is_trusted(
         await client.call("look")
         await client.call("send")
         run = client.conversation.session.run_id
-    steps = read_run(open_store(store).read(run)).steps
+    steps = read_run(trace_of(open_store(store), run)).steps
     assert {each.name: each.effect for each in steps if each.name in server.tools} == {
         "look": effect,
         "send": "write",

@@ -23,7 +23,7 @@ import httpx
 import orjson
 import pytest
 from peers import LINE_SERVER, Peer, world_of
-from rollcage.store import open_store
+from rollcage.heart import list_runs, open_store, trace_of
 from rollcage.trace import read_run
 
 FAULTS = max(int(os.environ.get("ROLLCAGE_FAULTS", "0")) // 3 + 1, 2)
@@ -33,8 +33,8 @@ PEERS = str(Path(__file__).parent / "lab" / "peers.py")
 def steps_of(folder: Path) -> dict[str, str]:
     """By text, what the newest run's writes came to."""
     store = open_store(folder / "store")
-    run = next(iter(store.runs(limit=1))).run
-    steps = read_run(store.read(run)).steps
+    run = list_runs(store, limit=1)[0].run
+    steps = read_run(trace_of(store, run)).steps
     return {each.args["text"]: each.state for each in steps if each.name == "write"}
 
 
@@ -132,8 +132,8 @@ def children_of(process: subprocess.Popen[bytes]) -> list[int]:
 
 def resolve(folder: Path, said: str) -> None:
     store = open_store(folder / "store")
-    run = next(iter(store.runs(limit=1))).run
-    steps = read_run(store.read(run)).steps
+    run = list_runs(store, limit=1)[0].run
+    steps = read_run(trace_of(store, run)).steps
     (number,) = [each.step for each in steps if each.state == "unknown"]
     result = '{"result": {"content": [{"type": "text", "text": "wrote"}]}}'
     more = [f"--result={result}"] if said == "--happened" else []
@@ -240,7 +240,7 @@ def test_over_http_each_write_is_on_record_once(
     wrote = Counter(world_of(tmp_path))
     assert {text: often for text, often in wrote.items() if often > 1} == {}
     store = open_store(tmp_path / "store")
-    runs = [read_run(store.read(info.run)) for info in store.runs()]
+    runs = [read_run(trace_of(store, info.run)) for info in list_runs(store)]
     states = {e.args["text"]: e.state for run in runs for e in run.steps if e.name == "write"}
     lost = {text for text in wrote if states.get(text) not in ("ran", "unknown")}
     assert lost == set()

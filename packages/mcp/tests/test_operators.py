@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import QueueApprover, Session, StepView, Verdict, tool
+from rollcage import StepView, Verdict, tool
 from rollcage.errors import ApprovalRequired
-from rollcage.gate import ApprovalQueue
+from rollcage.heart import ApprovalQueue, QueueApprover, Session
 from rollcage_mcp.messages import Message, as_notification, as_request, parse
 from rollcage_mcp.ops import SCOPES, ops_tools
 from rollcage_mcp.serving import ToolServer
@@ -45,11 +45,11 @@ class Desk:
         PAID.clear()
         with pytest.raises(ApprovalRequired):
             self.work()
-        self.id = ApprovalQueue(folder).ids()[0]
+        self.id = ApprovalQueue(folder).waiting()[0].id
 
     def work(self) -> None:
         approver = QueueApprover(self.folder)
-        with Session("pays", store=self.folder, rules=[ask], approver=approver, actor="ann"):
+        with Session("pays", store=self.folder, gate=[ask], approver=approver, actor="ann"):
             mcp_pay("eve")
 
     async def take(self, message: Message) -> None:
@@ -82,10 +82,11 @@ class Desk:
 
     @property
     def decided(self) -> tuple[str, str, str] | None:
-        queued = ApprovalQueue(self.folder).get(self.id)
-        assert queued is not None
-        done = queued.decision
-        return None if done is None else (done.decision, done.by, done.reason)
+        queue = ApprovalQueue(self.folder)
+        request = queue.get(self.id)
+        assert request is not None
+        done = queue.decision(request)
+        return None if done is None else (done.answer.decision, done.answer.by, done.answer.reason)
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ async def test_the_person_at_the_client_sees_the_call_and_approves_it(desk: Desk
     desk.work()
     assert PAID == ["eve"]
     again = await desk.call("approve_call", id=desk.id)
-    assert "does not wait" in text(again)
+    assert "no request begins with" in text(again)  # what was decided is on record
     assert len(desk.asked) == 1
 
 

@@ -26,7 +26,7 @@ def ask(step: StepView) -> Verdict | None:
 
 def settings(key: bytes = KEY) -> dict[str, Any]:
     approver = ClientApprover(lambda: key)
-    return {"rules": [ask], "approver": approver, "met": approver.met}
+    return {"gate": [ask], "approver": approver, "met": approver.met}
 
 
 async def call(client: Client, text: str, **more: Any) -> dict[str, Any]:

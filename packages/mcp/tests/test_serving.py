@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import Approval, QueueApprover, Session, StepView, Verdict, tool
+from rollcage import Approval, StepView, Verdict, tool
 from rollcage.errors import ApprovalRequired
-from rollcage.gate import ApprovalQueue
+from rollcage.heart import ApprovalQueue, QueueApprover, Session
 from rollcage_mcp.errors import ServerError
 from rollcage_mcp.exposed import exposed_tools
 from rollcage_mcp.messages import Message, as_notification, as_request
@@ -48,7 +48,7 @@ async def test_declared_functions_are_served_guarded(store: Path) -> None:
     def no_attic(step: StepView) -> Verdict | None:
         return Verdict.deny("not the attic") if step.args.get("room") == "attic" else None
 
-    async with Session("served", store=store, rules=[no_attic]) as session:
+    async with Session("served", store=store, gate=[no_attic]) as session:
         server = ToolServer("t", exposed_tools([mcp_tidy, mcp_peek], session))
         listed = (await server.answer("tools/list", {}))["tools"]
         hints = {each["name"]: each["annotations"]["readOnlyHint"] for each in listed}
@@ -118,12 +118,12 @@ async def test_operators_look_at_runs_and_at_what_waits(tmp_path: Path) -> None:
 
     def work() -> None:
         approver = QueueApprover(folder)
-        with Session("ops", store=folder, rules=[ask], approver=approver, actor="ann"):
+        with Session("ops", store=folder, gate=[ask], approver=approver, actor="ann"):
             mcp_tidy("hall")
 
     with pytest.raises(ApprovalRequired):
         work()
-    waiting = ApprovalQueue(folder).ids()[0]
+    waiting = ApprovalQueue(folder).waiting()[0].id
     server = ToolServer("ops", ops_tools(SCOPES, store=folder, by="bob"))
     listed = orjson.loads(text(await call(server, "list_approvals")))["approvals"]
     assert [each["id"] for each in listed] == [waiting]
@@ -131,7 +131,7 @@ async def test_operators_look_at_runs_and_at_what_waits(tmp_path: Path) -> None:
     work()
     assert TIDY == ["hall"]
     runs = orjson.loads(text(await call(server, "list_runs", name="ops")))["runs"]
-    assert [each["status"] for each in runs] == ["ok", "paused"]
+    assert [each["status"] for each in runs] == ["ok"]  # one run, of two attempts
     shown = orjson.loads(text(await call(server, "show_run", run="@ops")))
     assert shown["run"]["name"] == "ops"
 

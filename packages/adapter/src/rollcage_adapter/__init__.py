@@ -29,7 +29,7 @@ from rollcage_adapter.declarations import (
     required_contract,
     type_hints,
 )
-from rollcage_adapter.exposing import expose, exposes, facades_of, guarded_contract
+from rollcage_adapter.exposing import expose, exposes, facades_of, guarded_contract, refused_by
 from rollcage_adapter.guards import (
     GUARD,
     BodyForm,
@@ -161,6 +161,7 @@ __all__ = [
     "plain_body",
     "refuse",
     "refuse_bare",
+    "refused_by",
     "refuses_unguarded",
     "register_parts",
     "required_contract",

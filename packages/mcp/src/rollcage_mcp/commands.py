@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from rollcage import Contract, QueueApprover, Session
-from rollcage.heart import open_store as open_heart
-from rollcage.store import open_store
+from rollcage import Contract
+from rollcage.gate import all_given
+from rollcage.heart import QueueApprover, Session, StoreSeal, open_store
 from rollcage_cli.errors import UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption, who
 from rollcage_cli.tools import load_tools
@@ -166,8 +166,7 @@ class _Guard:
             store=self.store,
             replay=cast("Any", self.replay),  # the session says what it can be
             source=self.source,
-            policy=self.policy,
-            facade=self.facade,
+            gate=cast("Any", all_given((), policy=self.policy, facade=self.facade, rules=())),
             approver=asks if queue is None else queue,
         )
 
@@ -190,7 +189,7 @@ def run(
 ) -> None:
     """Run a server behind a guard, for one client at stdin and stdout."""
     log_to_stderr()
-    asks = ClientApprover(lambda: open_store(store).secret_key())
+    asks = ClientApprover(lambda: _key_of(store))
 
     def opening() -> tuple[Session, Connect | None, ServerDeclarations]:
         with _as_usage():
@@ -242,7 +241,7 @@ def serve(
 
     @contextlib.asynccontextmanager
     async def talk(send: Send) -> AsyncIterator[Conversation]:
-        asks = ClientApprover(lambda: open_store(store).secret_key())
+        asks = ClientApprover(lambda: _key_of(store))
         async with guard.session(asks) as session:
             conversation = Conversation(session, guard.connect, send, declared=guard.declared)
             asks.met(conversation)
@@ -332,7 +331,8 @@ def serve_tools(
         )
     approver = None if queue is None else QueueApprover(store, wait=queue)
     label = name or f"mcp tools {uuid.uuid4()}"
-    more: dict[str, Any] = {"policy": policy, "facade": facade, "approver": approver}
+    gate = all_given((), policy=policy, facade=facade, rules=())
+    more: dict[str, Any] = {"gate": gate, "approver": approver}
 
     async def serve() -> None:
         async with Session(label, store=store, **more) as session:
@@ -348,7 +348,12 @@ def _starters(plans: list[str], tools: list[str] | None, store: str) -> list[Cal
         from rollcage_workflow.served import orders
     except ModuleNotFoundError as error:
         raise UsageError(f"--plans needs {error.name}: pip install rollcage-workflow") from None
-    return orders(load_plans(plans, tools)[0], open_heart(store), by=who(None))
+    return orders(load_plans(plans, tools)[0], open_store(store), by=who(None))
+
+
+def _key_of(store: str) -> bytes:
+    """What questions to clients are sealed with: made of the store's key."""
+    return StoreSeal(open_store(store))("rollcage mcp approval").encode()
 
 
 @contextlib.contextmanager

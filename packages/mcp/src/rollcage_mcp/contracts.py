@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, Final, Protocol, cast
 
 from rollcage import Contract
-from rollcage.adapter import Effect
+from rollcage_adapter import Effect
 
 from rollcage_mcp.errors import ServerError
 

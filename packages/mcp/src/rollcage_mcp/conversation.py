@@ -7,9 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from rollcage import Session
-from rollcage.adapter import HALTED, REFUSED
 from rollcage.errors import RollcageError
+from rollcage.heart import Session
+from rollcage_adapter import HALTED, REFUSED
 
 from rollcage_mcp.asked import oddity
 from rollcage_mcp.asking import Asking, Send, Served, call_of, without_state

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol
 import orjson
 import pydantic
 from rollcage import Compensation, compensate
-from rollcage.adapter import Effect
+from rollcage_adapter import Effect
 
 from rollcage_mcp.contracts import text_of
 from rollcage_mcp.templates import Missing, filled, names_in, value_at

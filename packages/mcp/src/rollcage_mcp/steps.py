@@ -7,8 +7,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rollcage import Contract, Session
-from rollcage.adapter import Instead, exposes
+from rollcage import Contract
+from rollcage.heart import Session
+from rollcage_adapter import Instead, exposes, facades_of, refused_by
 
 from rollcage_mcp.asked import MORE, arguments_of, as_result, check_names
 from rollcage_mcp.asking import Asking, Served, call_of, serving
@@ -64,7 +65,9 @@ class Steps:
             self._server.hello = message
             self._asking.met(params)
             params = {"protocolVersion": params.get("protocolVersion")}  # any client's will do
-        value = await self._session.arun(read_contract(message.method), params, self._body(served))
+        value = await self._session.arun_call(
+            read_contract(message.method), params, self._body(served)
+        )
         if message.method == "tools/list":
             self.listing.learn(params.get("cursor"), value["result"])
             return self._exposed(value)
@@ -94,7 +97,9 @@ class Steps:
             self._session.refused(contract, arguments, reason=text, code="in_doubt")
             return as_answer(message.id, text_result(text, is_error=True))
         instead = Instead(self._edited(served), as_result)
-        return await self._session.arun(contract, arguments, self._body(served), instead=instead)
+        return await self._session.arun_call(
+            contract, arguments, self._body(served), instead=instead
+        )
 
     def _body(self, served: Served) -> Callable[..., Any]:
         async def body(**_: Any) -> dict[str, Any]:
@@ -141,7 +146,7 @@ class Steps:
             params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
             request = self._server.own_request("tools/list", params)
             contract, body = read_contract("tools/list"), self._body(Served(request))
-            page = (await self._session.arun(contract, params, body))["result"]
+            page = (await self._session.arun_call(contract, params, body))["result"]
             listing.learn(cursor, page)
             cursor = page.get("nextCursor")
         else:
@@ -168,23 +173,23 @@ class Steps:
             ServerError: the session's facade does not give it, or not so. The text is only logged:
                 the client may show an error to the model.
         """
-        facade, contract = self._session.facade, instructions_contract(value["result"])
-        if facade is None:
+        contract = instructions_contract(value["result"])
+        facades = facades_of(self._session)
+        if not facades:
             return value
-        verdict = None if contract is None else facade.check(contract)
-        if contract is not None and verdict is not None:
-            refusal = facade.refusal(contract, verdict)
+        refusal = None if contract is None else refused_by(facades, contract)
+        if contract is not None and refusal is not None:
             _log.warning("the client does not get what the server instructs: %s", refusal)
             message = (
                 str(refusal).replace(f"\n{refusal.diff}\n", " ") if refusal.diff else str(refusal)
             )
-            self._session.refused(contract, {}, reason=message, code=verdict.code)
+            self._session.refused(contract, {}, reason=message, code=refusal.verdict_code)
             raise ServerError(FAILED, message)
         return {**value}  # written anew: in the server's own bytes, a word may come twice
 
     def _exposed(self, value: dict[str, Any]) -> dict[str, Any]:
         """A page of the server's list with the tools that the session's facade gives."""
-        if self._session.facade is None:
+        if not facades_of(self._session):
             return value
         listed = [
             each

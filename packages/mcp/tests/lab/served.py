@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import uvicorn
-from rollcage import Session
+from rollcage.gate import all_given
+from rollcage.heart import Session
 from rollcage_mcp.conversation import Conversation, Send
 from rollcage_mcp.http_proxy import Impatient, proxy_app
 from scripted import Server
@@ -18,7 +19,14 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 class Served:
     """A scripted server behind a proxy that is served."""
 
-    def __init__(self, server: Server, store: Any, token: str | None, **settings: Any) -> None:
+    def __init__(
+        self,
+        server: Server,
+        store: Any,
+        token: str | None,
+        policy: str | None = None,
+        **settings: Any,
+    ) -> None:
         self.server = server
         self.url = ""
         self.names: list[str] = []
@@ -28,7 +36,8 @@ class Served:
             self.names.append(f"conversation {len(self.names)}")
             own = Server(**server.tools)
             own.done = server.done
-            async with Session(self.names[-1], store=store, **settings) as session:
+            gate: Any = all_given((), policy=policy, facade=None, rules=())
+            async with Session(self.names[-1], store=store, gate=gate, **settings) as session:
                 conversation = Conversation(session, own.connect, send)
                 try:
                     yield conversation

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from command_line import Cli
 from pets import PETS, Pets
-from rollcage import Blocked, Session, UnknownOutcome, aundo_run
-from rollcage_governance import Registry
+from rollcage import Blocked, UnknownOutcome
+from rollcage.heart import Session, aundo_run
+from rollcage_governance import Facade, Registry
 from rollcage_mcp.errors import OpenAPIInvalid, ServerError, ServerGone, ServersInvalid
 from rollcage_mcp.exposed import exposed_tools
 from rollcage_mcp.servers import load_servers
@@ -46,7 +47,7 @@ async def test_an_approved_operation_runs_and_replays(
     store: Path, files: Files, pets: Pets
 ) -> None:
     tools = approved(store, files(), "getPet", "listPets", "putPet")
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         first = await session.acall(tools["getPet"], id="a/b ?")
         await session.acall(
             tools["listPets"], limit=3, tags=["x&y", "z"], ids=[1, 2], where={"age": 3}
@@ -59,7 +60,7 @@ async def test_an_approved_operation_runs_and_replays(
         ("PUT", "/v1/pets/7"),
     ]
     assert json.loads(pets.asked[2][3]) == {"name": "a", "nick": None}
-    async with Session("a", store=store, facade="agent", replay="offline") as session:
+    async with Session("a", store=store, gate=[Facade("agent")], replay="offline") as session:
         again = await session.acall(tools["getPet"], id="a/b ?")
     assert again == first
     assert len(pets.asked) == 3
@@ -69,7 +70,7 @@ async def test_an_operation_that_nobody_approved_is_refused_by_name(
     store: Path, files: Files, pets: Pets
 ) -> None:
     tools = approved(store, files(), "getPet")
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         with pytest.raises(Blocked, match="dropPet is not approved"):
             await session.acall(tools["dropPet"], path_id="7")
         server = ToolServer("t", exposed_tools(tools.values(), session))
@@ -98,14 +99,14 @@ async def test_a_changed_document_or_url_is_not_what_was_approved(
     changed = copy.deepcopy(PETS)
     changed["components"]["schemas"]["Pet"]["properties"]["name"]["description"] = "Obey."
     tools = {each.__name__: each for each in tools_of(files(changed))}
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         with pytest.raises(Blocked) as refused:
             await session.acall(tools["putPet"], id="7", body={"name": "a"})
         assert refused.value.verdict_code == "tool_changed"
         await session.acall(tools["getPet"], id="7")  # which has nothing of a pet
     servers.write_text(servers.read_text().replace("/v1", "/v2"))
     moved = {each.__name__: each for each in tools_of(servers)}
-    async with Session("b", store=store, facade="agent") as session:
+    async with Session("b", store=store, gate=[Facade("agent")]) as session:
         with pytest.raises(Blocked, match="getPet"):
             await session.acall(moved["getPet"], id="7")
     assert asked(pets) == [("GET", "/v1/pets/7")]
@@ -141,7 +142,7 @@ async def test_secrets_reach_the_server_and_nothing_else(
     echo = json.dumps({"said": f"api_key={SECRET}", "basic": "YW5uOnMzY3JldC13b3Jk"}).encode()
     pets.answers["/v1/pets"] = (200, {"Content-Type": "application/json"}, echo)
     pets.answers["/v1/login"] = (403, {"Content-Type": "text/plain"}, f"no {SECRET}".encode())
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         added = await session.acall(tools["addPet"], body={"name": "a"})
         with pytest.raises(ServerError, match=r"\[secret\]"):
             await session.acall(tools["logIn"], body={"user": "a&b=c"})
@@ -166,7 +167,7 @@ async def test_a_missing_secret_sends_nothing(
     tools = approved(
         store, files(more='[servers.pets.secrets]\nkey = "PETS_KEY"\n'), "addPet", "logIn"
     )
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         with pytest.raises(ServerError, match="addPet needs the variable PETS_KEY"):
             await session.acall(tools["addPet"], body={"name": "a"})
         with pytest.raises(ServerError, match="logIn needs a secret for basic or token"):
@@ -191,7 +192,7 @@ async def test_wrong_arguments_send_nothing(
     name: str, arguments: Any, said: str, store: Path, files: Files, pets: Pets
 ) -> None:
     tools = approved(store, files(), name)
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         with pytest.raises(Exception, match=said):
             await session.acall(tools[name], **arguments)
         assert session.halted is None
@@ -200,7 +201,7 @@ async def test_wrong_arguments_send_nothing(
 
 async def test_a_pattern_of_a_stranger_takes_no_time(store: Path, files: Files, pets: Pets) -> None:
     tools = approved(store, files(), "putPet")
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         await session.acall(tools["putPet"], id="7", body={"name": "a" * 60 + "!"})
     assert len(pets.asked) == 1
 
@@ -208,7 +209,7 @@ async def test_a_pattern_of_a_stranger_takes_no_time(store: Path, files: Files, 
 async def test_a_redirect_is_told_and_not_followed(store: Path, files: Files, pets: Pets) -> None:
     tools = approved(store, files(), "getPet")
     pets.answers["/v1/pets"] = (302, {"Location": "http://127.0.0.1:1/steal"}, b"")
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         found = await session.acall(tools["getPet"], id="7")
     assert found["result"]["structuredContent"] == {
         "status": 302, "location": "http://127.0.0.1:1/steal",
@@ -223,11 +224,11 @@ async def test_a_server_that_fails_leaves_a_write_unknown(
     tools = approved(store, files(), "putPet", "getPet")
     pets.answers["/v1/pets"] = (status, {}, b"oops")
     with pytest.raises(UnknownOutcome, match="putPet"):
-        async with Session("a", store=store, facade="agent") as session:
+        async with Session("a", store=store, gate=[Facade("agent")]) as session:
             with pytest.raises(ServerGone):
                 await session.acall(tools["putPet"], id="7", body={"name": "a"})
     with pytest.raises(Exception, match="rollcage resolve"):
-        async with Session("a", store=store, facade="agent") as session:
+        async with Session("a", store=store, gate=[Facade("agent")]) as session:
             await session.acall(tools["putPet"], id="7", body={"name": "a"})
     assert len(pets.asked) == 1
 
@@ -238,7 +239,7 @@ async def test_a_server_that_refuses_has_done_nothing(
 ) -> None:
     tools = approved(store, files(), "putPet")
     pets.answers["/v1/pets"] = (status, {"Content-Type": "text/plain"}, b"no")
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         with pytest.raises(ServerError, match=rf"no \({status}\)"):
             await session.acall(tools["putPet"], id="7", body={"name": "a"})
         assert session.halted is None
@@ -248,7 +249,7 @@ async def test_a_server_that_is_not_there(store: Path, files: Files, pets: Pets)
     servers = files()
     servers.write_text(servers.read_text().replace(pets.url, "http://127.0.0.1:1"))
     tools = approved(store, servers, "putPet")
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         with pytest.raises(ServerError, match="can't be reached"):
             await session.acall(tools["putPet"], id="7", body={"name": "a"})
         assert session.halted is None
@@ -270,7 +271,7 @@ async def test_any_answer_is_kept_or_said(
 ) -> None:
     tools = approved(store, files(), "getPet")
     pets.answers["/v1/pets"] = (200, headers, raw)
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         found = await session.acall(tools["getPet"], id="7")
     assert text in found["result"]["content"][0]["text"]
 
@@ -294,7 +295,7 @@ def test_a_pack_makes_an_operation_undoable(
     tools = approved(store, servers, "putPet", "getPet")
 
     async def work() -> str:
-        async with Session("a", store=store, facade="agent") as session:
+        async with Session("a", store=store, gate=[Facade("agent")]) as session:
             await session.acall(tools["putPet"], id="7", body={"name": "b"})
             return session.run_id
 
@@ -364,7 +365,7 @@ async def test_a_changed_pack_is_not_what_was_approved(
     approved(store, servers, "putPet", "getPet")
     pack.write_text(PACK.replace('body = "{before.pet}"', 'body = { name = "gone" }'))
     tools = {each.__name__: each for each in tools_of(servers)}
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         with pytest.raises(Blocked) as refused:
             await session.acall(tools["putPet"], id="7", body={"name": "b"})
         assert refused.value.verdict_code == "tool_changed"
@@ -377,7 +378,7 @@ async def test_a_transaction_takes_an_operation_back(
 ) -> None:
     (tmp_path / "pack.toml").write_text(PACK)
     tools = approved(store, files(more='pack = "pack.toml"\n'), "putPet", "getPet")
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         with pytest.raises(LookupError):
             async with session.transaction():
                 await session.acall(tools["putPet"], id="7", body={"name": "b"})
@@ -390,7 +391,7 @@ async def test_what_was_frozen_since_still_undoes(
 ) -> None:
     (tmp_path / "pack.toml").write_text(PACK)
     tools = approved(store, files(more='pack = "pack.toml"\n'), "putPet", "getPet")
-    async with Session("a", store=store, facade="agent") as session:
+    async with Session("a", store=store, gate=[Facade("agent")]) as session:
         await session.acall(tools["putPet"], id="7", body={"name": "b"})
     Registry(store).freeze("putPet", by="bob")
     report = await aundo_run(store, session.run_id, tools=list(tools.values()))

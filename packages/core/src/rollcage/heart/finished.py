@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from types import EllipsisType
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
+import orjson
+
+from rollcage.gate import all_given
 from rollcage.heart.driver import adrive, drive
 from rollcage.heart.gate import Entry
 from rollcage.heart.options import Options
 from rollcage.heart.session import Session
 from rollcage.heart.stage import Stage
-from rollcage.heart.store import Store
+from rollcage.heart.store import Store, open_store
 from rollcage.heart.undo import Request, plan
 from rollcage.trace.told import Observer
 from rollcage.undo.compensation import ToolSource
@@ -135,7 +138,7 @@ class _Undoing(Session):
             store=store,
             run=run,
             replay="continue",
-            gate=options.get("gate", ()),
+            gate=(*_facades(store, run), *options.get("gate", ())),
             approver=options.get("approver"),
             observers=options.get("observers", ()),
             stages=options.get("stages", ()),
@@ -158,5 +161,26 @@ def _looking(store: Where, run: str, options: PlanOptions) -> Session:
         store=store,
         source=run,
         replay="offline",
+        gate=_facades(store, run),
         options=Options(tools=options.get("tools")),
+    )
+
+
+_FACADE: Final = b'{"facade":'
+
+
+def _facades(store: Where, run: str) -> tuple[Any, ...]:
+    """The facades by which attempts at a run were held: its undo is held by them, too.
+
+    Raises:
+        RunNotFound: there is no such run.
+        PackageMissing: the package that knows them is not installed.
+    """
+    lines = open_store(store).read(run)
+    held = (orjson.loads(line).get("gate", ()) for line in lines if _FACADE in line)
+    names = dict.fromkeys(
+        str(each["facade"]["name"]) for gate in held for each in gate if "facade" in each
+    )
+    return tuple(
+        each for name in names for each in all_given((), policy=None, facade=name, rules=())
     )

@@ -19,7 +19,7 @@ import referencing
 from jsonschema.exceptions import best_match
 from referencing.exceptions import Unresolvable
 from rollcage import Contract
-from rollcage.adapter import facade_here
+from rollcage_adapter import facades_of, session_here
 
 from rollcage_mcp.contracts import NEEDS_FACADE, tool_function
 from rollcage_mcp.errors import OpenAPIInvalid, ServerError, ServerGone
@@ -139,17 +139,19 @@ class Operations:
         )
 
     def _check_approved(self, name: str) -> None:
-        facade = facade_here()
-        if facade is None:
+        session = session_here()
+        facades = [] if session is None else facades_of(session)
+        if not facades:
             raise ServerError(
                 _REFUSED,
                 f"{name} is an operation of an OpenAPI document, so it is only called by a session "
                 f"with a facade that gives it: rollcage tools propose, approve, activate, facade",
             )
         contract = self._contracts[name]
-        verdict = facade.check(contract, undo=True)  # the gate has seen whether it may beside that
-        if verdict is not None:
-            raise ServerError(_REFUSED, str(facade.refusal(contract, verdict)))
+        for facade in facades:
+            verdict = facade.check(contract, undo=True)  # the gate has seen whether it may besides
+            if verdict is not None:
+                raise ServerError(_REFUSED, str(facade.refusal(contract, verdict)))
 
     # --- secrets ---------------------------------------------------------------------------------
 
