@@ -83,9 +83,8 @@ def copy_runs(
             what = next(what for kind, what in _CAN_NOT.items() if isinstance(error, kind))
             found.append(Copied(info, what, error))
         else:
-            found.append(
-                Copied(info, ("moved" if move else "copied") if is_new else "already there")
-            )
+            done: What = "moved" if move else "copied"
+            found.append(Copied(info, done if is_new else "already there"))
     return found
 
 

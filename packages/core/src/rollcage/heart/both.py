@@ -8,7 +8,7 @@ tables with and without `log_` before their names. An id is of one run in both o
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rollcage.errors import RunNotFound
 from rollcage.heart.store import Store as HeartStore
@@ -46,6 +46,5 @@ def old_store(where: str | os.PathLike[str] | Store | HeartStore) -> Store:
     """Return the old core's store at a place, or beside a store of the heart."""
     from rollcage.store import open_store as open_old
 
-    if not isinstance(where, (str, os.PathLike)) and hasattr(where, "swap"):
-        return open_old(where.url)
-    return open_old(where)
+    given: Any = where  # each of the two protocols has what the other lacks
+    return open_old(given.url if hasattr(given, "swap") else given)
