@@ -362,9 +362,14 @@ def test_6_a_new_read_changes_nothing_else(program: Program, place: int, own_tur
 
 
 TWO_WRITES: Program = (((0, Op("write", 0)), (1, Op("write", 1))),)
+READ_BESIDE_WRITES: Program = (
+    tuple((slot, Op("write", 0)) for slot in range(4)),
+    ((0, Op("write", 0)), (1, Op("write", 0)), (2, Op("read", 0))),
+)
 
 
 @example(TWO_WRITES, 1, 1, 0, "fresh_write", True, "singly")  # left in the middle of a batch
+@example(READ_BESIDE_WRITES, 0, 0, 19, "write", False, "regrouped")  # a write joins their batch
 @given(
     programs,
     st.integers(0, 20),

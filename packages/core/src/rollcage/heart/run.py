@@ -316,6 +316,8 @@ class Run:
         self.edits: dict[int, Event] = {}
         self._homes: list[tuple[int, str]] = []  # of borrowed steps: up to which, of which run
         self._live = False
+        self._before = 0  # the last step of earlier attempts
+        self._stretched: defaultdict[tuple[str, int], list[Step]] = defaultdict(list)
         self._untaken: dict[int, Step] | None = None
 
     # --- lines -----------------------------------------------------------------------------------
@@ -358,6 +360,7 @@ class Run:
         self.copied = event.get("copied", "")
 
     def _attempt(self, event: Event) -> None:
+        self._before = self.last
         self.attempts += 1
         self.attempt = event["id"]
         self.status = ""
@@ -512,10 +515,12 @@ class Run:
         if step.effect in ("pure", "model"):
             self.anywhere[step.key].append(step)
             return
+        if self._before and step.effect in CHANGES and "again" not in event:
+            self._cut_reads(step)
         if branch and (branch[-1].turn == step.turn or "during" in event):
             self._place(step, event, branch)
         elif "during" in event:
-            step.until = step.pos + 1
+            self._stretch(step)
         branch.append(step)
 
     def _begin_again(self, step: Step, event: Event) -> None:
@@ -537,6 +542,21 @@ class Run:
         if step.retries or step.once is not None:
             self._clears(step)
 
+    def _stretch(self, step: Step) -> None:
+        """Have a step hold one position longer."""
+        if step.effect in ("read", "branch"):
+            self._stretched[step.branch, step.until].append(step)
+        step.until += 1
+
+    def _cut_reads(self, write: Step) -> None:
+        """Have reads of earlier attempts hold no longer than up to a new write.
+
+        One that ran beside the recorded writes there holds behind them, too; but not behind this.
+        """
+        for step in self._stretched.pop((write.branch, write.pos), ()):
+            if step.n <= self._before and step.until > write.pos:
+                step.until = write.pos
+
     def _place(self, step: Step, event: Event, branch: list[Step]) -> None:
         """The reads of a turn are concurrent with its writes, and with what runs meanwhile."""
         changes, pos = step.effect in CHANGES, step.pos
@@ -544,17 +564,19 @@ class Run:
             if other.turn != step.turn:
                 break
             if changes and other.effect in ("read", "branch") and other.until == pos:
-                other.until += 1
+                self._stretch(other)
             reads = step.effect in ("read", "branch") and other.effect in CHANGES
             if reads and other.pos == step.until:
-                step.until += 1
+                self._stretch(step)
         if "during" in event:
-            step.until = max(step.until, pos + 1)
+            if step.until <= pos:
+                self._stretch(step)
             for other in reversed(branch):
                 if other.pos < pos:
                     break
-                if other.effect == "branch" and other.pos == pos and other.status == "unknown":
-                    other.until = max(other.until, pos + 1)
+                is_open = other.effect == "branch" and other.status == "unknown"
+                if is_open and other.pos == other.until == pos:
+                    self._stretch(other)
 
     def _end(self, event: Event, outcome: Outcome | None) -> None:
         step = self.steps[event["step"]]
