@@ -7,8 +7,13 @@ from typing import Any
 import heart_runs as shop
 import orjson
 import pytest
+from rollcage.errors import ArgumentsInvalid, Blocked
+from rollcage.gate import Verdict
 from rollcage.heart import Session, open_store
 from rollcage.heart.stages.orders import pause_run
+from rollcage.trace import read_run
+from rollcage_views import hits_of
+from rollcage_views.both import open_store as open_store_of
 
 
 @pytest.fixture(autouse=True)
@@ -291,3 +296,29 @@ def test_hostile_text_stays_text(cli: Any, store: Path, evil: str) -> None:
         out = cli(*words).out
         assert "\x1b" not in out
         assert "\u202e" not in out
+
+
+def outside(call: Any) -> Verdict | None:
+    if call.args.get("item") == "/etc/passwd":
+        return Verdict(decision="deny", reason="outside of it", code="path_escape", rule="paths")
+    return None
+
+
+def test_what_a_rule_denied_is_audited_as_that(cli: Any, store: Path) -> None:
+    with Session("job", store=store, gate=[outside]) as session:
+        shop.add("pen")
+        with pytest.raises(Blocked):
+            shop.add("/etc/passwd")
+        with pytest.raises(ArgumentsInvalid):
+            session.call(shop.add, item=3)
+    out = cli("audit", "latest").out
+    assert "Decisions: 1 allow, 1 deny" in out
+    assert "2 calls, 1 refused in 1 of them" in out
+    told = [orjson.loads(x) for x in cli("audit", "latest", "-f", "jsonl").out.splitlines()]
+    (denied,) = (each for each in told if each.get("state") == "blocked")
+    assert (denied["decision"], denied["rule"], denied["code"]) == ("deny", "paths", "path_escape")
+    (hit,) = hits_of(read_run(open_store_of(store).read(session.run_id)))
+    assert (hit.name, hit.state, hit.rule) == ("shop.add", "blocked", "paths")
+    shown = cli("show").out
+    assert "2 calls refused" in shown
+    assert "path_escape: outside of it" in shown

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
-from rollcage.trace import Run, Step
+from rollcage.trace import RefusedCall, Run, Step
 
-__all__ = ["Hit", "RuleCount", "hits_of", "rule_counts"]
+__all__ = ["Hit", "RuleCount", "denial_of", "hits_of", "rule_counts"]
+
+_NOT_MADE: Final = ("arguments_invalid", "refused", "tool_missing")
+"""Codes of calls that no guard decided on: their arguments do not pass, or there is no tool."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class RuleCount:
 
 def hits_of(seen: Run) -> list[Hit]:
     """The calls of a run that a rule decided on, or that one in shadow mode would have."""
-    found = [*_of_steps(seen), *_of_approvals(seen)]
+    found = [*_of_steps(seen), *_of_refused(seen), *_of_approvals(seen)]
     return sorted(found, key=lambda hit: hit.time)
 
 
@@ -96,6 +99,23 @@ def _of_steps(seen: Run) -> Iterator[Hit]:
     for step in seen.steps:
         if step.verdict is not None and _says(step.verdict):
             yield _hit(seen, step.verdict, step=step, time=step.time)
+
+
+def denial_of(row: RefusedCall) -> Mapping[str, Any] | None:
+    """Return the verdict by which a call was denied; None if it could not be made anyhow.
+
+    In the log of a run a denied call is no step; in a trace of rollcage/1 it is one.
+    """
+    return None if row.code in _NOT_MADE else row.verdict
+
+
+def _of_refused(seen: Run) -> Iterator[Hit]:
+    for row in seen.refused:
+        verdict = denial_of(row)
+        if verdict is not None:
+            yield dataclasses.replace(
+                _hit(seen, verdict, name=row.name, time=row.time), state="blocked"
+            )
 
 
 def _of_approvals(seen: Run) -> Iterator[Hit]:

@@ -10,6 +10,7 @@ from rollcage.trace import REPLAYED, AskedApproval, RefusedCall, Run, Step
 
 from rollcage_views.audit.entry import AuditEntry, Origin, RunHeading, policy_text
 from rollcage_views.lineage import Effect
+from rollcage_views.policies import denial_of
 from rollcage_views.screen import Screen
 
 __all__ = ["Elsewhere", "entries_of", "head_of"]
@@ -205,7 +206,9 @@ class _Entries:
         )
 
     def refused(self, row: RefusedCall) -> AuditEntry:
-        text = self._screen.text
+        text, verdict = self._screen.text, denial_of(row)
+        if verdict is not None:
+            return self._denied(row, verdict)
         return AuditEntry(
             kind="refused",
             time=row.time,
@@ -220,6 +223,33 @@ class _Entries:
             code=text(row.code),
             reason=text(row.reason),
             state="refused",
+        )
+
+    def _denied(self, row: RefusedCall, verdict: Mapping[str, Any]) -> AuditEntry:
+        """A call that a guard denied, in the log of a run."""
+        text = self._screen.text
+        shadow: Mapping[str, Any] = verdict.get("shadow") or {}
+        return AuditEntry(
+            kind="call",
+            time=row.time,
+            **self._of_run,
+            agent=text(row.agent),
+            tool=text(row.name),
+            version=text(row.version),
+            branch=text(row.branch),
+            turn=row.turn or 0,
+            slot=row.slot or 0,
+            args=self._screen.arguments(row.args),
+            decision=str(verdict.get("decision", "deny")),
+            rule=text(verdict.get("rule", "")),
+            code=text(row.code),
+            reason=text(row.reason),
+            shadow=str(shadow.get("decision", "")),
+            shadow_rule=text(shadow.get("rule", "")),
+            shadow_code=text(shadow.get("code", "")),
+            shadow_reason=text(shadow.get("reason", "")),
+            **self._policy(row.time),
+            state="blocked",
         )
 
     def orphan(self, effect: Effect) -> AuditEntry:
