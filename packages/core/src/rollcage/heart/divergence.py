@@ -131,7 +131,9 @@ def _comes_after(attempt: Attempt, step: Step, block: Step) -> bool:
 
 def leaving(attempt: Attempt, ahead: Iterable[Step], what: str) -> Halt | None:
     """Return why recorded effects can't be left behind; None if they can."""
-    effects = [step for step in ahead if step.acts and not step.accepted]
+    effects = [
+        step for step in ahead if step.acts and not step.accepted and not step.failed_cleanly
+    ]
     if not effects or attempt.on_divergence == "undo":  # an undo looks at them itself
         return None
     orphans = tuple((attempt.run.id, step.n) for step in effects)

@@ -122,7 +122,7 @@ def is_clean(attempt: Attempt, call: Call, error: Exception) -> bool:
     if not isinstance(error, _REFUSALS) and certainty(error, contract.unknown_on) != "not_sent":
         return False
     return not any(
-        step.acts and (step.status != "error" or step.unclear or step.happened is not None)
+        step.acts and not step.failed_cleanly
         for step in attempt.run.inside("#" + call.event["fingerprint"])
     )
 

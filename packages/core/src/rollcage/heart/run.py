@@ -232,6 +232,11 @@ class Step:
         )
 
     @property
+    def failed_cleanly(self) -> bool:
+        """Whether it failed, and its own effect is known not to have happened."""
+        return self.status == "error" and not self.unclear and self.happened is None
+
+    @property
     def result(self) -> Event:
         """Its outcome, decoded anew."""
         assert self.outcome is not None

@@ -657,6 +657,7 @@ class Session:
             step
             for step in run.untaken.values()
             if step.effect in CHANGES and step.acts and not run.is_consumed(step)
+            if not step.failed_cleanly
         )
         return "partial" if attempt.live and any(left) else "ok"
 
