@@ -80,12 +80,18 @@ def copy_runs(
         try:
             is_new = (move_run if move else copy_run)(one, other, info.run)
         except tuple(_CAN_NOT) as error:
-            what = next(what for kind, what in _CAN_NOT.items() if isinstance(error, kind))
-            found.append(Copied(info, what, error))
+            found.append(Copied(info, _what_of(error), error))
         else:
             done: What = "moved" if move else "copied"
             found.append(Copied(info, done if is_new else "already there"))
     return found
+
+
+def _what_of(error: RollcageError) -> What:
+    for kind, what in _CAN_NOT.items():
+        if isinstance(error, kind):
+            return what
+    raise error
 
 
 def copy_run(source: Where, target: Where, run: str) -> bool:
