@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.trace import StatusCode
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import StatusCode, get_current_span
 from rollcage import Approval, ApprovalRequired, Blocked, StepView, Verdict, compensate
 from rollcage.heart import QueueApprover, Session, open_store, tool, undo_run
-from rollcage_otel import names
+from rollcage_otel import Spans, names
 from rollcage_otel.export import spans_of
 
 shelf: list[str] = []
@@ -314,3 +315,11 @@ def test_a_finished_log_gives_the_same_spans(keeping: Any, tmp_path: Path) -> No
         assert [x.context.span_id for x in span.links] == [x.context.span_id for x in live.links]
         if live.attributes.get(names.STATE) != "hit" and not live.name.startswith("invoke_agent j"):
             assert (span.start_time, span.end_time) == (live.start_time, live.end_time)
+
+
+async def test_the_span_of_an_attempt_is_current_in_async_sessions(tmp_path: Path) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    async with Session("job", store=tmp_path, observers=[Spans(provider)]) as session:
+        current = get_current_span()
+    assert getattr(current, "name", "") == f"invoke_agent {session.name}"
+    assert current.get_span_context().is_valid

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import itertools
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -541,3 +543,38 @@ def test_blocks_in_a_session_inside_of_another_count(tmp_path: Path) -> None:
     program(replay="offline")
     program(replay="verify")
     assert ran == ["a"]
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+@pytest.mark.parametrize("replay", ["offline", "verify"])
+def test_reads_of_many_turns_are_asked_for_in_one(
+    tmp_path: Path, order: tuple[int, ...], replay: Any
+) -> None:
+    """Each was the first call of its own turn; they come in any order, with slots of their own."""
+
+    @tool(name="offline.send", effect="write")
+    def send(text: str) -> str:
+        return f"sent {text}"
+
+    @tool(name="offline.look", effect="read")
+    def look(place: str) -> str:
+        return f"saw {place}"
+
+    with Session("job", store=tmp_path) as session:
+        for call in (
+            lambda: send("a"),
+            *(partial(look, each) for each in "xyx"),
+            lambda: send("b"),
+        ):
+            with session.turn() as turn, turn.slot(0):
+                call()
+    with Session("job", store=tmp_path, replay=replay) as again:
+        with again.turn() as turn, turn.slot(0):
+            send("a")
+        with again.turn() as turn:
+            for slot in order:
+                with turn.slot(slot):
+                    assert look("xyx"[slot]) == f"saw {'xyx'[slot]}"
+        with again.turn() as turn, turn.slot(0):
+            send("b")
+    assert again.stats.hits == 5

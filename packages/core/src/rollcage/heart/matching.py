@@ -36,6 +36,8 @@ def find_match(attempt: Attempt, call: Call) -> Match:
     else:
         slot = call.place.slot
         look = branch.look(call.key, effect, call.turn, slot)
+        if look.step is None and slot is not None and not attempt.live:
+            look = branch.look(call.key, effect, call.turn, None)  # it was recorded in another turn
         step = look.step
     if call.contract.source == "live" and effect not in CHANGES and not call.waiting:
         step = None

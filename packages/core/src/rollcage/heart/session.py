@@ -486,9 +486,10 @@ class Session:
             opened.log.queue()
         return opened
 
-    def _prepare_stages(self) -> None:
+    def _prepare_stages(self, *, in_context: bool) -> None:
         for prepared in self.hooks.opened:
-            prepared(self)
+            if prepared.__self__.opens_in_context is in_context:
+                prepared(self)
 
     def _tidy(self, *, is_async: bool) -> Flow:
         """Prepare the stages, finish an undo that has begun, forget rolled back blocks at the end.
@@ -498,9 +499,10 @@ class Session:
         attempt = self._entered_attempt()
         run = attempt.run
         if is_async:  # they may look into the store
-            yield lambda: asyncio.to_thread(self._prepare_stages)
+            yield lambda: asyncio.to_thread(self._prepare_stages, in_context=False)
         else:
-            self._prepare_stages()
+            self._prepare_stages(in_context=False)
+        self._prepare_stages(in_context=True)
         if not attempt.live or attempt.dry or attempt.log is None:
             return
         if run.undoing is not None:

@@ -37,10 +37,13 @@ class Stage:
             written. A stage keeps no other state, so that a resumed run knows what it knew.
         is_about_recorded: whether `prepare` is only asked about calls that no step answers, where
             one has their place, or any call of the run may have happened though it failed.
+        opens_in_context: whether `opened` sets what is to be current in the session's block: then
+            it runs on an event loop. Otherwise it may look into the store, and async sessions call
+            it in a thread.
     """
 
     folds: Mapping[str, Callable[[dict[str, Any]], None]] = {}
-    is_about_recorded = False
+    is_about_recorded = opens_in_context = False
 
     def concerns(self, contract: Contract) -> bool:  # noqa: ARG002 - of those that override it
         """Whether the stage is asked about calls of a tool; it is called once for each contract."""

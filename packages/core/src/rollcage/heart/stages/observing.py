@@ -258,6 +258,8 @@ class Observing(Stage):
         observers: in the order in which they are notified.
     """
 
+    opens_in_context = True  # an instrument may have its span be current
+
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
         self._instruments = tuple(each for each in observers if isinstance(each, Instrument))
