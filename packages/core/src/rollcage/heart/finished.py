@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterable, Mapping
 from types import EllipsisType
@@ -93,7 +94,8 @@ def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoRepo
 async def aundo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoReport:
     """`undo_run` for async tools, or sync ones in threads."""
     request = _request(options)
-    async with _Undoing(store, run, options) as session:
+    undoing = await asyncio.to_thread(_Undoing, store, run, options)  # it reads the log
+    async with undoing as session:
         return await session.atake_back(request)
 
 
@@ -112,7 +114,8 @@ def plan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> UndoPla
 async def aplan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> UndoPlan:
     """`plan_undo` for async tools, or sync ones in threads."""
     request = _request(options)
-    async with _looking(store, run, options) as session:
+    looking = await asyncio.to_thread(_looking, store, run, options)  # it reads the log
+    async with looking as session:
         found: UndoPlan = await adrive(plan(session.attempt, request, is_async=True))
         return found
 
