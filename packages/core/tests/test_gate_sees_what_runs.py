@@ -6,9 +6,9 @@ from typing import Any
 import pydantic
 import pydantic.dataclasses
 import pytest
-from rollcage import ArgumentsInvalid, Blocked, Contract, Session, StepView, Verdict, tool
+from cores import Core
+from rollcage import ArgumentsInvalid, Blocked, Contract, StepView, Verdict, tool
 from rollcage.gate import Labels
-from rollcage.store import JsonlStore
 from rollcage.trace import decode, encode
 from rollcage_policy import Policy
 
@@ -106,7 +106,7 @@ def only_ann(path: str) -> Policy:
     ],
 )
 def test_a_key_of_ours_in_an_argument_hides_nothing(
-    store: JsonlStore, hiding: dict[str, Any], path: str, call: Any
+    core: Core, hiding: dict[str, Any], path: str, call: Any
 ) -> None:
     seen: list[StepView] = []
 
@@ -114,64 +114,63 @@ def test_a_key_of_ours_in_an_argument_hides_nothing(
         seen.append(view)
         return None
 
-    with Session("mail", store=store, policy=only_ann(path), rules=[watching]) as session:
+    with core.session("mail", only_ann(path), rules=[watching]) as session:
         with pytest.raises(Blocked, match="ann only"):
             call(session, {"to": "eve", **hiding})
         call(session, {"to": "ann", **hiding})
     assert len(sent) == 1
-    assert "eve" in str(decode(seen[0].data))
+    first = "eve" if core.name == "old" else "ann"  # the heart asks nobody behind a denial
+    assert first in str(decode(seen[0].data))
     assert [each for each in hiding if each not in str(decode(seen[0].data))] == []
 
 
-def test_the_trace_shows_what_the_body_got(store: JsonlStore, events: Any) -> None:
-    with Session("mail", store=store) as session:
+def test_the_trace_shows_what_the_body_got(core: Core) -> None:
+    with core.session("mail") as session:
         session.call(send, mail={"to": "eve", "$rollcage": "model", "value": {"to": "ann"}})
         run = session.run_id
-    (started,) = [e for e in events(run) if e["event"] == "step.started"]
+    (started,) = [e for e in core.lines(run) if e["event"] in ("step.started", "step")]
     whole = {"to": "eve", "$rollcage": "model", "value": {"to": "ann"}}
     assert decode(started["args"]["mail"]) == whole == sent[0].model_dump()
 
 
-def test_a_credential_beside_a_key_of_ours_is_found(store: JsonlStore, events: Any) -> None:
+def test_a_credential_beside_a_key_of_ours_is_found(core: Core) -> None:
     pytest.importorskip("detect_secrets")
     key = "AKIA" + "IOSFODNN7EXAMPLE"
-    with Session("mail", store=store, secrets="detected") as session:
+    with core.session("mail", secrets="detected") as session:
         for hiding in HIDING:
             session.call(send, mail={"to": "ann", "note": key, **hiding})
             session.call(send, mail={"to": "ann", "password": "hunter2", **hiding})
         run = session.run_id
-    data = store.read(run).data
+    data = str(core.lines(run)).encode()
     assert key.encode() not in data
     assert b"hunter2" not in data
 
 
 @pytest.mark.parametrize("tag", ["$rollcage", "x"])
-def test_extras_of_a_pydantic_dataclass_are_part_of_the_call(
-    store: JsonlStore, events: Any, tag: str
-) -> None:
+def test_extras_of_a_pydantic_dataclass_are_part_of_the_call(core: Core, tag: str) -> None:
     seen: list[Any] = []
 
     def watching(view: StepView) -> None:
         seen.append(decode(view.data)["letter"])
 
-    with Session("mail", store=store, rules=[watching]) as session:
+    with core.session("mail", rules=[watching]) as session:
         session.call(post, letter={"to": "ann", tag: "dict", "copy": "eve"})
         session.call(post, letter={"to": "ann", tag: "dict", "copy": "bob"})
         run = session.run_id
-    keys = [e["key"] for e in events(run) if e["event"] == "step.started"]
+    keys = [e["key"] for e in core.lines(run) if e["event"] in ("step.started", "step")]
     assert seen[0] == {"to": "ann", tag: "dict", "copy": "eve"}
     assert keys[0] != keys[1]
 
 
-def test_what_is_there_as_a_field_and_as_an_extra_is_refused(store: JsonlStore) -> None:
-    with Session("mail", store=store) as session:
+def test_what_is_there_as_a_field_and_as_an_extra_is_refused(core: Core) -> None:
+    with core.session("mail") as session:
         with pytest.raises(ArgumentsInvalid, match=r"mail\.to.* twice"):
             session.call(send_renamed, mail={"recipient": "eve", "to": "ann"})
         session.call(send_renamed, mail={"recipient": "ann", "cc": "bob"})
     assert [each.to for each in sent] == ["ann"]
 
 
-def test_a_parameter_can_not_be_passed_by_alias_and_by_name(store: JsonlStore) -> None:
+def test_a_parameter_can_not_be_passed_by_alias_and_by_name(core: Core) -> None:
     contract = send_contract()
     with pytest.raises(ArgumentsInvalid, match="'to' is there twice"):
         contract.bind({"recipient": 1, "to": "never validated"}, str)
@@ -189,7 +188,7 @@ def send_contract() -> Any:
     return Contract(name="send", parameters=Top)
 
 
-def test_a_model_with_a_key_of_ours_comes_back_as_a_result(store: JsonlStore) -> None:
+def test_a_model_with_a_key_of_ours_comes_back_as_a_result(core: Core) -> None:
     runs: list[int] = []
 
     @tool(effect="read")
@@ -197,10 +196,10 @@ def test_a_model_with_a_key_of_ours_comes_back_as_a_result(store: JsonlStore) ->
         runs.append(1)
         return Mail.model_validate({"to": "eve", "$rollcage": "secret", "value": 1})
 
-    with pytest.raises(KeyError), Session("mail", store=store) as session:
+    with pytest.raises(KeyError), core.session("mail") as session:
         first = session.call(fetch)
         raise KeyError("stop")
-    with Session("mail", store=store) as session:
+    with core.session("mail") as session:
         again = session.call(fetch)
         assert session.stats.hits == 1
     assert again == first  # pyright: ignore[reportPossiblyUnboundVariable] - what the block raises, the block itself expects
@@ -208,11 +207,11 @@ def test_a_model_with_a_key_of_ours_comes_back_as_a_result(store: JsonlStore) ->
     assert runs == [1]
 
 
-def test_two_keys_that_conditions_can_not_tell_apart_deny(store: JsonlStore) -> None:
+def test_two_keys_that_conditions_can_not_tell_apart_deny(core: Core) -> None:
     both = {"2026-01-01": "eve", dt.date(2026, 1, 1): "ann"}
     policy = only_ann("args.mail['2026-01-01']")
     with (
-        Session("mail", store=store, policy=policy) as session,
+        core.session("mail", policy) as session,
         pytest.raises(Blocked, match="two keys"),
     ):
         session.call(send_any, mail=both)
