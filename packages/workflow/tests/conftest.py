@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from fixtures import every_trace_is_valid  # noqa: F401 - pytest finds it here
 from worlds import World
 
 

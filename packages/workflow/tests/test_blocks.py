@@ -183,6 +183,7 @@ async def test_a_race_waits_while_one_may_still_end_well(world: World) -> None:
     assert (await world.attempt(plan)).output == {"winner": "w", "value": 3}
 
 
+@pytest.mark.damaged
 async def test_a_trace_that_is_damaged_hides_no_other_execution(world: World) -> None:
     await world.attempt(steps(a=put("a")), id="one")
     await world.attempt(steps(a=put("a")), id="two")
