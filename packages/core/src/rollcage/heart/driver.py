@@ -6,13 +6,14 @@ sent what that returned; in an async session, what an awaitable gave. So all log
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Generator
 from typing import Any
 
 from rollcage.errors import SessionError
 
-__all__ = ["Flow", "adrive", "drive"]
+__all__ = ["Flow", "adrive", "drive", "finished_in_thread"]
 
 Flow = Generator[Callable[[], Any], Any, Any]
 
@@ -51,6 +52,26 @@ async def adrive(flow: Flow) -> Any:
                 request = flow.send(answer)
     except StopIteration as stop:
         return stop.value
+
+
+async def finished_in_thread(
+    function: Callable[[], Any],
+) -> tuple[asyncio.Future[Any], asyncio.CancelledError | None]:
+    """Run a function in a thread, and wait until it has ended, cancelled or not.
+
+    Nobody can stop a thread, and whoever goes on while it is at work finds half of what it does.
+
+    Returns:
+        What has become of it; and the cancellation that came meanwhile, to be raised.
+    """
+    thread = asyncio.ensure_future(asyncio.to_thread(function))
+    cut: asyncio.CancelledError | None = None
+    while not thread.done():
+        try:
+            await asyncio.wait([thread])
+        except asyncio.CancelledError as error:
+            cut = error
+    return thread, cut
 
 
 def _fetched(data: bytes) -> Callable[[str], bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
 import inspect
 import logging
 import unicodedata
@@ -39,7 +40,7 @@ from rollcage.heart.block import BranchHandle, Transaction, TurnHandle, open_bra
 from rollcage.heart.call import Call, Place, at, here
 from rollcage.heart.declared import declaration
 from rollcage.heart.divergence import leaving
-from rollcage.heart.driver import Flow, adrive, drive
+from rollcage.heart.driver import Flow, adrive, drive, finished_in_thread
 from rollcage.heart.ending import failed, returned
 from rollcage.heart.flow import (
     admit,
@@ -221,8 +222,12 @@ class Session:
     async def __aenter__(self) -> Self:
         if not self._join():
             hooks = self._all_hooks()
-            opened = await asyncio.to_thread(self._opened, hooks)
-            self._entered(opened)
+            opening, cut = await finished_in_thread(functools.partial(self._opened, hooks))
+            if cut is not None:  # nobody enters it: its run must not stay open
+                if opening.exception() is None and (log := opening.result().log) is not None:
+                    await finished_in_thread(log.close)
+                raise cut
+            self._entered(opening.result())
             try:
                 await adrive(self._tidy(is_async=True))
             except BaseException:
@@ -545,7 +550,7 @@ class Session:
                 drive(self._leave(error, is_async=False))
             except Halt as halt:
                 attempt.halt(halt)
-            except Exception as raised:  # noqa: BLE001 - raised again below
+            except BaseException as raised:  # noqa: BLE001 - raised again below
                 failed = raised
             self._end(failed)
             if attempt.log is not None:
@@ -571,11 +576,13 @@ class Session:
                 await adrive(self._leave(error, is_async=True))
             except Halt as halt:
                 attempt.halt(halt)
-            except Exception as raised:  # noqa: BLE001 - raised again below
+            except BaseException as raised:  # noqa: BLE001 - raised again below
                 failed = raised
             self._end(failed)
             if attempt.log is not None:
-                await asyncio.shield(asyncio.to_thread(self._closing, attempt, failed))
+                closing = functools.partial(self._closing, attempt, failed)
+                _, cut = await finished_in_thread(closing)
+                failed = failed or cut
             if failed is not error and failed is not None:
                 raise failed
         self._raise_halt(attempt, error)
