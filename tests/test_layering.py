@@ -44,10 +44,13 @@ PUBLIC = {
     "rollcage.gate",
     "rollcage.heart",
     "rollcage.heart.adapters",
+    "rollcage.heart.both",
     "rollcage.heart.folder",
     "rollcage.heart.forks",
+    "rollcage.heart.heard",
     "rollcage.heart.keys",
     "rollcage.heart.listing",
+    "rollcage.heart.locks",
     "rollcage.heart.log",
     "rollcage.heart.stages.once",
     "rollcage.heart.stages.orders",
@@ -56,7 +59,15 @@ PUBLIC = {
     "rollcage.store",
     "rollcage.trace",
     "rollcage.trace.logs",
+    # until the old core goes: then they are the policies' own
+    "rollcage.contract.permissions",
+    "rollcage.gate.leaves",
+    "rollcage.step.watch",
 }
+
+# Readers of both formats; until the old core goes: then the log, its fold and its readers are one
+# room, below the one of sessions.
+READERS = {"rollcage.trace.logs", "rollcage.trace.reader"}
 
 # Frameworks are for integrations, and no distribution imports another than core ...
 FRAMEWORKS = ("autogen", "crewai", "langchain", "langgraph")
@@ -96,6 +107,7 @@ BESIDE = {
     ("rollcage_governance.views", "rollcage_cli"),
     ("rollcage_governance.views", "rollcage_views"),
     ("rollcage_import.commands", "rollcage_cli"),
+    ("rollcage_mcp", "rollcage_adapter"),
     ("rollcage_mcp.commands", "rollcage_cli"),
     ("rollcage_policy.commands", "rollcage_cli"),
     ("rollcage_policy.commands", "rollcage_views"),
@@ -178,6 +190,10 @@ def within_core(found: list[Import], known: set[str]) -> Iterator[str]:
         optional = [own for own in BROUGHT.values() if each.module.startswith(own)]
         if optional and not each.lazy and not each.importer.startswith(tuple(optional)):
             yield f"{each}: is not imported in a function"
+        if each.importer in READERS and each.module.startswith("rollcage.heart"):
+            continue
+        if each.lazy and each.importer == "rollcage.trace.runs" and each.module in READERS:
+            continue
         if below < above:
             yield f"{each}: points up"
         elif not (each.typing and each.importer.startswith("rollcage.heart")):

@@ -12,8 +12,8 @@ import pydantic
 from rollcage import Contract
 from rollcage.errors import GovernanceError, RegistryCorrupt, RollcageError
 from rollcage.gate import NamedFacade, Verdict, person
+from rollcage.heart import Stage
 from rollcage.heart.both import old_store
-from rollcage.heart.stage import Stage
 from rollcage.store import Line, Store, store_option
 
 from rollcage_governance.facade import FacadeSnapshot
@@ -28,8 +28,7 @@ from rollcage_governance.lifecycle import (
 from rollcage_governance.pin import described, diff, digest_of
 
 if TYPE_CHECKING:
-    from rollcage.heart.call import Call
-    from rollcage.heart.session import Session
+    from rollcage.heart import Call, Session
     from rollcage.heart.store import Store as HeartStore
 
 __all__ = ["Facade", "FacadeStage", "Registry"]

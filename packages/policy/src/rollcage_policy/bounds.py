@@ -11,12 +11,12 @@ from rollcage.gate import Verdict
 from rollcage_policy.limits import Limit, Rate
 from rollcage_policy.prices import PICO, Price
 
-__all__ = ["Asked", "Bound", "UsedUp"]
+__all__ = ["AskedCall", "Bound", "UsedUp"]
 
 _NANO: Final = 10**9
 
 
-class Asked(Protocol):
+class AskedCall(Protocol):
     """The call that limits look at: a `StepView`, or what is recorded of one."""
 
     @property
@@ -82,13 +82,13 @@ class Bound:
             and any(fnmatchcase(agent, glob) for glob in limit.agents)
         )
 
-    def scope(self, view: Asked) -> str:
+    def scope(self, view: AskedCall) -> str:
         """Among which calls it counts one: those of the run, or of one tool or agent."""
         if self.limit.per == "run":
             return ""
         return f"{view.kind} {view.name}" if self.limit.per == "tool" else view.agent
 
-    def room(self, count: UsedUp, view: Asked, price: Price, now: int) -> Verdict | None:
+    def room(self, count: UsedUp, view: AskedCall, price: Price, now: int) -> Verdict | None:
         """The limit's verdict if one more call would exceed it; None if not."""
         limit = self.limit
         whose = {"run": "this run", "tool": view.name}.get(limit.per) or (
@@ -125,7 +125,7 @@ class Bound:
             return self.pace(count, view, now)
         return None
 
-    def pace(self, count: UsedUp, view: Asked, now: int) -> Verdict | None:
+    def pace(self, count: UsedUp, view: AskedCall, now: int) -> Verdict | None:
         """The limit's verdict if too many calls began within its time span; None if not."""
         assert self.rate is not None
         span = self.rate.seconds * _NANO
@@ -145,7 +145,7 @@ class Bound:
             return count.cost >= self.cost or count.cost + price.call > self.cost
         return price.call > 0 and count.cost + price.call > self.cost
 
-    def _unknown(self, count: UsedUp, view: Asked, price: Price) -> Verdict | None:
+    def _unknown(self, count: UsedUp, view: AskedCall, price: Price) -> Verdict | None:
         """Deny a call whose usage or price can't be counted, since it can't be limited."""
         if self.cost is not None and price.input is None:
             reason = f"what {view.name} costs is not known, and it may spend {_amount(self.cost)}"

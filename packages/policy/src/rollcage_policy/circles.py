@@ -10,7 +10,7 @@ from typing import Final
 
 from rollcage.gate import Verdict
 
-from rollcage_policy.bounds import Asked
+from rollcage_policy.bounds import AskedCall
 from rollcage_policy.limits import Loops
 
 __all__ = ["Circles", "Seen"]
@@ -48,7 +48,7 @@ class Circles:
         self._window = max(loops.same or 0, (loops.within or 1) - 1, 2 * (loops.alternating or 0))
         self._lines: OrderedDict[tuple[str, str, str], _Line] = OrderedDict()
 
-    def look(self, view: Asked, place: Hashable) -> tuple[Verdict | None, Seen | None]:
+    def look(self, view: AskedCall, place: Hashable) -> tuple[Verdict | None, Seen | None]:
         """The verdict on the next call, and what to note if it is made."""
         if any(fnmatchcase(view.name, glob) for glob in self._loops.ignore):
             return None, None
@@ -69,7 +69,7 @@ class Circles:
             line.circle, line.verdict = found
         return line.verdict, seen
 
-    def note(self, view: Asked, seen: Seen) -> None:
+    def note(self, view: AskedCall, seen: Seen) -> None:
         """Note a call that is made."""
         at = view.kind, view.agent, view.branch
         line = self._lines.get(at)
@@ -83,7 +83,7 @@ class Circles:
         if seen.key not in line.circle:
             line.circle = frozenset()
 
-    def forget(self, view: Asked, seen: Seen) -> None:
+    def forget(self, view: AskedCall, seen: Seen) -> None:
         """Forget a call that was not made after all."""
         line = self._lines.get((view.kind, view.agent, view.branch))
         if line is not None and seen in line.calls:

@@ -16,18 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from rollcage.errors import StoreError
-from rollcage.gate import FoundLabels, Labels
-from rollcage.gate.labels import NO_LABELS, FlowMode, LabelSource
+from rollcage.gate import NO_LABELS, FlowMode, FoundLabels, Labels, LabelSource
 from rollcage.gate.leaves import Leaves, leaves
-from rollcage.heart.matching import find_match
-from rollcage.heart.stage import Stage, Work
+from rollcage.heart import Stage, Work, find_match
 
 if TYPE_CHECKING:
     from rollcage import Contract
-    from rollcage.heart.attempt import Attempt
-    from rollcage.heart.call import Call, Match
-    from rollcage.heart.run import Event, Outcome, Step
-    from rollcage.heart.session import Session
+    from rollcage.heart import Attempt, Call, Event, Match, Outcome, Session, Step
 
 __all__ = ["Labelling", "RunLabels"]
 

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Literal
 
 from rollcage.contract.permissions import grants_of
 from rollcage.errors import SessionError
-from rollcage.heart import driver, flow
-from rollcage.heart.call import Call, here
-from rollcage.heart.session import Session
-from rollcage.heart.stage import Stage
+from rollcage.heart import BODY_CALLERS, Call, Session, Stage, here
 from rollcage.step.watch import Watch, calls_body, install
 
 if TYPE_CHECKING:
-    from rollcage.contract.contract import Contract
-    from rollcage.heart.run import Event, Outcome, Step
+    from rollcage import Contract
+    from rollcage.heart import Event, Outcome, Step
 
 __all__ = ["Permissions"]
 
@@ -58,10 +55,7 @@ class Permissions(Stage):
 
     def opened(self, session: Session) -> None:  # noqa: ARG002 - the same in every session
         """Listen to what bodies do, from now on."""
-        for function in (
-            Call.run, flow._in_thread, flow.perform, driver.drive, driver.adrive,  # noqa: SLF001 - what calls bodies
-            Session._streamed, Session._astreamed,  # noqa: SLF001 - the same
-        ):  # fmt: skip
+        for function in BODY_CALLERS:
             calls_body(function)
         install(_watched)
 

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from rollcage.errors import PolicyInvalid, SessionError
-from rollcage.gate import ALLOWED, Spent, StepView, Verdict, user_input_here
-from rollcage.gate.verdict import stronger
-from rollcage.heart.beginning import refuse
-from rollcage.heart.gate import RunSoFar
-from rollcage.heart.stage import Stage, Work
-from rollcage.values.codec import encode
+from rollcage.gate import ALLOWED, Spent, StepView, Verdict, stronger, user_input_here
+from rollcage.heart import RunSoFar, Stage, Work, refuse
+from rollcage.trace import encode
 
 from rollcage_policy.labelling import Labelling
 from rollcage_policy.policy import Policy
@@ -21,9 +18,7 @@ from rollcage_policy.tally import Made, Tally
 
 if TYPE_CHECKING:
     from rollcage import Contract
-    from rollcage.heart.call import Call, Match
-    from rollcage.heart.run import Event, Outcome, Step
-    from rollcage.heart.session import Session
+    from rollcage.heart import Call, Event, Match, Outcome, Session, Step
 
 __all__ = ["MeteredStage", "PolicyStage", "UserInput", "reload_policy", "spent"]
 

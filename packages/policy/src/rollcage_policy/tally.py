@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 from rollcage.gate import Spent, Verdict
 
-from rollcage_policy.bounds import Asked, Bound, UsedUp
+from rollcage_policy.bounds import AskedCall, Bound, UsedUp
 from rollcage_policy.circles import Circles, Seen
 from rollcage_policy.limits import Limits
 from rollcage_policy.prices import PICO, Price, Prices
 
 if TYPE_CHECKING:
-    from rollcage.heart.run import Step
+    from rollcage.heart import Step
 
 __all__ = ["Made", "Tally"]
 
@@ -29,7 +29,7 @@ _USAGE: Final = b'"usage":'
 
 
 class Made(NamedTuple):
-    """A call, as limits see it; see `Asked`."""
+    """A call, as limits see it; see `AskedCall`."""
 
     kind: str
     name: str
@@ -81,7 +81,7 @@ class Tally:
         self._last: int | None = None  # the clock's, when it was looked at before
         self._counts: dict[tuple[Bound, str], UsedUp] = {}
         self._charges: dict[str, _Charge] = {}
-        self._running: dict[object, tuple[Asked, _Charge]] = {}
+        self._running: dict[object, tuple[AskedCall, _Charge]] = {}
         self.limits_nothing = not limits
         self._kinds: dict[tuple[str, str, str], _Kind] = {}
         self._calls = self._tokens = self._cost = 0  # of this attempt, what was replayed included
@@ -123,7 +123,7 @@ class Tally:
 
     # --- a call ----------------------------------------------------------------------------------
 
-    def verdict(self, made: Asked, mark: str, *, runs: bool) -> Verdict | None:
+    def verdict(self, made: AskedCall, mark: str, *, runs: bool) -> Verdict | None:
         """Return the limits' verdict on a call; None: it is within all of them.
 
         Args:
@@ -143,7 +143,7 @@ class Tally:
             reason = f"the limits failed: {type(error).__name__}"
             return Verdict("deny", reason, "limit_error", "limits")
 
-    def begins(self, call: object, made: Asked, mark: str) -> None:
+    def begins(self, call: object, made: AskedCall, mark: str) -> None:
         """Count a call whose body runs now."""
         charge = self._charge(made, mark)
         self._running[call] = made, charge
@@ -164,7 +164,7 @@ class Tally:
         if self._circles is not None:
             self._note(made, mark, charge)
 
-    def given(self, made: Asked, step: Step, status: str, outcome: bytes) -> None:
+    def given(self, made: AskedCall, step: Step, status: str, outcome: bytes) -> None:
         """Take note of a call that a recorded step has answered.
 
         If that is of the run of which this one is a fork, it counts from now on.
@@ -220,7 +220,7 @@ class Tally:
         self._last = now
         return now
 
-    def _kind(self, made: Asked) -> _Kind:
+    def _kind(self, made: AskedCall) -> _Kind:
         """What concerns a call."""
         call = made.kind, made.name, made.agent
         found = self._kinds.get(call)
@@ -235,7 +235,7 @@ class Tally:
             )
         return found
 
-    def _count(self, bound: Bound, made: Asked) -> UsedUp:
+    def _count(self, bound: Bound, made: AskedCall) -> UsedUp:
         at = bound, bound.scope(made)
         count = self._counts.get(at)
         if count is None:
@@ -244,7 +244,7 @@ class Tally:
                 count.began = self._opened
         return count
 
-    def _room(self, made: Asked, mark: str) -> Verdict | None:
+    def _room(self, made: AskedCall, mark: str) -> Verdict | None:
         kind = self._kind(made)
         price, now = kind.price, self._now() if kind.timed else 0
         charge = self._charges.get(mark) if mark else None
@@ -267,7 +267,7 @@ class Tally:
                     count.cost += price.call
         return verdict
 
-    def _charge(self, made: Asked, mark: str) -> _Charge:
+    def _charge(self, made: AskedCall, mark: str) -> _Charge:
         """Charge a call, unless it was."""
         charge = self._charges.get(mark)
         if charge is None:
@@ -293,7 +293,9 @@ class Tally:
                 with contextlib.suppress(ValueError):  # it may be out of the span
                     count.starts.remove(charge.start)
 
-    def _ended(self, made: Asked, charge: _Charge, status: str, outcome: bytes) -> tuple[int, int]:
+    def _ended(
+        self, made: AskedCall, charge: _Charge, status: str, outcome: bytes
+    ) -> tuple[int, int]:
         """Add what a call has used; returns its tokens, and their cost."""
         counted = _USAGE in outcome
         tokens, cost = _used(outcome, charge.kind.price) if counted else (0, 0)
@@ -308,14 +310,14 @@ class Tally:
                 count.uncounted = made.name
         return tokens, cost
 
-    def _stopped(self, call: object) -> tuple[Asked, _Charge] | None:
+    def _stopped(self, call: object) -> tuple[AskedCall, _Charge] | None:
         running = self._running.pop(call, None)
         if running is not None:
             for _, count in running[1].kind.counts:
                 count.in_flight -= 1
         return running
 
-    def _note(self, made: Asked, mark: str, charge: _Charge | None) -> None:
+    def _note(self, made: AskedCall, mark: str, charge: _Charge | None) -> None:
         """Note a call for loop detection; one that a framework makes again is noted already."""
         if self._circles is not None:
             _, seen = self._circles.look(made, mark)

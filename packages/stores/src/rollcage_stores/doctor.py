@@ -9,11 +9,9 @@ from typing import Final, Literal
 
 import orjson
 from rollcage.errors import RollcageError, RunInUse, RunNotFound, StoreError
+from rollcage.heart import OVER, Run, fold_log
 from rollcage.heart.listing import RunInfo, all_runs, run_info
 from rollcage.heart.log import Chain
-from rollcage.heart.opening import OVER
-from rollcage.heart.reading import fold_log
-from rollcage.heart.run import Run
 from rollcage.heart.stages.orders import order_of
 from rollcage.heart.store import Store, open_store, store_option
 

@@ -16,17 +16,15 @@ from typing import Any, Final
 
 import orjson
 from rollcage.errors import RollcageError, RunInUse, RunNotFound, StoreError
+from rollcage.heart import OVER, Run, fold_log
 from rollcage.heart.listing import RunInfo, all_runs, run_info
 from rollcage.heart.log import Chain, chained
-from rollcage.heart.opening import OVER
-from rollcage.heart.reading import fold_log
-from rollcage.heart.run import Run
 from rollcage.heart.stages.once import keep_claims
 from rollcage.heart.store import Store, open_store, store_option
 
 from rollcage_stores.blobs import drop_unused, keys_of
 
-__all__ = ["Choice", "Pruned", "choices", "prune", "prune_run"]
+__all__ = ["Choice", "Pruning", "choices", "prune", "prune_run"]
 
 Event = dict[str, Any]
 Where = str | os.PathLike[str] | Store
@@ -57,7 +55,7 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruning:
     """What was pruned, or would be.
 
     Attributes:
@@ -77,7 +75,7 @@ def prune(
     by: str = "",
     keep_skeleton: bool = False,
     dry: bool = True,
-) -> Pruned:
+) -> Pruning:
     """Remove what the runs did that ended before then, and large values that nothing names.
 
     Args:
@@ -94,7 +92,7 @@ def prune(
     own = open_store(store)
     chosen = choices(own, before, hold=hold)
     if dry:
-        return Pruned(tuple(chosen))
+        return Pruning(tuple(chosen))
     done: list[Choice] = []
     for each in chosen:
         if each.stays:
@@ -105,7 +103,7 @@ def prune(
             done.append(each)
         except RollcageError as error:  # it has changed since
             done.append(dataclasses.replace(each, stays=str(error)))
-    return Pruned(tuple(done), drop_unused(own))
+    return Pruning(tuple(done), drop_unused(own))
 
 
 def choices(store: Where, before: int, *, hold: Iterable[str] = ()) -> list[Choice]:

@@ -75,6 +75,8 @@ if TYPE_CHECKING:
         why_not_public,
         why_not_public_host,
     )
+    from rollcage.gate.labels import LabelSource
+    from rollcage.gate.verdict import stronger
 
 __all__ = [
     "ALLOWED",
@@ -100,6 +102,7 @@ __all__ = [
     "Guards",
     "Instead",
     "LabelOrigin",
+    "LabelSource",
     "Labels",
     "NamedFacade",
     "Pending",
@@ -147,6 +150,7 @@ __all__ = [
     "screened",
     "split_authority",
     "split_url",
+    "stronger",
     "system_resolver",
     "untimely",
     "user_input_here",
@@ -155,6 +159,8 @@ __all__ = [
 ]
 
 _LATE: Final = {
+    "stronger": "verdict",
+    "LabelSource": "labels",
     "AddressInvalid": "addresses",
     "DEFAULT_PORTS": "addresses",
     "Resolver": "addresses",

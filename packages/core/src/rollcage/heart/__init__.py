@@ -20,26 +20,104 @@ from rollcage.trace.told import Instrument, Observer, RunEvent, StepEvent
 from rollcage.undo.compensation import compensate
 
 if TYPE_CHECKING:
+    from rollcage.heart.attempt import Attempt
+    from rollcage.heart.beginning import refuse
+    from rollcage.heart.call import Call, Match, here
+    from rollcage.heart.gate import RunSoFar
     from rollcage.heart.listing import RunInfo, all_runs, list_runs, newest_run, run_info
     from rollcage.heart.log import parse
-    from rollcage.heart.run import Run, Step, fold_lines
+    from rollcage.heart.matching import find_match
+    from rollcage.heart.opening import OVER
+    from rollcage.heart.reading import fold_log
+    from rollcage.heart.run import Event, Outcome, Run, Step, fold_lines
     from rollcage.heart.seal import StoreSeal
+    from rollcage.heart.session import BODY_CALLERS
+    from rollcage.heart.stage import Work
     from rollcage.heart.stages.observing import recorded_events
     from rollcage.heart.stages.orders import Order, lift_order, order_of, pause_run, stop_run
     from rollcage.heart.stages.queue import ApprovalQueue, Decision, QueueApprover
     from rollcage.heart.trace import LogTrace, trace_of
 
 __all__ = [
-    "ApprovalQueue", "BranchHandle", "CurrentStep", "Decision", "Fork", "Guard", "Instrument",
-    "Log", "LogTrace", "Observer", "Options", "Order", "QueueApprover", "Run", "RunEvent",
-    "RunInfo", "Session", "Stage", "Step", "StepEvent", "Store", "StoreSeal", "Transaction",
-    "TurnHandle", "abandon_run", "all_runs", "aplan_undo", "aundo_run", "compensate",
-    "current_step", "drop", "every_key", "fold_lines", "leave_behind", "lift_order", "list_runs",
-    "newest_run", "open_store", "order_of", "parse", "pause_run", "plan_undo", "recorded_events",
-    "resolve_step", "run_info", "stop_run", "store_option", "tool", "trace_of", "undo_run",
+    "BODY_CALLERS",
+    "OVER",
+    "ApprovalQueue",
+    "Attempt",
+    "BranchHandle",
+    "Call",
+    "CurrentStep",
+    "Decision",
+    "Event",
+    "Fork",
+    "Guard",
+    "Instrument",
+    "Log",
+    "LogTrace",
+    "Match",
+    "Observer",
+    "Options",
+    "Order",
+    "Outcome",
+    "QueueApprover",
+    "Run",
+    "RunEvent",
+    "RunInfo",
+    "RunSoFar",
+    "Session",
+    "Stage",
+    "Step",
+    "StepEvent",
+    "Store",
+    "StoreSeal",
+    "Transaction",
+    "TurnHandle",
+    "Work",
+    "abandon_run",
+    "all_runs",
+    "aplan_undo",
+    "aundo_run",
+    "compensate",
+    "current_step",
+    "drop",
+    "every_key",
+    "find_match",
+    "fold_lines",
+    "fold_log",
+    "here",
+    "leave_behind",
+    "lift_order",
+    "list_runs",
+    "newest_run",
+    "open_store",
+    "order_of",
+    "parse",
+    "pause_run",
+    "plan_undo",
+    "recorded_events",
+    "refuse",
+    "resolve_step",
+    "run_info",
+    "stop_run",
+    "store_option",
+    "tool",
+    "trace_of",
+    "undo_run",
 ]  # fmt: skip
 
 _LATE: Final = {
+    "BODY_CALLERS": "session",
+    "fold_log": "reading",
+    "OVER": "opening",
+    "RunSoFar": "gate",
+    "refuse": "beginning",
+    "find_match": "matching",
+    "Work": "stage",
+    "Outcome": "run",
+    "Event": "run",
+    "here": "call",
+    "Match": "call",
+    "Call": "call",
+    "Attempt": "attempt",
     "ApprovalQueue": "stages.queue",
     "Decision": "stages.queue",
     "LogTrace": "trace",

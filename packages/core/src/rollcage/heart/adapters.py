@@ -8,12 +8,11 @@ from rollcage.heart.answers import RunSource, read_answers
 from rollcage.heart.attempt import Attempt
 from rollcage.heart.block import begin_block
 from rollcage.heart.branches import leave_block
-from rollcage.heart.call import Call, Match, Place, here
+from rollcage.heart.call import Call, Match, Place, here, open_sessions
 from rollcage.heart.driver import adrive, drive
 from rollcage.heart.importing import ImportRefused, import_generations
 from rollcage.heart.memory import enter, restart, see
 from rollcage.heart.run import Event, Outcome, Run, Step
-from rollcage.heart.session import open_sessions
 from rollcage.heart.stage import Work
 from rollcage.heart.walk import Branch, Turn
 from rollcage.values.answer import Answer, ToolRequest

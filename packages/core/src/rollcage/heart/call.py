@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rollcage.heart.walk import Branch, Look, Turn
     from rollcage.values.hiding import Seal
 
-__all__ = ["Call", "Match", "Place", "at", "here", "refusal", "reset"]
+__all__ = ["Call", "Match", "Place", "at", "here", "open_sessions", "refusal", "reset"]
 
 
 class Place(NamedTuple):
@@ -56,6 +57,9 @@ class Place(NamedTuple):
 
 here: Final[ContextVar[Place | None]] = ContextVar("rollcage.heart.here", default=None)
 """Where calls of this context are made; None outside of every session."""
+
+open_sessions: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
+"""The sessions of this process that are entered, for tools that are called without one."""
 
 
 @dataclasses.dataclass(slots=True)

@@ -8,19 +8,21 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from rollcage.contract.body import attach_body
 from rollcage.contract.contract import Contract
 from rollcage.errors import Blocked, UnguardedCallWarning
-from rollcage.heart.call import here
+from rollcage.heart.call import here, open_sessions
 from rollcage.heart.declared import CONTRACT, declaration
 from rollcage.heart.plan import plain
-from rollcage.heart.session import Session, open_sessions
 from rollcage.session.current import CurrentStep as OuterStep
 from rollcage.session.current import current_step as outer_step
 from rollcage.session.declare import Declared, outside
 from rollcage.undo.compensation import declared_tools
+
+if TYPE_CHECKING:
+    from rollcage.heart.session import Session
 
 __all__ = ["CurrentStep", "current_step", "tool"]
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rollcage.heart.stage import Work
 
 __all__ = [
-    "admit", "enter", "give", "give_back", "gives_at_once", "inside", "perform", "run_body",
-    "surrounded",
+    "admit", "enter", "give", "give_back", "gives_at_once", "in_thread", "inside", "perform",
+    "run_body", "surrounded",
 ]  # fmt: skip
 
 _tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
@@ -215,13 +215,13 @@ def run_body(attempt: Attempt, call: Call) -> Callable[[], Any]:
     """Return what runs the body, with what stages put around it."""
     body: Callable[[], Any] = call.run
     if call.is_async and not inspect.iscoroutinefunction(call.body):
-        body = _in_thread(attempt, call)
+        body = in_thread(attempt, call)
     for around in call.hooks.around:
         body = around(call, body)
     return body
 
 
-def _in_thread(attempt: Attempt, call: Call) -> Callable[[], Any]:
+def in_thread(attempt: Attempt, call: Call) -> Callable[[], Any]:
     """A sync body in an async session; it may outlive the call that waits for it."""
 
     def run() -> Any:

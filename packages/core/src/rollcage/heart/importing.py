@@ -24,7 +24,7 @@ from rollcage.gate.verdict import Verdict
 from rollcage.heart.arrival import arrive
 from rollcage.heart.block import begin_block
 from rollcage.heart.branches import ended, leave_block
-from rollcage.heart.call import Call, Place, refusal
+from rollcage.heart.call import Call, Place, open_sessions, refusal
 from rollcage.heart.driver import drive
 from rollcage.heart.ending import end
 from rollcage.heart.flow import admit, enter, inside
@@ -34,7 +34,7 @@ from rollcage.heart.matching import find_match
 from rollcage.heart.opening import Opened
 from rollcage.heart.options import Options
 from rollcage.heart.run import CHANGES, KEY, Outcome, fold_lines
-from rollcage.heart.session import Session, open_sessions
+from rollcage.heart.session import Session
 from rollcage.heart.stage import Hooks, Stage
 from rollcage.heart.walk import Turn
 from rollcage.step.clock import Clock

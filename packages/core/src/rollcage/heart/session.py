@@ -37,7 +37,8 @@ from rollcage.errors import (
 from rollcage.heart.answers import answers_of
 from rollcage.heart.attempt import Attempt, Stats
 from rollcage.heart.block import BranchHandle, Transaction, TurnHandle, open_branch, turn
-from rollcage.heart.call import Call, Place, at, here
+from rollcage.heart.call import Call, Place, at, here, open_sessions
+from rollcage.heart.declare import bound_to
 from rollcage.heart.declared import declaration
 from rollcage.heart.divergence import leaving
 from rollcage.heart.driver import Flow, adrive, drive, finished_in_thread
@@ -48,6 +49,7 @@ from rollcage.heart.flow import (
     give,
     give_back,
     gives_at_once,
+    in_thread,
     inside,
     perform,
     surrounded,
@@ -97,9 +99,6 @@ _END: Final = object()
 Replay = Literal["auto", "continue", "off", "resume", "offline", "verify"]
 OnDivergence = Literal["halt", "undo", "warn"]
 Kind = Literal["tool", "model"]
-
-open_sessions: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
-"""The sessions of this process that are entered, for tools that are called without one."""
 
 
 class Session:
@@ -882,8 +881,6 @@ class Session:
         Use it as a decorator, with or without what a tool declares, or as a function. One that was
         declared with `rollcage.tool` keeps its contract.
         """
-        from rollcage.heart.declare import bound_to  # which declares for sessions of any place
-
         return bound_to(self, function, **declared)
 
     def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
@@ -1288,3 +1285,10 @@ def _check_cut(attempt: Attempt, step: Step) -> None:
     """
     if b'"cut":true' in (step.outcome or b""):
         raise attempt.halt(NotReplayable("the recorded stream was not read any further than this"))
+
+
+BODY_CALLERS: Final = (
+    Call.run, in_thread, perform, drive, adrive,
+    Session._streamed, Session._astreamed,  # noqa: SLF001 - methods of the class above
+)  # fmt: skip
+"""The functions that call the bodies of tools: whatever watches bodies knows them by these."""
