@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import pytest
-from rollcage import Fork, ForkEnded, NotReplayable
+from rollcage import ForkEnded, NotReplayable
+from rollcage.heart import Fork
 from rollcage_conformance import Harness, Performance, Result, Scenario, Stage, ToolSpec
 from rollcage_conformance.crossing import (
     CASES,
@@ -72,11 +73,13 @@ def test_what_one_records_the_other_replays(
 # --- what if? ---
 
 
-def forked(replayer: Party, recorded: tuple[Path, Played], fork: dict[str, Any]) -> Played:
+def forked(
+    replayer: Party, recorded: tuple[Path, Played], step: int, change: dict[str, Any]
+) -> Played:
     """What the framework makes of a recorded run with one thing changed: "a", "x" and "b"."""
     store, played = recorded
     stage = Stage(replayer.harness, store)
-    asked = Fork(played.run, **fork)
+    asked = Fork(played.run, step, change)
     return stage.play(grouped("a", "x", "b")([]), replayer.mode("sync"), fork=asked)
 
 
@@ -88,21 +91,19 @@ def test_what_one_records_the_other_forks(
     there, here = the(recorder, cast), the(replayer, cast)
     played = Stage(there.harness, tmp_path).play(grouped("a", "x", "b")([]), there.mode("sync"))
     recorded = tmp_path, played
-    read = forked(here, recorded, {"at": 2, "result": "fog"})
+    read = forked(here, recorded, 2, {"outcome": {"status": "ok", "value": "fog"}})
     assert read.error is None
     assert read.ran == ()
     assert "fog" in read.seen[1][0]
-    assert [step["how"] for step in read.steps] == ["replayed", "ran", "replayed"]
-    assert [event["simulated"] for event in read.events if "simulated" in event] == ["read"]
-    assert not any(event.get("assumed") for event in read.events)
-    write = forked(here, recorded, {"at": 1, "result": "lost"})
-    assert write.ran == ()
+    assert read.how == ["replayed"] * 3
+    write = forked(here, recorded, 1, {"outcome": {"status": "ok", "value": "lost"}})
+    assert (write.error, write.ran, write.how) == (None, (), ["replayed"] * 3)
     assert "lost" in write.seen[0][0]
-    assert [bool(event.get("assumed")) for event in write.events if "origin" in event] == [True] * 2
-    args = forked(here, recorded, {"at": 3, "args": {"text": "other"}})
+    assert [line["step"] for each in (read, write) for line in each.of("changed")] == [2, 1]
+    args = forked(here, recorded, 3, {"args": {"text": "other"}})
     assert isinstance(args.error, ForkEnded)
     assert args.ran == ()
-    assert args.events[-1]["status"] == "would_write"
+    assert (args.error.status, args.status) == ("would_write", "halted")
 
 
 def test_a_fork_in_another_framework_asks_its_own_model(
@@ -111,14 +112,14 @@ def test_a_fork_in_another_framework_asks_its_own_model(
     there, here = the("langchain", cast), the("crewai", cast)
     making = decided(grouped("a", "x", "b"))
     played = Stage(there.harness, tmp_path).play(making([]), there.mode("sync"))
-    look = next(e["step"] for e in played.events if e.get("name") == "look")
-    fork = Fork(played.run, at=look, result="fog")
+    look = next(each["step"] for each in played.of("step") if each["name"] == "look")
+    fork = Fork(played.run, look, {"outcome": {"status": "ok", "value": "fog"}})
     told = Stage(here.harness, tmp_path).play(making([]), here.mode("sync"), fork=fork)
     assert told.error is None
     assert told.ran == ()
     assert told.script.asked == 4
     assert "fog" in told.seen[1][0]
-    assert [step["how"] for step in told.steps] == ["replayed", "ran", "replayed"]
+    assert told.how == ["replayed"] * 3
 
 
 # --- what only one framework understands ---------------------------------------------------------
@@ -250,7 +251,6 @@ def test_what_means_nothing_elsewhere_is_refused_there(
     said = f"a {recorder}.{_name(make)} means something in {recorder} only: replay this step there"
     assert said in str(replayed.error)
     assert "(find)" in str(replayed.error)
-    assert replayed.events[-1]["status"] == "halted"
 
 
 def _placeless(played: Played) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.store import JsonlStore
-from rollcage.trace import check_events
+from rollcage.trace import read_run
+from rollcage_views.both import open_store
 
 
 def rollcage(folder: Path, *arguments: str, **environment: str) -> Any:
@@ -40,7 +40,7 @@ def test_it_says_what_happens(played: tuple[Path, str]) -> None:
     assert "8 steps were replayed: nothing ran" in said
     assert "embedded null byte" in said
     assert "the model read why: ../salaries.txt is outside of the workspace" in said
-    assert "its hash does not follow from the lines before it" in said
+    assert "in the copy it finds line 4: the line, or one before it, was changed" in said
     assert "the drift is in the trace: output_wrong_type at $" in said
     assert "nothing ran, and the trace says why: send_reminder: to: Field required" in said
     assert "$ rollcage undo" in said
@@ -52,22 +52,17 @@ def test_it_says_what_happens(played: tuple[Path, str]) -> None:
 
 
 def test_the_traces_say_the_same(played: tuple[Path, str]) -> None:
-    store = JsonlStore(played[0] / ".rollcage")
-    crashed, resumed, blocked, drifted, corrected, wrecked = runs = store.runs()
-    assert [each.status for each in runs] == ["error", "ok", "ok", "error", "ok", "undone"]
-    assert resumed.source == crashed.run
-    kinds = {}
-    for info in runs:
-        trace = store.read(info.run)
-        kinds[info.run] = [e["event"] for e in check_events(trace.data, trace.where)]
-    assert kinds[crashed.run].count("step.finished") == 9
-    assert kinds[resumed.run].count("step.replayed") == 8
-    assert kinds[resumed.run].count("step.finished") == 2
-    assert kinds[blocked.run].count("step.blocked") == 1
-    assert kinds[drifted.run].count("step.finished") == 1
-    assert kinds[corrected.run].count("call.refused") == 1
-    assert kinds[corrected.run].count("step.started") == 1
-    assert kinds[wrecked.run].count("undo.finished") == 6
+    store = open_store(played[0] / ".rollcage")
+    runs = [read_run(store.read(info.run)) for info in store.runs()]
+    resumed, blocked, drifted, corrected, wrecked = runs
+    assert [each.status for each in runs] == ["ok", "ok", "error", "ok", "undone"]
+    assert [attempt.status for attempt in resumed.attempts] == ["error", "ok"]
+    assert [row.attempt for row in resumed.steps] == [1] * 9 + [2] * 2
+    assert resumed.attempts[1].replayed == [(1, 8)]
+    assert [row.code for row in blocked.refused] == ["path_escape"]
+    assert len(blocked.steps) == len(drifted.steps) == len(corrected.steps) == 1
+    assert len(corrected.refused) == 1
+    assert [row.undone for row in wrecked.steps if row.undoes is None] == ["verified"] * 6
 
 
 def test_the_world_holds_each_write_once(played: tuple[Path, str]) -> None:
@@ -93,15 +88,15 @@ def test_the_commands_that_it_prints_work(played: tuple[Path, str]) -> None:
     commands = re.findall(r"^ +rollcage (.*)$", said, re.MULTILINE)
     results = [rollcage(folder.parent, *command.split()) for command in commands]
     assert [command.split()[0] for command in commands] == [
-        "runs", "show", "diff", "show", "show", "show", "verify", "show",
+        "runs", "show", "show", "show", "show", "verify", "show",
     ]  # fmt: skip
-    assert [result.returncode for result in results] == [0, 0, 1, 0, 0, 0, 3, 0]
-    assert "8 hit" in results[1].stdout
-    assert "path_escape" in results[3].stdout
-    assert "output_wrong_type" in results[4].stdout
-    assert "1 call refused" in results[5].stdout
-    assert "line 5" in results[6].stdout
-    assert "ran, undone" in results[7].stdout
+    assert [result.returncode for result in results] == [0, 0, 0, 0, 0, 3, 0]
+    assert re.search(r"^ +2 +ok +\S+ \S+ +1\D8 ", results[1].stdout, re.MULTILINE)
+    assert "path_escape" in results[2].stdout
+    assert "output_wrong_type" in results[3].stdout
+    assert "1 call refused" in results[4].stdout
+    assert "line 4" in results[5].stdout
+    assert "ran, undone" in results[6].stdout
 
 
 def test_for_machines(tmp_path: Path) -> None:
@@ -124,7 +119,7 @@ def test_for_machines(tmp_path: Path) -> None:
 UNGUARDED = """
 from langchain.agents.middleware import AgentMiddleware
 
-def guard_tools(tools, session, effects):
+def guard_tools(tools, session, effects, contracts):
     return tools
 
 class RollcageMiddleware(AgentMiddleware):

@@ -9,8 +9,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from rollcage import Session
-from rollcage.store import JsonlStore
+from rollcage.heart import Session
 from rollcage_autogen import guard_tools
 from rollcage_otel import Spans
 
@@ -25,7 +24,7 @@ async def test_a_tool_of_autogen_has_one_span_when_it_runs_and_when_it_is_replay
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer", lambda name, *_, **__: provider.get_tracer(name))
-    store = JsonlStore(tmp_path / "store")
+    store = tmp_path / "store"
     for replay in ("off", "offline"):
         options: Any = {"store": store, "replay": replay, "observers": [Spans(provider)]}
         async with Session("job", **options) as session:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import rollcage
-from rollcage import Session
+from rollcage.heart import Session
 
 ran: list[str] = []
 

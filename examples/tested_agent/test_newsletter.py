@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.heart import Session
 from rollcage_pytest import Cassette, assert_cost, assert_no_writes_outside
 
 

@@ -1,6 +1,7 @@
 """What the adapter's tests share: a scripted client, agents over it, and runs to look at."""
 
 import asyncio
+import dataclasses
 import itertools
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -14,10 +15,11 @@ from autogen_agentchat.messages import ToolCallExecutionEvent
 from autogen_core import FunctionCall
 from autogen_core.models import AssistantMessage, CreateResult, ModelFamily, ModelInfo, RequestUsage
 from autogen_ext.models.replay import ReplayChatCompletionClient
-from rollcage import Session
-from rollcage.store import JsonlStore, check_attested
-from rollcage.trace import check_events
+from rollcage.heart import Options, Session
+from rollcage.heart.folder import Folder
+from rollcage.heart.log import parse
 from rollcage_autogen import guard_model
+from rollcage_conformance import Witness
 
 T = TypeVar("T")
 
@@ -82,15 +84,27 @@ class Scripted(ReplayChatCompletionClient):
         yield result
 
 
+_OPTIONS = {field.name for field in dataclasses.fields(Options)}
+
+
 class Lab:
     """Runs agents over one store."""
 
     def __init__(self, root: Path) -> None:
-        self.store = JsonlStore(root)
+        self.store = Folder(root)
+        self._witnesses: dict[Session, Witness] = {}
 
-    def session(self, name: str = "job", **settings: Any) -> Session:
-        """A session over the store."""
-        return Session(name, store=self.store, **settings)
+    def session(self, name: str = "job", *, inner: bool = False, **settings: Any) -> Session:
+        """A session over the store, with a witness of its calls; `inner`: one inside of another.
+
+        Fields of `Options` are among the settings.
+        """
+        chosen = {each: settings.pop(each) for each in _OPTIONS & settings.keys()}
+        witness, options = Witness(), Options(**chosen)
+        stages = [] if inner else [witness]
+        session = Session(name, store=self.store, stages=stages, options=options, **settings)
+        self._witnesses[session] = witness
+        return session
 
     def client(self, *script: Answer, model: str = "scripted-1") -> Scripted:
         """A scripted client."""
@@ -104,21 +118,13 @@ class Lab:
             client = guard_model(client, session)
         return AssistantAgent(name, client, **{"max_tool_iterations": 10, **options})
 
-    def events(self, session: Session) -> list[dict[str, Any]]:
-        """A run's events, checked."""
-        trace = self.store.read(session.run_id)
-        check_attested(trace)
-        return check_events(trace.data, trace.where)
+    def lines(self, session: Session) -> list[dict[str, Any]]:
+        """The lines of a run's log, checked."""
+        return parse(self.store.read(session.run_id), session.run_id)
 
     def steps(self, session: Session, kind: str = "tool") -> list[dict[str, Any]]:
-        """The steps of a run: how each began, and its outcome."""
-        steps: dict[int, dict[str, Any]] = {}
-        for event in self.events(session):
-            if event["event"] in ("step.started", "step.replayed", "step.blocked"):
-                steps[event["step"]] = event
-            elif event["event"] in ("step.finished", "step.resolved"):
-                steps[event["step"]] = {**steps[event["step"]], "outcome": event["outcome"]}
-        return [step for step in steps.values() if step["kind"] == kind]
+        """The calls of an attempt, by turn and slot: see `Witness.records`."""
+        return self._witnesses[session].records(kind)
 
 
 def _results(ended: TaskResult) -> list[tuple[str, bool]]:

@@ -74,4 +74,4 @@ async def test_a_wrapper_around_a_declared_function_runs_and_its_call_is_nested(
     with lab.session() as session:
         (guarded,) = guard_tools([FunctionTool(loudly, "")], session)
         assert await guarded.run_json({"name": "ann"}, CancellationToken()) == "HELLO ANN"
-    assert [step.get("parent") for step in lab.steps(session)] == [None, 1]
+    assert [step.get("parent") for step in lab.steps(session)] == [None, 0]

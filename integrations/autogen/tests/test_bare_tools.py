@@ -26,7 +26,8 @@ from autogen_core.tools import (
     Workbench,
 )
 from pydantic import BaseModel
-from rollcage import Blocked, Session, tool
+from rollcage import Blocked, tool
+from rollcage.heart import Session
 from rollcage_autogen import RollcageWorkbench, as_tools, guard_tools
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def outside() -> Outside:
 
 
 def refused(lab: Lab, session: Session) -> list[tuple[str, Any, str]]:
-    lines = [e for e in lab.events(session) if e["event"] == "call.refused"]
-    return [(line["name"], line["args"], line["code"]) for line in lines]
+    lines = [e for e in lab.lines(session) if e["event"] == "refused"]
+    return [(line["name"], line["args"], line["verdict"]["code"]) for line in lines]
 
 
 REFUSED = [("send", {"text": "a"}, "unguarded")]
@@ -243,7 +244,7 @@ async def test_a_team_in_a_thread_of_its_own_runs_none(lab: Lab, outside: Outsid
 async def test_a_session_inside_of_one_that_refuses_refuses_too(
     lab: Lab, within: Any, outside: Outside
 ) -> None:
-    async with lab.session(unguarded="refuse") as session, lab.session("inner"):
+    async with lab.session(unguarded="refuse") as session, lab.session("inner", inner=True):
         agent = lab.agent(lab.client(*SCRIPT), **outside.given("tools"))
         await within(agent.run(task="Go."))
     assert (outside.sent, refused(lab, session)) == ([], REFUSED)
@@ -271,7 +272,7 @@ async def test_a_refused_call_is_in_no_way_of_a_resume(
     ]  # fmt: skip
     again = lab.session(unguarded="refuse", replay="continue")
     await run(again, guarded=True)
-    assert (outside.sent, again.stats.hits, again.root) == (["b", "a"], 1, first.run_id)
+    assert (outside.sent, again.stats.hits, again.run_id) == (["b", "a"], 1, first.run_id)
 
 
 class Later(BaseTool[Text, Said]):
@@ -334,7 +335,7 @@ async def test_a_bare_tool_that_is_called_by_hand_does_not_run(
     def in_thread() -> None:
         heard.append(asyncio.run(by_hand(form, outside)))
 
-    async with lab.session(unguarded="refuse", rules=[lambda step: None]) as session:
+    async with lab.session(unguarded="refuse", gate=[lambda step: None]) as session:
         if thread:  # it knows no session
             running = threading.Thread(target=in_thread)
             running.start()

@@ -20,8 +20,8 @@ from autogen_core.models import (
     RequestUsage,
 )
 from autogen_core.tools import BaseTool, FunctionTool, StaticStreamWorkbench
-from rollcage import Session
-from rollcage.adapter import Trace
+from rollcage.heart import Session
+from rollcage_adapter import Trace
 from rollcage_autogen import (
     ReplayModel,
     RollcageWorkbench,

@@ -24,12 +24,12 @@ from rollcage import (
     ApprovalRequired,
     Halt,
     ReplayMiss,
-    Session,
     SessionHalted,
     StepView,
     UnknownOutcome,
     Verdict,
 )
+from rollcage.heart import Session
 from rollcage_autogen import RollcageWorkbench, guard_tools
 
 DEADLINE = 20.0
@@ -217,7 +217,7 @@ async def test_it_is_denied(lab: Any, make: Make, within: Any, results: Any) -> 
         ran.append(text)
         return "acted"
 
-    with lab.session(rules=[no_acting]) as session:
+    with lab.session(gate=[no_acting]) as session:
         client = lab.client([("act", {"text": "b"}), ("act", {"text": "c"})], "end")
         agent = lab.agent(client, session, **make(act, session))
         ended = await within(agent.run(task="Go."))
@@ -335,7 +335,7 @@ def approve_first(step: StepView) -> Verdict | None:
 
 async def test_it_needs_approval(lab: Any, make: Make, within: Any, results: Any) -> None:
     with pytest.raises(ApprovalRequired, match="a person should look"):
-        async with lab.session(rules=[approve_first]) as session:
+        async with lab.session(gate=[approve_first]) as session:
             client = lab.client([("act", {"text": "b"})], "end")
             agent = lab.agent(client, session, **make(plain, session))
             with pytest.raises(SessionHalted, match="requires approval"):

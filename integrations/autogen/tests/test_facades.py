@@ -22,10 +22,11 @@ from autogen_core.tools import (
 )
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from pydantic import BaseModel
-from rollcage import Blocked, Contract, Session, ToolRefused
-from rollcage.adapter import McpListing, guarded_contract, model_contract
+from rollcage import Blocked, Contract, ToolRefused
+from rollcage.heart import Session
+from rollcage_adapter import McpListing, guarded_contract, model_contract
 from rollcage_autogen import RollcageWorkbench, as_tools, guard_model, guard_tools
-from rollcage_governance import Registry
+from rollcage_governance import Facade, Registry
 
 if TYPE_CHECKING:
     from .conftest import Lab
@@ -138,7 +139,7 @@ async def call(tool: Any, text: str = "a") -> Any:
 
 async def test_a_declared_function_is_the_same_tool_here(lab: "Lab", govern: Govern) -> None:
     govern(save, asave)
-    async with lab.session(facade="agent") as session:
+    async with lab.session(gate=[Facade("agent")]) as session:
         for each in (*as_tools([save, asave], session), *as_tools([save, asave])):
             await call(each)
     assert ran == ["a"] * 4
@@ -147,7 +148,7 @@ async def test_a_declared_function_is_the_same_tool_here(lab: "Lab", govern: Gov
 @every_kind
 async def test_a_tool_that_was_approved_is_given(lab: "Lab", govern: Govern, kind: str) -> None:
     govern(NATIVE[kind]())
-    async with lab.session(facade="agent") as session:
+    async with lab.session(gate=[Facade("agent")]) as session:
         await call(guard_tools([NATIVE[kind]()], session)[0])
     assert ran == ["a"]
 
@@ -156,7 +157,7 @@ async def test_a_tool_that_was_approved_is_given(lab: "Lab", govern: Govern, kin
 async def test_no_other_tool_is_shown_to_an_agent(lab: "Lab", govern: Govern, kind: str) -> None:
     govern(save)
     tool = NATIVE[kind]()
-    session = lab.session(facade="agent")
+    session = lab.session(gate=[Facade("agent")])
     with pytest.raises(ToolRefused, match=f"The tool {tool.name} is not approved") as refused:
         guard_tools([tool], session)
     assert "Next: rollcage tools propose" in str(refused.value)
@@ -164,7 +165,7 @@ async def test_no_other_tool_is_shown_to_an_agent(lab: "Lab", govern: Govern, ki
         with pytest.raises(ToolRefused):
             guard_tools([tool], session)
     with pytest.raises(ToolRefused, match="asave is not approved"):
-        as_tools([save, asave], lab.session(facade="agent"))
+        as_tools([save, asave], lab.session(gate=[Facade("agent")]))
 
 
 async def test_a_tool_of_the_same_name_with_another_body(lab: "Lab", govern: Govern) -> None:
@@ -177,10 +178,11 @@ async def test_a_tool_of_the_same_name_with_another_body(lab: "Lab", govern: Gov
 
     with pytest.raises(ToolRefused, match="other code") as refused:
         guard_tools(
-            [FunctionTool(evil, name="native", description="Do it.")], lab.session(facade="agent")
+            [FunctionTool(evil, name="native", description="Do it.")],
+            lab.session(gate=[Facade("agent")]),
         )
     assert 'ran.append("evil")' in refused.value.diff
-    async with lab.session(facade="agent") as session:
+    async with lab.session(gate=[Facade("agent")]) as session:
         (guarded,) = guard_tools([NATIVE["function"]()], session)
         plain: Any = native
         code = plain.__code__
@@ -195,7 +197,7 @@ async def test_a_tool_of_the_same_name_with_another_body(lab: "Lab", govern: Gov
 
 async def test_a_tool_without_a_session_of_its_own(lab: "Lab", govern: Govern) -> None:
     govern(save)
-    async with lab.session(facade="agent"):
+    async with lab.session(gate=[Facade("agent")]):
         with pytest.raises(Exception, match="not approved"):
             await call(as_tools([asave])[0])
     assert ran == []
@@ -205,13 +207,13 @@ async def test_an_agent_has_its_tools_and_no_others(
     lab: "Lab", govern: Govern, within: Any, results: Any
 ) -> None:
     registry = govern(save, asave)
-    async with lab.session(facade="agent") as session:
+    async with lab.session(gate=[Facade("agent")]) as session:
         client = lab.client([("save", {"text": "a"}), ("asave", {"text": "b"})], "done")
         agent = lab.agent(client, tools=as_tools([save, asave], session))
         assert results(await within(agent.run(task="Go."))) == [("a", False), ("b", False)]
     assert sorted(ran) == ["a", "b"]
     registry.freeze("asave", by="eve")
-    async with lab.session(facade="agent", replay="off") as session:
+    async with lab.session(gate=[Facade("agent")], replay="off") as session:
         with pytest.raises(ToolRefused, match="asave is frozen"):
             lab.agent(client, tools=as_tools([save, asave], session))
         agent = lab.agent(client, tools=as_tools([save, asave]))  # guarded by the session around
@@ -229,7 +231,7 @@ async def test_an_agent_has_its_tools_and_no_others(
 async def test_a_static_workbench(lab: "Lab", govern: Govern, cls: type[StaticWorkbench]) -> None:
     govern(NATIVE["function"]())
     tools = [NATIVE["function"](), NATIVE["class"]()]
-    session = lab.session(facade="agent")
+    session = lab.session(gate=[Facade("agent")])
     with pytest.raises(ToolRefused, match="delete is not approved"):
         RollcageWorkbench(cls(tools), session)
     async with session:
@@ -298,7 +300,7 @@ async def test_of_what_a_server_lists_the_agent_sees_what_is_given(
     """It can't be told to list less, so what is not given is left out; nor does it run by name."""
     govern(ONE)
     inner = cls()
-    async with lab.session(facade="agent") as session:
+    async with lab.session(gate=[Facade("agent")]) as session:
         bench = RollcageWorkbench(inner, session)
         assert [each["name"] for each in await bench.list_tools()] == ["one"]
         assert "The tool two is not approved" in caplog.text
@@ -330,7 +332,7 @@ async def test_an_agent_with_a_real_mcp_server(
             name="note", description=schema.get("description", ""), parameters=parameters
         )
         govern(note, McpListing.contract)
-        async with lab.session(facade="agent") as session:
+        async with lab.session(gate=[Facade("agent")]) as session:
             bench = RollcageWorkbench(inner, session)
             client = lab.client([("note", {"line": "a"})], [("fail", {"reason": "b"})], "done")
             await within(lab.agent(client, workbench=bench).run(task="Go."))
@@ -342,7 +344,7 @@ async def test_an_agent_with_a_real_mcp_server(
 async def test_what_a_server_lists_has_to_be_given_as_well(lab: "Lab", govern: Govern) -> None:
     govern(save)
     server = StdioServerParams(command="/no/such/server")
-    async with lab.session(facade="agent") as session:
+    async with lab.session(gate=[Facade("agent")]) as session:
         with pytest.raises(ToolRefused, match="mcp:tools/list is not approved"):
             await RollcageWorkbench(McpWorkbench(server), session).list_tools()
 
@@ -353,13 +355,13 @@ async def test_what_a_server_lists_has_to_be_given_as_well(lab: "Lab", govern: G
 async def test_models_are_given_by_name_once_a_facade_has_one(lab: "Lab", govern: Govern) -> None:
     registry = govern(save)
     question = [UserMessage(content="Go.", source="user")]
-    async with lab.session(facade="agent") as session:
+    async with lab.session(gate=[Facade("agent")]) as session:
         assert (await guard_model(lab.client("hi"), session).create(question)).content == "hi"
     registry.propose(model_contract("other", ""), by="ann", kind="model")
     registry.approve("other", by="bob", kind="model")
     registry.activate("other", "pack", by="bob", kind="model")
     client = lab.client("hi")
-    async with lab.session(facade="agent", replay="off") as session:
+    async with lab.session(gate=[Facade("agent")], replay="off") as session:
         guarded = guard_model(client, session)
         with pytest.raises(Blocked, match="The model scripted-1 is not approved"):
             await guarded.create(question)

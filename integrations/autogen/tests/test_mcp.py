@@ -9,7 +9,8 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.tools import ToolOverride
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams, StreamableHttpServerParams
-from rollcage import Contract, ContractError, ReplayMiss, Session
+from rollcage import Contract, ContractError, ReplayMiss
+from rollcage.heart import Session
 from rollcage_autogen import RollcageWorkbench, mcp_tools
 
 FEATURES = str(Path(__file__).parents[3] / "packages" / "mcp" / "tests" / "lab" / "features.py")
@@ -188,7 +189,7 @@ async def test_each_branch_and_each_body_lists_for_itself(lab: Any, server: Serv
             for name in order:
                 with session.branch(name):
                     await listed(session)
-            said = await session.arun(outer, {}, lambda **_: listed(session))
+            said = await session.arun_call(outer, {}, lambda **_: listed(session))
             assert said == "listed"
             await listed(session)
     assert len(names) == 4 + 3

@@ -12,7 +12,8 @@ from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.messages import ToolCallExecutionEvent
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.tools import FunctionTool
-from rollcage import Halt, Session, StepView, Verdict
+from rollcage import Halt, StepView, Verdict
+from rollcage.heart import Session
 from rollcage_autogen import follow_state, guard_tools
 
 
@@ -72,7 +73,7 @@ async def test_an_agent_goes_on_from_its_saved_state(lab: Any, turns: int, withi
     assert text_of(ended) == "done"
     assert session.stats.seen == 2 * turns + 1  # each turn's answer and calls
     assert session.stats.hits == 0
-    assert lab.events(session)[-1]["status"] == "ok"
+    assert lab.lines(session)[-1]["status"] == "ok"
 
 
 async def test_an_agent_that_starts_afresh_asks_for_all(lab: Any, within: Any) -> None:
@@ -105,7 +106,7 @@ async def test_a_team_goes_on_from_its_saved_state(lab: Any, within: Any) -> Non
         await within(team.run())
     assert WRITTEN == ["a", "b", "c", "d"]
     assert session.stats.seen >= 4
-    assert lab.events(session)[-1]["status"] == "ok"
+    assert lab.lines(session)[-1]["status"] == "ok"
 
 
 async def test_what_a_team_did_after_its_state_was_saved_is_done_once(
@@ -140,7 +141,7 @@ async def test_what_a_team_did_after_its_state_was_saved_is_done_once(
         await within(team.run())
     assert sorted(WRITTEN) == ["a", "b", "c", "c2", "d"]
     assert (session.stats.seen, session.stats.hits) == (4, 3)
-    assert lab.events(session)[-1]["status"] == "ok"
+    assert lab.lines(session)[-1]["status"] == "ok"
 
 
 async def test_a_halt_in_a_saved_state_is_no_answer(
@@ -150,7 +151,7 @@ async def test_a_halt_in_a_saved_state_is_no_answer(
         return Verdict.ask("is that so?") if step.args.get("text") == "b" else None
 
     with pytest.raises(Halt):
-        async with lab.session(rules=[asks]) as session:
+        async with lab.session(gate=[asks]) as session:
             agent = agent_of(lab, session, calls("a"), calls("b"), "done")
             try:
                 await within(agent.run(task="Go."))

@@ -8,7 +8,7 @@ from autogen_core import FunctionCall
 from autogen_core.models import CreateResult, RequestUsage, UserMessage
 from autogen_core.tools import FunctionTool
 from rollcage import Halt, ReplayMiss, SessionError, SessionHalted
-from rollcage.adapter import Answer, ToolRequest, model_contract
+from rollcage_adapter import Answer, ToolRequest, model_contract
 from rollcage_autogen import ReplayModel, guard_tools
 
 HI = [UserMessage(content="Hi", source="user")]
@@ -30,21 +30,21 @@ async def record(lab: Any, *script: Any) -> Any:
     """A run of an agent; its trace's path."""
     with lab.session() as session:
         await lab.agent(lab.client(*script), session, tools=tools(session)).run(task="Go.")
-    return Path(lab.store.read(session.run_id).where)
+    return Path(lab.store.path_of(session.run_id))
 
 
 def said(lab: Any, *answers: Answer) -> Path:
     """A run of another framework, with these answers of its model; its trace's path."""
     with lab.session("elsewhere") as session:
         for number, answer in enumerate(answers):
-            session.run(
+            session.run_call(
                 model_contract("m", "other"),
                 {"messages": [number]},
                 lambda **_: None,
                 kind="model",
                 answer=lambda _, answer=answer: answer,
             )
-    return Path(lab.store.read(session.run_id).where)
+    return Path(lab.store.path_of(session.run_id))
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -184,5 +184,5 @@ async def test_a_halted_session_ends_the_agent(lab: Any) -> None:
 
 
 def test_a_session_that_replays_nothing_has_no_answers(lab: Any) -> None:
-    with lab.session(replay="off") as session, pytest.raises(SessionError, match="replays no run"):
+    with lab.session(replay="off") as session, pytest.raises(SessionError, match="replays nothing"):
         ReplayModel(session)

@@ -83,11 +83,11 @@ def record(lab: Any, value: Any) -> Any:
     """Record a value and replay it: the encoded form, and what came back."""
     contract = Contract(name="give", parameters={"properties": {}}, framework="autogen")
     with lab.session() as session:
-        session.run(contract, {}, lambda **_: value)
+        session.run_call(contract, {}, lambda **_: value)
     outcome = lab.steps(session)[0]["outcome"]
     assert "lossy" not in outcome
     with lab.session(replay="offline") as session:
-        return outcome["value"], session.run(contract, {}, lambda **_: None)
+        return outcome["value"], session.run_call(contract, {}, lambda **_: None)
 
 
 @pytest.mark.parametrize("value", [*values()], ids=lambda value: type(value).__name__)
@@ -124,7 +124,7 @@ def test_a_structured_message_can_not_come_back_and_says_so(lab: Any) -> None:
     told = messages.StructuredMessage[Answer](content=Answer(number=1), source="ann")
     contract = Contract(name="give", parameters={"properties": {}}, framework="autogen")
     with lab.session() as session:
-        session.run(contract, {}, lambda **_: TaskResult(messages=[told]))
+        session.run_call(contract, {}, lambda **_: TaskResult(messages=[told]))
     assert "StructuredMessage[Answer] comes back only" in lab.steps(session)[0]["outcome"]["lossy"]
 
 

@@ -210,7 +210,7 @@ async def test_what_is_declared_of_an_own_workbench_is_checked_when_it_lists(lab
         )
         await bench.call_tool("send", {"text": "hunter2"})
     assert lab.steps(session)[0]["version"] == "3"
-    assert "hunter2" not in repr(lab.events(session))
+    assert "hunter2" not in repr(lab.lines(session))
 
 
 async def test_an_unknown_tool_is_an_error_result(lab: Any) -> None:
@@ -223,16 +223,17 @@ async def test_an_unknown_tool_is_an_error_result(lab: Any) -> None:
 
 
 async def test_an_error_result_is_recorded_as_an_error(lab: Any) -> None:
+    reads: Any = {"effects": {"send": "read"}}
     inner = Bench(lambda _: _text("no route", is_error=True))
     with lab.session() as session:
-        result = await RollcageWorkbench(inner, session).call_tool("send", {"text": "a"})
+        result = await RollcageWorkbench(inner, session, **reads).call_tool("send", {"text": "a"})
         assert result == _text("no route", is_error=True)
     assert lab.steps(session)[0]["outcome"]["status"] == "error"
     with lab.session(replay="offline") as session:
-        again = await RollcageWorkbench(inner, session).call_tool("send", {"text": "a"})
+        again = await RollcageWorkbench(inner, session, **reads).call_tool("send", {"text": "a"})
         assert again == result
     with lab.session(replay="resume") as session:  # the last failure runs again
-        await RollcageWorkbench(inner, session).call_tool("send", {"text": "a"})
+        await RollcageWorkbench(inner, session, **reads).call_tool("send", {"text": "a"})
     assert len(inner.sent) == 2
 
 
@@ -296,7 +297,7 @@ async def test_what_was_recorded_elsewhere_reads_as_results_do(
 ) -> None:
     elsewhere = Contract(name="send", parameters=dict(PARAMETERS), returns=type(value))
     with lab.session() as session:
-        session.run(elsewhere, {"text": "a"}, lambda **_: value)
+        session.run_call(elsewhere, {"text": "a"}, lambda **_: value)
     declared = {"send": {"returns": type(value)}}
     with lab.session(replay="offline") as session:
         bench = RollcageWorkbench(Bench(), session, contracts=declared)
@@ -462,9 +463,9 @@ async def test_a_call_that_never_came_to_its_tool_is_on_record(
             options = {"workbench": RollcageWorkbench(inner, session)}
         await within(lab.agent(lab.client(*script), session, **options).run(task="Go."))
     assert [*sent, *(each["text"] for each in bench.sent)] == ["c"]
-    lines = [e for e in lab.events(session) if e["event"] == "call.refused"]
+    lines = [e for e in lab.lines(session) if e["event"] == "refused"]
     lines.sort(key=lambda e: e["name"])
-    assert [(e["name"], e["code"], e["slot"]) for e in lines] == [
+    assert [(e["name"], e["verdict"]["code"], e["slot"]) for e in lines] == [
         ("send", "arguments_invalid", 0),
         ("sned", "tool_missing", 1),
     ]
@@ -482,8 +483,8 @@ async def test_arguments_that_are_no_json_are_on_record(lab: Any, within: Any) -
         bench = RollcageWorkbench(Bench(), session)
         agent = lab.agent(lab.client(broken, "end"), session, workbench=bench)
         await within(agent.run(task="Go."))
-    (line,) = [e for e in lab.events(session) if e["event"] == "call.refused"]
-    assert (line["name"], line["code"]) == ("send", "arguments_invalid")
+    (line,) = [e for e in lab.lines(session) if e["event"] == "refused"]
+    assert (line["name"], line["verdict"]["code"]) == ("send", "arguments_invalid")
     assert line["args"] == {"arguments": '{"text": '}
 
 
@@ -506,7 +507,7 @@ async def test_a_tool_that_a_static_workbench_gets_later_is_guarded(
     given: Any = StaticStreamWorkbench([FunctionTool(early, description="Early.")])
     no_late = lambda step: Verdict.deny("too late") if step.name == "late" else None  # noqa: E731
     for rules in ([no_late], []):
-        async with lab.session(rules=rules, replay="off") as session:
+        async with lab.session(gate=rules, replay="off") as session:
             bench = RollcageWorkbench(given, session)
             holder = given if where == "given" else bench._inner
             holder._tools.append(FunctionTool(late, description="Late."))
@@ -546,5 +547,5 @@ async def test_bare_tools_end_their_agent_where_a_session_refuses_them(
         with pytest.raises((Blocked, RuntimeError), match="no session guards"):
             await within(running.run(task="Go."))
     assert sent == []
-    (line,) = [e for e in lab.events(session) if e["event"] == "call.refused"]
-    assert (line["name"], line["code"]) == ("send", "unguarded")
+    (line,) = [e for e in lab.lines(session) if e["event"] == "refused"]
+    assert (line["name"], line["verdict"]["code"]) == ("send", "unguarded")

@@ -1,5 +1,6 @@
 """CrewAI in tests: no network, nothing outside of a temporary folder, no question asked."""
 
+import dataclasses
 import json
 import os
 import tempfile
@@ -8,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session
-from rollcage.store import JsonlStore
-from rollcage.trace import check_events
+from rollcage.heart import Options, Session
+from rollcage.heart.folder import Folder
+from rollcage.heart.log import parse
+from rollcage_conformance import Witness
 
 _HOME = tempfile.TemporaryDirectory(prefix="rollcage-crewai-")
 # CrewAI reads these when it is imported, and keeps a database and a key below these folders.
@@ -101,17 +103,29 @@ def act(name: str, **arguments: Any) -> str:
     return f"Thought: I should.\nAction: {name}\nAction Input: {json.dumps(arguments)}"
 
 
+_OPTIONS = {field.name for field in dataclasses.fields(Options)}
+
+
 class Lab:
     """Sessions over a store of the test's own, crews in them, and their traces."""
 
     def __init__(self, root: Path) -> None:
-        self.store = JsonlStore(root)
+        self.store = Folder(root)
+        self._witnesses: dict[Session, Witness] = {}
 
     act = staticmethod(act)
 
-    def session(self, name: str = "job", **settings: Any) -> Session:
-        """A session over the store."""
-        return Session(name, store=self.store, **settings)
+    def session(self, name: str = "job", *, inner: bool = False, **settings: Any) -> Session:
+        """A session over the store, with a witness of its calls; `inner`: one inside of another.
+
+        Fields of `Options` are among the settings.
+        """
+        chosen = {each: settings.pop(each) for each in _OPTIONS & settings.keys()}
+        witness, options = Witness(), Options(**chosen)
+        stages = [] if inner else [witness]
+        session = Session(name, store=self.store, stages=stages, options=options, **settings)
+        self._witnesses[session] = witness
+        return session
 
     def model(self, *script: Any, native: bool = True) -> Scripted:
         """A scripted model."""
@@ -134,20 +148,20 @@ class Lab:
         assert isinstance(output, CrewOutput)
         return output
 
-    def events(self, session: Session) -> list[dict[str, Any]]:
-        """A session's trace."""
-        trace = self.store.read(session.run_id)
-        return check_events(trace.data, trace.where)
+    def lines(self, session: Session, event: str = "") -> list[dict[str, Any]]:
+        """The lines of a run's log, of one kind or all, checked."""
+        found = parse(self.store.read(session.run_id), session.run_id)
+        return [line for line in found if event in ("", line["event"])]
 
-    def steps(self, session: Session) -> list[tuple[str, str]]:
-        """The names of the steps of a trace, and what became of each."""
-        events = self.events(session)
-        ended = {e["step"]: e["outcome"]["status"] for e in events if e["event"] == "step.finished"}
-        how = {"step.replayed": "replayed", "step.blocked": "blocked"}
+    def records(self, session: Session, kind: str = "tool") -> list[dict[str, Any]]:
+        """The calls of an attempt, by turn and slot: see `Witness.records`."""
+        return self._witnesses[session].records(kind)
+
+    def steps(self, session: Session, kind: str = "tool") -> list[tuple[str, str]]:
+        """The names of the calls of an attempt, and what became of each."""
         return [
-            (e["name"], ended[e["step"]] if e["event"] == "step.started" else how[e["event"]])
-            for e in events
-            if e["event"] in ("step.started", *how)
+            (each["name"], each["outcome"]["status"] if each["how"] == "ran" else each["how"])
+            for each in self.records(session, kind)
         ]
 
 

@@ -71,9 +71,9 @@ def test_one_serves_session_after_session(
 
     _, session = play("done")
     assert lab.steps(session) == [("note", "ok"), ("note", "ok")]
-    model, _ = play("halted", ToolExecutionFailedError, rules=[ask])
+    model, _ = play("halted", ToolExecutionFailedError, gate=[ask])
     assert len(model.asked) == 1
-    model, session = play("denied", rules=[deny])
+    model, session = play("denied", gate=[deny])
     assert len(model.asked) == 3  # an earlier session's halt does not end the agents of this one
     assert lab.steps(session) == [("note", "blocked"), ("note", "blocked")]
     assert written == ["a", "b"]
@@ -101,5 +101,5 @@ def test_a_wrapper_around_a_declared_function_runs_and_its_call_is_nested(
     with lab.session() as session:
         (guarded,) = guard_tools([declared.model_copy(update={"func": loudly})], session)
         assert guarded.run(text="a") == "NOTED A"
-    parents = [e.get("parent") for e in lab.events(session) if e["event"] == "step.started"]
-    assert parents == [None, 1]
+    parents = [e.get("parent") for e in lab.records(session)]
+    assert parents == [None, 0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import rollcage
 from crewai.tools import BaseTool, tool
-from rollcage import Session
+from rollcage.heart import Session
 from rollcage_crewai import as_tools, guard_crew, guard_tools
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ FORMS = [
 
 
 def refused(lab: Lab, session: Session) -> list[tuple[str, Any, str]]:
-    lines = [e for e in lab.events(session) if e["event"] == "call.refused"]
-    return [(line["name"], line["args"], line["code"]) for line in lines]
+    lines = [e for e in lab.lines(session) if e["event"] == "refused"]
+    return [(line["name"], line["args"], line["verdict"]["code"]) for line in lines]
 
 
 @pytest.mark.parametrize("thread", [False, True])

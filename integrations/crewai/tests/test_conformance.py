@@ -9,7 +9,7 @@ from crewai.events.types.llm_events import LLMCallType
 from crewai.llms.base_llm import BaseLLM, llm_call_context
 from crewai.tools import BaseTool, tool
 from crewai.types.streaming import StreamChunkType
-from rollcage.adapter import Trace
+from rollcage_adapter import Trace
 from rollcage_conformance import (
     AdapterSuite,
     Capabilities,

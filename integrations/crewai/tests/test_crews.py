@@ -102,7 +102,7 @@ def test_a_refusal_written_as_text_is_told_once(
     lab: Lab, write: BaseTool, written: list[str]
 ) -> None:
     model = lab.model(lab.act("write", text="a"), DONE, native=False)
-    with lab.session(rules=[deny]) as session:
+    with lab.session(gate=[deny]) as session:
         guard_crew(lab.crew(lab.agent(model, write)), session).kickoff()
     assert written == []
     assert lab.steps(session) == [("write", "blocked")]
@@ -114,7 +114,7 @@ def test_a_halted_session_ends_an_agent_without_native_calls(
 ) -> None:
     script = [lab.act("write", text="a"), lab.act("write", text="b"), DONE]
     model = lab.model(*script, native=False)
-    with pytest.raises(ApprovalRequired), lab.session(rules=[ask]) as session:
+    with pytest.raises(ApprovalRequired), lab.session(gate=[ask]) as session:
         guard_crew(lab.crew(lab.agent(model, write)), session).kickoff()
     assert written == ["a"]
     assert len(model.asked) == 2
@@ -183,10 +183,10 @@ def test_delegation_is_a_scope_around_the_coworkers_calls(
 
     with lab.session() as session:
         assert lab.kickoff(guard_crew(crew(), session)).raw == "all done"
-    started = [e for e in lab.events(session) if e["event"] == "step.started"]
+    started = lab.records(session)
     assert [(e["name"], e["effect"], e.get("parent")) for e in started] == [
         ("Delegate work to coworker", "scope", None),
-        ("write", "write", started[0]["step"]),
+        ("write", "write", 0),
     ]
     assert [e["agent"] for e in started] == ["boss", "writer"]
     with lab.session(replay="offline") as session:
@@ -250,7 +250,7 @@ def test_tasks_that_run_at_once_have_worlds_of_their_own(
     for replay in ("off", "offline", "offline"):
         with lab.session(replay=replay) as session:
             assert lab.kickoff(guard_crew(crew(), session)).raw == "done 2"
-        branches = {e.get("branch", "") for e in lab.events(session) if e.get("name") == "write"}
+        branches = {each["branch"] for each in lab.records(session) if each["name"] == "write"}
         assert branches == {"task 1", "task 2", ""}
     assert len(written) == 6
 
@@ -299,7 +299,7 @@ def test_result_as_answer_ends_the_agent(lab: Lab, write: BaseTool) -> None:
 def test_a_refused_tool_is_no_answer(lab: Lab, write: BaseTool) -> None:
     write.result_as_answer = True
     model = lab.model([("write", {"text": "a"})], "I was told not to")
-    with lab.session(rules=[deny]) as session:
+    with lab.session(gate=[deny]) as session:
         output = lab.kickoff(guard_crew(lab.crew(lab.agent(model, write)), session))
     assert output.raw == "I was told not to"
 
@@ -354,7 +354,7 @@ def test_a_call_that_needs_approval_ends_the_crew_and_a_resume_goes_on(
 ) -> None:
     script: list[Any] = [[("write", {"text": "a"})], [("write", {"text": "b"})], "done"]
     model = lab.model(*script)
-    with pytest.raises(ApprovalRequired), lab.session(rules=[ask]) as session:
+    with pytest.raises(ApprovalRequired), lab.session(gate=[ask]) as session:
         crew = guard_crew(lab.crew(lab.agent(model, write)), session)
         with pytest.raises(ToolExecutionFailedError, match="approval_required"):
             crew.kickoff()
@@ -372,7 +372,7 @@ def test_the_users_own_failure_policy_does_not_keep_a_halted_crew_going(
 ) -> None:
     write.tool_failure_policy = ToolFailurePolicy.IGNORE
     model = lab.model([("write", {"text": "b"})], "done")
-    with pytest.raises(ApprovalRequired), lab.session(rules=[ask]) as session:
+    with pytest.raises(ApprovalRequired), lab.session(gate=[ask]) as session:
         guard_crew(lab.crew(lab.agent(model, write)), session).kickoff()
     assert len(model.asked) == 1
 
@@ -407,7 +407,7 @@ def test_kickoff_async_is_guarded_as_well(lab: Lab, write: BaseTool, written: li
 
 def test_a_crew_is_guarded_once(lab: Lab, write: BaseTool) -> None:
     crew = lab.crew(lab.agent(lab.model("done"), write))
-    with lab.session() as session, lab.session("other") as other:
+    with lab.session() as session, lab.session("other", inner=True) as other:
         guarded = guard_crew(crew, session)
         assert type(guarded) is type(crew)
         assert guard_crew(guarded, session) is guarded
@@ -420,7 +420,7 @@ def test_a_crew_is_guarded_once(lab: Lab, write: BaseTool) -> None:
 def test_a_tool_of_another_session_runs_nothing(
     lab: Lab, write: BaseTool, written: list[str]
 ) -> None:
-    with lab.session() as session, lab.session("other") as other:
+    with lab.session() as session, lab.session("other", inner=True) as other:
         tools = guard_tools([write], other)
         model = lab.model([("write", {"text": "a"})], "done")
         with pytest.raises(ContractError, match="another session than its agent"):
@@ -446,7 +446,7 @@ def test_declarations_reach_the_tools(lab: Lab, write: BaseTool) -> None:
             effects={"write": "read"},
             contracts={"write": {"version": "2"}},
         ).kickoff()
-    (started,) = [e for e in lab.events(session) if e["event"] == "step.started"]
+    (started,) = lab.records(session)
     assert (started["effect"], started["version"]) == ("read", "2")
 
 
@@ -468,7 +468,7 @@ def test_the_tools_own_failure_policy_does_not_keep_a_halted_agent_going(
     write.tool_failure_policy = ToolFailurePolicy.IGNORE
     call: Any = [("write", {"text": "b"})] if native else lab.act("write", text="b")
     model = lab.model(call, DONE, native=native)
-    with pytest.raises(ApprovalRequired), lab.session(rules=[ask]) as session:
+    with pytest.raises(ApprovalRequired), lab.session(gate=[ask]) as session:
         lab.crew(lab.agent(model, *guard_tools([write], session))).kickoff()
     assert (len(model.asked), written) == (1, [])
 
@@ -490,8 +490,8 @@ def test_a_call_that_crewai_refuses_is_on_record(
         crew = lab.crew(lab.agent(lab.model(*script, native=native), write))
         lab.kickoff(guard_crew(crew, session))
     assert written == ["c"]
-    lines = [e for e in lab.events(session) if e["event"] == "call.refused"]
-    assert [(e["name"], e["code"]) for e in lines] == [
+    lines = [e for e in lab.lines(session) if e["event"] == "refused"]
+    assert [(e["name"], e["verdict"]["code"]) for e in lines] == [
         ("write", "arguments_invalid"),
         ("launch", "tool_missing"),
     ]
@@ -518,6 +518,6 @@ def test_strict_refuses_what_crewai_would_coerce(lab: Any, native: bool) -> None
         model = lab.model(says(n="3"), says(n=3), end, native=native)
         lab.kickoff(guard_crew(lab.crew(lab.agent(model, count)), session))
     assert ran == [3]
-    (line,) = [e for e in lab.events(session) if e["event"] == "call.refused"]
-    assert (line["args"], line["code"]) == ({"n": "3"}, "arguments_invalid")
-    assert "n: a value of type str was given, int is wanted" in line["reason"]
+    (line,) = [e for e in lab.lines(session) if e["event"] == "refused"]
+    assert (line["args"], line["verdict"]["code"]) == ({"n": "3"}, "arguments_invalid")
+    assert "n: a value of type str was given, int is wanted" in line["verdict"]["reason"]

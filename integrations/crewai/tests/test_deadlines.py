@@ -92,7 +92,7 @@ def test_parallel_calls_end_where_one_of_them_halts(
     model = lab.model(calls, "done")
 
     def run() -> None:
-        with lab.session(rules=[ask]) as session:
+        with lab.session(gate=[ask]) as session:
             crew = guard_crew(lab.crew(lab.agent(model, write)), session)
             with pytest.raises(ToolExecutionFailedError):
                 asyncio.run(crew.akickoff()) if asynchronous else crew.kickoff()

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import rollcage
 from crewai.tools import BaseTool, tool
-from rollcage import Blocked, Contract, Session, ToolRefused
-from rollcage.adapter import guarded_contract, model_contract
+from rollcage import Blocked, Contract, ToolRefused
+from rollcage.heart import Session
+from rollcage_adapter import guarded_contract, model_contract
 from rollcage_crewai import as_tools, guard_crew, guard_model, guard_tools
-from rollcage_governance import Registry
+from rollcage_governance import Facade, Registry
 
 if TYPE_CHECKING:
     from .conftest import Lab
@@ -112,7 +113,7 @@ def texts(model: Any) -> str:
 
 def test_a_declared_function_is_the_same_tool_here(lab: Lab, govern: Govern) -> None:
     govern(save, asave)
-    with lab.session(facade="agent") as session:
+    with lab.session(gate=[Facade("agent")]) as session:
         for each in (*as_tools([save, asave], session), *as_tools([save, asave])):
             each.run(text="a")
     assert ran == ["a"] * 4
@@ -121,7 +122,7 @@ def test_a_declared_function_is_the_same_tool_here(lab: Lab, govern: Govern) -> 
 @every_kind
 def test_a_tool_that_was_approved_is_given(lab: Lab, govern: Govern, kind: str) -> None:
     govern(NATIVE[kind]())
-    with lab.session(facade="agent") as session:
+    with lab.session(gate=[Facade("agent")]) as session:
         (guarded,) = guard_tools([NATIVE[kind]()], session)
         guarded.run(text="a")
         guarded.to_structured_tool().invoke({"text": "b"})
@@ -133,20 +134,20 @@ def test_no_other_tool_is_shown_to_an_agent(lab: Lab, govern: Govern, kind: str)
     govern(save)
     tool = NATIVE[kind]()
     with pytest.raises(ToolRefused, match=f"The tool {tool.name} is not approved") as refused:
-        guard_tools([tool], lab.session(facade="agent"))
+        guard_tools([tool], lab.session(gate=[Facade("agent")]))
     assert "Next: rollcage tools propose" in str(refused.value)
-    with lab.session(facade="agent") as session, pytest.raises(ToolRefused):
+    with lab.session(gate=[Facade("agent")]) as session, pytest.raises(ToolRefused):
         guard_tools([tool.to_structured_tool()], session)
     with pytest.raises(ToolRefused, match="asave is not approved"):
-        as_tools([save, asave], lab.session(facade="agent"))
+        as_tools([save, asave], lab.session(gate=[Facade("agent")]))
 
 
 def test_a_tool_of_the_same_name_with_another_body(lab: Lab, govern: Govern) -> None:
     govern(made())
     with pytest.raises(ToolRefused, match="other code") as refused:
-        guard_tools([amade()], lab.session(facade="agent"))
+        guard_tools([amade()], lab.session(gate=[Facade("agent")]))
     assert "+async def native" in refused.value.diff
-    with lab.session(facade="agent") as session:
+    with lab.session(gate=[Facade("agent")]) as session:
         native: Any = made()
         (guarded,) = guard_tools([native], session)
         native.func.__code__ = (lambda text: ran.append("evil")).__code__
@@ -156,7 +157,7 @@ def test_a_tool_of_the_same_name_with_another_body(lab: Lab, govern: Govern) -> 
 
 def test_a_tool_without_a_session_of_its_own(lab: Lab, govern: Govern) -> None:
     govern(save)
-    with lab.session(facade="agent"):
+    with lab.session(gate=[Facade("agent")]):
         (unguarded,) = as_tools([asave])
         assert "The tool asave is not approved" in str(unguarded.run(text="a"))
     assert ran == []
@@ -166,7 +167,7 @@ def test_a_tool_without_a_session_of_its_own(lab: Lab, govern: Govern) -> None:
 def test_a_crew_has_its_tools(lab: Lab, govern: Govern, *, native: bool) -> None:
     govern(save, made())
     model = script(lab, "save", "native", native=native)
-    with lab.session(facade="agent") as session:
+    with lab.session(gate=[Facade("agent")]) as session:
         crew = lab.crew(lab.agent(model, made(), *as_tools([save])))
         assert lab.kickoff(guard_crew(crew, session)).raw == "done"
         assert lab.steps(session) == [("save", "ok"), ("native", "ok")]
@@ -180,7 +181,7 @@ def test_a_crew_with_another_tool_does_not_begin(
 ) -> None:
     govern(save)
     model = script(lab, "native", native=native)
-    with lab.session(facade="agent") as session:
+    with lab.session(gate=[Facade("agent")]) as session:
         crew = guard_crew(lab.crew(lab.agent(model, made(), *as_tools([save]))), session)
         with pytest.raises(ToolRefused, match="The tool native is not approved"):
             if way == "sync":
@@ -197,7 +198,7 @@ def test_what_crewai_adds_has_to_be_approved_as_well(
 ) -> None:
     govern(save)
     model = script(lab, "save", native=native)
-    with lab.session(facade="agent") as session:
+    with lab.session(gate=[Facade("agent")]) as session:
         one = lab.agent(model, *as_tools([save]), allow_delegation=True)
         two = lab.agent(model, role="helper")
         with pytest.raises(ToolRefused, match=r"The tool \w*(delegate|Delegate)\w*"):
@@ -211,7 +212,7 @@ def test_a_crew_without_a_guard_is_refused_call_by_call(
 ) -> None:
     govern(save)
     model = script(lab, "asave", native=native)
-    with lab.session(facade="agent"):
+    with lab.session(gate=[Facade("agent")]):
         lab.crew(lab.agent(model, *as_tools([asave]))).kickoff()
     assert ran == []
     assert "The tool asave is not approved" in texts(model)
@@ -219,7 +220,7 @@ def test_a_crew_without_a_guard_is_refused_call_by_call(
 
 def test_models_are_given_by_name_once_a_facade_has_one(lab: Lab, govern: Govern) -> None:
     registry = govern(save)
-    with lab.session(facade="agent") as session:
+    with lab.session(gate=[Facade("agent")]) as session:
         assert (
             guard_model(lab.model("hi"), session).call([{"role": "user", "content": "x"}]) == "hi"
         )
@@ -228,7 +229,7 @@ def test_models_are_given_by_name_once_a_facade_has_one(lab: Lab, govern: Govern
     registry.activate("other", "pack", by="bob", kind="model")
     model = lab.model("hi")
     with (
-        lab.session(facade="agent", replay="off") as session,
+        lab.session(gate=[Facade("agent")], replay="off") as session,
         pytest.raises(Blocked, match="The model scripted is not approved"),
     ):
         guard_model(model, session).call([{"role": "user", "content": "x"}])

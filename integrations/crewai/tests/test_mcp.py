@@ -10,7 +10,8 @@ import pytest
 from crewai.mcp import MCPServerHTTP, MCPServerStdio, create_static_tool_filter
 from crewai.tools.tool_failure import ToolFailure
 from mcp import StdioServerParameters
-from rollcage import ContractError, ReplayMiss, Session, UnknownOutcome, Verdict
+from rollcage import ContractError, ReplayMiss, UnknownOutcome, Verdict
+from rollcage.heart import Session
 from rollcage_crewai import guard_crew, guard_model, mcp_tools
 
 with warnings.catch_warnings():  # it imports what CrewAI has deprecated itself
@@ -218,7 +219,7 @@ def test_filters_and_rules_hold_for_such_a_server(lab: Any, server: Server) -> N
     only = create_static_tool_filter(allowed_tool_names=["note"])
     config = MCPServerStdio(command="./server", args=[], tool_filter=only)
     script = [named(note={"line": "a"}, measure={"city": "Lima"}), "done"]
-    told = native(lab, lab.session(rules=[no_notes]), config, *script)
+    told = native(lab, lab.session(gate=[no_notes]), config, *script)
     assert "no notes today" in told[0]
     assert "not found" in told[1]
     assert server.lines() == ["start"]

@@ -71,17 +71,16 @@ def test_a_run_over_http_replays_without_the_server(
 def test_the_answers_stand_in_the_trace(lab: Lab, write: BaseTool, mode: str) -> None:
     with OpenAIServer(SCRIPT) as server:
         session, _, _ = play(lab, server.url, write, mode, replay="off")
-    events = lab.events(session)
-    models = {e["step"]: e for e in events if e["event"] == "step.started" and e["kind"] == "model"}
-    ended = [e["outcome"] for e in events if e["event"] == "step.finished" and e["step"] in models]
+    models = lab.records(session, "model")
+    ended = [each["outcome"] for each in models]
     (call,) = ended[1]["answer"]["tool_calls"]
     assert (call["name"], call["arguments"]) == ("write", '{"text":   "c"}')
     assert [o["answer"]["finish_reason"] for o in ended] == ["tool_calls", "tool_calls", "stop"]
     assert [o["answer"]["response_id"] for o in ended] == [f"chatcmpl-{n}" for n in (1, 2, 3)]
     assert ended[2]["answer"]["text"] == "all of it is done"
     assert ended[0]["usage"] == {"input_tokens": 20, "output_tokens": 8}
-    assert {e["name"] for e in models.values()} == {"scripted"}
-    assert {e["agent"] for e in models.values()} == {"actor"}
+    assert {e["name"] for e in models} == {"scripted"}
+    assert {e["agent"] for e in models} == {"actor"}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -154,7 +153,7 @@ def test_a_provider_that_fails_is_recorded_as_failed(lab: Lab) -> None:
         pytest.raises(Exception, match="no model today"),
     ):
         guard_model(client(server.url), session).call("x")
-    assert lab.steps(session) == [("scripted", "error")]
+    assert lab.steps(session, "model") == [("scripted", "error")]
 
 
 def test_nothing_is_asked_over_http_offline(lab: Lab) -> None:
@@ -175,7 +174,9 @@ def test_a_model_that_tells_nothing_is_recorded_all_the_same(lab: Lab) -> None:
             model = guard_model(lab.model("hello"), session)
             assert isinstance(model, BaseLLM)
             assert model.call([{"role": "user", "content": "Hi."}]) == "hello"
-        assert lab.steps(session) == [("scripted", "ok" if replay == "off" else "replayed")]
+        assert lab.steps(session, "model") == [
+            ("scripted", "ok" if replay == "off" else "replayed")
+        ]
 
 
 def test_calls_of_any_provider_come_back_in_a_form_that_crewai_takes(lab: Lab) -> None:
@@ -205,7 +206,7 @@ def test_a_rule_may_deny_a_model(lab: Lab) -> None:
         return Verdict.deny("no thinking today") if step.kind == "model" else None
 
     model = lab.model("hello")
-    with lab.session(rules=[no_models]) as session, pytest.raises(Blocked):
+    with lab.session(gate=[no_models]) as session, pytest.raises(Blocked):
         guard_crew(lab.crew(lab.agent(guard_model(model, session))), session).kickoff()
     assert model.asked == []
 
@@ -218,7 +219,7 @@ def test_a_model_goes_by_its_name(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_model_is_guarded_once(lab: Lab) -> None:
-    with lab.session() as session, lab.session("other") as other:
+    with lab.session() as session, lab.session("other", inner=True) as other:
         original = lab.model("hello")
         model = guard_model(original, session)
         assert guard_model(model, session) is model

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from crewai.tools import BaseTool, tool
 from pydantic import BaseModel
 from rollcage import Contract, ReplayMiss
-from rollcage.adapter import Answer, ToolRequest
+from rollcage_adapter import Answer, ToolRequest
 from rollcage_crewai import ReplayModel, guard_crew, guard_model
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def record(lab: Lab, answers: list[Answer] = ANSWERS) -> Any:
     """A run of no framework at all; the path of its trace."""
     with lab.session("other", replay="off") as session:
         for n, answer in enumerate(answers):
-            session.run(MODEL, {"n": n}, lambda **_: "", kind="model", answer=giving(answer))
-    return lab.store.root / "runs" / f"{session.run_id}.jsonl"
+            session.run_call(MODEL, {"n": n}, lambda **_: "", kind="model", answer=giving(answer))
+    return Path(lab.store.path_of(session.run_id))
 
 
 def test_a_crew_does_what_another_agent_decided(
@@ -49,7 +50,7 @@ def test_a_crew_does_what_another_agent_decided(
         output = lab.kickoff(guard_crew(lab.crew(lab.agent(model, write)), session))
     assert output.raw == "all done"
     assert sorted(written) == ["a", "b"]
-    started = [e for e in lab.events(session) if e["event"] == "step.started"]
+    started = lab.records(session)
     assert sorted((e["slot"], e["args"]["text"]) for e in started) == [(0, "a"), (1, "b")]
     assert started[0]["turn"] == started[1]["turn"]
     assert output.token_usage.prompt_tokens == 22

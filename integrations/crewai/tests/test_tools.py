@@ -80,7 +80,7 @@ def test_a_class_of_tools_stays_what_it_is(lab: "Lab") -> None:
         assert guarded.formatted_description == order.formatted_description
         raw = {"items": [{"name": "a", "howMany": "3"}], "when": "2026-01-02T03:04:05Z"}
         assert guarded.run(**raw) == "ordered 1"
-    (started,) = [e for e in lab.events(session) if e["event"] == "step.started"]
+    (started,) = lab.records(session)
     assert started["name"] == "Order Things!"
     assert started["args"] == {
         "items": [{"name": "a", "count": 3}],
@@ -149,7 +149,7 @@ def test_positional_arguments_have_their_names(
         (guarded,) = guard_tools([write], session)
         guarded.run("a")
         assert guarded.run(text="a") == "wrote a, number 2"
-    args = [e["args"] for e in lab.events(session) if e["event"] == "step.started"]
+    args = [e["args"] for e in lab.records(session)]
     assert args == [{"text": "a"}] * 2
 
 
@@ -165,14 +165,14 @@ def test_a_tool_without_arguments_takes_what_crewai_lets_through(lab: "Lab") -> 
         (guarded,) = guard_tools([Anything()], session)
         assert guarded.run(a=1) == "() {'a': 1}"
         assert guarded.run("b") == "('b',) {}"
-    args = [e["args"] for e in lab.events(session) if e["event"] == "step.started"]
+    args = [e["args"] for e in lab.records(session)]
     assert args == [{"a": 1}, {"args": ["b"]}]
 
 
 def test_a_refusal_is_a_failure_with_its_reason(
     lab: "Lab", write: BaseTool, written: list[str]
 ) -> None:
-    with lab.session(rules=[deny]) as session:
+    with lab.session(gate=[deny]) as session:
         (guarded,) = guard_tools([write], session)
         failure = guarded.run(text="a")
     assert isinstance(failure, ToolFailure)
@@ -252,7 +252,7 @@ def test_what_cannot_be_guarded_is_refused(
 
 
 def test_a_guarded_tool_is_not_guarded_again(lab: "Lab", write: BaseTool) -> None:
-    with lab.session() as session, lab.session("other") as other:
+    with lab.session() as session, lab.session("other", inner=True) as other:
         (guarded,) = guard_tools([write], session)
         with pytest.raises(ContractError, match="another session"):
             guard_tools([guarded], other)
@@ -283,14 +283,14 @@ def test_declared_functions_are_tools_of_crewai(lab: "Lab") -> None:
         assert (one.name, one.description) == ("look", "Look at a place.")
         assert one.run(place="a", times="2") == "saw a 2"
         assert other.run(place="b") == "saw b"
-    started = [e for e in lab.events(session) if e["event"] == "step.started"]
+    started = lab.records(session)
     assert [(e["name"], e["version"]) for e in started] == [("look", "3"), ("alook", "")]
 
 
 def test_declared_functions_are_guarded_by_the_session_around(lab: "Lab") -> None:
     one, other = as_tools([look, alook])
     assert one.run(place="a") == "saw a 1"
-    with lab.session(rules=[deny]) as session:
+    with lab.session(gate=[deny]) as session:
         assert one.run(place="a").code == "closed"
         assert other.run(place="b").code == "closed"
     assert lab.steps(session) == [("look", "blocked"), ("alook", "blocked")]

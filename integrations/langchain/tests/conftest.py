@@ -15,9 +15,9 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from rollcage import Session
-from rollcage.store import JsonlStore, check_attested
-from rollcage.trace import check_events
+from rollcage.heart import Session
+from rollcage.heart.log import checked
+from rollcage.heart.store import open_store
 from rollcage_langchain import RollcageMiddleware, guard_tools
 
 Answer = str | Sequence[tuple[str, dict[str, Any]]] | AIMessage | Exception
@@ -150,7 +150,7 @@ class Ran:
         error: that exception, or what leaving the session raised.
         session: the session.
         model: its model, unguarded.
-        events: the trace, checked.
+        events: the lines of the run's log, checked.
     """
 
     state: dict[str, Any] | None
@@ -165,27 +165,78 @@ class Ran:
         assert self.state is not None
         return [str(m.content) for m in self.state["messages"] if m.type == "tool"]
 
-    def named(self, *names: str) -> list[dict[str, Any]]:
-        """The events with one of these names."""
-        return [event for event in self.events if event["event"] in names]
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The lines with which the run's calls began."""
+        return steps_in(self.events)
+
+    @property
+    def outcomes(self) -> list[dict[str, Any]]:
+        """How the calls ended that did, in that order."""
+        return outcomes_in(self.events)
+
+    @property
+    def parents(self) -> list[int | None]:
+        """For each call, the number of the one whose body made it."""
+        return parents_in(self.events)
+
+    @property
+    def refused(self) -> list[dict[str, Any]]:
+        """The lines of calls that were refused."""
+        return [event for event in self.events if event["event"] == "refused"]
+
+
+def steps_in(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines with which calls began."""
+    return [e for e in events if e["event"] == "step" and e["effect"] != "branch"]
+
+
+def parents_in(events: list[dict[str, Any]]) -> list[int | None]:
+    """For each call, the number of the one whose body made it."""
+    bodies = {f"#{e['fingerprint']}": e["step"] for e in steps_in(events)}
+    return [bodies.get(step["branch"]) for step in steps_in(events)]
+
+
+def outcomes_in(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How calls ended, in that order."""
+    calls = {e["step"] for e in steps_in(events)}
+    ended = (e["outcome"] for e in events if "outcome" in e and e["step"] in calls)
+    return [outcome for outcome in ended if outcome is not None]
 
 
 class Lab:
     """Runs agents over one store."""
 
     def __init__(self, root: Path) -> None:
-        self.store = JsonlStore(root)
+        self.root = root
+        self.store = open_store(root)
 
     def events(self, run: str) -> list[dict[str, Any]]:
-        """A run's events, checked."""
-        trace = self.store.read(run)
-        check_attested(trace)
-        return check_events(trace.data, trace.where)
+        """The lines of a run's log, checked."""
+        return list(checked(self.store.read(run), f"run {run}"))
+
+    def of(self, session: Session) -> list[dict[str, Any]]:
+        """The lines of one attempt at a run."""
+        events = self.events(session.run_id)
+        begins = [n for n, e in enumerate(events) if e["event"] == "attempt"]
+        own = next(n for n in begins if events[n]["id"] == session.attempt.run.attempt)
+        return events[own : min((n for n in begins if n > own), default=None)]
+
+    def steps(self, session: Session) -> list[dict[str, Any]]:
+        """The lines with which a run's calls began."""
+        return steps_in(self.events(session.run_id))
+
+    def parents(self, session: Session) -> list[int | None]:
+        """For each call of a run, the number of the one whose body made it."""
+        return parents_in(self.events(session.run_id))
+
+    def outcomes(self, session: Session) -> list[dict[str, Any]]:
+        """How a run's calls ended that did, in that order."""
+        return outcomes_in(self.events(session.run_id))
 
     def args(self, session: Session) -> list[Any]:
-        """The recorded arguments of each step of a run."""
-        events = self.events(session.run_id)
-        return [e["args"] for e in events if e["event"] in ("step.started", "step.replayed")]
+        """The recorded arguments of each call of a run, in its order."""
+        return [step["args"] for step in self.steps(session)]
 
     def session(self, name: str = "job", **settings: Any) -> Session:
         """A session over the store."""

@@ -9,7 +9,14 @@ import pytest
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool, tool
-from rollcage import ApprovalRequired, Halt, ReplayMiss, Session, StepView, Verdict
+from rollcage import (
+    ApprovalRequired,
+    Halt,
+    ReplayMiss,
+    StepView,
+    Verdict,
+)
+from rollcage.heart import Options, Session
 
 Run = Callable[..., Any]
 
@@ -28,7 +35,7 @@ def broken(step: StepView) -> Verdict | None:
 def test_a_denied_call_is_answered_with_an_error_and_runs_nothing(
     run: Run, rule: Any, said: str, writer: StructuredTool, written: list[str]
 ) -> None:
-    done = run([writer], [[("write", {"text": "a"})], "I see"], rules=[rule])
+    done = run([writer], [[("write", {"text": "a"})], "I see"], gate=[rule])
     assert done.error is None
     assert written == []
     answer = done.state["messages"][2]
@@ -79,7 +86,7 @@ def test_a_halted_session_ends_the_agent_and_nothing_runs_after_it(
     run: Run, writer: StructuredTool, written: list[str]
 ) -> None:
     steps: list[Any] = [[("write", {"text": text})] for text in "abc"]
-    done = run([writer], [*steps, "done"], rules=[ask_first])
+    done = run([writer], [*steps, "done"], gate=[ask_first])
     assert isinstance(done.error, ApprovalRequired)
     assert written == ["a"]
     assert len(done.model.seen) == 2
@@ -93,9 +100,9 @@ def test_siblings_of_the_call_that_halts_finish(
     lab: Any, writer: StructuredTool, written: list[str]
 ) -> None:
     calls = [("write", {"text": text}) for text in ("a", "b")]
-    done = lab.run([writer], [calls, "done"], rules=[ask_first])
+    done = lab.run([writer], [calls, "done"], gate=[ask_first])
     assert isinstance(done.error, ApprovalRequired)
-    assert [e["outcome"]["status"] for e in done.named("step.finished")] == ["ok"] * len(written)
+    assert [e["status"] for e in done.outcomes] == ["ok"] * len(written)
 
 
 def keeping(sessions: list[Session]) -> Callable[..., Any]:
@@ -158,8 +165,10 @@ def test_an_offline_miss_names_what_differs_and_ends_the_agent(
 
 
 def refused(done: Any) -> list[dict[str, Any]]:
-    keep = ("name", "args", "code", "slot", "call_id")
-    return [{n: e[n] for n in keep if n in e} for e in done.named("call.refused")]
+    keep = ("name", "args", "slot", "call_id")
+    return [
+        {n: e[n] for n in keep if n in e} | {"code": e["verdict"]["code"]} for e in done.refused
+    ]
 
 
 def test_a_call_that_never_came_to_its_tool_is_on_record(
@@ -196,8 +205,8 @@ def test_one_that_a_middleware_refuses_itself_is_on_record(
 
     done = run([writer], [[("write", {"text": "a"})], "done"], middleware=[No()])
     assert written == []
-    (line,) = done.named("call.refused")
-    assert (line["code"], line["reason"]) == ("refused", "not today")
+    (line,) = done.refused
+    assert (line["verdict"]["code"], line["verdict"]["reason"]) == ("refused", "not today")
 
 
 # --- a tool that is swapped behind the guard -----------------------------------------------------
@@ -245,7 +254,7 @@ def test_a_tool_that_is_swapped_in_behind_the_guard_is_guarded(run: Run, how: st
     done = run(
         [write],
         [[("write", {"text": "a"})], "done"],
-        rules=[no_writing],
+        gate=[no_writing],
         middleware=[Swap(bare, how)],
     )
     assert ran == []
@@ -253,7 +262,7 @@ def test_a_tool_that_is_swapped_in_behind_the_guard_is_guarded(run: Run, how: st
     free = run([write], [[("write", {"text": "a"})], "done"], middleware=[Swap(bare, how)])
     assert free.error is None
     assert ran == ["bare a"]
-    assert [e["name"] for e in free.named("step.started")] == ["write"]
+    assert [e["name"] for e in free.steps] == ["write"]
 
 
 def test_strict_refuses_what_langchain_would_coerce(run: Run) -> None:
@@ -269,11 +278,11 @@ def test_strict_refuses_what_langchain_would_coerce(run: Run) -> None:
         [("count", {"n": "3", "when": "2026-01-01"}), ("count", {"n": 3, "when": "2026-01-01"})],
         "done",
     ]
-    done = run([count], script, strict=True)
+    done = run([count], script, options=Options(strict=True))
     assert ran == [3]
-    (line,) = done.named("call.refused")
+    (line,) = done.refused
     assert line["args"]["n"] == "3"
     assert "n: a value of type str was given, int is wanted" in done.texts[0]
     lax = run([count], script, replay="off")
-    keys = {e["key"] for each in (done, lax) for e in each.named("step.started")}
+    keys = {e["key"] for each in (done, lax) for e in each.steps}
     assert len(keys) == 1

@@ -111,7 +111,7 @@ def test_state_store_and_runtime_are_injected_and_are_no_part_of_the_call(run: R
     for replay in ("auto", "offline"):
         done = run([look], script, middleware=[User()], agent_store=store, replay=replay)
         assert done.error is None
-        (step,) = [e for e in done.events if e["event"] in ("step.started", "step.replayed")]
+        (step,) = done.steps
         assert step["args"] == {"place": "here"}
     assert seen == [("ann", 2, {"sunny": True}, "ann")]
 
@@ -129,7 +129,7 @@ def test_a_value_that_data_cannot_hold_says_so_and_halts_the_replay(run: Run) ->
     script: list[Any] = [[("make", {})], "done"]
     live = run([make], script)
     assert live.error is None
-    (finished,) = live.named("step.finished")
-    assert "Thing has no encoding" in finished["outcome"]["lossy"]
+    (outcome,) = live.outcomes
+    assert "Thing has no encoding" in outcome["lossy"]
     replayed = run([make], script, replay="offline")
     assert "Thing has no encoding" in str(replayed.error)

@@ -9,8 +9,9 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import StructuredTool, tool
-from rollcage import ApprovalRequired, Session, SessionHalted, StepView, Verdict
+from rollcage import ApprovalRequired, SessionHalted, StepView, Verdict
 from rollcage.errors import ContractError
+from rollcage.heart import Session
 from rollcage_langchain import RollcageMiddleware, guard_model, guard_tools
 
 Run = Callable[..., Any]
@@ -92,7 +93,7 @@ def test_identical_parallel_calls_keep_their_slots(lab: Any, way: str) -> None:
     script: list[Any] = [[("poll", {})] * 5, [("poll", {})] * 2, "done"]
     live = run([polling], script)
     assert sorted(live.texts) == [f"answer {i}" for i in range(7)]
-    started = live.named("step.started")
+    started = live.steps
     assert [
         (e["turn"], e["slot"]) for e in sorted(started, key=lambda e: (e["turn"], e["slot"]))
     ] == [(started[0]["turn"], i) for i in range(5)] + [(started[-1]["turn"], i) for i in range(2)]
@@ -104,8 +105,8 @@ def test_identical_parallel_calls_keep_their_slots(lab: Any, way: str) -> None:
 def test_calls_are_placed_by_turn_slot_id_and_agent(run: Run, writer: StructuredTool) -> None:
     seen: list[StepView] = []
     script: list[Any] = [[("write", {"text": "a"}), ("write", {"text": "b"})], "done"]
-    done = run([writer], script, agent_name="clerk", rules=[seen.append])
-    started = {e["args"]["text"]: e for e in done.named("step.started")}
+    done = run([writer], script, agent_name="clerk", gate=[seen.append])
+    started = {e["args"]["text"]: e for e in done.steps}
     assert started["a"]["turn"] == started["b"]["turn"]
     assert (started["a"]["slot"], started["b"]["slot"]) == (0, 1)
     calls = done.state["messages"][1].tool_calls
@@ -153,24 +154,24 @@ def nested(lab: Any, inner: list[Any], writer: StructuredTool, **settings: Any) 
             state = agent.invoke({"messages": [HumanMessage("Go.")]})
     except Exception as caught:  # noqa: BLE001 - the test judges it
         error = caught
-    return session, state, error, lab.events(session.run_id)
+    return session, state, error
 
 
 def test_an_agent_in_a_tool_has_places_of_its_own(
     lab: Any, writer: StructuredTool, written: list[str]
 ) -> None:
     inner: list[Any] = [[("write", {"text": "a"})], [("write", {"text": "b"})], "helped"]
-    _, state, error, events = nested(lab, inner, writer)
+    session, state, error = nested(lab, inner, writer)
     assert error is None
     assert state["messages"][-1].content == "all done"
     assert written == ["a", "b", "a", "b"]
-    started = [e for e in events if e["event"] == "step.started"]
+    started = lab.steps(session)
     outer = [e["step"] for e in started if e["name"] == "delegate"]
-    assert [e.get("parent") for e in started] == [
+    assert lab.parents(session) == [
         None, outer[0], outer[0], None, outer[1], outer[1],
     ]  # fmt: skip
     assert {e.get("agent") for e in started if e["name"] == "write"} == {"helper"}
-    session, _, error, _ = nested(lab, inner, writer, replay="offline")
+    session, _, error = nested(lab, inner, writer, replay="offline")
     assert error is None
     assert session.stats.hits == 2
     assert len(written) == 4
@@ -180,12 +181,11 @@ def test_an_agent_in_a_tool_that_is_halted_is_not_taken_for_finished(
     lab: Any, writer: StructuredTool, written: list[str]
 ) -> None:
     inner: list[Any] = [[("write", {"text": "a"})], [("write", {"text": "b"})], "helped"]
-    _, _, error, events = nested(lab, inner, writer, rules=[ask_first])
+    session, _, error = nested(lab, inner, writer, gate=[ask_first])
     assert isinstance(error, ApprovalRequired)
     assert written == ["a"]
-    finished = [e for e in events if e["event"] == "step.finished"]
-    assert [e["outcome"]["status"] for e in finished] == ["ok", "unknown"]
-    session, state, error, _ = nested(lab, inner, writer)
+    assert [e["status"] for e in lab.outcomes(session)] == ["ok"]
+    session, state, error = nested(lab, inner, writer)
     assert error is None
     assert state["messages"][-1].content == "all done"
     assert session.stats.hits == 1
@@ -212,7 +212,7 @@ def test_the_middleware_guards_what_nobody_did_as_it_is_told(
     lab: Any, writer: StructuredTool
 ) -> None:
     seen: list[StepView] = []
-    with lab.session(rules=[seen.append]) as session:
+    with lab.session(gate=[seen.append]) as session:
         middleware = RollcageMiddleware(
             session,
             effects={"write": "read"},

@@ -14,7 +14,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode
 from langgraph.types import Command
-from rollcage import Approval, ApprovalRequest, ApprovalRequired, Session, StepView, Verdict
+from rollcage import (
+    Approval,
+    ApprovalRequest,
+    ApprovalRequired,
+    StepView,
+    Verdict,
+)
+from rollcage.heart import Session
 from rollcage_langchain import RollcageMiddleware, guard_tools, tool_node_wrappers
 
 if TYPE_CHECKING:
@@ -54,7 +61,7 @@ def agent_of(lab: Lab, session: Session, writer: StructuredTool, script: list[An
 def test_an_approved_call_runs_and_its_sibling_ran_once(
     lab: Lab, writer: StructuredTool, written: list[str], invoke: Invoke
 ) -> None:
-    with lab.session(rules=[asks]) as session:
+    with lab.session(gate=[asks]) as session:
         agent = agent_of(lab, session, writer, [BOTH, "done"])
         paused = invoke(agent, QUESTION)
         (asked,) = paused["__interrupt__"]
@@ -69,8 +76,11 @@ def test_an_approved_call_runs_and_its_sibling_ran_once(
         state = invoke(agent, Command(resume={"type": "approve", "by": "ann"}))
     assert written == ["safe", "risky"]
     assert state["messages"][-1].text == "done"
-    started = [e for e in lab.events(session.run_id) if e["event"] == "step.started"]
-    assert [(e["slot"], e.get("approved_by")) for e in started] == [(0, None), (1, "ann")]
+    events = lab.events(session.run_id)
+    (decided,) = [e for e in events if e["event"] == "decided"]
+    began = [e for e in lab.steps(session) if "waits" not in e]
+    assert [(e["slot"], e.get("approval")) for e in began] == [(0, None), (1, decided["id"])]
+    assert (decided["decision"], decided["by"]) == ("approved", "ann")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +103,7 @@ def test_an_approved_call_runs_and_its_sibling_ran_once(
 def test_anything_but_an_approval_refuses(
     lab: Lab, writer: StructuredTool, written: list[str], decision: Any, said: str
 ) -> None:
-    with lab.session(rules=[asks]) as session:
+    with lab.session(gate=[asks]) as session:
         agent = agent_of(lab, session, writer, [BOTH, "done"])
         agent.invoke(QUESTION, CONFIG)
         state = agent.invoke(Command(resume=decision), CONFIG)
@@ -123,16 +133,16 @@ def test_a_call_may_be_edited_or_answered(
     answer: str,
     ran: list[str],
 ) -> None:
-    with lab.session(rules=[asks]) as session:
+    with lab.session(gate=[asks]) as session:
         agent = agent_of(lab, session, writer, [BOTH, "done"])
         invoke(agent, QUESTION)
         state = invoke(agent, Command(resume={**decision, "by": "ann"}))
     assert texts(state) == ["wrote safe, number 1", answer]
     assert [m.status for m in state["messages"] if m.type == "tool"] == ["success"] * 2
     assert (written, state["messages"][-1].text) == (ran, "done")
-    (said,) = [e for e in lab.events(session.run_id) if e["event"] == "approval.decided"]
+    (said,) = [e for e in lab.events(session.run_id) if e["event"] == "decided"]
     assert (said["decision"], said["by"]) == (f"{decision['type']}ed", "ann")
-    with lab.session(rules=[asks], replay="resume") as session:
+    with lab.session(gate=[asks], replay="resume") as session:
         again = agent_of(lab, session, writer, [BOTH, "done"]).invoke(QUESTION, CONFIG)
     assert "__interrupt__" not in again  # nobody is asked twice
     assert (texts(again), written) == (texts(state), ran)
@@ -152,7 +162,7 @@ def test_what_langgraph_injects_stays_where_a_call_is_edited(lab: Lab) -> None:
         (edited, "haha after 2", 2),
         ({"type": "respond", "message": "many"}, "many", None),
     ):
-        with lab.session(rules=[asks], replay="off") as session:
+        with lab.session(gate=[asks], replay="off") as session:
             agent = agent_of(lab, session, counter, [calls, "done"])
             agent.invoke(QUESTION, CONFIG)
             state = agent.invoke(Command(resume=decision), CONFIG)
@@ -176,7 +186,7 @@ def test_a_tool_that_is_called_by_place_is_edited(lab: Lab) -> None:
             else Approval.respond("no", by="ann")
         )
 
-    with lab.session(rules=[each], approver=approver) as session:
+    with lab.session(gate=[each], approver=approver) as session:
         (shout,) = guard_tools([single], session)
         assert shout.invoke("hi") == "HO"
         assert shout.invoke("hi") == "no"
@@ -188,7 +198,7 @@ def test_two_at_once_are_decided_one_by_one(
     def each(step: StepView) -> Verdict | None:
         return Verdict.ask(str(step.args["text"]))
 
-    with lab.session(rules=[each]) as session:
+    with lab.session(gate=[each]) as session:
         agent = agent_of(lab, session, writer, [BOTH, "done"])
         paused = invoke(agent, QUESTION)
         decisions = {
@@ -210,7 +220,7 @@ def test_a_plain_tool_node_runs_no_sibling_again(
             {"name": name, "args": args, "id": f"c{i}"} for i, (name, args) in enumerate(BOTH)
         ],
     )
-    with lab.session(rules=[asks]) as session:
+    with lab.session(gate=[asks]) as session:
         wrappers = tool_node_wrappers(session, interrupt=True)
         graph = StateGraph(MessagesState)
         graph.add_node("tools", ToolNode(guard_tools([writer], session), **wrappers))
@@ -228,7 +238,7 @@ def test_a_plain_tool_node_runs_no_sibling_again(
 def test_the_sessions_approver_is_asked_where_the_graph_is_not(
     lab: Lab, writer: StructuredTool, written: list[str]
 ) -> None:
-    settings: dict[str, Any] = {"rules": [asks], "approver": lambda _: Approval(True, by="bob")}
+    settings: dict[str, Any] = {"gate": [asks], "approver": lambda _: Approval(True, by="bob")}
     ran = lab.run([writer], [BOTH, "done"], **settings)
     assert ran.error is None
     assert sorted(written) == ["risky", "safe"]
@@ -237,6 +247,6 @@ def test_the_sessions_approver_is_asked_where_the_graph_is_not(
 def test_with_nobody_to_ask_the_agent_ends(
     lab: Lab, writer: StructuredTool, written: list[str]
 ) -> None:
-    ran = lab.run([writer], [[("write", {"text": "risky"})], "done"], rules=[asks])
+    ran = lab.run([writer], [[("write", {"text": "risky"})], "done"], gate=[asks])
     assert isinstance(ran.error, ApprovalRequired)
     assert (written, len(ran.model.seen)) == ([], 1)

@@ -1,4 +1,4 @@
-"""Functions declared with `@rollcage.tool`, as tools of LangChain."""
+"""Functions declared with `@heart.tool`, as tools of LangChain."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import rollcage
 from langchain_core.tools import (
     StructuredTool,
 )
-from rollcage import current_step
+from rollcage import heart
 from rollcage.errors import ContractError, OutputDrift
+from rollcage.heart import current_step
 from rollcage_langchain import as_tools, guard_tools
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ def add(x: int, y: int = 2) -> int:
     return x + y
 
 
-@rollcage.tool(effect="read", raises=[LookupError])
+@heart.tool(effect="read", raises=[LookupError])
 def fetch(city: str, days: int = 1) -> str:
     """Look at the weather."""
     return f"{city} {days} {current_step() is not None}"
 
 
-@rollcage.tool
+@heart.tool
 async def post(text: str) -> str:
     """Post it."""
     return f"posted {text}"
@@ -61,7 +61,7 @@ async def test_they_are_guarded_once_by_the_session_that_is_given(lab: Any) -> N
             one, two = as_tools([fetch, post], session)
             assert await two.ainvoke({"text": "hi"}) == "posted hi"
             assert await one.ainvoke({"city": "Lima"}) == "Lima 1 True"
-        started = [e for e in lab.events(session.run_id) if "effect" in e]
+        started = [e for e in lab.events(session.run_id) if e["event"] == "step"]
         assert [e["name"] for e in started] == ["post", "fetch"]
         assert session.stats.calls == 2
 
@@ -70,7 +70,7 @@ def test_a_declared_function_in_an_existing_tool_keeps_its_contract(lab: Any) ->
     with lab.session() as session:
         (guarded,) = guard_tools([StructuredTool.from_function(fetch)], session)
         guarded.invoke({"city": "Lima"})
-    (started,) = [e for e in lab.events(session.run_id) if e["event"] == "step.started"]
+    (started,) = lab.steps(session)
     assert started["effect"] == "read"
 
 
@@ -93,13 +93,13 @@ def test_a_users_own_wrapper_around_a_declared_function_is_not_skipped(lab: Any)
     assert loud == ["Lima"]
 
 
-@rollcage.tool(effect="read", returns=float)
+@heart.tool(effect="read", returns=float)
 def rate(currency: str) -> Any:
     """Look up a rate, from a service that began to answer with texts."""
     return f"1,08 {currency}"
 
 
-@rollcage.tool(effect="read")
+@heart.tool(effect="read")
 def annotated_rate(currency: str) -> float:
     """The same, of which the type is no more than an annotation."""
     found: Any = f"1,08 {currency}"
@@ -112,9 +112,5 @@ def test_the_declared_output_of_a_tool_counts_in_langchain_too(lab: Lab) -> None
         with pytest.raises(OutputDrift, match="output_wrong_type"):
             withheld.invoke({"currency": "USD"})
         assert reported.invoke({"currency": "USD"}) == "1,08 USD"
-    drifts = [
-        event["outcome"]["drift"]
-        for event in lab.events(session.run_id)
-        if event["event"] == "step.finished"
-    ]
+    drifts = [outcome["drift"] for outcome in lab.outcomes(session)]
     assert [each.get("reported", False) for each in drifts] == [False, True]

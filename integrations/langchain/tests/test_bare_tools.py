@@ -21,9 +21,9 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool, ToolException, 
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest
-from rollcage import Session, current_step
-from rollcage import tool as declared
 from rollcage.errors import Blocked
+from rollcage.heart import Options, Session, current_step
+from rollcage.heart import tool as declared
 from rollcage_langchain import RollcageMiddleware, as_tools, guard_tools
 
 if TYPE_CHECKING:
@@ -179,11 +179,15 @@ def test_a_bare_tool_that_a_middleware_runs_does_not_run(
         done = run([bench.bare], SCRIPT, middleware=middleware, replay=replay)
         assert done.error is None
         assert bench.ran == []
-        (line,) = done.named("call.refused")
-        assert (line["name"], line["code"], line["args"]) == ("write", "unguarded", {"text": "a"})
+        (line,) = done.refused
+        assert (line["name"], line["verdict"]["code"], line["args"]) == (
+            "write",
+            "unguarded",
+            {"text": "a"},
+        )
         (text,) = done.texts
         assert text == "all is well" if shape == "swallowed" else "guard_tools first" in text
-        assert done.named("step.started") == []
+        assert done.steps == []
 
 
 @pytest.mark.parametrize("shape", ["fresh", "invoked"])
@@ -208,14 +212,14 @@ def test_a_guarded_one_that_a_middleware_runs_is_a_step(bench: Bench, run: Run, 
     for replay in ("auto", "offline"):
         done = run([bench.bare], SCRIPT, middleware=[Late()], replay=replay, guard=remember)
         assert (done.error, done.texts, bench.ran) == (None, ["wrote a"], ["a"])
-        assert len(done.named("step.started", "step.replayed")) == 1
+        assert len(done.steps) == 1
 
 
 def test_a_declared_one_that_a_middleware_runs_is_a_step(bench: Bench, run: Run) -> None:
     (tool,) = as_tools([declared(name="write")(bench.function)])
     done = run([bench.bare], SCRIPT, middleware=[bench.invoked(tool)])
     assert (done.error, done.texts, bench.ran) == (None, ["wrote a"], ["a"])
-    assert [e["slot"] for e in done.named("step.started")] == [0]
+    assert [e["slot"] for e in done.steps] == [0]
 
 
 def test_a_bare_tool_of_another_session_is_refused(bench: Bench, run: Run) -> None:
@@ -233,14 +237,14 @@ def test_what_a_guarded_body_runs_is_its_own_business(bench: Bench, run: Run) ->
 
     done = run([StructuredTool.from_function(write)], SCRIPT)
     assert (done.error, done.texts, bench.ran) == (None, ["wrote a"], ["a"])
-    assert len(done.named("step.started")) == 1
+    assert len(done.steps) == 1
 
 
 def test_a_retry_does_not_get_past_a_refusal(bench: Bench, run: Run) -> None:
     retry = ToolRetryMiddleware(max_retries=2, initial_delay=0, on_failure="continue")
     done = run([bench.bare], SCRIPT, middleware=[retry, bench.fresh()])
     assert (done.error, bench.ran) == (None, [])
-    assert {line["code"] for line in done.named("call.refused")} == {"unguarded"}
+    assert {line["verdict"]["code"] for line in done.refused} == {"unguarded"}
 
 
 def test_a_run_that_was_refused_goes_on_once_the_middleware_is_mended(
@@ -271,7 +275,7 @@ def test_a_run_that_was_refused_goes_on_once_the_middleware_is_mended(
     assert bench.ran == ["a"]
     again = run([bench.bare], calls, replay="continue")
     assert (again.error, bench.ran) == (None, ["a", "b"])
-    assert (again.session.root, again.session.stats.hits) == (first.session.run_id, 1)
+    assert (again.session.run_id, again.session.stats.hits) == (first.session.run_id, 1)
 
 
 # --- agents without the guard --------------------------------------------------------------------
@@ -304,7 +308,7 @@ def test_a_session_that_refuses_the_unguarded_refuses_bare_tools_in_any_graph(
     with bench.lab.session() as session:
         ask(node_of([bench.bare]), asks(("write", {"text": "a"})))
     assert bench.ran == ["a"]
-    with bench.lab.session(unguarded="refuse", replay="off") as session:
+    with bench.lab.session(options=Options(unguarded="refuse"), replay="off") as session:
         with pytest.raises(Blocked, match="give the agent RollcageMiddleware"):
             ask(node_of([bench.bare]), asks(("write", {"text": "b"})))
         both = [bench.bare, guard_tools([StructuredTool.from_function(bench.function, name="w")],
@@ -315,8 +319,10 @@ def test_a_session_that_refuses_the_unguarded_refuses_bare_tools_in_any_graph(
         )
     assert bench.ran == ["a", "c"]
     assert [m.status for m in state["messages"][1:]] == ["error", "success"]
-    lines = [e for e in bench.lab.events(session.run_id) if e["event"] == "call.refused"]
-    assert [(line["name"], line["code"]) for line in lines] == [("write", "unguarded")] * 2
+    lines = [e for e in bench.lab.events(session.run_id) if e["event"] == "refused"]
+    assert [(line["name"], line["verdict"]["code"]) for line in lines] == [
+        ("write", "unguarded")
+    ] * 2
     ask(node_of([bench.bare]), asks(("write", {"text": "d"})))  # no session is open
     assert bench.ran == ["a", "c", "d"]
 
@@ -324,7 +330,7 @@ def test_a_session_that_refuses_the_unguarded_refuses_bare_tools_in_any_graph(
 def test_nor_does_a_middleware_before_the_guard_run_one(
     bench: Bench, ask: Callable[..., Any]
 ) -> None:
-    with bench.lab.session(unguarded="refuse") as session:
+    with bench.lab.session(options=Options(unguarded="refuse")) as session:
         agent = create_agent(
             bench.lab.model(SCRIPT),
             [bench.bare],
@@ -335,7 +341,7 @@ def test_nor_does_a_middleware_before_the_guard_run_one(
 
 
 def test_a_bare_thread_knows_of_a_session_that_refuses(bench: Bench) -> None:
-    with bench.lab.session(unguarded="refuse") as session:
+    with bench.lab.session(options=Options(unguarded="refuse")) as session:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             asked = pool.submit(bench.bare.invoke, {"text": "a"})
             with pytest.raises(Blocked, match="write is not guarded where it was run"):
@@ -354,7 +360,7 @@ def test_an_agent_as_a_tool_acts_through_guarded_calls_only(bench: Bench, effect
             asks(("write", {"text": what})))["messages"][-1].text
         )  # fmt: skip
 
-    with bench.lab.session(unguarded="refuse") as session:
+    with bench.lab.session(options=Options(unguarded="refuse")) as session:
         given: Any = {"ask": effect}
         tool = guard_tools([StructuredTool.from_function(ask)], session, effects=given)[0]
         said = tool.invoke({"what": "a"})
@@ -382,8 +388,10 @@ class Doubling(BaseTool):
 
 
 def refused(bench: Bench, session: Session) -> list[tuple[Any, ...]]:
-    lines = [e for e in bench.lab.events(session.run_id) if e["event"] == "call.refused"]
-    return [(line["name"], line["args"], line["code"], line.get("call_id")) for line in lines]
+    lines = [e for e in bench.lab.events(session.run_id) if e["event"] == "refused"]
+    return [
+        (line["name"], line["args"], line["verdict"]["code"], line.get("call_id")) for line in lines
+    ]
 
 
 @pytest.mark.parametrize("handled", [False, True, "what?"])
@@ -458,11 +466,12 @@ def test_a_callback_that_raises_keeps_a_tool_from_running(bench: Bench) -> None:
 ALONE = """
 import sys
 from langchain_core.tools import StructuredTool
-from rollcage import Blocked, Session
+from rollcage import Blocked
+from rollcage.heart import Options, Session
 import rollcage_langchain
 
 tool = StructuredTool.from_function(lambda text: sys.exit("it ran"), name="t", description="t")
-with Session("all of it", store=sys.argv[1], unguarded="refuse"):
+with Session("all of it", store=sys.argv[1], options=Options(unguarded="refuse")):
     try:
         tool.invoke({"text": "a"})
     except Blocked:

@@ -12,8 +12,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from rollcage.store import JsonlStore, check_attested
-from rollcage.trace import check_events
+from rollcage.heart import open_store
+from rollcage.heart.log import checked
 
 CRASHING = Path(__file__).with_name("crashing.py")
 KILLED = -9
@@ -97,11 +97,12 @@ def test_killed_at_any_point_a_graph_goes_on_by_itself(
             codes.append(play(root, 0, **job))
         assert codes[-1] == 0, (point, codes, why(root))
         assert outcome(root) == expected, (point, codes)
-        events = [_events(root, run.run) for run in JsonlStore(root / "store").runs()]
-        assert all(each[0]["event"] == "run.started" for each in events)
-        ended = {each[-1]["status"] for each in events if each[-1]["event"] == "run.finished"}
-        assert ended <= {"ok", "partial"} | ({"paused"} if graph == "asking" else set())
-        assert len({each[0]["root"] for each in events}) == 1  # one job, whoever was asked
+        store = open_store(root / "store")
+        (run,) = {store.get("names", name) for name in store.keys("names")}  # one job, one run
+        assert run is not None
+        lines = list(checked(store.read(run.decode()), "the log"))
+        ended = [line["status"] for line in lines if line["event"] == "ended"]
+        assert set(ended) <= {"ok", "partial"} | ({"paused"} if graph == "asking" else set())
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +151,3 @@ def test_the_same_where_the_memory_and_the_store_are_in_postgresql(
         assert code == KILLED, (point, why(root))
         assert play(root, 0, **same) == 0, (point, why(root))
         assert outcome(root) == expected, point
-
-
-def _events(root: Path, run: str) -> list[dict[str, Any]]:
-    trace = JsonlStore(root / "store").read(run)
-    check_attested(trace)
-    return check_events(trace.data, trace.where)

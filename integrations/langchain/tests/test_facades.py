@@ -5,14 +5,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import rollcage
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.tools import BaseTool, StructuredTool, Tool, tool
 from langgraph.prebuilt import ToolNode
-from rollcage import Blocked, Contract, Session, ToolRefused
-from rollcage.adapter import guarded_contract, model_contract
-from rollcage_governance import Registry
+from rollcage import Blocked, Contract, ToolRefused, heart
+from rollcage.heart import Session
+from rollcage_adapter import guarded_contract, model_contract
+from rollcage_governance import Facade, Registry
 from rollcage_langchain import (
     RollcageMiddleware,
     as_tools,
@@ -33,14 +33,14 @@ def nothing_ran() -> None:
     ran.clear()
 
 
-@rollcage.tool(effect="write")
+@heart.tool(effect="write")
 def save(text: str, times: int = 1) -> str:
     """Save a text."""
     ran.append(text)
     return text * times
 
 
-@rollcage.tool(effect="write")
+@heart.tool(effect="write")
 async def asave(text: str) -> str:
     """Save a text."""
     ran.append(text)
@@ -120,7 +120,7 @@ def call(tool: BaseTool, text: str = "a") -> Any:
 
 def test_a_declared_function_is_the_same_tool_here(lab: "Lab", govern: Govern) -> None:
     govern(save, asave)
-    with lab.session(facade="agent") as session:
+    with lab.session(gate=[Facade("agent")]) as session:
         for each in as_tools([save, asave], session):
             call(each)
         for each in as_tools([save, asave]):
@@ -131,7 +131,7 @@ def test_a_declared_function_is_the_same_tool_here(lab: "Lab", govern: Govern) -
 @every_kind
 def test_a_tool_that_was_approved_is_given(lab: "Lab", govern: Govern, kind: str) -> None:
     govern(NATIVE[kind])
-    with lab.session(facade="agent") as session:
+    with lab.session(gate=[Facade("agent")]) as session:
         call(guard_tools([NATIVE[kind]], session)[0])
     assert ran == ["a"]
 
@@ -140,7 +140,7 @@ def test_a_tool_that_was_approved_is_given(lab: "Lab", govern: Govern, kind: str
 def test_no_other_tool_is_shown_to_an_agent(lab: "Lab", govern: Govern, kind: str) -> None:
     govern(save)
     name = NATIVE[kind].name
-    session = lab.session(facade="agent")
+    session = lab.session(gate=[Facade("agent")])
     with pytest.raises(ToolRefused, match=f"The tool {name} is not approved, by the facade") as e:
         guard_tools([*as_tools([save]), NATIVE[kind]], session)
     assert "Next: rollcage tools propose" in str(e.value)
@@ -148,7 +148,7 @@ def test_no_other_tool_is_shown_to_an_agent(lab: "Lab", govern: Govern, kind: st
     with session, pytest.raises(ToolRefused):
         guard_tools([NATIVE[kind]], session)
     with pytest.raises(ToolRefused, match="asave is not approved"):
-        as_tools([save, asave], lab.session(facade="agent"))
+        as_tools([save, asave], lab.session(gate=[Facade("agent")]))
 
 
 def test_a_tool_of_the_same_name_with_another_body_is_refused_with_a_diff(
@@ -163,12 +163,12 @@ def test_a_tool_of_the_same_name_with_another_body_is_refused_with_a_diff(
 
     other = StructuredTool.from_function(evil, name="native", description="Do it.")
     with pytest.raises(ToolRefused, match="other code, by the facade") as refused:
-        guard_tools([other], lab.session(facade="agent"))
+        guard_tools([other], lab.session(gate=[Facade("agent")]))
     assert "+  " in refused.value.diff
     assert 'ran.append("evil")' in refused.value.diff
     with pytest.raises(ToolRefused, match="other effect"):
-        guard_tools([native], lab.session(facade="agent"), effects={"native": "pure"})
-    with lab.session(facade="agent") as session:
+        guard_tools([native], lab.session(gate=[Facade("agent")]), effects={"native": "pure"})
+    with lab.session(gate=[Facade("agent")]) as session:
         (guarded,) = guard_tools([native], session)
         plain: Any = native
         code = plain.func.__code__
@@ -186,20 +186,22 @@ def test_a_tool_without_a_session_of_its_own_is_refused_when_it_is_called(
     lab: "Lab", govern: Govern
 ) -> None:
     govern(save)
-    with lab.session(facade="agent"), pytest.raises(Blocked, match="not approved"):
+    with lab.session(gate=[Facade("agent")]), pytest.raises(Blocked, match="not approved"):
         call(as_tools([asave])[0])
     assert ran == []
 
 
 def test_what_was_guarded_before_the_session_opened(lab: "Lab", govern: Govern) -> None:
     registry = govern(native)
-    session = lab.session(facade="agent")
+    session = lab.session(gate=[Facade("agent")])
     (guarded,) = guard_tools([native], session)
-    registry.freeze("native", by="eve")
-    assert guard_tools([guarded], session) == [guarded]  # the registry is read once
     with session:
+        registry.freeze(
+            "native", by="eve"
+        )  # what the registry says as the session is entered counts
+        assert guard_tools([guarded], session) == [guarded]
         call(guarded)
-    later = lab.session(facade="agent")
+    later = lab.session(gate=[Facade("agent")])
     with pytest.raises(ToolRefused, match="is frozen"):
         guard_tools([native], later)
     with later, pytest.raises(ToolRefused):
@@ -219,7 +221,7 @@ class Brings(AgentMiddleware[Any, Any, Any]):
 def test_a_tool_that_another_middleware_brings(lab: "Lab", govern: Govern, way: str) -> None:
     govern(save)
     model = lab.model([[("native", {"text": "a"})], "done"])
-    with lab.session(facade="agent") as session:
+    with lab.session(gate=[Facade("agent")]) as session:
         agent: Any = create_agent(
             model, as_tools([save], session), middleware=[RollcageMiddleware(session),
             Brings(native)],
@@ -237,17 +239,17 @@ def test_a_tool_that_another_middleware_brings(lab: "Lab", govern: Govern, way: 
 
 def test_an_agent_has_its_tools_and_no_others(lab: "Lab", govern: Govern) -> None:
     govern(save)
-    done = lab.run(as_tools([save]), [[("save", {"text": "a"})], "done"], facade="agent")
+    done = lab.run(as_tools([save]), [[("save", {"text": "a"})], "done"], gate=[Facade("agent")])
     assert done.error is None
     assert ran == ["a"]
-    refused = lab.run([native], [[("native", {"text": "a"})], "done"], facade="agent")
+    refused = lab.run([native], [[("native", {"text": "a"})], "done"], gate=[Facade("agent")])
     assert isinstance(refused.error, ToolRefused)
     assert ran == ["a"]
 
 
 def test_a_tool_node_refuses_what_nobody_guarded(lab: "Lab", govern: Govern) -> None:
     govern(save)
-    with lab.session(facade="agent") as session:
+    with lab.session(gate=[Facade("agent")]) as session:
         node: Any = ToolNode([native], handle_tool_errors=False, **tool_node_wrappers(session))
         made = {"name": "native", "args": {"text": "a"}, "id": "1", "type": "tool_call"}
         with pytest.raises(ToolRefused):
@@ -275,7 +277,7 @@ def test_a_recorded_result_is_no_way_around(lab: "Lab", govern: Govern) -> None:
     with lab.session() as recorder:
         call(as_tools([save], recorder)[0])
     registry.freeze("save", by="eve")
-    with lab.session(facade="agent", replay="resume", source=recorder.run_id) as session:
+    with lab.session(gate=[Facade("agent")], replay="resume", source=recorder.run_id) as session:
         with pytest.raises(Blocked, match="is frozen"):
             call(as_tools([save])[0])
         assert session.stats.hits == 0
@@ -284,14 +286,14 @@ def test_a_recorded_result_is_no_way_around(lab: "Lab", govern: Govern) -> None:
 
 def test_models_are_given_by_name_once_a_facade_has_one(lab: "Lab", govern: Govern) -> None:
     registry = govern(save)
-    with lab.session(facade="agent") as session:
+    with lab.session(gate=[Facade("agent")]) as session:
         assert guard_model(lab.model(["hi"]), session).invoke("Go.").content == "hi"
     registry.propose(model_contract("other", ""), by="ann", kind="model")
     registry.approve("other", by="bob", kind="model")
     registry.activate("other", "pack", by="bob", kind="model")
     for way in ("invoke", "stream"):
         model = lab.model(["hi"], "streaming")
-        with lab.session(facade="agent", replay="off") as session:
+        with lab.session(gate=[Facade("agent")], replay="off") as session:
             guarded = guard_model(model, session)
             with pytest.raises(Blocked, match="The model scripted-1 is not approved"):
                 list(getattr(guarded, way)("Go."))
@@ -299,5 +301,5 @@ def test_models_are_given_by_name_once_a_facade_has_one(lab: "Lab", govern: Gove
     registry.propose(model_contract("scripted-1", ""), by="ann", kind="model")
     registry.approve("scripted-1", by="bob", kind="model")
     registry.activate("scripted-1", "pack", by="bob", kind="model")
-    with lab.session(facade="agent", replay="off") as session:
+    with lab.session(gate=[Facade("agent")], replay="off") as session:
         assert guard_model(lab.model(["hi"]), session).invoke("Go.").content == "hi"

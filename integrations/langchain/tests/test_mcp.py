@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain_mcp_adapters.client import MultiServerMCPClient
-from rollcage import ContractError, ReplayMiss, Session, UnknownOutcome, Verdict
+from rollcage import ContractError, ReplayMiss, UnknownOutcome, Verdict
+from rollcage.heart import Session
 from rollcage_langchain import RollcageMiddleware, guard_model, mcp_tools
 
 FEATURES = str(Path(__file__).parents[3] / "packages" / "mcp" / "tests" / "lab" / "features.py")
@@ -193,7 +194,7 @@ async def test_a_denied_call_never_reaches_the_server(lab: Any, servers: Servers
         return Verdict.deny("no notes today") if step.name == "note" else None
 
     script: Script = [[("note", {"line": "a"})], "done"]
-    told = await ask(lab, lab.session(rules=[no_notes]), servers.client(), script)
+    told = await ask(lab, lab.session(gate=[no_notes]), servers.client(), script)
     assert "no notes today" in told[0].text
     assert servers.written() == []
 

@@ -21,8 +21,9 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.rate_limiters import BaseRateLimiter
 from langchain_core.tools import tool
 from pydantic import BaseModel
-from rollcage import Blocked, ReplayMiss, Session, StepView, Verdict
+from rollcage import Blocked, ReplayMiss, StepView, Verdict
 from rollcage.errors import ArgumentsInvalid, ContractError
+from rollcage.heart import Session
 from rollcage_langchain import guard_model
 
 KINDS = ["plain", "streaming", "async"]
@@ -44,8 +45,8 @@ class Answer(BaseModel):
 
 def steps(lab: Any, session: Session) -> list[dict[str, Any]]:
     """The steps of a run, live or replayed."""
-    events = lab.events(session.run_id)
-    return [e for e in events if e["event"] in ("step.started", "step.replayed")]
+    steps: list[dict[str, Any]] = lab.steps(session)
+    return steps
 
 
 @pytest.fixture(params=["invoke", "ainvoke", "stream", "astream"])
@@ -145,7 +146,7 @@ def test_bind_tools_binds_what_the_model_binds(lab: Any) -> None:
     (step,) = steps(lab, session)
     assert step["args"]["options"]["tool_choice"] == "any"
     assert step["args"]["options"]["tools"][0]["function"]["name"] == "look"
-    assert (step["kind"], step["name"], step["effect"]) == ("model", "scripted-1", "read")
+    assert (step["name"], step["effect"]) == ("scripted-1", "model")
 
 
 def test_structured_output_works_live_and_in_replay(lab: Any) -> None:
@@ -344,7 +345,7 @@ def test_rules_see_model_calls_and_can_deny_them(lab: Any) -> None:
         return Verdict.deny("enough is spent") if step.kind == "model" else None
 
     model = lab.model(["x"])
-    with lab.session(rules=[no_models]) as session, pytest.raises(Blocked, match="enough"):
+    with lab.session(gate=[no_models]) as session, pytest.raises(Blocked, match="enough"):
         guard_model(model, session).invoke("go")
     assert model.seen == []
 

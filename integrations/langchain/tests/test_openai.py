@@ -80,8 +80,7 @@ def test_the_answers_stand_in_the_trace(
     with OpenAIServer(SCRIPT) as server:
         session, _ = play(lab, server.url, writer, mode, replay="off")
     events = lab.events(session.run_id)
-    models = {e["step"] for e in events if e["event"] == "step.started" and e["kind"] == "model"}
-    ended = [e["outcome"] for e in events if e["event"] == "step.finished" and e["step"] in models]
+    ended = [e["outcome"] for e in events if e.get("effect") == "model"]
     (call,) = ended[1]["answer"]["tool_calls"]
     assert (call["name"], call["arguments"]) == ("write", arguments)
     assert [o["answer"]["finish_reason"] for o in ended] == ["tool_calls", "tool_calls", "stop"]
@@ -103,7 +102,7 @@ def test_a_provider_that_fails_is_recorded_as_failed(lab: Lab) -> None:
         pytest.raises(openai.APIStatusError, match="no model today"),
     ):
         guard_model(client(server.url), session).invoke("x")
-    assert lab.events(session.run_id)[-2]["outcome"]["status"] == "error"
+    assert lab.outcomes(session)[-1]["status"] == "error"
 
 
 @pytest.mark.parametrize("ask", [lambda m: m.invoke("x"), lambda m: list(m.stream("x"))])

@@ -11,8 +11,9 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.tools import StructuredTool
-from rollcage import ReplayMiss, Session
-from rollcage.adapter import Answer, ToolRequest, model_contract, model_request
+from rollcage import ReplayMiss
+from rollcage.heart import Session
+from rollcage_adapter import Answer, ToolRequest, model_contract, model_request
 from rollcage_langchain import ReplayModel, RollcageMiddleware, guard_model, guard_tools
 
 if TYPE_CHECKING:
@@ -46,12 +47,12 @@ def recorded(lab: Lab, written: list[str]) -> str:
         for turn, answer in enumerate(ANSWERS):
             request = model_request([{"turn": turn}], options={})
             read: Any = lambda _, said=answer: said  # noqa: E731 - one for each answer
-            session.run(contract, request, lambda **_: "native", kind="model", answer=read)
+            session.run_call(contract, request, lambda **_: "native", kind="model", answer=read)
             for slot, call in enumerate(answer.tool_calls):
                 with session.place(turn=turn, slot=slot):
                     guarded(text=call.arguments.split('"')[3])
     written.clear()
-    return str(lab.store.root / "runs" / f"{session.run_id}.jsonl")
+    return str(lab.root / "logs" / f"{session.run_id}.jsonl")
 
 
 def drive(
@@ -112,10 +113,10 @@ def test_arguments_that_are_no_json_stay_what_they_were(tmp_path: Path) -> None:
     calls = (ToolRequest("write", '{"text": ', "c1"), ToolRequest("write", "[1]", "c2"))
     with Session("job", store=tmp_path) as session:
         request, read = model_request([], options={}), lambda _: Answer(tool_calls=calls)
-        session.run(
+        session.run_call(
             model_contract("m", "other"), request, lambda **_: None, kind="model", answer=read
         )
-    message = ReplayModel(tmp_path / "runs" / f"{session.run_id}.jsonl").invoke("x")
+    message = ReplayModel(tmp_path / "logs" / f"{session.run_id}.jsonl").invoke("x")
     assert message.tool_calls == []
     assert [each["args"] for each in message.invalid_tool_calls] == ['{"text": ', "[1]"]
 
@@ -169,7 +170,7 @@ def test_a_guarded_replay_is_recorded_anew(
 ) -> None:
     with lab.session("second", replay="resume", source=recorded) as session:
         drive(session, guard_model(ReplayModel(session), session), writer)
-    answers = ReplayModel(lab.store.root / "runs" / f"{session.run_id}.jsonl")
+    answers = ReplayModel(lab.root / "logs" / f"{session.run_id}.jsonl")
     assert [answers.invoke("x").content for _ in ANSWERS] == ["", "", "all done"]
     assert written == []
 

@@ -81,7 +81,7 @@ def test_identical_calls_keep_their_slots(lab: Any, ask: Ask) -> None:
 
 def test_tools_that_nobody_guarded_are_guarded(lab: Any, ask: Ask) -> None:
     seen: list[StepView] = []
-    with lab.session(rules=[seen.append]) as session:
+    with lab.session(gate=[seen.append]) as session:
         wrappers = tool_node_wrappers(
             session, effects={"poll": "read"}, contracts={"poll": {"risk": "low"}}
         )
@@ -93,7 +93,7 @@ def test_a_denied_call_is_answered_with_an_error(lab: Any, ask: Ask) -> None:
     def no(step: StepView) -> Verdict:
         return Verdict.deny("not today")
 
-    with lab.session(rules=[no]) as session:
+    with lab.session(gate=[no]) as session:
         node = ToolNode([polling()], **tool_node_wrappers(session))
         state = ask(graph_of(node), {"messages": [calls("poll")]})
     answer = state["messages"][-1]
@@ -104,7 +104,7 @@ def test_a_halted_session_ends_the_graph(lab: Any, ask: Ask) -> None:
     def hold(step: StepView) -> Verdict:
         return Verdict.ask("who said so?")
 
-    session = lab.session(rules=[hold])
+    session = lab.session(gate=[hold])
     with pytest.raises(ApprovalRequired), session:
         node = ToolNode([polling()], **tool_node_wrappers(session))
         for _ in range(2):
@@ -178,5 +178,5 @@ def test_calls_with_the_same_id_come_in_the_order_of_their_arrival(lab: Any) -> 
     with lab.session() as session:
         node = ToolNode([polling()], **tool_node_wrappers(session))
         graph_of(node).invoke({"messages": [message]})
-    started = [e for e in lab.events(session.run_id) if e["event"] == "step.started"]
+    started = lab.steps(session)
     assert sorted(e["slot"] for e in started) == [0, 1]

@@ -20,9 +20,10 @@ from langchain_core.tools import (
     tool,
 )
 from pydantic import BaseModel, Field, PrivateAttr
-from rollcage import Blocked, Contract, StepView, Verdict, current_step
-from rollcage.adapter import guarded_contract
+from rollcage import Blocked, Contract, StepView, Verdict
 from rollcage.errors import ContractError, SessionHalted
+from rollcage.heart import current_step
+from rollcage_adapter import guarded_contract
 from rollcage_langchain import guard_tools
 
 Call = Callable[..., dict[str, Any]]
@@ -306,7 +307,7 @@ def test_a_denied_call_raises_and_runs_nothing(lab: Any) -> None:
         return Verdict.deny(f"no {step.name}")
 
     adder = Adder()
-    with lab.session(rules=[no]) as session:
+    with lab.session(gate=[no]) as session:
         (guarded,) = guard_tools([adder], session)
         with pytest.raises(Blocked, match="no adder"):
             guarded.invoke({"x": 1})
@@ -315,7 +316,7 @@ def test_a_denied_call_raises_and_runs_nothing(lab: Any) -> None:
 
 def test_effects_and_contracts_are_what_rules_see(lab: Any) -> None:
     seen: list[StepView] = []
-    with lab.session(rules=[seen.append]) as session:
+    with lab.session(gate=[seen.append]) as session:
         tools = [Adder(), Untold(), StructuredTool.from_function(add)]
         guarded = guard_tools(
             tools,
@@ -422,9 +423,8 @@ def test_a_tool_that_invokes_itself_makes_nested_steps(lab: Any) -> None:
     with lab.session() as session:
         (guarded,) = guard_tools([Countdown()], session)
         assert guarded.invoke({"start": 2}) == "2 1 0"
-    started = [e for e in lab.events(session.run_id) if e["event"] == "step.started"]
-    steps = [e["step"] for e in started]
-    assert [e.get("parent") for e in started] == [None, *steps[:-1]]
+    steps = [e["step"] for e in lab.steps(session)]
+    assert lab.parents(session) == [None, *steps[:-1]]
 
 
 async def test_contextvars_reach_a_sync_body_under_await(lab: Any) -> None:

@@ -34,7 +34,7 @@ def test_without_a_framework_it_is_plain_python(cli: Cli, only: Only) -> None:
     assert result.code == 0, result.err
     data = json.loads(result.out)
     assert data["frameworks"] == ["python"]
-    assert data["runs"]["python"].keys() == {"crashed", "resumed"}
+    assert data["runs"]["python"].keys() == {"run"}
     assert [claim["true"] for claim in data["claims"]] == [True] * 6
     assert "Plain Python" in result.err
     assert "6 mails: each customer got 2" in result.err

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
-from rollcage.adapter import Answer
+from rollcage_adapter import Answer
 
 from rollcage_conformance import Harness, ModelSuite, Performance, Result, ToolCall
 from rollcage_conformance.reference import ReferenceHarness

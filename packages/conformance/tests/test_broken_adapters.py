@@ -62,7 +62,7 @@ FOUND_BY = {
         "test_calls_in_a_tool_body_are_nested_steps",
     },
     "TestInjectsIntoKey": {"test_what_is_injected_is_no_part_of_the_call"},
-    "TestRunIntoKey": {
+    "TestAttemptIntoKey": {
         "test_replay_runs_nothing_and_the_model_sees_the_same",
         "test_a_run_goes_on_once_nothing_asks_any_more",
         "test_what_was_allowed_once_needs_no_approval_in_replay",
@@ -105,7 +105,7 @@ FOUND_BY = {
         "test_an_answer_is_recorded_in_a_neutral_form",
         "test_recorded_decisions_drive_an_agent",
     },
-    "TestForgetsUsage": {"test_what_an_answer_took_is_recorded_and_saved_in_replay"},
+    "TestForgetsUsage": {"test_what_an_answer_took_is_recorded_and_given_in_replay"},
     "TestMixesThoughtsIn": {"test_what_the_model_thought_is_recorded"},
     "TestMendsArguments": {"test_an_answer_is_recorded_in_a_neutral_form"},
     "TestLosesStreamedAnswers": {"test_a_streamed_answer_is_recorded_in_the_same_form"},

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from autogen_core import FunctionCall
 from autogen_core.models import CreateResult, RequestUsage
-from rollcage.adapter import Answer, ToolRequest
+from rollcage_adapter import Answer, ToolRequest
 
 __all__ = ["answer_of", "result_of", "whole"]
 

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from autogen_core.tools import BaseTool, TextResultContent, ToolResult, Workbench
 from pydantic import BaseModel
-from rollcage import Blocked, Session
-from rollcage.adapter import (
+from rollcage import Blocked
+from rollcage.heart import Session
+from rollcage_adapter import (
     as_written,
     declared_contract,
     guarded_contract,
@@ -133,7 +134,7 @@ def check_guarded(session: Session) -> None:
     Raises:
         Blocked: it has; raised in the agent's own task, before its model is asked.
     """
-    if session.unguarded != "refuse":
+    if not session.refuses_unguarded:
         return
     purpose, here = listing()
     benches: Any = here.get("workbench") if purpose == "question" else ()

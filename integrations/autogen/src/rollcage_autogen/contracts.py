@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pydantic
 from autogen_core.tools import BaseStreamTool, BaseTool
 from rollcage import Contract
-from rollcage.adapter import declare_tool, is_list
+from rollcage_adapter import declare_tool, is_list
 
 from rollcage_autogen.mcp_values import is_mcp_tool, register_content
 from rollcage_autogen.private import function_of

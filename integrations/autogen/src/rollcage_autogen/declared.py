@@ -10,7 +10,7 @@ from typing import Any
 
 from autogen_core import CancellationToken
 from autogen_core.tools import FunctionTool
-from rollcage.adapter import guarding, plain_body, required_contract
+from rollcage_adapter import guarding, plain_body, required_contract
 
 from rollcage_autogen.contracts import AnyTool
 from rollcage_autogen.endings import Answering, linked

@@ -14,8 +14,9 @@ import pydantic
 import pydantic_core
 from autogen_core import CancellationToken
 from autogen_core.tools import BaseStreamTool, BaseTool, FunctionTool
-from rollcage import Contract, Session
-from rollcage.adapter import (
+from rollcage import Contract
+from rollcage.heart import Session
+from rollcage_adapter import (
     GUARD,
     Effect,
     GuardedCall,
@@ -29,6 +30,7 @@ from rollcage.adapter import (
     asking,
     gathered,
     held_by,
+    refuse,
     step_here,
     swapped,
 )
@@ -79,7 +81,7 @@ class _Call(GuardedCall):
         self._type: Any = type(given) if validated else None
         self._rest = rest
 
-    def around(self) -> contextlib.AbstractContextManager[None]:
+    def around(self) -> contextlib.AbstractContextManager[Any]:
         return self._guard.placed()
 
     def instead(self, inside: Callable[..., Any]) -> Instead:
@@ -138,7 +140,7 @@ class _Guard(GuardedTool):
                     if not asked.reached:
                         with self.placed():
                             reason = type(error).__name__
-                            self.session.refused(self.contract, as_written(args), reason=reason)
+                            refuse(self.session, self.contract, as_written(args), reason=reason)
                     raise
         finally:
             _asked.reset(token)
@@ -150,7 +152,7 @@ class _Guard(GuardedTool):
             return None
         return asked
 
-    def placed(self) -> contextlib.AbstractContextManager[None]:
+    def placed(self) -> contextlib.AbstractContextManager[Any]:
         """The place of that call: its turn, slot and agent."""
         asked = self._asked()
         return placed(self.session, "" if asked is None else asked.id)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pydantic
-from rollcage.adapter import Parts, is_list, mcp_content, register_parts
+from rollcage_adapter import Parts, is_list, mcp_content, register_parts
 
 __all__ = ["is_mcp_tool", "protocol_blocks", "register_content"]
 

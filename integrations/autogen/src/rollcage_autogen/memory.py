@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollcage import Session
-from rollcage.adapter import is_list, is_object
+from rollcage.heart import Session
+from rollcage_adapter import is_list, is_object
 
 __all__ = ["follow_state"]
 

@@ -12,9 +12,10 @@ from autogen_core.models import (
     CreateResult,
     FunctionExecutionResultMessage,
 )
-from rollcage import Contract, Session
-from rollcage.adapter import Answer, BodyForm, GuardedModel, ModelCall
+from rollcage import Contract
 from rollcage.errors import ContractError
+from rollcage.heart import Session
+from rollcage_adapter import Answer, BodyForm, GuardedModel, ModelCall
 
 from rollcage_autogen.answers import answer_of, whole
 from rollcage_autogen.bare import check_guarded
@@ -53,7 +54,7 @@ class _Call(ModelCall):
         self._messages: Sequence[Any] = asked.pop("messages")
         super().__init__(session, contract, canonical_request(self._messages, asked))
 
-    def around(self) -> contextlib.AbstractContextManager[None]:
+    def around(self) -> contextlib.AbstractContextManager[Any]:
         """Whose call this is. What its messages show as answered, nobody will ask for again."""
         name = agent_name()
         answered = (
@@ -63,7 +64,7 @@ class _Call(ModelCall):
             for result in message.content
         )
         self.session.seen({name: answered})
-        return self.session.place(agent=name, conversation=name)
+        return self.session.place(agent=name)
 
     def answer(self, value: Any) -> Answer:
         return answer_of(value)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from autogen_core.tools import BaseTool, FunctionTool
-from rollcage.adapter import is_object
+from rollcage_adapter import is_object
 
 if TYPE_CHECKING:
     from autogen_ext.tools.mcp import (  # pyright: ignore[reportMissingTypeStubs] - it has none

@@ -12,7 +12,7 @@ from autogen_core.models import (
     LLMMessage,
     UserMessage,
 )
-from rollcage.adapter import CallNumbers, Signature, is_object, model_request
+from rollcage_adapter import CallNumbers, Signature, is_object, model_request
 
 __all__ = ["ASKED", "canonical_request"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from autogen_core.tools import BaseTool, FunctionTool
-from rollcage import Session
-from rollcage.adapter import Declarations, Effect, guard_each
+from rollcage.heart import Session
+from rollcage_adapter import Declarations, Effect, guard_each
 
 from rollcage_autogen.contracts import AnyTool
 from rollcage_autogen.declared import DeclaredTool

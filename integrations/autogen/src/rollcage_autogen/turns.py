@@ -15,9 +15,9 @@ from typing import Any
 
 from autogen_core import MessageHandlerContext
 from autogen_core.models import CreateResult
-from rollcage import Session
-from rollcage.adapter import as_written, slot_of, step_here
 from rollcage.errors import ArgumentsInvalid
+from rollcage.heart import Session
+from rollcage_adapter import as_written, refuse, slot_of, step_here
 
 from rollcage_autogen.private import listing, tools_of
 
@@ -60,8 +60,8 @@ def answered(result: CreateResult, session: Session | None) -> None:
         except ValueError as error:
             assert session is not None
             with placed(session, call.id):
-                session.refused(
-                    call.name, {"arguments": call.arguments}, reason=str(error),
+                refuse(
+                    session, call.name, {"arguments": call.arguments}, reason=str(error),
                     code=ArgumentsInvalid.code,
                 )  # fmt: skip
 
@@ -71,7 +71,7 @@ def begin_turn() -> None:
     _turn.set(_Turn(step_here(), None))
 
 
-def placed(session: Session, call_id: str) -> contextlib.AbstractContextManager[None]:
+def placed(session: Session, call_id: str) -> contextlib.AbstractContextManager[Any]:
     """The next call in this context gets the place at which the model asked for it."""
     turn, slot = _turn.get(), None
     if turn is not None and turn.step != step_here():
@@ -80,7 +80,7 @@ def placed(session: Session, call_id: str) -> contextlib.AbstractContextManager[
         slot = slot_of(call_id, turn.issued)
         turn = turn if call_id in turn.issued else None
     name = agent_name()
-    return session.place(turn=turn, slot=slot, agent=name, call_id=call_id, conversation=name)
+    return session.place(turn=turn, slot=slot, agent=name, call_id=call_id)
 
 
 def agent_name() -> str:
@@ -119,4 +119,4 @@ def note_missing(session: Session, holder: object, listed: Container[str] | None
         return
     message = f"tool '{call.name}' not found in any workbench"
     with placed(session, call.id):
-        session.refused(call.name, as_written(here.get("arguments")), reason=message)
+        refuse(session, call.name, as_written(here.get("arguments")), reason=message)

@@ -15,17 +15,20 @@ from autogen_core.tools import (
     ToolSchema,
     Workbench,
 )
-from rollcage import Contract, Session
-from rollcage.adapter import (
+from rollcage import Contract
+from rollcage.errors import ContractError
+from rollcage.heart import Session
+from rollcage_adapter import (
     BodyForm,
     Declarations,
     Effect,
     check_names,
     declare,
     exposes,
+    facades_of,
     guarding,
+    refuse,
 )
-from rollcage.errors import ContractError
 
 from rollcage_autogen.bare import before_question
 from rollcage_autogen.endings import cancelled, instead_of
@@ -137,7 +140,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         self._listed = {schema["name"]: schema for schema in schemas}
         if purpose == "call":
             note_missing(self.session, self, self._listed)
-        if self.session.facade is None or self._static:
+        if self._static or not facades_of(self.session):
             return schemas
         return [each for each in schemas if exposes(self.session, self._contract_of(each))]
 
@@ -250,7 +253,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
                 return guard.function(inside, form)
         missing = ContractError(f"Tool {name} not found.")
         with placed(self.session, call_id or ""):
-            self.session.refused(name, arguments or {}, reason=str(missing))
+            refuse(self.session, name, arguments or {}, reason=str(missing))
         if not self._static:
             raise missing
         return inside  # it answers that itself

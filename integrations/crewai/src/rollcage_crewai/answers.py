@@ -11,7 +11,7 @@ from crewai.events.types.llm_events import LLMCallType
 from crewai.llms.base_llm import llm_call_context
 from crewai.utilities.agent_utils import extract_tool_call_info, is_tool_call_list
 from pydantic import BaseModel
-from rollcage.adapter import Answer, ToolRequest, is_list, is_object
+from rollcage_adapter import Answer, ToolRequest, is_list, is_object
 
 from rollcage_crewai.private import EMIT_CHUNK, EMIT_END, EMIT_START, EMIT_THINKING, count_usage
 

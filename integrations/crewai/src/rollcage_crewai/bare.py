@@ -13,7 +13,8 @@ from crewai.tools.base_tool import BaseTool
 from crewai.tools.structured_tool import CrewStructuredTool
 from crewai.tools.tool_failure import ToolFailure, ToolFailurePolicy, ToolFailureReason
 from rollcage import Blocked
-from rollcage.adapter import (
+from rollcage.errors import ArgumentsInvalid
+from rollcage_adapter import (
     HALTED,
     as_written,
     declared_contract,
@@ -22,7 +23,6 @@ from rollcage.adapter import (
     refuses_unguarded,
     watch_methods,
 )
-from rollcage.errors import ArgumentsInvalid
 
 from rollcage_crewai.contracts import arguments_of
 from rollcage_crewai.private import original_of

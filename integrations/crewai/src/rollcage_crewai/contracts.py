@@ -12,7 +12,7 @@ from crewai.tools.agent_tools.base_agent_tools import BaseAgentTool
 from crewai.tools.agent_tools.read_file_tool import ReadFileTool
 from crewai.tools.memory_tools import RecallMemoryTool
 from rollcage import Contract
-from rollcage.adapter import (
+from rollcage_adapter import (
     Effect,
     Instead,
     Signature,

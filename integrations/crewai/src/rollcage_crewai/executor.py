@@ -15,9 +15,18 @@ from crewai.hooks.dispatch import HookAborted
 from crewai.tools.tool_failure import ToolExecutionFailedError
 from crewai.utilities.agent_utils import is_inside_event_loop
 from crewai.utilities.string_utils import sanitize_tool_name
-from rollcage import Session
-from rollcage.adapter import GUARD, Asked, as_object, as_written, asking, guarded_contract, subclass
 from rollcage.errors import ArgumentsInvalid, ContractError
+from rollcage.heart import Session
+from rollcage_adapter import (
+    GUARD,
+    Asked,
+    as_object,
+    as_written,
+    asking,
+    guarded_contract,
+    refuse,
+    subclass,
+)
 
 from rollcage_crewai.private import FLOW, NATIVE_CALL, original_of
 from rollcage_crewai.tools import awaited, untold
@@ -242,7 +251,7 @@ class GuardedAgent:
             return
         info = asked_for(args)
         if info is None:
-            self._session.refused("unknown", {"call": str(args[0])}, reason=reason_given)
+            refuse(self._session, "unknown", {"call": str(args[0])}, reason=reason_given)
             return
         self._refused(executor, info[1], info[2], reason_given)
 
@@ -271,9 +280,9 @@ class GuardedAgent:
                 contract = guarded_contract(tool)
                 if cached and readable and contract and not contract.takes.why_not(given, str):
                     return
-                self._session.refused(contract or tool.name, given, reason=reason_given, code=code)
+                refuse(self._session, contract or tool.name, given, reason=reason_given, code=code)
                 return
-        self._session.refused(name, given, reason=reason_given)
+        refuse(self._session, name, given, reason=reason_given)
 
     # --- where calls stand -----------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from crewai.tools.tool_failure import ToolFailure, ToolFailureReason
-from rollcage.adapter import mcp_blocks
+from rollcage_adapter import mcp_blocks
 
 __all__ = ["is_mcp", "mcp_failed", "mcp_text"]
 

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Final, TypeVar, cast, overload
 import pydantic
 from crewai.llms.base_llm import BaseLLM
 from crewai.utilities.llm_utils import create_llm
-from rollcage import Contract, Session
-from rollcage.adapter import Answer, BodyForm, GuardedModel, ModelCall, is_model_class, is_object
+from rollcage import Contract
 from rollcage.errors import ContractError
+from rollcage.heart import Session
+from rollcage_adapter import Answer, BodyForm, GuardedModel, ModelCall, is_model_class, is_object
 
 from rollcage_crewai.answers import ModelResponse, emit
 from rollcage_crewai.private import (
@@ -131,7 +132,7 @@ class _Call(ModelCall):
         self._response = ModelResponse("")
         self._live = False
 
-    def around(self) -> contextlib.AbstractContextManager[None]:
+    def around(self) -> contextlib.AbstractContextManager[Any]:
         agent = str(getattr(self._asked.get("from_agent"), "role", None) or "")
         return self.session.place(agent=agent)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from crewai.llms.base_llm import BaseLLM
 from pydantic import PrivateAttr
-from rollcage.adapter import Answer, RecordedAnswers, Trace, offered
+from rollcage_adapter import Answer, RecordedAnswers, Trace, offered
 
 from rollcage_crewai.answers import ModelResponse, emit
 from rollcage_crewai.private import streams

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rollcage.adapter import CallNumbers, Signature, is_object, model_request
+from rollcage_adapter import CallNumbers, Signature, is_object, model_request
 
 __all__ = ["ASKED", "canonical_request"]
 

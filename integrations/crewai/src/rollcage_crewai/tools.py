@@ -12,8 +12,10 @@ from typing import Any, ClassVar, Final, TypeVar
 from crewai.tools.base_tool import BaseTool, Tool
 from crewai.tools.structured_tool import CrewStructuredTool
 from crewai.tools.tool_failure import ToolFailure, failure_from_exception
-from rollcage import Contract, Session
-from rollcage.adapter import (
+from rollcage import Contract
+from rollcage.errors import ReplayedError
+from rollcage.heart import Session
+from rollcage_adapter import (
     GUARD,
     HALTED,
     REFUSED,
@@ -28,7 +30,6 @@ from rollcage.adapter import (
     plain_body,
     required_contract,
 )
-from rollcage.errors import ReplayedError
 
 from rollcage_crewai.bare import refusal, watch_calls
 from rollcage_crewai.contracts import arguments_of, contract_for, instead_of

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from crewai.utilities.agent_utils import extract_tool_call_info
-from rollcage.adapter import slot_of
+from rollcage_adapter import slot_of
 
 __all__ = ["Awaiting", "asked_for", "awaiting", "slot_in", "this_call"]
 

@@ -14,7 +14,7 @@ from langchain_core.messages import (
     ToolCall,
 )
 from langchain_core.messages.ai import UsageMetadata
-from rollcage.adapter import Answer, ToolRequest, as_object, is_list, is_object
+from rollcage_adapter import Answer, ToolRequest, as_object, is_list, is_object
 
 __all__ = ["answer_of", "as_chunk", "message_of"]
 

@@ -6,14 +6,20 @@ The interrupt's value, and the decisions that answer it, have the form of LangCh
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
+from contextvars import ContextVar
 from typing import Any, Final
+from weakref import WeakSet
 
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
 from rollcage import Approval, ApprovalRequest
-from rollcage.adapter import Ask, is_object
+from rollcage.errors import ApprovalRequired
+from rollcage.heart import Session
+from rollcage_adapter import is_object
 
-__all__ = ["INTERRUPT"]
+__all__ = ["ask_by_interrupt", "interrupting"]
 
 _NOBODY: Final = "whoever resumed the graph"  # whose decision says no name, as LangChain's do not
 
@@ -53,5 +59,41 @@ def _edited(action: Any, request: ApprovalRequest, by: str) -> Approval:
     return Approval.edit(args, by=by)
 
 
-INTERRUPT: Final = Ask(_interrupt, (GraphBubbleUp,))
-"""Interrupts the graph until somebody has decided; it goes away by its own exception."""
+_interrupts: Final[ContextVar[bool]] = ContextVar("rollcage_langchain.interrupts", default=False)
+
+
+@contextlib.contextmanager
+def interrupting(*, interrupts: bool) -> Generator[None]:
+    """Have the calls of a block interrupt their graph where a rule asks."""
+    token = _interrupts.set(interrupts)
+    try:
+        yield
+    finally:
+        _interrupts.reset(token)
+
+
+_ASKING: Final[WeakSet[Session]] = WeakSet()
+
+
+def ask_by_interrupt(session: Session) -> None:
+    """Have the calls that `interrupting` surrounds interrupt their graph, until somebody decides.
+
+    Other calls of the session are decided on by its own approver. The graph goes away by an
+    exception of its own.
+    """
+    if session in _ASKING:
+        return
+    _ASKING.add(session)
+    other: Any = session.approver
+
+    def approver(request: ApprovalRequest) -> Any:
+        if _interrupts.get():
+            return _interrupt(request)
+        if other is None:
+            raise ApprovalRequired(
+                f"{request.name} needs an approval ({request.verdict.reason}), and no graph that "
+                f"could be interrupted makes the call: give the session an approver"
+            )
+        return getattr(other, "approver", other)(request)
+
+    session.ask(approver, pauses=(GraphBubbleUp,))

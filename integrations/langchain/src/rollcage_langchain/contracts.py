@@ -13,7 +13,8 @@ import pydantic
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, Tool, ToolException
 from rollcage import Contract
-from rollcage.adapter import (
+from rollcage.errors import ContractError
+from rollcage_adapter import (
     Signature,
     Validated,
     declare_tool,
@@ -21,7 +22,6 @@ from rollcage.adapter import (
     is_object,
     type_hints,
 )
-from rollcage.errors import ContractError
 
 __all__ = ["BodySignature", "contract_for", "parameters_of"]
 

@@ -10,8 +10,8 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
-from rollcage import Session, current_step
-from rollcage.adapter import (
+from rollcage.heart import Session, current_step
+from rollcage_adapter import (
     HALTED,
     REFUSED,
     Declarations,
@@ -19,9 +19,10 @@ from rollcage.adapter import (
     LateTools,
     asking,
     guarded_contract,
+    refuse,
 )
 
-from rollcage_langchain.approvals import INTERRUPT
+from rollcage_langchain.approvals import ask_by_interrupt, interrupting
 from rollcage_langchain.bare import refusing_bare
 from rollcage_langchain.memory import follow_checkpoints, followed
 from rollcage_langchain.tools import guard_tools
@@ -78,7 +79,9 @@ class Hook:
         follow_checkpoints(session)
         self.session = session
         self._checkpoints = followed(session)
-        self._ask = INTERRUPT if interrupt else None
+        self._interrupts = interrupt
+        if interrupt:
+            ask_by_interrupt(session)
         self._messages_key = messages_key
         self._request = _guarding(LateTools(session, guard_tools, effects, contracts))
 
@@ -101,7 +104,7 @@ class Hook:
         """Around a call of the model, which is shown these messages."""
         self._checkpoints.here()  # its thread may come to be interrupted after this
         with self.ending(""):
-            self.session.seen({"": answered_in(messages)})
+            self._see(messages)
             with self.session.place(agent=agent_name()):
                 yield
 
@@ -128,6 +131,11 @@ class Hook:
         self._checkpoints.came_back(call)
         self._check_halted()  # by this call, and whoever called it has swallowed that
 
+    def _see(self, messages: Iterable[Any]) -> None:
+        """Take as done what a history shows as answered that no checkpointer has kept."""
+        if self._checkpoints.here() is None:
+            self.session.seen({agent_name(): answered_in(messages)})
+
     def _check_halted(self) -> None:
         if current_step() is not None:
             self.session.check()
@@ -153,20 +161,31 @@ class Hook:
                     state=request.state,
                     runtime=request.runtime,  # pyright: ignore[reportUnknownMemberType] - a framework's own data
                 )
-                self.session.seen({"": answered_in(messages_in(request.state, self._messages_key))})
+                self._see(messages_in(request.state, self._messages_key))
                 turn, slot = turn_and_slot(guarded, self._messages_key)
                 place = self.session.place(
-                    turn=turn, slot=slot, agent=agent_name(), call_id=call_id, ask=self._ask
+                    turn=turn,
+                    slot=slot,
+                    agent=agent_name(),
+                    call_id=call_id,
                 )
-                with place, asking(issued["args"]) as asked, refusing_bare(self.session):
+                with (
+                    place,
+                    interrupting(interrupts=self._interrupts),
+                    asking(issued["args"]) as asked,
+                    refusing_bare(self.session),
+                ):
                     yield call
                     answer = call.answer
                     is_error = isinstance(answer, ToolMessage) and answer.status == "error"
                     if is_error and not asked.reached:
                         tool = guarded.tool
                         contract = None if tool is None else guarded_contract(tool)
-                        self.session.refused(
-                            contract or issued["name"], issued["args"], reason=str(answer.content)
+                        refuse(
+                            self.session,
+                            contract or issued["name"],
+                            issued["args"],
+                            reason=str(answer.content),
                         )
             except REFUSED as error:
                 call.answer = ToolMessage(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Level", "levels_of", "read_levels", "step_of", "tasks_of"]
+__all__ = ["Level", "levels_of", "read_levels", "round_of", "tasks_of"]
 
 
 class Level(NamedTuple):
@@ -35,9 +35,11 @@ def read_levels(namespace: str, at: str) -> Sequence[Level]:
     )
 
 
-def step_of(at: str) -> str:
-    """The number of the superstep that a recorded place is in."""
-    return at.partition("#")[2]
+def round_of(thread: str, at: str) -> str:
+    """Name the superstep of a recorded place by what stays the same if it is run again."""
+    namespace, _, checkpoints = at.rpartition("@")
+    graphs = [task.partition(":")[0] for _, task in tasks_of(namespace)[:-1]]
+    return f"{thread}@{'|'.join(graphs)}#{checkpoints.partition('#')[2]}"
 
 
 def tasks_of(namespace: str) -> list[tuple[str, str]]:

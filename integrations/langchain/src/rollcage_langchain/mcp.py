@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rollcage import Session
-from rollcage.adapter import Declarations, Effect, McpListing, mcp_definitions
+from rollcage.heart import Session
+from rollcage_adapter import Declarations, Effect, McpListing, mcp_definitions
 
 from rollcage_langchain.tools import guard_tools
 

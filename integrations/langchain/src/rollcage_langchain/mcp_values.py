@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollcage.adapter import is_object, is_tuple, mcp_content
+from rollcage_adapter import is_object, is_tuple, mcp_content
 
 from rollcage_langchain.private import mcp_error
 

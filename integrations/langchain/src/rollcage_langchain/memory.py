@@ -1,10 +1,13 @@
-"""LangGraph's own memory: what its checkpoints hold as done.
+"""LangGraph's own memory: what its checkpoints hold as done, and which of its tasks are at work.
 
 A graph with a checkpointer goes on from its last checkpoint and runs nothing that came before. A
 guarded call is made in a task of a superstep, which runs from one checkpoint; a call's place is
 the path of those, from the outermost graph inwards. What was done in a superstep is held once a
 later checkpoint descends from its own; of the superstep that is run again, what was done by those
 tasks whose writes the checkpointer has kept.
+
+The tasks of a superstep that has several are branches, with or without a checkpointer. A task that
+a retry policy, or an answered interrupt, starts over asks for the same again.
 
 As the session is left, each thread that it went on with is looked at: where a task of its latest
 checkpoint was interrupted and has not ended since, the run is paused.
@@ -24,11 +27,27 @@ from weakref import WeakKeyDictionary
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
-from rollcage import Session
-from rollcage.adapter import WorkAttempt, is_object, session_here, stepped
+from rollcage.heart import Session
+from rollcage_adapter import (
+    FrameworkMemory,
+    FrameworkWork,
+    Spot,
+    Standing,
+    follow,
+    is_object,
+    session_here,
+    stepped,
+)
 
-from rollcage_langchain.levels import Level, levels_of, read_levels, step_of, tasks_of
-from rollcage_langchain.private import INTERRUPT, UNFINISHED, attempt_in, checkpointer_in
+from rollcage_langchain.levels import Level, levels_of, read_levels, round_of, tasks_of
+from rollcage_langchain.private import (
+    INTERRUPT,
+    UNFINISHED,
+    attempt_in,
+    checkpointer_in,
+    task_in,
+    tasks_beside,
+)
 
 __all__ = ["Checkpoints", "follow_checkpoints", "followed", "note_attempt"]
 
@@ -48,43 +67,39 @@ def follow_checkpoints(session: Session) -> None:
     `guard_model`, `RollcageMiddleware` and `tool_node_wrappers` do so themselves; it is for graphs
     whose nodes call functions declared with `@rollcage.tool`, or `session.call`, and nothing else.
     """
-    session.follow(followed(session))
+    follow(session, followed(session))
 
 
 def followed(session: Session) -> Checkpoints:
-    """What a session knows of its graphs' checkpoints."""
-    found = _FOLLOWED.get(session)
-    return _FOLLOWED.setdefault(session, Checkpoints(session)) if found is None else found
+    """Return what a session, or the outermost around it, knows of its graphs' checkpoints."""
+    found = _FOLLOWED.get(session) or _FOLLOWED.get(session.outermost)
+    if found is None:
+        found = _FOLLOWED.setdefault(session.outermost, Checkpoints(session.outermost))
+    return _FOLLOWED.setdefault(session, found)
 
 
 def note_attempt() -> None:
-    """A runnable starts here: tell the session around which attempt at its task this is in."""
+    """Tell the session around a runnable that starts here which attempt at its task this is in."""
     session = session_here()
-    found = None if session is None else _FOLLOWED.get(session)
-    if found is not None:
-        found.note()
+    if session is not None:
+        followed(session).note()
 
 
-class Checkpoints:
-    """What the checkpointers hold that the graphs of one session run with.
-
-    It is what `Session.follow` takes: see `rollcage.adapter.Memory`.
-    """
+class Checkpoints(FrameworkMemory):
+    """What the checkpointers hold that the graphs of one session run with."""
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
         self._threads: dict[tuple[str, int], _Thread] = {}  # by name and checkpointer
         self._interrupted: set[str] = set()  # guarded calls, by their ids
-        self._noted: OrderedDict[str, WorkAttempt] = OrderedDict()  # the latest, by task
+        self._noted: OrderedDict[str, FrameworkWork] = OrderedDict()  # the latest, by task
         # By thread, graph and checkpoint: the one before it, and the tasks whose writes were kept
         # when somebody looked first; what is run here after that is asked for, or left out.
         self.parents: dict[tuple[str, str, str], str] = {}
         self.kept: dict[tuple[str, str, str], frozenset[str]] = {}
-        # Supersteps whose checkpoint was never stored, by thread and graph: they are run again.
-        self.lost: dict[tuple[str, str, str], bool] = {}
 
-    def here(self) -> _Place | None:
-        """The position of this node's graph; None outside of a graph with a checkpointer."""
+    def here(self) -> Standing | None:
+        """Return the place of this node's graph; None outside of one with a checkpointer."""
         config: Mapping[str, Any] = var_child_runnable_config.get() or {}
         given: Any = config.get("configurable")
         if not is_object(given):
@@ -99,36 +114,57 @@ class Checkpoints:
         step = (config.get("metadata") or {}).get("langgraph_step", 0)
         return _Place(self, saver, str(thread), namespace, levels, step) if levels else None  # pyright: ignore[reportUnknownArgumentType] - a framework's own data
 
-    # --- what is started over --------------------------------------------------------------------
+    # --- tasks at work ---------------------------------------------------------------------------
 
-    def attempts(self) -> Sequence[WorkAttempt]:
-        """The tasks around this context; of those further out, the ones that have run a graph."""
+    def works(self) -> Sequence[FrameworkWork]:
+        """Return the tasks around this context, the outermost first."""
         own = self.note()
         if own is None:
             return ()
-        tasks = tasks_of(own.work)
-        names = [task.partition(":")[0] for _, task in tasks]
-        around: list[WorkAttempt] = []
-        for i, (graph, task) in enumerate(tasks[:-1]):
-            outer = self._noted.get(f"{graph}|{task}" if graph else task)
-            if outer is not None:
-                around.append(outer._replace(path=tuple(names[: i + 1])))
-        return [*around, own._replace(path=tuple(names))]
+        around: list[FrameworkWork] = []
+        for graph, task in tasks_of(own.name)[:-1]:
+            name = f"{graph}|{task}" if graph else task
+            around.append(self._noted.get(name) or FrameworkWork(name, None, 0))
+        return [*around, own]
 
-    def note(self) -> WorkAttempt | None:
+    def note(self) -> FrameworkWork | None:
         """Note which attempt at its task this is: a graph that it runs has no other way to know."""
         config: Mapping[str, Any] = var_child_runnable_config.get() or {}
         given: Any = config.get("configurable")
         found = attempt_in(given)
-        task = "" if found is None else str(given.get("checkpoint_ns") or "")
-        if found is None or not task:
+        name = "" if found is None else str(given.get("checkpoint_ns") or "")
+        if found is None or not name:
             return None
         # A retry goes on with the counters of the attempt before; a resume begins with new ones.
-        attempt = WorkAttempt(task, (), *found)
-        self._noted[task] = attempt
+        known = self._noted.get(name)
+        if known is not None and known.by is found[0] and known.number == found[1]:
+            return known
+        metadata: Mapping[str, Any] = config.get("metadata") or {}
+        work = self._noted[name] = self._work(name, given, metadata, *found)
         while len(self._noted) > _NOTED:
             self._noted.popitem(last=False)
-        return attempt
+        return work
+
+    @staticmethod
+    def _work(
+        name: str, given: Mapping[str, Any], metadata: Mapping[str, Any], by: object, number: int
+    ) -> FrameworkWork:
+        graph, _ = tasks_of(name)[-1]
+        task = task_in(metadata)
+        beside = tasks_beside(given)
+        at: Any = given.get("checkpoint_map")
+        checkpoint = at.get(graph, "") if is_object(at) else ""
+        around = f"{graph}|" if graph else ""
+        return FrameworkWork(
+            name,
+            by,
+            number,
+            round=f"{around}@{checkpoint}#{metadata.get('langgraph_step', 0)}",
+            apart=task.is_called or len(beside) > 1,
+            task=task.name,
+            slot=task.slot if task.is_push else _index(beside, task.name),
+            beside=() if task.is_called else beside,
+        )
 
     def goes_on(self, thread: str, saver: BaseCheckpointSaver[Any]) -> None:
         """A graph goes on with a thread, or the job's recording has steps of it."""
@@ -223,8 +259,12 @@ def _waits(stored: Stored) -> bool:
     return not asked <= {task for task, channel, _ in writes if channel not in UNFINISHED}
 
 
+def _index(beside: Sequence[str], name: str) -> int:
+    return beside.index(name) if name in beside else 0
+
+
 class _Place:
-    """The position of a graph; see `rollcage.adapter.Standing`."""
+    """The place of a graph; see `rollcage_adapter.Standing`."""
 
     def __init__(
         self,
@@ -235,69 +275,54 @@ class _Place:
         at: Sequence[Level],
         step: int,
     ) -> None:
-        self.conversation = thread
-        self.checkpoint = f"{namespace}@{','.join(level.checkpoint for level in at)}#{step}"
-        # A task of the functional API is called by another one: they are no superstep.
-        called = len(at) > 1 and at[-1].checkpoint == at[-2].checkpoint
-        self.at_once = "" if called else f"{at[-1].graph}@{at[-1].checkpoint}"
+        self.spot: Spot = thread, f"{namespace}@{','.join(each.checkpoint for each in at)}#{step}"
         self._memory = memory
         self._saver = saver
         self._at = at
-        self._step = str(step)
 
-    def is_beside(self, checkpoint: str) -> bool:
-        """Whether a place is in another task of the same superstep."""
-        namespace, _, at = checkpoint.rpartition("@")
-        for own, its in zip(self._at, read_levels(namespace, at), strict=False):
-            if own != its:
-                lost = self._memory.lost.get((self.conversation, its.graph, its.checkpoint))
-                same = own.checkpoint == its.checkpoint or bool(lost and self._step == step_of(at))
-                return same and own.graph == its.graph
-        return False
+    def round_of(self, spot: Spot) -> str:
+        """Name the superstep of a place by what each attempt calls it."""
+        return round_of(*spot)
 
-    def held(self, places: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-        """Those of the places at which everything is done."""
+    def held(self, spots: Iterable[Spot]) -> frozenset[Spot]:
+        """Return those of the places at which everything is done."""
 
         async def read(config: RunnableConfig) -> Stored:
             return self._saver.get_tuple(config)
 
-        done: list[tuple[str, str]] = []
+        done: list[Spot] = []
         with contextlib.suppress(asyncio.InvalidStateError):  # it is to be awaited, in this thread
-            stepped(self._held(places, done, read))
+            stepped(self._held(spots, done, read))
         return frozenset(done)
 
-    async def aheld(self, places: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-        """The same with a checkpointer that is awaited."""
-        done: list[tuple[str, str]] = []
-        await self._held(places, done, self._saver.aget_tuple)
+    async def aheld(self, spots: Iterable[Spot]) -> frozenset[Spot]:
+        """Return the same of a checkpointer that is awaited."""
+        done: list[Spot] = []
+        await self._held(spots, done, self._saver.aget_tuple)
         return frozenset(done)
 
     # --- looking, sync and async -----------------------------------------------------------------
 
-    async def _held(
-        self, places: Iterable[tuple[str, str]], done: list[tuple[str, str]], read: Read
-    ) -> None:
-        places = [*places]
-        for thread in {thread for thread, _ in places}:
+    async def _held(self, spots: Iterable[Spot], done: list[Spot], read: Read) -> None:
+        own, _ = self.spot
+        spots = [*spots]
+        for thread in {thread for thread, _ in spots}:
             self._memory.goes_on(thread, self._saver)
         for each in self._at:  # before anything is run from here
-            await self._kept(self.conversation, each, read)
+            await self._kept(own, each, read)
         ahead: set[str] = set()  # threads whose next recorded step is still to come
-        for thread, place in places:
+        for thread, place in spots:
             namespace, _, at = place.rpartition("@")
             recorded = read_levels(namespace, at)
             if not recorded or thread in ahead:
                 continue
             if await self._is_done(thread, recorded, read):
                 done.append((thread, place))
-            elif thread != self.conversation:
-                ahead.add(thread)
-            elif recorded[0].checkpoint != self._at[0].checkpoint:
-                await self._look_for(recorded[0], read)
-                return  # of a superstep that is still to come, and so is all that was after it
+            elif thread != own or recorded[0].checkpoint != self._at[0].checkpoint:
+                ahead.add(thread)  # of a superstep to come, and so is all that was after it
 
     async def _is_done(self, thread: str, recorded: Sequence[Level], read: Read) -> bool:
-        here = self._at if thread == self.conversation else ()
+        here = self._at if thread == self.spot[0] else ()
         shared = 0
         while shared < min(len(here), len(recorded)) and here[shared] == recorded[shared]:
             shared += 1
@@ -320,13 +345,6 @@ class _Place:
             if its.task.rpartition(":")[2] in await self._kept(thread, its, read):
                 return True
         return False
-
-    async def _look_for(self, level: Level, read: Read) -> None:
-        """Find out whether a checkpoint was stored at all."""
-        place = self.conversation, level.graph, level.checkpoint
-        if place not in self._memory.lost:
-            stored = await read(_config(*place))
-            self._memory.lost[place] = stored is None
 
     async def _kept(self, thread: str, level: Level, read: Read) -> frozenset[str]:
         """The ids of the tasks of a superstep whose writes are kept."""

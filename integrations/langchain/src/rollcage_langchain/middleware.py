@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langgraph.prebuilt.tool_node import ToolCallRequest
-from rollcage import Session
-from rollcage.adapter import Declarations, Effect
+from rollcage.heart import Session
+from rollcage_adapter import Declarations, Effect, alook_back, look_back
 
 from rollcage_langchain.hooks import Answer, Hook
 
@@ -84,7 +84,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
     ) -> ModelResponse[Any]:
         """Tell the session whose call this is."""
-        self.session.look_back()
+        look_back(self.session)
         with self._hook.asked(request.messages):
             return handler(request)
 
@@ -95,6 +95,6 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         """Tell the session whose call this is."""
-        await self.session.alook_back()
+        await alook_back(self.session)
         with self._hook.asked(request.messages):
             return await handler(request)

@@ -10,20 +10,23 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from langchain_core.tools import BaseTool, ToolException
-from rollcage.adapter import is_object
+from rollcage_adapter import is_object
 
 __all__ = [
     "INTERRUPT",
     "NATIVE_STREAMS",
     "UNFINISHED",
     "VALIDATES",
+    "Task",
     "attempt_in",
     "checkpointer_in",
     "mcp_error",
     "starting_tool",
+    "task_in",
+    "tasks_beside",
 ]
 
 VALIDATES: Final = "_to_args_and_kwargs"
@@ -91,6 +94,58 @@ def attempt_in(configurable: Any) -> tuple[Any, int] | None:
         return None
     info = getattr(configurable.get("__pregel_runtime"), "execution_info", None)
     return pad.subgraph_counter, getattr(info, "node_attempt", 1)
+
+
+class Task(NamedTuple):
+    """A task, as each run of its superstep names it.
+
+    Attributes:
+        name: its node's; of one that was sent or called, with its number.
+        slot: that number.
+        is_push: whether it was sent, or called.
+        is_called: whether a task of the functional API has called it.
+    """
+
+    name: str
+    slot: int
+    is_push: bool
+    is_called: bool
+
+
+def task_in(metadata: Mapping[str, Any]) -> Task:
+    """The task around this, by its path.
+
+    `__pregel_pull` and `__pregel_push` are the beginnings of `langgraph_path`, which is documented.
+    """
+    node: str = str(metadata.get("langgraph_node", ""))
+    path: Any = metadata.get("langgraph_path") or ()
+    if len(path) < 2 or path[0] != "__pregel_push":
+        return Task(node, 0, is_push=False, is_called=False)
+    is_called = not isinstance(path[1], int)
+    slot = int(path[2]) if is_called else path[1]
+    return Task(f"{node}/{slot}", slot, is_push=True, is_called=is_called)
+
+
+def tasks_beside(configurable: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the tasks of the superstep around this; see `task_in`.
+
+    `__pregel_read`: by it a task reads the channels of its graph, and so what has triggered whom.
+    Nothing public tells a task whether it is alone, before another one has begun.
+    """
+    read: Any = configurable.get("__pregel_read")
+    channels: Any = read.args[1] if len(getattr(read, "args", ())) > 1 else {}
+    found = [
+        str(name.rpartition(":")[2])
+        for name in sorted(channels)
+        if name.startswith(_TRIGGERS) and channels[name].is_available()
+    ]
+    sent: Any = channels.get("__pregel_tasks")
+    if sent is not None and sent.is_available():
+        found += [f"{each.node}/{at}" for at, each in enumerate(sent.get())]
+    return tuple(found)
+
+
+_TRIGGERS: Final = ("branch:to:", "join:")
 
 
 def mcp_error(text: str) -> ToolException:

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import PrivateAttr
-from rollcage.adapter import RecordedAnswers, Trace, offered
+from rollcage_adapter import RecordedAnswers, Trace, offered
 
 from rollcage_langchain.answers import as_chunk, message_of
 from rollcage_langchain.requests import ASKED

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
-from rollcage.adapter import CallNumbers, Signature, model_request
+from rollcage_adapter import CallNumbers, Signature, model_request
 
 from rollcage_langchain.values import role_of
 

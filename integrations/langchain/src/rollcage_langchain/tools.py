@@ -9,8 +9,10 @@ from typing import Any, Final, TypeVar, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool, Tool
-from rollcage import Contract, Session
-from rollcage.adapter import (
+from rollcage import Contract
+from rollcage.errors import ContractError, ReplayedError
+from rollcage.heart import Session
+from rollcage_adapter import (
     GUARD,
     BodyForm,
     Declarations,
@@ -24,10 +26,10 @@ from rollcage.adapter import (
     guard_each,
     mcp_failure,
     plain_body,
+    refuse,
     required_contract,
     swapped,
 )
-from rollcage.errors import ContractError, ReplayedError
 
 from rollcage_langchain.contracts import BodySignature, contract_for, parameters_of
 from rollcage_langchain.mcp_values import of_mcp
@@ -171,7 +173,8 @@ class _Guard(GuardedTool):
             try:
                 return validate(*args)
             except Exception as error:
-                self.session.refused(
+                refuse(
+                    self.session,
                     self.contract,
                     {n: each for n, each in given.items() if n not in self.signature.injected},
                     reason=type(error).__name__,

@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
-from rollcage.adapter import is_list, is_object
+from rollcage_adapter import is_list, is_object
 
 __all__ = ["agent_name", "answered_in", "messages_in", "turn_and_slot"]
 

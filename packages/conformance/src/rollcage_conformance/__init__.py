@@ -17,7 +17,7 @@ import pytest
 
 pytest.register_assert_rewrite("rollcage_conformance.stores", "rollcage_conformance.suites")
 
-from rollcage_conformance.golden import answers, load_golden, normalise, steps  # noqa: E402 - see above
+from rollcage_conformance.golden import answers, load_golden, normalise, normalise_log  # noqa: E402 - see above
 from rollcage_conformance.scenario import (  # noqa: E402 - see above
     Capabilities,
     Harness,
@@ -50,6 +50,7 @@ from rollcage_conformance.suites import (  # noqa: E402 - see above
     TraceSuite,
     ValueSuite,
 )
+from rollcage_conformance.witness import Witness  # noqa: E402 - see above
 
 __all__ = [
     "AdapterSuite",
@@ -82,9 +83,10 @@ __all__ = [
     "ToolSpec",
     "TraceSuite",
     "ValueSuite",
+    "Witness",
     "answers",
     "load_golden",
     "needs",
     "normalise",
-    "steps",
+    "normalise_log",
 ]

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from rollcage import tool
 
-from rollcage_conformance.golden import normalise
 from rollcage_conformance.scenario import Capabilities, Harness, Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Played, Stage
 from rollcage_conformance.suites.outcome import FAILING
@@ -259,9 +258,7 @@ def deciding(matrix: Matrix, recorder: Party, replayer: Party, plot: Plot, mode:
         reasons.append(f"the agent ended with {type(driven.error).__name__}: {driven.error}")
     if driven.result.text != recorded.result.text:
         reasons.append(f"it says {driven.result.text!r} instead of {recorded.result.text!r}")
-    asked, made = (
-        [_placed(step) for step in normalise(p.events)["steps"]] for p in (recorded, driven)
-    )
+    asked, made = ([_placed(step) for step in p.steps] for p in (recorded, driven))
     if asked != made:
         reasons.append(f"it made the calls {made} instead of {asked}")
     found = _compared((recorder.name, replayer.name), (), recorded, driven)

@@ -1,59 +1,36 @@
-"""Traces without what differs from run to run: the same scenario, the same steps, everywhere."""
+"""Runs without what differs from run to run: the same scenario, the same calls, everywhere."""
+
+from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Final
 
-from rollcage.trace import Step, fold
+__all__ = ["answers", "load_golden", "normalise", "normalise_log"]
 
-__all__ = ["answers", "load_golden", "normalise", "steps"]
+Event = Mapping[str, Any]
+Record = dict[str, Any]
 
-Event = dict[str, Any]
-
-_KEPT: Final = ("kind", "name", "version", "effect", "args", "slot", "position", "occurrence")
-_OF_A_CALL: Final = (
-    "agent", "args", "branch", "call_id", "effect", "key", "kind", "name", "position", "slot",
-    "step", "time", "turn", "version", "world",
-)  # fmt: skip
+_KEPT: Final = ("how", "kind", "name", "version", "effect", "args", "turn", "slot", "position")
 _ANSWER: Final = ("text", "reasoning", "tool_calls", "usage")
 _VERDICT: Final = ("decision", "reason", "code", "rule")
 _OUTCOME: Final = ("status", "value", "typed", "lossy", "drift")
+_OF_A_STEP: Final = ("name", "effect", "start", "pos", "slot")
 
 
-def steps(events: Iterable[Event], kind: str = "tool") -> list[dict[str, Any]]:
-    """The steps of one kind, each one record: its call, `how` it went and its `outcome`.
-
-    They are in the order of the calls: by turn, then by slot, the calls of a tool's body after
-    it. `parent` is a place in this list.
-    """
-    found = {step.step: step for step in fold(enumerate(events, 1)).steps}
-    chosen = [number for number, step in found.items() if step.kind == kind]
-    order = sorted(chosen, key=lambda number: _place(found, number))
-    places = {number: place for place, number in enumerate(order)}
-    return [_record(found[n], places.get(found[n].parent or 0)) for n in order]
-
-
-def _record(step: Step, parent: int | None) -> dict[str, Any]:
-    record = {field: getattr(step, field) for field in _OF_A_CALL}
-    record["how"] = "replayed" if step.origin else "blocked" if step.state == "blocked" else "ran"
-    record["parent"] = parent
-    fields = {"occurrence": [*step.occurrence], "verdict": step.verdict, "outcome": step.outcome,
-            "labels": [*step.labels]}  # fmt: skip
-    if step.decided_by:
-        record["rejected_by" if step.state == "blocked" else "approved_by"] = step.decided_by
-    return record | {field: each for field, each in fields.items() if each}
-
-
-def answers(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """What the model answered, in the form that belongs to no framework, with its usage.
+def answers(asked: Iterable[Record]) -> list[Record]:
+    """Return what the model answered, in the form that belongs to no framework, with its usage.
 
     The arguments of calls are JSON that the model wrote; here they are read, for two models may
     write one value in two ways. What differs from run to run (ids) is left out.
+
+    Args:
+        asked: the records of its calls.
     """
-    found: list[dict[str, Any]] = []
-    for step in steps(events, "model"):
-        outcome = step["outcome"]
+    found: list[Record] = []
+    for record in asked:
+        outcome = record.get("outcome", {})
         fields = dict(outcome.get("answer", {}))
         if "tool_calls" in fields:
             calls = fields["tool_calls"]
@@ -64,55 +41,123 @@ def answers(events: Iterable[Event]) -> list[dict[str, Any]]:
     return found
 
 
-def _place(found: Mapping[int, Step], number: int) -> tuple[tuple[int, int], ...]:
-    """The place of a step: its ancestors' places, then its own."""
-    step = found[number]
-    own = ((step.turn, step.slot),)
-    return own if step.parent is None else _place(found, step.parent) + own
+def normalise(steps: Iterable[Record], asked: Iterable[Record] = ()) -> Record:
+    """Return what the agent of an attempt did, in the form that every adapter has in common.
 
+    Ids, hashes, call ids and agents' names are left out. Of a model's calls there is its answer and
+    the calls in it: their arguments are a framework's own messages.
 
-def normalise(events: Iterable[Event]) -> dict[str, Any]:
-    """A trace in the form that every adapter has in common.
-
-    Times, ids, hashes, call ids and agents' names are left out. Of model steps there is what the
-    model's answer and the calls in it: their arguments are a framework's own messages. Turns
-    count from 0 within their branch.
+    Args:
+        steps: the records of its tool calls.
+        asked: those of its model's.
     """
-    events = list(events)
-    turns: dict[Any, list[int]] = {}
-    found: list[dict[str, Any]] = []
-    for step in steps(events):
-        known = turns.setdefault(step["parent"], [])
-        if step["turn"] not in known:
-            known.append(step["turn"])
-        record = {"how": step["how"], "turn": known.index(step["turn"])}
-        record |= {field: step[field] for field in _KEPT if field in step}
+    found: list[Record] = []
+    for step in steps:
+        record: Record = {field: step[field] for field in _KEPT if field in step}
         if step["parent"] is not None:
             record["parent"] = step["parent"]
         if "verdict" in step:
-            verdict = step["verdict"]
-            record["verdict"] = {field: verdict[field] for field in _VERDICT}
-        if "labels" in step:
+            record["verdict"] = {field: step["verdict"][field] for field in _VERDICT}
+        if step.get("labels"):
             record["labels"] = step["labels"]
         if "outcome" in step:
             record["outcome"] = _outcome(step["outcome"])
         found.append(record)
-    run = fold(enumerate(events, 1))
-    status = str(run.finished["status"]) if run.finished else ""
-    normal = {"mode": run.started["mode"], "status": status, "steps": found}
-    texts = [{n: each[n] for n in ("text", "tool_calls") if n in each} for each in answers(events)]
-    return {**normal, "answers": texts} if texts else normal
+    texts = [
+        {name: each[name] for name in ("text", "tool_calls") if name in each}
+        for each in answers(asked)
+    ]
+    return {"steps": found, "answers": texts} if texts else {"steps": found}
 
 
-def _outcome(outcome: Mapping[str, Any]) -> dict[str, Any]:
+def _outcome(outcome: Mapping[str, Any]) -> Record:
     found = {field: outcome[field] for field in _OUTCOME if field in outcome}
     if "error" in outcome:
         found["error"] = {field: outcome["error"][field] for field in ("type", "message")}
     return found
 
 
-def load_golden(name: str) -> list[dict[str, Any]]:
-    """The normalised traces that each adapter has to leave for the golden scenario `name`."""
+def normalise_log(lines: Iterable[Event]) -> Record:
+    """Return what is on record of a run: its attempts, and its steps by the order of their places.
+
+    A model's steps are left out: each framework asks in messages of its own.
+
+    Args:
+        lines: of its log.
+    """
+    attempts: list[Record] = []
+    steps: dict[int, Record] = {}
+    marks: dict[str, int] = {}  # by fingerprint: a step and what ran it again share it
+    branches: dict[int, str] = {}
+    for line in lines:
+        if attempts:
+            attempts[-1]["replayed"] += sum(b - a + 1 for a, b in line.get("replayed", ()))
+        if line["event"] == "attempt":
+            attempts.append({"status": "", "replayed": 0})
+        elif line["event"] == "ended":
+            attempts[-1] |= {name: line[name] for name in ("status", "calls", "hits")}
+        elif line["event"] == "step" and line["effect"] != "model":
+            n = line["step"]
+            steps[n] = {"attempt": len(attempts), **{name: line[name] for name in _OF_A_STEP}}
+            steps[n] |= {"turn": line["turn"], "status": _status(line), "again": line.get("again")}
+            marks.setdefault(line["fingerprint"], n)
+            branches[n] = line["branch"]
+        elif line["event"] == "outcome" and line["step"] in steps:
+            steps[line["step"]]["status"] = _status(line)
+    return {"attempts": attempts, "steps": _placed(steps, marks, branches)}
+
+
+def _status(line: Event) -> str:
+    outcome = line.get("outcome")
+    return "unknown" if outcome is None else str(outcome["status"])
+
+
+def _placed(
+    steps: Mapping[int, Record], marks: Mapping[str, int], branches: Mapping[int, str]
+) -> list[Record]:
+    """The steps by their places: turns count from 0, and parents are places in this list."""
+
+    def parent(n: int) -> int | None:
+        return marks[branches[n][1:]] if branches[n][:1] == "#" else None
+
+    def place(n: int) -> tuple[tuple[int, int, int], ...]:
+        step, around = steps[n], parent(n)
+        own = ((step["turn"], step["slot"], step["attempt"]),)
+        return own if around is None else place(around) + own
+
+    order = sorted(steps, key=place)
+    at = {n: number for number, n in enumerate(order)}
+    turns = _ranks([(branches[n], steps[n]["turn"]) for n in order])
+    found: list[Record] = []
+    for n, turn in zip(order, turns, strict=True):
+        step = dict(steps[n])
+        again, around = step.pop("again"), parent(n)
+        step["turn"] = turn
+        if again is not None:
+            step["again"] = at[again]
+        if around is not None:
+            step["parent"] = at[around]
+        found.append(step)
+    return found
+
+
+def _ranks(turns: Sequence[tuple[str, int]]) -> list[int]:
+    """The rank of each turn among those of its branch."""
+    known: dict[str, list[int]] = {}
+    found: list[int] = []
+    for branch, turn in turns:
+        numbers = known.setdefault(branch, [])
+        if turn not in numbers:
+            numbers.append(turn)
+        found.append(numbers.index(turn))
+    return found
+
+
+def load_golden(name: str) -> list[Record]:
+    """Return what each adapter has to leave of the golden scenario `name`.
+
+    It is what the agent did in each attempt, then what is on record of their run.
+    """
     file = resources.files("rollcage_conformance") / "goldens" / f"{name}.json"
-    loaded: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    loaded: list[Record] = json.loads(file.read_text(encoding="utf-8"))
     return loaded

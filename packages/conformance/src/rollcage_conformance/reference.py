@@ -15,8 +15,9 @@ from contextvars import copy_context
 from typing import Any, Final, Protocol
 
 from pydantic import BaseModel
-from rollcage import Contract, Session
-from rollcage.adapter import HALTED, Answer, Instead, RecordedAnswers, ToolRequest, Trace
+from rollcage import Contract
+from rollcage.heart import Session
+from rollcage_adapter import HALTED, Answer, Instead, RecordedAnswers, ToolRequest, Trace
 
 from rollcage_conformance.scenario import (
     Performance,
@@ -62,13 +63,13 @@ class ReplayModel:
 class Slots(Protocol):
     """Says which call of its turn comes next."""
 
-    def slot(self, index: int, /) -> contextlib.AbstractContextManager[None]:
+    def slot(self, index: int, /) -> contextlib.AbstractContextManager[Any]:
         """The next call is the turn's `index`-th."""
         ...
 
 
 class _NoSlots:
-    def slot(self, _: int) -> contextlib.AbstractContextManager[None]:
+    def slot(self, _: int) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
 
@@ -125,7 +126,7 @@ class ReferenceHarness:
         ids = [
             _call_id(turn, slot) for turn, calls in enumerate(turns) for slot in range(len(calls))
         ]
-        if performance.session is not None:
+        if performance.session is not None and performance.memory is not None:
             performance.session.seen({"": ids})
         return len(turns), turns[-1] if turns else ()
 
@@ -136,7 +137,7 @@ class ReferenceHarness:
 
     def identified(
         self, performance: Performance, index: int
-    ) -> contextlib.AbstractContextManager[None]:
+    ) -> contextlib.AbstractContextManager[Any]:
         """The next call has the id that the memory will know it by."""
         if performance.session is None or performance.memory is None:
             return contextlib.nullcontext()
@@ -161,7 +162,8 @@ class ReferenceHarness:
         def call(**_: Any) -> list[Any]:
             return list(body())
 
-        return _assembled(session.run(contract, arguments, call, kind="model", answer=self.answer))
+        pieces = session.run_call(contract, arguments, call, kind="model", answer=self.answer)
+        return _assembled(pieces)
 
     async def aask(
         self, performance: Performance, turn: int, results: Sequence[str]
@@ -185,7 +187,7 @@ class ReferenceHarness:
             stream = session.astream(contract, arguments, astream, kind="model", answer=self.answer)
             return _assembled([piece async for piece in stream])
         return _assembled(
-            await session.arun(contract, arguments, acall, kind="model", answer=self.answer)
+            await session.arun_call(contract, arguments, acall, kind="model", answer=self.answer)
         )
 
     def answer(self, pieces: list[Any]) -> Answer:
@@ -277,9 +279,7 @@ class ReferenceHarness:
         spec: ToolSpec = performance.tools[name]
         body = self.body(performance, spec)
         if performance.session is not None:
-            return await self.aguarded(
-                performance.session, self.contract(spec), arguments, body, is_async=spec.is_async
-            )
+            return await self.aguarded(performance.session, self.contract(spec), arguments, body)
         values = _validated(spec, arguments)
         return await body(**values) if spec.is_async else await asyncio.to_thread(body, **values)
 
@@ -297,20 +297,13 @@ class ReferenceHarness:
         self, session: Session, contract: Contract, arguments: Any, body: Callable[..., Any]
     ) -> Any:
         """The guarded call."""
-        return session.run(contract, arguments, body, instead=_instead(body))
+        return session.run_call(contract, arguments, body, instead=_instead(body))
 
     async def aguarded(
-        self,
-        session: Session,
-        contract: Contract,
-        arguments: Any,
-        body: Callable[..., Any],
-        *,
-        is_async: bool,
+        self, session: Session, contract: Contract, arguments: Any, body: Callable[..., Any]
     ) -> Any:
-        """The guarded call, in asyncio."""
-        instead = _instead(body)
-        return await session.arun(contract, arguments, body, is_async=is_async, instead=instead)
+        """The guarded call, in asyncio; a sync body runs in a thread."""
+        return await session.arun_call(contract, arguments, body, instead=_instead(body))
 
 
 def _call_id(turn: int, slot: int) -> str:

@@ -1,4 +1,4 @@
-"""Where scenarios are played: it opens the session over a store of its own and reads the trace."""
+"""Where scenarios are played: it opens the session over a store of its own and reads the log."""
 
 import asyncio
 import contextlib
@@ -11,11 +11,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rollcage import Session, Stats, open_store
-from rollcage.store import Store, check_attested
-from rollcage.trace import check_events
+from rollcage.heart import Session, Store, open_store
+from rollcage.heart.attempt import Stats
+from rollcage.heart.log import parse
 
-from rollcage_conformance.golden import answers, steps
+from rollcage_conformance.golden import answers
 from rollcage_conformance.scenario import (
     Harness,
     Performance,
@@ -24,13 +24,14 @@ from rollcage_conformance.scenario import (
     Script,
     ToolSpec,
 )
+from rollcage_conformance.witness import Witness
 
 __all__ = ["Hold", "Mode", "Played", "Stage"]
 
 Mode = Literal["sync", "async", "sync-in-async"]
 """A sync agent with sync tools, an async one with async tools, an async one with sync tools."""
 
-Replay = Literal["auto", "off", "resume", "offline", "verify"]
+Replay = Literal["auto", "continue", "off", "resume", "offline", "verify"]
 
 Decisions = tuple[Store, str] | Literal["source"] | None
 """Whose answers drive an agent: a run's of a store, or those of the run that a session replays."""
@@ -73,18 +74,24 @@ class Played:
         script: the model, with what it saw.
         ran: the names of the tools whose bodies ran, in the order of their starts.
         error: what leaving the session raised, or a plain agent ended with; None if it went well.
-        events: the trace, checked against its hash chain and the schema; empty without a session.
+        lines: the run's log as the attempt left it, checked; empty without a session.
         run: the run's id.
         stats: the session's own count; None without a session.
+        status: how the attempt ended, as its log says; empty where it writes none (offline).
+        steps: a record of each tool call, by turn and slot: see `Witness.records`.
+        asked: the same of the model's calls.
     """
 
     result: Result
     script: Script
     ran: tuple[str, ...]
     error: BaseException | None
-    events: tuple[dict[str, Any], ...] = ()
+    lines: tuple[dict[str, Any], ...] = ()
     run: str = ""
     stats: Stats | None = None
+    status: str = ""
+    steps: tuple[dict[str, Any], ...] = ()
+    asked: tuple[dict[str, Any], ...] = ()
 
     @property
     def seen(self) -> list[tuple[str, ...]]:
@@ -92,19 +99,18 @@ class Played:
         return self.script.seen
 
     @property
-    def steps(self) -> list[dict[str, Any]]:
-        """The tool steps of the trace."""
-        return steps(self.events)
-
-    @property
     def answers(self) -> list[dict[str, Any]]:
-        """What the model answered, in the trace's neutral form."""
-        return answers(self.events)
+        """What the model answered, in a form that belongs to no framework."""
+        return answers(self.asked)
 
     @property
     def how(self) -> list[str]:
-        """How each tool step went: `ran`, `replayed` or `blocked`."""
+        """How each tool call went: it `ran`, was `replayed`, `blocked`, `supplied` or `halted`."""
         return [step["how"] for step in self.steps]
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        """The lines of one kind."""
+        return [line for line in self.lines if line["event"] == event]
 
 
 class Stage:
@@ -153,7 +159,9 @@ class Stage:
         """
         ran: list[str] = []
         rehearsed = _rehearsed(scenario, mode, ran)
-        session = make(name, store=self.store, replay=replay, **settings)
+        witness = Witness()
+        stages = (witness, *settings.pop("stages", ()))
+        session = make(name, store=self.store, replay=replay, stages=stages, **settings)
         cast = self.harness.tools(rehearsed) if tools is None else tools
         script = Script(scenario.script, scenario.thought)
         performance = Performance(rehearsed, script, cast, session, stream, memory=memory)
@@ -170,32 +178,38 @@ class Stage:
                     take.end(self.harness.run(take.performance))
             else:
                 asyncio.run(take.aplay(entered, hold))
-        return self._played(take, ran)
+        return self._played(take, ran, witness)
 
     async def aplay(self, scenario: Scenario, *, name: str) -> Played:
         """Play a scenario in the event loop that runs already, in a session of its own."""
         ran: list[str] = []
         rehearsed = _rehearsed(scenario, "async", ran)
-        session = Session(name, store=self.store)
+        witness = Witness()
+        session = Session(name, store=self.store, stages=[witness])
         script = Script(scenario.script, scenario.thought)
         cast = self.harness.tools(rehearsed)
         take = _Take(self.harness, Performance(rehearsed, script, cast, session), session)
         with take.ending():
             await take.aplay()
-        return self._played(take, ran)
+        return self._played(take, ran, witness)
 
-    def _played(self, take: "_Take", ran: list[str]) -> Played:
+    def _played(self, take: "_Take", ran: list[str], witness: Witness) -> Played:
         session = take.session
         if not session.run_id:
             raise AssertionError("the session was not opened") from take.error
+        lines = self.lines(session.run_id)
+        ended = lines[-1] if session.attempt.live else {}
         return Played(
             take.result,
             take.performance.script,
             tuple(ran),
             take.error,
-            tuple(self.trace(session.run_id)),
+            tuple(lines),
             session.run_id,
             session.stats,
+            str(ended.get("status", "")),
+            tuple(witness.records()),
+            tuple(witness.records("model")),
         )
 
     def plain(self, scenario: Scenario, mode: Mode, *, tools: Any = None) -> Played:
@@ -217,11 +231,9 @@ class Stage:
         """The framework's tools for a scenario, to be used again; `ran` notes each execution."""
         return self.harness.tools(_rehearsed(scenario, mode, ran))
 
-    def trace(self, run: str) -> list[dict[str, Any]]:
-        """A run's events, after they were checked."""
-        trace = self.store.read(run)
-        check_attested(trace)
-        return check_events(trace.data, trace.where)
+    def lines(self, run: str) -> list[dict[str, Any]]:
+        """The lines of a run's log, after they were checked."""
+        return parse(self.store.read(run), run)
 
 
 def _place(root: Path) -> str | Path:

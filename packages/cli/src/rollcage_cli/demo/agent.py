@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rollcage import Session, StepView, Verdict
+from rollcage import StepView, Verdict
+from rollcage.heart import Session
 
 from rollcage_cli.demo.job import (
+    CLEAN,
     DRIFT,
     EFFECTS,
     ESCAPE,
@@ -68,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 def _play(scene: Scene, act: str, asked: Callable[[], None]) -> str:
     if act == "escape":
         asks: Sequence[IssuedCall] = ESCAPE
-        session = Session(NAME_ESCAPE, store=scene.store, rules=[_inside(scene.workspace)])
+        session = Session(NAME_ESCAPE, store=scene.store, gate=[_inside(scene.workspace)])
     elif act in _ASKS:
         name, asks = _ASKS[act]
         session = Session(name, store=scene.store)
@@ -116,7 +118,7 @@ def _others_tools(scene: Scene, model: BaseChatModel, session: Session) -> Seque
     files = FileManagementToolkit(root_dir=str(scene.workspace))
     database = SQLDatabase(create_engine(f"sqlite:///{scene.database}"))
     tools = [*files.get_tools(), *SQLDatabaseToolkit(db=database, llm=model).get_tools()]
-    return guard_tools(tools, session, effects=EFFECTS)
+    return guard_tools(tools, session, effects=EFFECTS, contracts=CLEAN)
 
 
 def _inside(workspace: Path) -> Any:

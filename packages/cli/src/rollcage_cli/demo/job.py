@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 __all__ = [
-    "DRIFT", "EFFECTS", "ESCAPE", "MISSING", "NAME_DRIFT", "NAME_ESCAPE", "NAME_MISSING",
+    "CLEAN", "DRIFT", "EFFECTS", "ESCAPE", "MISSING", "NAME_DRIFT", "NAME_ESCAPE", "NAME_MISSING",
     "NAME_REPORT", "NAME_WRECK", "WRECK", "IssuedCall", "Scene", "prepare", "report",
 ]  # fmt: skip
 
@@ -29,6 +29,9 @@ EFFECTS: Final[Mapping[str, Literal["read"]]] = {
     "sql_db_query_checker": "read",
     "sql_db_schema": "read",
 }
+
+# What says that a tool changed nothing: a path that can't be one.
+CLEAN: Final[Mapping[str, Mapping[str, Any]]] = {"copy_file": {"raises": ValueError}}
 
 _ORDERS: Final = "order,customer,amount\n1,Ann,120.50\n2,Bob,80.00\n3,Cid,33.25\n"
 _INSERT: Final = (

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.text import Text
-from rollcage.store import JsonlStore
-from rollcage.trace import Run, Step, read_run
+from rollcage.trace import RefusedCall, Run, Step, read_run
 from rollcage_views import outcome_text
+from rollcage_views.both import open_store
 
 from rollcage_cli.demo.job import (
     NAME_DRIFT,
@@ -91,8 +91,8 @@ class _Stage:
         self.runs: dict[str, str] = {}
         self._scene = scene
         self._out = out
-        self._store = JsonlStore(scene.store)
-        self._known: set[str] = set()
+        self._store = open_store(scene.store)
+        self._known: dict[str, int] = {}  # by run, how many attempts it had
 
     def play(self) -> None:
         """All of it.
@@ -143,10 +143,10 @@ class _Stage:
         self.show.title("2. The same program again, in a new process.")
         agent.act(self._teller("resumed", NAME_REPORT))
         seen = self._view("resumed", agent)
-        hits = seen.totals.states["hit"]
-        states = [row.state for row in seen.steps]
-        self.show.claim(f"{hits} steps were replayed: nothing ran", states[:8] == ["hit"] * 8)
-        self.show.claim("the ninth and the tenth ran", states[8:] == ["ran", "ran"])
+        hits = sum(last - first + 1 for first, last in seen.attempts[-1].replayed)
+        states = [row.state for row in seen.steps if row.attempt == len(seen.attempts)]
+        self.show.claim(f"{hits} steps were replayed: nothing ran", hits == 8)
+        self.show.claim("the ninth and the tenth ran", states == ["ran", "ran"])
         self.show.claim(f"the run ended: {seen.status}", seen.status == "ok")
         orders = self._scene.orders()
         self.show.claim(f"the database holds {orders} orders: none was written twice", orders == 3)
@@ -161,9 +161,11 @@ class _Stage:
         )
         answer = agent.act(self._teller("blocked", NAME_ESCAPE))
         seen = self._view("blocked", agent)
-        verdicts = [row.verdict or {} for row in seen.steps if row.state == "blocked"]
-        codes = [verdict["code"] for verdict in verdicts]
-        reason = str(verdicts[-1]["reason"]) if verdicts else ""
+        denied = [row.verdict or {} for row in seen.refused]
+        codes = [verdict.get("code") for verdict in denied]
+        reason = str(denied[-1]["reason"]) if denied else ""
+        for row in seen.refused:
+            self._tell_refused(row, "blocked", "red")
         self.show.claim("the call was blocked: the tool did not run", codes == ["path_escape"])
         self.show.claim(f"the model read why: {visible(reason)}", bool(reason) and reason in answer)
         self.show.claim("the agent went on to its end", agent.wait() == 0 and seen.status == "ok")
@@ -182,8 +184,7 @@ class _Stage:
         answer = agent.act(self._teller("corrected", NAME_MISSING))
         seen = self._view("corrected", agent)
         for row in seen.refused:
-            asked = f"{visible(row.name)}({arguments_text(row.args)})"
-            self._out.print(Text(f"       refused  {asked}", style="magenta"))
+            self._tell_refused(row, "refused", "magenta")
         reasons = [row.reason for row in seen.refused]
         self.show.claim(
             f"nothing ran, and the trace says why: {visible(''.join(reasons))}",
@@ -200,8 +201,8 @@ class _Stage:
         found = verify_trace(self._store.read(run), self._store)
         self.show.claim(f"verify finds the run whole: {found.lines} lines", found.ok)
         shutil.copytree(self._scene.store, self._scene.edited)
-        edited = JsonlStore(self._scene.edited)
-        path = self._scene.edited / "runs" / f"{run}.jsonl"
+        edited = open_store(self._scene.edited)
+        path = self._scene.edited / "logs" / f"{run}.jsonl"
         before = path.read_bytes()
         line = before[: before.index(_EDIT[0])].count(b"\n") + 1
         path.write_bytes(before.replace(*_EDIT, 1))
@@ -228,7 +229,7 @@ class _Stage:
         run = self.runs["wrecked"]
         (self._scene.folder / "pyproject.toml").write_text(SETTING, encoding="utf-8")
         code = self.show.command("undo", run[-12:], "--yes")
-        rows = read_run(self._store.read(run)).steps
+        rows = self._run(run).steps
         ends = [row.undone for row in rows if row.undoes is None]
         self.show.claim(
             f"{ends.count('verified')} effects were undone, and each was verified",
@@ -253,24 +254,28 @@ class _Stage:
             yield agent
 
     def _enter(self, agent: Program, *acts: str) -> None:
-        """A new process plays these acts; its runs are the ones that were not there before."""
-        self._known = {info.run for info in self._store.runs()}
+        """A new process plays these acts; it makes runs, or attempts at those that are there."""
+        runs = [self._run(info.run) for info in self._store.runs()]
+        self._known = {run.id: len(run.attempts) for run in runs}
         agent.enter(*acts)
 
     def _teller(self, role: str, name: str) -> Callable[[], None]:
-        """Tells the steps of the new run of this name, once each, when they have ended."""
+        """Tells what a new attempt at the job of this name does, each step once, as it ends."""
         shown: set[int] = set()
 
         def tell() -> None:
             for info in self._store.runs():
-                if info.name == name and info.run not in self._known:
-                    self.runs[role] = info.run
-                    steps = read_run(self._store.read(info.run)).steps
-                    ended = [row for row in steps if row.state not in {"cut_off", "unknown"}]
-                    for row in ended:
-                        if row.step not in shown:
-                            shown.add(row.step)
-                            self._tell_step(row)
+                run = self._run(info.run) if info.name == name else None
+                if run is None or len(run.attempts) == self._known.get(run.id, 0):
+                    continue
+                self.runs[role] = run.id
+                hits = {n for a, b in run.attempts[-1].replayed for n in range(a, b + 1)}
+                for row in run.steps:
+                    is_new = row.attempt == len(run.attempts)
+                    ended = row.state not in {"cut_off", "unknown"}
+                    if row.step not in shown and (row.step in hits or (is_new and ended)):
+                        shown.add(row.step)
+                        self._tell_step(row, is_hit=row.step in hits)
 
         return tell
 
@@ -278,13 +283,16 @@ class _Stage:
         if role not in self.runs:
             agent.wait()
             raise ClaimFailed(f"the agent left no run; its messages are in {self._scene.folder}")
-        return read_run(self._store.read(self.runs[role]))
+        return self._run(self.runs[role])
+
+    def _run(self, run: str) -> Run:
+        return read_run(self._store.read(run))
 
     # --- telling it ------------------------------------------------------------------------------
 
-    def _tell_step(self, row: Step) -> None:
+    def _tell_step(self, row: Step, *, is_hit: bool) -> None:
         text = Text(f"{row.step:>5}  ")
-        state = styled_state(row)
+        state = Text("hit", style="cyan") if is_hit else styled_state(row)
         text.append(state).append(" " * (9 - len(state)))
         text.append(f"{visible(row.name)}({arguments_text(row.args)})")
         if row.state in ("failed", "blocked") or "drift" in (row.outcome or {}):
@@ -292,13 +300,16 @@ class _Stage:
         text.truncate(self._out.width, overflow="ellipsis")
         self._out.print(text)
 
+    def _tell_refused(self, row: RefusedCall, state: str, style: str) -> None:
+        asked = f"{visible(row.name)}({arguments_text(row.args)})"
+        self._out.print(Text(f"       {state}  {asked}", style=style))
+
     def _farewell(self) -> None:
         store, run = self._scene.store, self.runs
         commands = [
             f"rollcage runs --store {store}",
             f"rollcage show {run['resumed'][-12:]} --store {store}",
-            f"rollcage diff {run['crashed'][-12:]} {run['resumed'][-12:]} --store {store}",
-            f"rollcage show {run['blocked'][-12:]} --step 2 --store {store}",
+            f"rollcage show {run['blocked'][-12:]} --store {store}",
             f"rollcage show {run['drifted'][-12:]} --store {store}",
             f"rollcage show {run['corrected'][-12:]} --store {store}",
             f"rollcage verify {run['crashed'][-12:]} --store {self._scene.edited}",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.heart import Session
 
 from rollcage_cli.quickstart.job import FINAL, TURNS, declared, functions
 

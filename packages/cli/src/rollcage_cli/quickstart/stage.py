@@ -11,8 +11,8 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rollcage.store import JsonlStore
-from rollcage.trace import read_run
+from rollcage.trace import Run, read_run
+from rollcage_views.both import open_store
 
 from rollcage_cli.demo.process import Program
 from rollcage_cli.demo.showing import Show, new_folder
@@ -168,7 +168,7 @@ class _Incident:
         self._folder = folder
         self._framework = framework
         self._program = program
-        self._store = JsonlStore(folder / ".rollcage")
+        self._store = open_store(folder / ".rollcage")
 
     def play(self) -> None:
         """Without Rollcage, with it, and the undo.
@@ -198,24 +198,30 @@ class _Incident:
         return self._program.wait() == 0 and killed
 
     def _read(self, *, ended: bool) -> None:
-        """What the two runs show, and the outbox."""
-        infos = self._store.runs(name=self._framework.job)
-        of_job = [read_run(self._store.read(each)) for each in sorted(info.run for info in infos)]
-        for role, run in zip(("crashed", "resumed"), of_job, strict=False):
-            self.runs[role] = run.id
-        states = [[step.state for step in run.steps] for run in of_job]
+        """What the attempts of the run show, and the outbox."""
+        runs = [self._run(info.run) for info in self._store.runs(name=self._framework.job)]
+        if runs:
+            self.runs["run"] = runs[-1].id
+        attempts = [
+            (sum(last - first + 1 for first, last in each.replayed), len(each.steps))
+            for run in runs
+            for each in run.attempts
+        ]
         self._show.claim(
             "the second process replayed 8 steps and ran 2",
-            ended and states == [["ran"] * 8 + ["cut_off"], ["hit"] * 8 + ["ran"] * 2],
+            ended and len(runs) == 1 and attempts == [(0, 8), (8, 2)],
         )
         there = mails(self._folder / OUTBOX)
         text = f"{sum(there.values())} mails are out: each customer got 1"
         self._show.claim(text, there == _SENT)
 
+    def _run(self, run: str) -> Run:
+        return read_run(self._store.read(run))
+
     def _undo(self) -> None:
         """Recall the mails, in a process that knows the run's name and no more."""
         code = self._show.command("undo", f"@{self._framework.job}", "--yes", quiet=True)
-        rows = read_run(self._store.read(self.runs["resumed"])).steps
+        rows = self._run(self.runs["run"]).steps
         ends = [row.undone for row in rows if row.name == "send" and row.undoes is None]
         text = f"{ends.count('verified')} mails were recalled, and each undo was verified"
         self._show.claim(text, code == 0 and ends == ["verified"] * len(CUSTOMERS))

@@ -8,11 +8,10 @@ from rollcage import (
     ApprovalRequest,
     ApprovalRequired,
     Approver,
-    QueueApprover,
     StepView,
     Verdict,
 )
-from rollcage.gate import ApprovalQueue
+from rollcage.heart.stages.queue import ApprovalQueue, QueueApprover
 
 from rollcage_conformance.scenario import Message, Scenario
 from rollcage_conformance.stage import Mode, Stage
@@ -45,15 +44,15 @@ class ApprovalSuite(Suite):
     def test_a_call_that_needs_approval_halts_and_runs_nothing(
         self, stage: Stage, mode: Mode
     ) -> None:
-        played = stage.play(notes("a", "b", "c"), mode, rules=[ask_for_b])
+        played = stage.play(notes("a", "b", "c"), mode, gate=[ask_for_b])
         assert played.ran == ("send",)
         assert isinstance(played.error, ApprovalRequired)
         assert "somebody has to read this first" in str(played.error)
-        assert played.events[-1]["status"] == "paused"
+        assert played.status == "paused"
 
     @needs("halting")
     def test_an_agent_ends_where_it_needs_approval(self, stage: Stage, mode: Mode) -> None:
-        played = stage.play(notes("a", "b", "c"), mode, rules=[ask_for_b])
+        played = stage.play(notes("a", "b", "c"), mode, gate=[ask_for_b])
         assert isinstance(played.error, ApprovalRequired)
         assert played.script.asked == 2
         assert played.seen == [("sent a",)]
@@ -62,7 +61,7 @@ class ApprovalSuite(Suite):
     def test_a_call_that_needs_approval_beside_others(self, stage: Stage, mode: Mode) -> None:
         calls = [("look", {"place": "x"}), ("send", {"text": "b"})]
         script: list[Message] = [calls, "all done"]
-        played = stage.play(Scenario([SEND, LOOK], script), mode, rules=[ask_for_b])
+        played = stage.play(Scenario([SEND, LOOK], script), mode, gate=[ask_for_b])
         assert "send" not in played.ran
         assert isinstance(played.error, ApprovalRequired)
 
@@ -73,12 +72,12 @@ class ApprovalSuite(Suite):
             asked.append(request.args["text"])
             return Approval(True, by="ann")
 
-        played = stage.play(notes("a", "b", "c"), mode, rules=[ask_for_b], approver=approver)
+        played = stage.play(notes("a", "b", "c"), mode, gate=[ask_for_b], approver=approver)
         assert played.error is None
         assert played.ran == ("send",) * 3
         assert played.seen == [("sent a",), ("sent b",), ("sent c",)]
         assert asked == ["b"]
-        how: dict[str, Any] = {"rules": [ask_for_b], "approver": approver}
+        how: dict[str, Any] = {"gate": [ask_for_b], "approver": approver}
         replayed = stage.play(notes("a", "b", "c"), mode, replay="resume", **how)
         assert (replayed.error, replayed.ran) == (None, ())
         assert asked == ["b"]
@@ -87,7 +86,7 @@ class ApprovalSuite(Suite):
     def test_a_rejected_call_runs_nothing_and_the_agent_goes_on(
         self, stage: Stage, mode: Mode, approver: Approver
     ) -> None:
-        played = stage.play(notes("a", "b", "c"), mode, rules=[ask_for_b], approver=approver)
+        played = stage.play(notes("a", "b", "c"), mode, gate=[ask_for_b], approver=approver)
         assert played.error is None
         assert played.result.text == "all done"
         assert played.ran == ("send",) * 2
@@ -113,7 +112,7 @@ class ApprovalSuite(Suite):
             asked.append(request.args["text"])
             return approval
 
-        how: dict[str, Any] = {"rules": [ask_for_b], "approver": approver}
+        how: dict[str, Any] = {"gate": [ask_for_b], "approver": approver}
         played = stage.play(notes("a", "b", "c"), mode, **how)
         assert played.error is None
         assert played.ran == ("send",) * ran
@@ -132,16 +131,16 @@ class ApprovalSuite(Suite):
         def approver(_: ApprovalRequest) -> Approval:
             return Approval.edit({"text": "d"}, by="ann")
 
-        played = stage.play(notes("a", "b", "c"), mode, rules=[rule], approver=approver)
+        played = stage.play(notes("a", "b", "c"), mode, gate=[rule], approver=approver)
         assert (played.error, played.ran) == (None, ("send",) * 2)
         assert "never send a d" in played.seen[1][0]
 
     def test_a_rejection_is_not_asked_about_again_in_that_run(
         self, stage: Stage, mode: Mode
     ) -> None:
-        stage.play(notes("a", "b", "c"), mode, rules=[ask_for_b], approver=reject)
+        stage.play(notes("a", "b", "c"), mode, gate=[ask_for_b], approver=reject)
         again = stage.play(
-            notes("a", "b", "c"), mode, replay="resume", rules=[ask_for_b], approver=broken_approver
+            notes("a", "b", "c"), mode, replay="resume", gate=[ask_for_b], approver=broken_approver
         )
         assert (again.error, again.ran) == (None, ())
         assert again.how == ["replayed", "blocked", "replayed"]
@@ -160,13 +159,13 @@ class ApprovalSuite(Suite):
     def test_a_run_stops_and_goes_on_once_somebody_has_decided(
         self, stage: Stage, mode: Mode, approval: Approval, text: str, ran: int
     ) -> None:
-        how: dict[str, Any] = {"rules": [ask_for_b], "approver": QueueApprover(stage.store)}
+        how: dict[str, Any] = {"gate": [ask_for_b], "approver": QueueApprover(stage.store)}
         halted = stage.play(notes("a", "b", "c"), mode, **how)
         assert isinstance(halted.error, ApprovalRequired)
-        assert halted.ran == ("send",)
+        assert (halted.ran, halted.status) == (("send",), "paused")
         queue = ApprovalQueue(stage.store)
-        (request,) = queue.ids()
-        queue.decide(request, approval)
+        (request,) = queue.waiting()
+        queue.decide(request.id, approval)
         resumed = stage.play(notes("a", "b", "c"), mode, **how)
         assert resumed.error is None
         assert resumed.ran == ("send",) * ran
@@ -174,15 +173,16 @@ class ApprovalSuite(Suite):
         assert [resumed.seen[0], resumed.seen[2]] == [("sent a",), ("sent c",)]
         again = stage.play(notes("a", "b", "c"), mode, replay="resume", **how)
         assert (again.error, again.ran, again.seen) == (None, (), resumed.seen)
-        assert queue.ids() == [request]
+        assert queue.waiting() == []
+        assert [line["id"] for line in again.of("requested")] == [request.id]
 
     def test_the_first_call_is_decided_where_nothing_else_is_on_record(
         self, stage: Stage, mode: Mode
     ) -> None:
-        how: dict[str, Any] = {"rules": [ask_for_b], "approver": QueueApprover(stage.store)}
+        how: dict[str, Any] = {"gate": [ask_for_b], "approver": QueueApprover(stage.store)}
         stage.play(notes("b", "c"), mode, **how)
-        (request,) = ApprovalQueue(stage.store).ids()
-        ApprovalQueue(stage.store).decide(request, Approval(True, by="ann"))
+        (request,) = ApprovalQueue(stage.store).waiting()
+        ApprovalQueue(stage.store).decide(request.id, Approval(True, by="ann"))
         resumed = stage.play(notes("b", "c"), mode, **how)
         assert resumed.error is None
         assert resumed.seen == [("sent b",), ("sent c",)]
@@ -191,18 +191,19 @@ class ApprovalSuite(Suite):
     def test_a_call_that_was_decided_beside_others_that_ran(self, stage: Stage, mode: Mode) -> None:
         calls = [("send", {"text": "a"}), ("send", {"text": "b"})]
         script: list[Message] = [calls, "all done"]
-        how: dict[str, Any] = {"rules": [ask_for_b], "approver": QueueApprover(stage.store)}
+        how: dict[str, Any] = {"gate": [ask_for_b], "approver": QueueApprover(stage.store)}
         stage.play(Scenario([SEND, LOOK], script), mode, **how)
         queue = ApprovalQueue(stage.store)
-        (request,) = queue.ids()
-        queue.decide(request, Approval(True, by="ann"))
+        (request,) = queue.waiting()
+        queue.decide(request.id, Approval(True, by="ann"))
         resumed = stage.play(Scenario([SEND, LOOK], script), mode, **how)
         assert resumed.error is None
         assert resumed.seen == [("sent a", "sent b")]
-        assert queue.ids() == [request]
+        assert queue.waiting() == []
+        assert [line["id"] for line in resumed.of("requested")] == [request.id]
 
     def test_a_run_goes_on_once_nothing_asks_any_more(self, stage: Stage, mode: Mode) -> None:
-        stage.play(notes("a", "b", "c"), mode, rules=[ask_for_b])
+        stage.play(notes("a", "b", "c"), mode, gate=[ask_for_b])
         resumed = stage.play(notes("a", "b", "c"), mode)
         assert resumed.error is None
         assert resumed.how == ["replayed", "ran", "ran"]
@@ -213,7 +214,7 @@ class ApprovalSuite(Suite):
         self, stage: Stage, mode: Mode
     ) -> None:
         recorded = stage.play(notes("a", "b"), mode)
-        replayed = stage.play(notes("a", "b"), mode, replay="resume", rules=[ask_for_b])
+        replayed = stage.play(notes("a", "b"), mode, replay="resume", gate=[ask_for_b])
         assert replayed.error is None
         assert replayed.ran == ()
         assert replayed.seen == recorded.seen

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rollcage import Blocked, Contract, StepView, ToolRefused, tool
-from rollcage_governance import Registry
+from rollcage_governance import Facade, Registry
 
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Played, Stage
@@ -24,7 +24,7 @@ def contracts(stage: Stage, mode: Mode, scenario: Scenario) -> dict[str, Contrac
     def note(step: StepView) -> None:
         found.setdefault(step.name, step.contract)
 
-    played = stage.play(scenario, mode, name="rehearsal", rules=[note])
+    played = stage.play(scenario, mode, name="rehearsal", gate=[note])
     assert played.error is None
     return found
 
@@ -59,17 +59,17 @@ class FacadeSuite(Suite):
     def test_an_agent_has_what_was_approved(self, stage: Stage, mode: Mode) -> None:
         scenario = Scenario([SEND, LOOK], BOTH)
         approve(stage, *contracts(stage, mode, scenario).values())
-        played = stage.play(scenario, mode, facade="agent")
+        played = stage.play(scenario, mode, gate=[Facade("agent")])
         assert (played.error, played.ran) == (None, ("send", "look"))
-        facade = played.events[0]["facade"]
+        facade = played.of("attempt")[0]["gate"][0]["facade"]
         assert (facade["name"], sorted(facade["tools"])) == ("agent", ["look", "send"])
 
     def test_a_tool_that_nobody_approved_is_refused(self, stage: Stage, mode: Mode) -> None:
         scenario = Scenario([SEND, LOOK], BOTH)
         approve(stage, contracts(stage, mode, scenario)["look"])
-        played = stage.play(scenario, mode, facade="agent")
+        played = stage.play(scenario, mode, gate=[Facade("agent")])
         check_refused(played, "send", "tool_unapproved")
-        given = stage.play(Scenario([LOOK], LOOKING), mode, facade="agent", name="given")
+        given = stage.play(Scenario([LOOK], LOOKING), mode, gate=[Facade("agent")], name="given")
         assert (given.error, given.ran) == (None, ("look",))
 
     def test_a_tool_that_was_changed_is_refused(self, stage: Stage, mode: Mode) -> None:
@@ -80,17 +80,17 @@ class FacadeSuite(Suite):
             return f"saw {place}, and wrote it down"
 
         changed = Scenario([ToolSpec(look, effect="read")], LOOKING)
-        check_refused(stage.play(changed, mode, facade="agent"), "look", "tool_changed")
+        check_refused(stage.play(changed, mode, gate=[Facade("agent")]), "look", "tool_changed")
 
     def test_a_frozen_tool_is_refused_and_so_is_what_is_recorded_of_it(
         self, stage: Stage, mode: Mode
     ) -> None:
         scenario = Scenario([SEND, LOOK], BOTH)
         registry = approve(stage, *contracts(stage, mode, scenario).values())
-        recorded = stage.play(scenario, mode, facade="agent")
+        recorded = stage.play(scenario, mode, gate=[Facade("agent")])
         assert recorded.error is None
         registry.freeze("send", by="bob", why="it leaks")
-        again = stage.play(scenario, mode, replay="resume", facade="agent")
+        again = stage.play(scenario, mode, replay="resume", gate=[Facade("agent")])
         check_refused(again, "send", "tool_frozen")
         assert ("sent a",) not in again.seen
 
@@ -115,7 +115,7 @@ class FacadeSuite(Suite):
         scenario = Scenario([ToolSpec(work)], [[("work", {"job": "x"})], "all done"])
         approve(stage, contracts(stage, mode, scenario)["work"])
         logged.clear()
-        played = stage.play(scenario, mode, facade="agent")
+        played = stage.play(scenario, mode, gate=[Facade("agent")])
         assert (played.error, played.ran) == (None, ("work",))
         assert played.seen == [("could not: tool_unapproved",)]
         assert logged == []

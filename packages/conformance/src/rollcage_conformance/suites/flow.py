@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+from rollcage_policy import UserInput
+
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Stage
 from rollcage_conformance.suite import Suite, needs
@@ -50,7 +52,7 @@ class FlowSuite(Suite):
         self, stage: Stage, mode: Mode
     ) -> None:
         script: list[Message] = [READ, [("mail", EVIL)], [("mail", ANN)], "all done"]
-        how: dict[str, Any] = {"policy": ruling(STRANGERS), "user_input": ASKED}
+        how: dict[str, Any] = {"gate": [ruling(STRANGERS), UserInput(ASKED)]}
         played = stage.play(Scenario([FETCH, MAIL], script), mode, **how)
         assert played.error is None
         assert played.ran == ("fetch", "mail")
@@ -64,12 +66,12 @@ class FlowSuite(Suite):
 
     def test_the_same_mail_goes_out_where_no_page_was_read(self, stage: Stage, mode: Mode) -> None:
         script: list[Message] = [[("mail", EVIL)], "all done"]
-        how: dict[str, Any] = {"policy": ruling(STRANGERS), "user_input": ASKED}
+        how: dict[str, Any] = {"gate": [ruling(STRANGERS), UserInput(ASKED)]}
         played = stage.play(Scenario([FETCH, MAIL], script), mode, **how)
         assert (played.error, played.ran) == (None, ("mail",))
 
     def test_what_is_replayed_is_labelled_as_well(self, stage: Stage, mode: Mode) -> None:
-        how: dict[str, Any] = {"policy": ruling(DECLARED), "user_input": ASKED}
+        how: dict[str, Any] = {"gate": [ruling(DECLARED), UserInput(ASKED)]}
         tools = [ToolSpec(fetch, effect="read"), MAIL]
         stage.play(Scenario(tools, [READ, Crash("power cut")]), mode, **how)
         script: list[Message] = [READ, [("mail", EVIL)], "all done"]
@@ -85,7 +87,7 @@ class FlowSuite(Suite):
 
         script: list[Message] = [READ, [("address", {"text": PAGE})], [("mail", EVIL)], "all done"]
         scenario = Scenario([FETCH, ToolSpec(address, effect="pure"), MAIL], script)
-        played = stage.play(scenario, mode, policy=ruling(STRANGERS), user_input=ASKED)
+        played = stage.play(scenario, mode, gate=[ruling(STRANGERS), UserInput(ASKED)])
         assert (played.error, played.ran) == (None, ("fetch", "address"))
         assert played.seen[1] == ("evil@example.net",)
         assert played.how == ["ran", "ran", "blocked"]
@@ -95,7 +97,7 @@ class FlowSuite(Suite):
         reads = [("fetch", {"url": f"https://{name}.example"}) for name in "abc"]
         calls = [("mail", EVIL), ("send", {"text": "a"}), ("mail", ANN)]
         scenario = Scenario([FETCH, MAIL, SEND], [reads, calls, "all done"])
-        played = stage.play(scenario, mode, policy=ruling(STRANGERS), user_input=ASKED)
+        played = stage.play(scenario, mode, gate=[ruling(STRANGERS), UserInput(ASKED)])
         assert played.error is None
         assert sorted(played.ran) == ["fetch", "fetch", "fetch", "mail", "send"]
         assert played.how == ["ran", "ran", "ran", "blocked", "ran", "ran"]

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from rollcage import Halt, Session, StepView, Verdict
+from rollcage import Halt, StepView, Verdict
+from rollcage.heart import Session
 
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Played, Stage
@@ -54,15 +55,15 @@ class FaultySession(Session):
         self._maybe("place")
         return super().turn(**arguments)
 
-    def run(self, *arguments: Any, **options: Any) -> Any:
+    def run_call(self, *arguments: Any, **options: Any) -> Any:
         """Crash, or guard a call."""
         self._maybe("run")
-        return super().run(*arguments, **options)
+        return super().run_call(*arguments, **options)
 
-    async def arun(self, *arguments: Any, **options: Any) -> Any:
+    async def arun_call(self, *arguments: Any, **options: Any) -> Any:
         """Crash, or guard a call."""
         self._maybe("run")
-        return await super().arun(*arguments, **options)
+        return await super().arun_call(*arguments, **options)
 
 
 class GateSuite(Suite):
@@ -72,7 +73,7 @@ class GateSuite(Suite):
         self, stage: Stage, mode: Mode
     ) -> None:
         script: list[Message] = [[("send", {"text": "a"})], [("look", {"place": "b"})], "all done"]
-        played = stage.play(Scenario([SEND, LOOK], script), mode, rules=[no_sending])
+        played = stage.play(Scenario([SEND, LOOK], script), mode, gate=[no_sending])
         assert played.error is None
         assert played.ran == ("look",)
         assert REASON in played.seen[0][0]
@@ -84,19 +85,19 @@ class GateSuite(Suite):
     @needs("parallel")
     def test_a_denied_call_leaves_its_siblings_alone(self, stage: Stage, mode: Mode) -> None:
         calls = [("send", {"text": "a"}), ("look", {"place": "b"})]
-        played = stage.play(Scenario([SEND, LOOK], [calls, "all done"]), mode, rules=[no_sending])
+        played = stage.play(Scenario([SEND, LOOK], [calls, "all done"]), mode, gate=[no_sending])
         assert played.ran == ("look",)
         assert REASON in played.seen[0][0]
         assert played.seen[0][1] == "saw b"
 
     def test_a_denial_replays_as_a_denial(self, stage: Stage, mode: Mode) -> None:
-        recorded = stage.play(notes("a"), mode, rules=[no_sending])
+        recorded = stage.play(notes("a"), mode, gate=[no_sending])
         replayed = stage.play(notes("a"), mode, replay="offline")
         assert replayed.ran == ()
         assert replayed.seen == recorded.seen
 
     def test_a_rule_that_raises_runs_nothing(self, stage: Stage, mode: Mode) -> None:
-        played = stage.play(notes("a"), mode, rules=[broken_rule])
+        played = stage.play(notes("a"), mode, gate=[broken_rule])
         assert played.ran == ()
         assert played.how == ["blocked"]
         assert played.steps[0]["verdict"]["code"] == "rule_error"
@@ -127,7 +128,7 @@ class GateSuite(Suite):
         played = stage.play(notes("a", "b"), mode, opened=lambda s: s.halt(Stopped("enough")))
         assert played.ran == ()
         assert isinstance(played.error, Stopped)
-        assert played.events[-1]["status"] == "halted"
+        assert played.status == "halted"
 
     def test_a_session_halted_on_the_way_runs_nothing_more(self, stage: Stage, mode: Mode) -> None:
         played = _halted_on_the_way(stage, mode)

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from rollcage import ApprovalRequired, StepView, Verdict, current_step, tool
+from rollcage import ApprovalRequired, StepView, Verdict, tool
+from rollcage.heart import current_step
 
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Played, Stage
@@ -106,7 +107,7 @@ class IsolationSuite(Suite):
         scenario = notes("a", "b")
         tools = stage.tools(scenario, mode, ran)
         before = stage.plain(scenario, mode, tools=tools)
-        halted = stage.play(scenario, mode, tools=tools, rules=[ask_always])
+        halted = stage.play(scenario, mode, tools=tools, gate=[ask_always])
         crashed = stage.play(notes("a", end=Crash("power cut")), mode, tools=tools, name="other")
         assert isinstance(halted.error, ApprovalRequired)
         assert crashed.error is not None

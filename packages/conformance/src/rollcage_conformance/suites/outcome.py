@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import pytest
-from rollcage import UnknownOutcome
+from rollcage import Diverged, UnknownOutcome
 
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Hold, Mode, Stage
@@ -105,7 +105,7 @@ class OutcomeSuite(Suite):
         played = stage.play(scenario, "async", hold=hold)
         assert isinstance(played.error, asyncio.CancelledError)
         assert [step["outcome"]["status"] for step in played.steps] == ["ok", "unknown"]
-        assert played.events[-1]["status"] == "halted"
+        assert played.status == "halted"
         resumed = stage.play(scenario, "async")
         assert resumed.ran == ()
         assert isinstance(resumed.error, UnknownOutcome)
@@ -134,4 +134,5 @@ class OutcomeSuite(Suite):
         stage.play(notes("a", "b", "c"), mode)
         diverged = stage.play(notes("a", "x", "c"), mode, replay="resume")
         assert diverged.ran == ()
-        assert diverged.events[-1]["status"] == "halted"
+        assert isinstance(diverged.error, Diverged)
+        assert diverged.status == "halted"

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import pytest
 from rollcage import tool
-from rollcage_policy import Policy
+from rollcage_policy import Policy, UserInput
 
-from rollcage_conformance.golden import load_golden, normalise
+from rollcage_conformance.golden import load_golden, normalise, normalise_log
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Played, Stage
 from rollcage_conformance.suite import Suite
@@ -61,7 +61,7 @@ def _values(stage: Stage, mode: Mode) -> list[Played]:
 
 def _denied(stage: Stage, mode: Mode) -> list[Played]:
     script: list[Message] = [[("send", {"text": "a"})], [("look", {"place": "b"})], "all done"]
-    return [stage.play(Scenario([SEND, LOOK], script), mode, rules=[no_sending])]
+    return [stage.play(Scenario([SEND, LOOK], script), mode, gate=[no_sending])]
 
 
 def _failed(stage: Stage, mode: Mode) -> list[Played]:
@@ -91,7 +91,7 @@ def _governed(stage: Stage, mode: Mode) -> list[Played]:
     script: list[Message] = [[("send", {"text": "LOUD"})], READ, [("mail", EVIL)], [("mail", ANN)]]
     script += [[("order", {"count": "3"})], [("order", {"count": "4"})]]
     scenario = Scenario([SEND, FETCH, MAIL, ORDER], [*script, *[script[3]] * 3, "all done"])
-    how: dict[str, Any] = {"policy": Policy.parse(GOVERNED), "user_input": ASKED}
+    how: dict[str, Any] = {"gate": [Policy.parse(GOVERNED), UserInput(ASKED)]}
     recorded = stage.play(scenario, mode, **how)
     return [recorded, stage.play(scenario, mode, replay="resume", source=recorded.run, **how)]
 
@@ -118,7 +118,9 @@ _NEEDED: Final = {"parallel": {"parallel", "decided"}, "models": {"decided"}}
 
 def traces(name: str, stage: Stage, mode: Mode) -> list[dict[str, Any]]:
     """The normalised traces that a harness leaves for a golden scenario."""
-    return [normalise(played.events) for played in GOLDENS[name](stage, mode)]
+    played = GOLDENS[name](stage, mode)
+    attempts = [normalise(each.steps, each.asked) for each in played]
+    return [*attempts, normalise_log(played[-1].lines)]
 
 
 class TraceSuite(Suite):

@@ -105,4 +105,4 @@ class ValueSuite(Suite):
         replayed = stage.play(Scenario([tool], script, injected="bob"), mode, replay="offline")
         assert replayed.ran == ()
         assert replayed.seen == recorded.seen
-        assert "ann" not in repr(recorded.events)
+        assert "ann" not in repr(recorded.lines)
