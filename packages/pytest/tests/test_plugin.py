@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.store import open_trace
-from rollcage.trace import read_run
+from rollcage_pytest.cassette import recording_at
 
 pytest_plugins = ["pytester"]
 
@@ -89,9 +88,9 @@ class TestMore:
     @pytest.mark.parametrize("city", ["Lima", "a/b", "é" * 200])
     def test_cities(self, cassette, city):
         with cassette.session() as session, session.turn():
-            send(city * 10_000)  # a large value
+            send(city)
             with session.branch("left"):
-                look_up(city)
+                look_up(city * 20_000)  # a large value
 
 async def test_async(cassette):
     @tool(effect="read")
@@ -401,7 +400,7 @@ def test_undo_approvals_nested_calls_streams_and_errors_are_replayed(suite: Suit
             return Verdict.ask("sure?") if step.name == "send" else None
 
         def test_agent(cassette):
-            options = {"rules": [rule], "approver": lambda request: Approval(True, by="ann")}
+            options = {"gate": [rule], "approver": lambda request: Approval(True, by="ann")}
             with cassette.session(**options) as session:
                 assert both("Lima") == "the news from Limasent"
                 assert list(chunks()) == ["a", "b", "c"]
@@ -425,8 +424,7 @@ def test_undo_approvals_nested_calls_streams_and_errors_are_replayed(suite: Suit
 def test_a_recording_is_a_trace_as_any_other(suite: Suite) -> None:
     suite.write(AGENT)
     suite.run(passed=1)
-    reader, run = open_trace(suite.cassettes / "test_agent.jsonl")
-    read: Any = read_run(reader.read(run))
+    read: Any = recording_at(suite.cassettes / "test_agent.jsonl")
     assert [step.name for step in read.steps] == ["look_up", "send"]
     assert read.status == "ok"
     assert Path(suite.cassettes).name == "test_it"
@@ -434,20 +432,17 @@ def test_a_recording_is_a_trace_as_any_other(suite: Suite) -> None:
 
 FORKED = """
 from pathlib import Path
-from rollcage import Fork
-from rollcage.trace import read_run
+from rollcage.errors import ForkEnded
+from rollcage.heart import Fork, Session
 
 RECORDING = Path(__file__).parent / "cassettes" / "test_it" / "test_agent.jsonl"
 
 def test_what_if(tmp_path):
-    fork = Fork(RECORDING, at=1, result="no news", answers={"send": "sent"})
-    with Session("test_agent", store=tmp_path, fork=fork) as session:
+    change = {"outcome": {"status": "ok", "value": "no news"}}
+    session = Session("test_agent", store=tmp_path, fork=Fork(str(RECORDING), 1, change))
+    with pytest.raises(ForkEnded, match="no news.*would be written"), session:
         send(look_up("Lima"))
-    steps = read_run(session.store.read(session.run_id)).steps
-    assert [(step.name, step.state) for step in steps] == [
-        ("look_up", "simulated"), ("send", "simulated"),
-    ]
-    assert steps[1].args["text"] == "no news" and ran == []
+    assert ran == []
 """
 
 
@@ -477,3 +472,35 @@ def test_a_fork_is_never_recorded(
     else:
         assert "unset ROLLCAGE_FORK" in suite.run(f"--rollcage-record={record}", failed=1)
     assert suite.recordings() == recorded
+
+
+def test_recordings_of_the_old_format_are_replayed(suite: Suite) -> None:
+    suite.write(
+        """
+        import re
+        from pathlib import Path
+        from rollcage.store import JsonlStore
+
+        def test_agent(tmp_path, request):
+            with Session("test_it.py::test_agent", store=tmp_path) as session:
+                send(look_up("Lima" * 20_000))
+            folder = Path(__file__).parent / "cassettes" / "test_it"
+            folder.mkdir(parents=True)
+            trace = session.store.read(session.run_id).data
+            (folder / "test_agent.jsonl").write_bytes(trace)
+            for digest in set(re.findall(rb'"sha256":"([0-9a-f]{64})"', trace)):
+                name = digest.decode()
+                (folder / "blobs" / name[:2]).mkdir(parents=True, exist_ok=True)
+                blob = session.store.get_blob(name)
+                (folder / "blobs" / name[:2] / name).write_bytes(blob)
+        """
+    )
+    suite.run(passed=1)
+    old = suite.recordings()["test_agent.jsonl"]
+    assert b'"format":"rollcage/1"' in old
+    suite.write(AGENT.replace('"Lima"', '"Lima" * 20_000') + "    assert ran == []")
+    suite.run("--rollcage-record=none", passed=1)
+    suite.write(AGENT.replace('"Lima"', '"Oslo"'))
+    assert "no recorded step for look_up" in suite.run("--rollcage-record=none", failed=1)
+    suite.run("--rollcage-record=rewrite", passed=1)
+    assert b'"format":"rollcage/2"' in suite.recordings()["test_agent.jsonl"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import re
@@ -15,33 +16,36 @@ from typing import Any, Final, Literal, NoReturn
 
 import orjson
 import pytest
-from rollcage import Clock, ReplayMiss, Session, SessionError
+from rollcage import Clock, ReplayMiss, SessionError
 from rollcage.gate import Detecting
-from rollcage.store import JsonlStore, open_trace
-from rollcage.trace import Run, Step, read_events, read_run
+from rollcage.heart import (
+    LogTrace,
+    Options,
+    Session,
+    Store,
+    leave_behind,
+    open_store,
+    parse,
+    trace_of,
+)
+from rollcage.heart.adapters import import_generations
+from rollcage.trace import Run, Step, check_events, read_run
 
-__all__ = ["RECORD", "Cassette", "Record", "cassette_path"]
+__all__ = ["RECORD", "Cassette", "Record", "cassette_path", "recording_at"]
 
 Record = Literal["none", "once", "new", "rewrite"]
 """`none` replays; `once` records where there is no recording; `new` also runs and adds the calls
 that are not in it; `rewrite` records anew."""
 RECORD: Final[tuple[Record, ...]] = ("none", "once", "new", "rewrite")
 
-_OURS: Final = ("store", "replay", "source", "clock")
+_OURS: Final = ("store", "replay", "source", "run", "clock")
 _BEGINNING: Final = 1_767_225_600_000_000_000  # 2026-01-01, in ns
 _TICK: Final = 1_000_000
 _BLOB: Final = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _VALUES: Final = (
-    "args",
-    "outcome",
-    "before",
-    "plan",
-    "user_input",
-    "input",
-    "reason",
-    "error",
-    "value",
-)
+    "args", "outcome", "before", "plan", "user_input", "input", "reason", "error", "value",
+    "verdict",
+)  # fmt: skip
 
 
 def cassette_path(test: Path, name: str) -> Path:
@@ -92,7 +96,7 @@ class Cassette:
 
         Args:
             name: the job; by default the name of the test.
-            **options: as of `rollcage.Session`, but for its store, source, replay mode and clock.
+            **options: as of `Session`, but for its store, source, run, replay mode and clock.
 
         Raises:
             SessionError: a second session, an option that is the cassette's to set, or a fork.
@@ -108,39 +112,43 @@ class Cassette:
             raise SessionError(f"{', '.join(wrong)}= is for the cassette to set, not for the test")
         if self.mode == "replay" and not self.path.is_file():
             self._fail(f"There is no recording: {self.path}", "Record it", "once")
-        seed, replay = self._name, "offline"
-        if self.mode == "new":  # the run that is added to has another id
-            options.setdefault("on_divergence", "warn")
-            seed, replay = f"{seed}|{sha256(self.path.read_bytes()).hexdigest()}", "resume"
-        elif self.mode != "replay":
-            replay = "off"
-        store = JsonlStore(self._folder.name)
-        store.take_key(sha256(f"rollcage-pytest|{self._name}".encode()).digest())
-        source = self.path if self.mode in ("replay", "new") else None
-        how: Any = {"store": store, "replay": replay, "source": source, "clock": _clock(seed)}
-        session = Session(name or self._name, **how, **options)
-        if session.fork is not None:
+        forked = os.environ.get("ROLLCAGE_FORK")
+        if forked and self.mode != "replay":
             raise SessionError(
-                f"this process is to be a fork (ROLLCAGE_FORK={os.environ.get('ROLLCAGE_FORK')}), "
-                f"and a fork is nothing to record: unset ROLLCAGE_FORK"
+                f"this process is to be a fork (ROLLCAGE_FORK={forked}), and a fork is nothing to "
+                f"record: unset ROLLCAGE_FORK"
             )
-        self._session = session
+        seed, how = self._name, dict[str, Any](replay="off")
+        store = open_store(self._folder.name)
+        store.swap("keys", "seal", None, sha256(f"rollcage-pytest|{self._name}".encode()).digest())
+        if self.mode in ("replay", "new"):
+            run = _put(self.path, store)
+            how = {"replay": "offline", "source": run}
+            if self.mode == "new":  # what is added is another attempt at the recorded run
+                options.setdefault("on_divergence", "warn")
+                seed = f"{seed}|{sha256(self.path.read_bytes()).hexdigest()}"
+                how = {"replay": "continue", "run": run}
+        given: Options = options.pop("options", Options())
+        how["options"] = dataclasses.replace(given, clock=_clock(seed))
+        self._session = session = Session(name or self._name, store=store, **how, **options)
         return session
 
     @property
     def run(self) -> Run:
-        """The test's run, as far as it got: for the assertions of this package, and your own."""
+        """The test's run, as far as it got: for the assertions of this package, and your own.
+
+        While it is replayed, it is the recorded run: nothing else can come of it.
+        """
         if self._session is None or not self._session.run_id:
             raise SessionError("no session was opened: with cassette.session() as session")
-        return read_run(self._session.store.read(self._session.run_id))
+        return read_run(trace_of(self._session.store, self._session.run_id))
 
     @property
     def recorded(self) -> Run | None:
         """The run that was recorded before; None where there is none yet."""
         if not self.path.is_file():
             return None
-        reader, run = open_trace(self.path)
-        return read_run(reader.read(run))
+        return recording_at(self.path)
 
     # --- after the test --------------------------------------------------------------------------
 
@@ -169,19 +177,21 @@ class Cassette:
             return
         if session is None or not session.run_id:
             pytest.fail("the test asked for `cassette` and opened no session of it", pytrace=False)
-        if self.run.finished is None:
+        if not session.attempt.closed:
             pytest.fail("the session was not left: use `with cassette.session()`", pytrace=False)
         if self._refused:
             pytest.fail(self._network(self._refused[0]), pytrace=False)
         if self.mode == "replay":
             self._compare(session)
         elif self.mode == "record" or session.stats.misses or session.unasked():
+            if unasked := session.unasked():
+                leave_behind(session.store, session.run_id, unasked)
             self._keep(session)
 
     def close(self) -> None:
         """Forget the run; a session that was not left guards no calls of the next test."""
         session = self._session
-        if session is not None and session.run_id and self.run.finished is None:
+        if session is not None and session.run_id and not session.attempt.closed:
             with contextlib.suppress(Exception):  # the test has failed for it
                 session.__exit__(None, None, None)
         self._folder.cleanup()
@@ -197,7 +207,7 @@ class Cassette:
             self._fail(str(miss), "If the new behaviour is right", "rewrite")
         recorded = self.recorded
         assert recorded is not None
-        unasked = [step for _, number in session.unasked() if (step := recorded.step(number))]
+        unasked = [step for number in session.unasked() if (step := recorded.step(number))]
         if not self._strict:
             unasked = [step for step in unasked if step.stays_done]
         if unasked:
@@ -209,14 +219,15 @@ class Cassette:
     def _keep(self, session: Session) -> None:
         """Write the recording: its large values, then all of it at once."""
         store = session.store
-        trace = store.read(session.run_id)
+        lines = store.read(session.run_id)
+        data = b"".join(lines)
         blobs = {
-            digest.decode(): store.get_blob(digest.decode())
-            for digest in sorted(set(_BLOB.findall(trace.data)))
+            digest.decode(): store.get("blobs", digest.decode()) or b""
+            for digest in sorted(set(_BLOB.findall(data)))
         }
         found = [
             f"  {where}{each}"
-            for where, value in _values(trace.data, trace.where, blobs)
+            for where, value in _values(lines, blobs)
             for each in Detecting(lambda _: "").hide(value).found
         ]
         if found:
@@ -225,9 +236,9 @@ class Cassette:
                 f"Credentials would get into the recording, which was not written:\n{message}\n"
                 f"Give the test a made-up one by another name, or declare it: @tool(secret=...)"
             )
-        for digest, data in blobs.items():
-            _write(self.path.parent / "blobs" / digest[:2] / digest, data)
-        _write(self.path, trace.data)
+        for digest, value in blobs.items():
+            _write(_blob_at(self.path, digest), value)
+        _write(self.path, data)
 
     def _fail(self, message: str, when: str = "", record: Record = "once") -> NoReturn:
         then = f"\n{self._next(when, record)}" if when else ""
@@ -247,11 +258,52 @@ def _clock(seed: str) -> Clock:
     return Clock(wall=lambda: next(ticks), monotonic=lambda: 0, random=drawn)
 
 
-def _values(data: bytes, where: str, blobs: dict[str, bytes]) -> Iterator[tuple[str, Any]]:
+def recording_at(path: Path) -> Run:
+    """Return the run that a recording is, of the old format, too.
+
+    Raises:
+        TraceCorrupt: it was changed or damaged.
+    """
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    return read_run(LogTrace("", str(path), whole))
+
+
+def _put(path: Path, store: Store) -> str:
+    """Put a recording into a store; return the id of its run."""
+    data = path.read_bytes()
+    lines = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+    first = orjson.loads(lines[0]) if lines else {}
+    if first.get("format") == "rollcage/1":
+        events = check_events(b"".join(lines), str(path))
+        run, _ = import_generations(store, [events], lambda each: _blob_at(path, each).read_bytes())
+        return run
+    run = str(parse(lines, str(path))[0]["run"])
+    for digest in {each.decode() for each in _BLOB.findall(data)}:
+        store.swap("blobs", digest, None, _blob_at(path, digest).read_bytes())
+    log = store.open(run)
+    try:
+        for line in lines:
+            log.append(line)
+    finally:
+        log.close()
+    return run
+
+
+def _blob_at(path: Path, digest: str) -> Path:
+    """Where a large value of a recording is."""
+    return path.parent / "blobs" / digest[:2] / digest
+
+
+def _values(lines: list[bytes], blobs: dict[str, bytes]) -> Iterator[tuple[str, Any]]:
     """What a recording holds of the agent's, each with its place."""
-    for line, event in read_events(data, where):
-        step = f"step {event['step']} " if "step" in event else ""
-        name = f"({event['name']}) " if step and "name" in event else ""
+    names: dict[int, str] = {}
+    for line, event in enumerate(parse(lines, "the recording"), 1):
+        number = event.get("step")
+        if number is not None:
+            names.setdefault(number, event.get("name", ""))
+        step = "" if number is None else f"step {number} "
+        name = f"({names[number]}) " if number is not None and names[number] else ""
         for field in _VALUES:
             if field in event:
                 yield f"line {line}: {step}{name}{field} ", event[field]
