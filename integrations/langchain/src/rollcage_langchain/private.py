@@ -20,7 +20,7 @@ __all__ = [
     "NATIVE_STREAMS",
     "UNFINISHED",
     "VALIDATES",
-    "Task",
+    "GraphTask",
     "attempt_in",
     "checkpointer_in",
     "mcp_error",
@@ -96,7 +96,7 @@ def attempt_in(configurable: Any) -> tuple[Any, int] | None:
     return pad.subgraph_counter, getattr(info, "node_attempt", 1)
 
 
-class Task(NamedTuple):
+class GraphTask(NamedTuple):
     """A task, as each run of its superstep names it.
 
     Attributes:
@@ -112,7 +112,7 @@ class Task(NamedTuple):
     is_called: bool
 
 
-def task_in(metadata: Mapping[str, Any]) -> Task:
+def task_in(metadata: Mapping[str, Any]) -> GraphTask:
     """The task around this, by its path.
 
     `__pregel_pull` and `__pregel_push` are the beginnings of `langgraph_path`, which is documented.
@@ -120,10 +120,10 @@ def task_in(metadata: Mapping[str, Any]) -> Task:
     node: str = str(metadata.get("langgraph_node", ""))
     path: Any = metadata.get("langgraph_path") or ()
     if len(path) < 2 or path[0] != "__pregel_push":
-        return Task(node, 0, is_push=False, is_called=False)
+        return GraphTask(node, 0, is_push=False, is_called=False)
     is_called = not isinstance(path[1], int)
     slot = int(path[2]) if is_called else path[1]
-    return Task(f"{node}/{slot}", slot, is_push=True, is_called=is_called)
+    return GraphTask(f"{node}/{slot}", slot, is_push=True, is_called=is_called)
 
 
 def tasks_beside(configurable: Mapping[str, Any]) -> tuple[str, ...]:

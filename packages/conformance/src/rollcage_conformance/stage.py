@@ -11,8 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rollcage.heart import Session, Store, open_store
-from rollcage.heart.attempt import Stats
+from rollcage.heart import Session, Stats, Store, open_store
 from rollcage.heart.log import parse
 
 from rollcage_conformance.golden import answers

@@ -10,9 +10,7 @@ import threading
 from typing import Any
 
 import orjson
-from rollcage.heart import Stage
-from rollcage.heart.call import Call, Place
-from rollcage.heart.run import CHANGES, Outcome, Step
+from rollcage.heart import CHANGES, Call, Outcome, Place, Stage, Step
 
 __all__ = ["Witness"]
 

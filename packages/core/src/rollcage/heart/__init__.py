@@ -20,16 +20,16 @@ from rollcage.trace.told import Instrument, Observer, RunEvent, StepEvent
 from rollcage.undo.compensation import compensate
 
 if TYPE_CHECKING:
-    from rollcage.heart.attempt import Attempt
+    from rollcage.heart.attempt import Attempt, Stats
     from rollcage.heart.beginning import refuse
-    from rollcage.heart.call import Call, Match, here
+    from rollcage.heart.call import Call, Match, Place, here
     from rollcage.heart.gate import RunSoFar
     from rollcage.heart.listing import RunInfo, all_runs, list_runs, newest_run, run_info
     from rollcage.heart.log import parse
     from rollcage.heart.matching import find_match
     from rollcage.heart.opening import OVER
     from rollcage.heart.reading import fold_log
-    from rollcage.heart.run import Event, Outcome, Run, Step, fold_lines
+    from rollcage.heart.run import CHANGES, Event, Outcome, Run, Step, fold_lines
     from rollcage.heart.seal import StoreSeal
     from rollcage.heart.session import BODY_CALLERS
     from rollcage.heart.stage import Work
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BODY_CALLERS",
+    "CHANGES",
     "OVER",
     "ApprovalQueue",
     "Attempt",
@@ -58,6 +59,7 @@ __all__ = [
     "Options",
     "Order",
     "Outcome",
+    "Place",
     "QueueApprover",
     "Run",
     "RunEvent",
@@ -65,6 +67,7 @@ __all__ = [
     "RunSoFar",
     "Session",
     "Stage",
+    "Stats",
     "Step",
     "StepEvent",
     "Store",
@@ -115,7 +118,10 @@ _LATE: Final = {
     "Outcome": "run",
     "Event": "run",
     "here": "call",
+    "CHANGES": "run",
     "Match": "call",
+    "Place": "call",
+    "Stats": "attempt",
     "Call": "call",
     "Attempt": "attempt",
     "ApprovalQueue": "stages.queue",
