@@ -99,6 +99,7 @@ BESIDE = {
     ("rollcage_conformance", "rollcage_adapter"),
     ("rollcage_crewai", "rollcage_adapter"),
     ("rollcage_langchain", "rollcage_adapter"),
+    ("rollcage_cli.tools", "rollcage_adapter"),
     ("rollcage_cli", "rollcage_stores"),
     ("rollcage_cli", "rollcage_views"),
     ("rollcage_conformance", "rollcage_governance"),

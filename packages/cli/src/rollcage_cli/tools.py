@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from rollcage import Contract
-from rollcage.adapter import guarded_contract, plain_body
 from rollcage.errors import RollcageError
+from rollcage_adapter import guarded_contract, plain_body
 from rollcage_views import items_of
 
 from rollcage_cli.errors import ToolsUnusable
