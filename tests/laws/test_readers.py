@@ -15,6 +15,7 @@ from tests.laws.lab import Lab, folder
 from tests.laws.law import LAW, chances, fewer, order, resumed
 from tests.laws.programs import LEAVES, Program, programs, seeds
 from tests.laws.test_undo import undo
+from tests.laws.timeline import Line
 
 pytestmark = pytest.mark.law
 
@@ -60,7 +61,7 @@ def agrees(run: Run, fold: Fold, lines: int) -> None:
 
 def every_cut(lab: Lab, chance: random.Random) -> None:
     """Read each run of a lab at each of its lines."""
-    for run in {moment.run for moment in lab.timeline.moments if hasattr(moment, "line")}:
+    for run in {moment.run for moment in lab.timeline.moments if isinstance(moment, Line)}:
         lines = lab.timeline.lines(run)
         for count in range(1, len(lines) + 1):
             agrees(*read(lines[:count]), count)

@@ -140,7 +140,7 @@ def test_a_run_that_is_moved_in_between_ends_as_if_it_had_stayed(
             there = other_store(root / f"hop {hop}", chance)
             life = Life(chance.randint(1, 14))
             with contextlib.suppress(Killed):
-                move_run(Dying(here, life), Dying(there, life), run)  # type: ignore[arg-type] # it has all of it
+                move_run(Dying(here, life), Dying(there, life), run)
             life.bury()
             if chance.random() < 0.5:  # somebody goes on before the move is asked for again
                 goes_on = chance.choice([here, there])
@@ -177,7 +177,7 @@ def test_what_is_pruned_stays_done(programs: list[Program], seed: int) -> None:
             for each in list_runs(own):
                 life = Life(chance.randint(1, 10))
                 with contextlib.suppress(Killed):
-                    prune_run(Dying(own, life), each.run)  # type: ignore[arg-type] # it has all of it
+                    prune_run(Dying(own, life), each.run)
                 life.bury()
             repair(own)
             for each in list_runs(own):

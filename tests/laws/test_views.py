@@ -28,6 +28,7 @@ from tests.laws.lab import Lab, folder
 from tests.laws.law import LAW, chances, fewer, order, resumed
 from tests.laws.programs import LEAVES, Program, programs, seeds
 from tests.laws.test_undo import undo
+from tests.laws.timeline import Line
 
 pytestmark = pytest.mark.law
 
@@ -125,7 +126,7 @@ def verified(reader: Any, trace: RunTrace) -> list[Any]:
 
 
 def views(lab: Lab, chance: random.Random) -> None:
-    for run in {moment.run for moment in lab.timeline.moments if hasattr(moment, "line")}:
+    for run in {moment.run for moment in lab.timeline.moments if isinstance(moment, Line)}:
         lines = lab.timeline.lines(run)
         reader = Lines(run, lines)
         follows(reader, chance)
