@@ -107,7 +107,8 @@ class Step:
         version: of its tool, as declared.
         start: the first position at which it holds; of a write, where its turn began.
         pos: the position at which it was recorded.
-        until: the last position at which it holds, if it is a read.
+        until: the last position at which it was recorded to hold, if it is a read.
+        joined: the writes that later attempts added to the batch that it ran beside.
         slot: its place in its turn; `declared` if the caller named it.
         after: the steps of the branches that this block comes after.
         beyond: ranges of steps that lay ahead when this block was opened: they come after it.
@@ -153,6 +154,7 @@ class Step:
     agent = version = back = ""
     after: Sequence[int] = ()
     beyond: Sequence[list[int]] = ()
+    joined: Sequence[Step] = ()
     happened: bytes | None = None
     marks: Event | None = None
     once: list[Any] | None = None
@@ -196,6 +198,16 @@ class Step:
         if not _KNOWN.issuperset(event):
             marks = event.keys() - _KNOWN
             self.marks = {**(self.marks or {}), **{name: event[name] for name in marks}}
+
+    @property
+    def reach(self) -> int:
+        """The last position at which it holds in this attempt.
+
+        A read that ran beside a batch does not hold behind a write that joined the batch later.
+        """
+        if not self.joined:
+            return self.until
+        return min([self.until, *(write.pos for write in self.joined if write.taken)])
 
     @property
     def inner(self) -> str:
@@ -322,6 +334,7 @@ class Run:
         self._homes: list[tuple[int, str]] = []  # of borrowed steps: up to which, of which run
         self._live = False
         self._before = 0  # the last step of earlier attempts
+        self.last_turns: list[int] = []  # of each earlier attempt, its last turn
         self._stretched: defaultdict[tuple[str, int], list[Step]] = defaultdict(list)
         self._untaken: dict[int, Step] | None = None
 
@@ -366,6 +379,8 @@ class Run:
 
     def _attempt(self, event: Event) -> None:
         self._before = self.last
+        if self.attempts:
+            self.last_turns.append(self.turns)
         self.attempts += 1
         self.attempt = event["id"]
         self.status = ""
@@ -521,7 +536,7 @@ class Run:
             self.anywhere[step.key].append(step)
             return
         if self._before and step.effect in CHANGES and "again" not in event:
-            self._cut_reads(step)
+            self._join_reads(step)
         if branch and (branch[-1].turn == step.turn or "during" in event):
             self._place(step, event, branch)
         elif "during" in event:
@@ -553,14 +568,14 @@ class Run:
             self._stretched[step.branch, step.until].append(step)
         step.until += 1
 
-    def _cut_reads(self, write: Step) -> None:
-        """Have reads of earlier attempts hold no longer than up to a new write.
+    def _join_reads(self, write: Step) -> None:
+        """Note, at reads of earlier attempts, a new write in the batch that they ran beside.
 
-        One that ran beside the recorded writes there holds behind them, too; but not behind this.
+        They hold behind the recorded writes there; but not behind this one.
         """
-        for step in self._stretched.pop((write.branch, write.pos), ()):
-            if step.n <= self._before and step.until > write.pos:
-                step.until = write.pos
+        for step in self._stretched.get((write.branch, write.pos), ()):
+            if step.n <= self._before:
+                step.joined = (*step.joined, write)
 
     def _place(self, step: Step, event: Event, branch: list[Step]) -> None:
         """The reads of a turn are concurrent with its writes, and with what runs meanwhile."""

@@ -13,6 +13,7 @@ another turn closes it and, if recorded writes were still to come, leaves the re
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Final
@@ -28,7 +29,7 @@ REOPENS: Final = -1  # it goes on with the batch before, which a crash cut
 
 
 _OPENED: Final = (  # what an undo changes nothing of
-    "_seed", "_users", "beside", "ends", "exited", "name", "ok", "open_turn", "opened_in",
+    "_ends", "_seed", "_users", "beside", "ends", "exited", "name", "ok", "open_turn", "opened_in",
     "opening", "outer", "running", "was",
 )  # fmt: skip
 
@@ -94,10 +95,15 @@ class Branch:
     """
 
     def __init__(
-        self, name: str, seed: bytes, recorded: Sequence[Step], users: dict[int, Turn]
+        self,
+        name: str,
+        seed: bytes,
+        recorded: Sequence[Step],
+        users: dict[int, Turn],
+        ends: Sequence[int],
     ) -> None:
         self.name, self.pos = name, 0
-        self._users = users
+        self._users, self._ends = users, ends
         self._seed = self._world = seed
         self._folded: list[list[Step]] = []
         self._hashed = 0  # how many of the folded batches are in `_world`
@@ -137,7 +143,7 @@ class Branch:
             users: by its number, the turn of this attempt that a recorded turn was first used by.
         """
         recorded = run.branches.get(name, ())
-        branch = cls(name, seed, recorded, users)
+        branch = cls(name, seed, recorded, users, run.last_turns)
         if any(step.taken for step in recorded):
             branch._pass_taken()
         return branch
@@ -159,7 +165,8 @@ class Branch:
         """Go back to where what was used up, and still holds, ends: the rest was undone."""
         kept = {name: getattr(self, name) for name in _OPENED}
         vars(self).clear()
-        Branch.__init__(self, kept["name"], kept["_seed"], recorded, kept["_users"])
+        opened = (kept["name"], kept["_seed"], recorded, kept["_users"], kept["_ends"])
+        Branch.__init__(self, *opened)
         vars(self).update(kept)
         self._pass_taken()
 
@@ -260,7 +267,7 @@ class Branch:
             and not self.running
             and left is None
             and self._write_at(pos, key, effect, turn, slot) is None
-            and not any(step.is_open and step.until >= pos for step in self._reads.get(key, ()))
+            and not any(step.is_open and step.reach >= pos for step in self._reads.get(key, ()))
         ):
             pos, owner, move = pos - 1, turn, REOPENS
             seen = pos
@@ -308,7 +315,9 @@ class Branch:
         for step in steps:
             if step.taken or not step.is_open:
                 continue
-            if slot is None or not step.declared or step.slot == slot:
+            if slot is None or not step.declared:  # it answers a call of any slot, in its order
+                return first or step
+            if step.slot == slot:
                 return step
             if first is None and effect != "branch" and not in_batch:
                 first = step if self._is_regrouped(step, turn) else None
@@ -329,12 +338,16 @@ class Branch:
             steps.popleft()
         first = None
         for step in steps:
-            if not step.is_open or step.start > until or step.until < start:
+            if not step.is_open or step.start > until or step.reach < start:
                 continue
-            if slot is None or not step.declared or step.slot == slot:
+            if slot is None or not step.declared:  # it answers a call of any slot, in its order
+                return first or step
+            if first is not None and self._attempt(step.turn) > self._attempt(first.turn):
+                break  # an earlier attempt's would have answered before this one was recorded
+            if step.effect != "branch" and self._is_regrouped(step, turn):
+                first = first or step
+            elif step.slot == slot:
                 return step
-            if first is None and step.effect != "branch":
-                first = step if self._is_regrouped(step, turn) else None
         return first
 
     def _is_regrouped(self, step: Step, turn: Turn) -> bool:
@@ -344,7 +357,14 @@ class Branch:
         first time is taken for the recorded one: the call of the recorded slot may still come.
         """
         user = self._users.get(step.turn)
-        return (user is not None and user is not turn) or bool(turn.follows - {step.turn})
+        if user is not None and user is not turn:
+            return True
+        attempt = self._attempt(step.turn)
+        return any(each != step.turn and self._attempt(each) <= attempt for each in turn.follows)
+
+    def _attempt(self, turn: int) -> int:
+        """The attempt that a turn was recorded in: the first is 0."""
+        return bisect_left(self._ends, turn)
 
     # --- moving ----------------------------------------------------------------------------------
 
