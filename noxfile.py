@@ -29,6 +29,12 @@ PACKAGES: dict[str, list[str]] = PROJECT["tool"]["rollcage"]["packages"]
 SUITES = PACKAGES["conformance"]
 SESSIONS = PROJECT["tool"]["rollcage"]["sessions"]
 nox.options.sessions = SESSIONS["default"]
+SIBLINGS = {  # by the name of its distribution: its folder
+    nox.project.load_toml(folder / "pyproject.toml")["project"]["name"]: str(folder)
+    for above in ("packages", "integrations")
+    for folder in Path(above).iterdir()
+    if (folder / "pyproject.toml").is_file()
+}
 ADAPTERS = [name for name, (folder, *_) in PACKAGES.items() if folder.startswith("integrations/")]
 MCP_LINES: dict[str, list[str]] = SESSIONS["mcp-lines"]
 FASTMCP = "fastmcp==4.1.*"
@@ -40,9 +46,25 @@ EVERYTHING += ["packages/workflow[engine]", "packages/server", "packages/stores[
 EVERYTHING += ["packages/adapter", *(PACKAGES[adapter][0] for adapter in ADAPTERS)]
 
 
+def with_siblings(*folders: str) -> list[str]:
+    """These folders, each perhaps with extras, and the packages of ours that they depend on."""
+    found = list(folders)
+    for each in found:  # it grows
+        folder, _, extras = each.rstrip("]").partition("[")
+        project = nox.project.load_toml(f"{folder}/pyproject.toml")["project"]
+        needed = list(project.get("dependencies", []))
+        for extra in filter(None, extras.split(",")):
+            needed += project["optional-dependencies"][extra]
+        for requirement in needed:
+            sibling = SIBLINGS.get(re.match(r"[\w.-]*", requirement)[0])
+            if sibling and not any(re.split(r"\[", one)[0] == sibling for one in found):
+                found.append(sibling)
+    return found
+
+
 def editable(*folders: str) -> list[str]:
-    """The arguments that install these folders in place."""
-    return [argument for folder in folders for argument in ("-e", folder)]
+    """The arguments that install these folders, and what they depend on, in place."""
+    return [argument for folder in with_siblings(*folders) for argument in ("-e", folder)]
 
 
 def groups(*names: str) -> list[str]:
@@ -58,12 +80,13 @@ ADAPTERS_TESTS = groups("test", "test-cli", *(f"test-{adapter}" for adapter in A
 
 
 def wheels(session: nox.Session, *folders: str) -> list[str]:
-    """The wheels of these folders: each from an sdist, so both are complete.
+    """The wheels of these folders and their siblings: each from an sdist, so both are complete.
 
     A wheel is built once for all sessions, also where they run at the same time.
     """
     found = []
-    for folder in folders:
+    for each in with_siblings(*folders):
+        folder, bracket, extras = each.partition("[")
         dist = session.cache_dir.resolve() / "wheels" / folder
         dist.mkdir(parents=True, exist_ok=True)
         built, made_of = dist / "built", digest_of(Path("constraints.txt"), Path(folder))
@@ -75,7 +98,7 @@ def wheels(session: nox.Session, *folders: str) -> list[str]:
                 session.run_install(*build, *CONSTRAINTS[2:], external=True)
                 stamp.truncate(0)
                 stamp.write(made_of)
-        found += [str(path) for path in built.glob("*.whl")]
+        found += [f"{path}{bracket}{extras}" for path in built.glob("*.whl")]
     return found
 
 
@@ -265,7 +288,7 @@ def conformance(session: nox.Session, adapter: str) -> None:
 @nox.parametrize("store", ["sqlite", "postgres"], ids=["sqlite", "postgres"])
 def stores(session: nox.Session, store: str) -> None:
     """What any store must pass of core's tests and the suites, on it instead of a folder."""
-    folders = [*PACKAGES["core"], "packages/conformance"]
+    folders = [*PACKAGES["core"], "packages/conformance", "packages/stores[postgres]"]
     session.install(*editable(*folders), *groups("test", "test-core"), *CONSTRAINTS)
     tests = [f"packages/core/tests/test_{name}.py" for name in SESSIONS["on-any-store"]]
     tests.append("packages/conformance/tests/test_reference.py")

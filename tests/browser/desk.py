@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rollcage import QueueApprover, Session, Verdict, compensate, tool
+from rollcage import Verdict, compensate, tool
 from rollcage.gate import StepView
+from rollcage.heart import QueueApprover, Session
 
 NAME = "expense-desk"
 LAB = Path(os.environ.get("DESK_LAB", "."))
@@ -83,7 +84,7 @@ def stand_still(until: str) -> None:
 def main() -> None:
     """The job, resumed where it is called again."""
     store = os.environ["ROLLCAGE_STORE"]
-    with Session(NAME, store=store, rules=[_large], approver=QueueApprover(store), actor="desk"):
+    with Session(NAME, store=store, gate=[_large], approver=QueueApprover(store), actor="desk"):
         for number in range(3):
             read_receipt(number)
         enter("begun")

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from rollcage.store import check_attested, open_store
+from rollcage.heart import open_store, trace_of
+from rollcage.heart.trace import verify_trace
 
 from tests.browser.served import SignIn
 
@@ -235,7 +236,7 @@ def test_an_incident(
     story.is_on_record()
     kept = open_store(store)
     for run in kept.runs():
-        check_attested(kept.read(run.run))
+        verify_trace(trace_of(kept, run))
 
 
 def _jobs_until(page: Page, name: str) -> None:
