@@ -21,6 +21,7 @@ from rollcage import (
     current_step,
     tool,
 )
+from rollcage.session.current import CurrentStep as OuterStep
 from rollcage.store import JsonlStore, RunInfo, Store
 from rollcage.trace import check_events, decode
 
@@ -129,7 +130,7 @@ Session("job", on_divergence="go")  # type: ignore[arg-type] # pyright: ignore[r
 # What else a user holds in hand.
 
 step = current_step()
-assert_type(step, CurrentStep | None)
+assert_type(step, CurrentStep | OuterStep | None)  # of whichever core's session is around
 if step is not None:
     assert_type((step.run, step.number, step.name, step.idempotency_key), tuple[str, int, str, str])
 

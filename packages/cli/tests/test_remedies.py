@@ -14,7 +14,7 @@ import rollcage.heart
 from rollcage.errors import RollcageError
 from rollcage.heart import Session, abandon_run, open_store, tool
 from rollcage.heart.stages import once, orders
-from rollcage.heart.stages.queue import ApprovalQueue
+from rollcage.heart.stages.queue import ApprovalQueue, QueueApprover
 
 NAMES = "abandon|approve|once|pause|resolve|show|stop|undo|unpause"
 COMMAND = re.compile(rf"rollcage ((?:{NAMES}) [^;\n`]*)")
@@ -148,7 +148,7 @@ def waits(store: Path) -> str:
             lambda: shop.add("pen"),
             lambda: shop.mail("ann", "hello"),
             gate=[shop.ask_first],
-            approver=shop.QueueApprover(store),
+            approver=QueueApprover(store),
             actor="agent",
         )
     )
@@ -186,17 +186,15 @@ def once_flying(store: Path) -> str:
 
     def other() -> None:
         with Session("other", store=store) as session:
-            session.run_call(shop.refund.__rollcage_contract__, {"payment": 7}, slow)
+            session.run_call(vars(shop.refund)["__rollcage_contract__"], {"payment": 7}, slow)
 
     thread = threading.Thread(target=other)
     thread.start()
     try:
         assert begun.wait(20)
-        patience, once.PATIENCE = once.PATIENCE, 0.01
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(once, "PATIENCE", 0.01)
             return said(again(store, lambda: shop.refund(7)))
-        finally:
-            once.PATIENCE = patience
     finally:
         go_on.set()
         thread.join()

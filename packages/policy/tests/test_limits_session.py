@@ -276,7 +276,8 @@ def test_a_stream_holds_its_place_until_it_is_read_or_closed(wire: Wire, core: C
     with wire.job(core) as session:
 
         def stream() -> Iterator[str]:
-            return session.stream(CHUNKS, {}, lambda: iter("abc"))
+            found: Iterator[str] = session.stream(CHUNKS, {}, lambda: iter("abc"))
+            return found
 
         unread = stream()  # nobody reads it: it takes nothing
         assert list(stream()) == ["a", "b", "c"]

@@ -316,7 +316,7 @@ def test_no_program_and_no_cut_gets_past_a_limit(tmp_path: Path, seed: int) -> N
     failed = chance.choice(["count", "free"])
     allowed = limit(calls=most, failed=failed, tools=["heart.put", "heart.look"])
     store = open_store(tmp_path)
-    begun = 0
+    begun, run = 0, ""
     for _ in range(4):
         before = len(ran)
         program = [chance.choice(["look", "put", "agent", "bad"]) for _ in range(6)]

@@ -259,7 +259,7 @@ async def test_a_lift_tells_of_the_stop_that_holds_all_the_same(placed: World) -
     def failed() -> str:
         with pytest.raises(ValueError, match="it fails"), placed.session("j") as session:
             raise ValueError("it fails")
-        return session.run_id
+        return str(session.run_id)
 
     first, second = failed(), failed()
     async with placed.client(Role.OPERATOR) as client:

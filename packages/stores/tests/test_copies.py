@@ -267,7 +267,7 @@ def test_a_move_that_is_killed_anywhere_leaves_one_place(
         run = job(one, "x", "large", "", name=name)
         mine = Life(life)
         try:
-            move_run(Dying(one, mine), Dying(two, mine), run)  # type: ignore[arg-type] # it has all of it
+            move_run(Dying(one, mine), Dying(two, mine), run)
         except Killed:
             died += 1
         mine.bury()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 from rollcage.heart.log import chained
@@ -66,7 +66,7 @@ class LogRedaction(Redaction):
             word, *rest = value
             return [word, *(self._text(each) if isinstance(each, str) else each for each in rest)]
         if name == "error" and isinstance(value, dict):
-            return self._error(value)
+            return self._error(cast("dict[str, Any]", value))
         if name == "outcome" and value is not None and (self._names or self._all):
             return self._of_block(value)
         return value

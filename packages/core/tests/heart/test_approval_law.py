@@ -46,7 +46,7 @@ class Asks(Guard):
     def decide(self, call: Any) -> Verdict | None:
         return Verdict.ask("sure?") if call.contract.name == "law.write" else None
 
-    def describes(self, _session: Session) -> Line:
+    def describes(self, session: Session) -> Line:
         return {"digest": self.digest}
 
 

@@ -626,7 +626,8 @@ def test_no_session_inside_chooses_who_approves_what_is_asked_around_it(tmp_path
 
     store = open_store(tmp_path)
     with Session("outer", store=store, gate=[asks], approver=nobody):
-        for how in ({}, {"replay": "off"}, {"gate": [asks]}):
+        hows: list[dict[str, Any]] = [{}, {"replay": "off"}, {"gate": [asks]}]
+        for how in hows:
             inner: Any = Session("inner", store=store, approver=agent, **how)
             with inner, pytest.raises(Blocked):
                 send("a")

@@ -12,6 +12,7 @@ import pytest
 from rollcage.errors import Blocked, SessionError, UnguardedCallWarning
 from rollcage.gate.verdict import StepView, Verdict
 from rollcage.heart import Guard, Options, Session, Stage, compensate, open_store, tool
+from rollcage.heart.gate import Entry
 
 ran: list[Any] = []
 
@@ -56,7 +57,7 @@ class Counts(Guard):
     def __init__(self) -> None:
         self.told = 0
 
-    def settled(self, *_: Any) -> None:
+    def settled(self, call: Any, outcome: Any, step: Any) -> None:
         self.told += 1
         if self.told == 3:
             raise KeyError("secret")
@@ -76,15 +77,15 @@ def test_a_guard_that_loses_count_denies(tmp_path: Path, caplog: Any) -> None:
     ("given", "expected"),
     [
         ("yes", "rule_invalid"),
-        (Verdict("maybe"), "rule_invalid"),  # type: ignore[arg-type] # what a rule may return
-        (Verdict("deny", reason=b"no"), "rule_invalid"),  # type: ignore[arg-type] # the same
+        (Verdict("maybe"), "rule_invalid"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - what a rule may return
+        (Verdict("deny", reason=b"no"), "rule_invalid"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - the same
         (RuntimeError("secret"), "rule_error"),
         (Verdict.deny("no", code="mine"), "mine"),
     ],
 )
 def test_whatever_a_guard_returns_fails_closed(tmp_path: Path, given: Any, expected: str) -> None:
     class Odd(Guard):
-        def decide(self, _call: Any) -> Any:
+        def decide(self, call: Any) -> Any:
             if isinstance(given, Exception):
                 raise given
             return given
@@ -96,7 +97,7 @@ def test_whatever_a_guard_returns_fails_closed(tmp_path: Path, given: Any, expec
 
 def test_an_async_guard_denies(tmp_path: Path) -> None:
     class Late(Guard):
-        async def decide(self, _call: Any) -> Any:  # type: ignore[override] # what is tested
+        async def decide(self, call: Any) -> Any:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride] - what is tested
             return None
 
     with Session("job", store=tmp_path, gate=[Late()]):
@@ -109,10 +110,10 @@ def test_deny_wins_whoever_is_asked_first(tmp_path: Path, turned: bool) -> None:
         return Verdict.ask("may it?")
 
     class Denies(Guard):
-        def decide(self, _call: Any) -> Verdict:
+        def decide(self, call: Any) -> Verdict:
             return Verdict.deny("never", code="never")
 
-    both = [asks, Denies()]
+    both: list[Entry] = [asks, Denies()]
     with Session("job", store=tmp_path, gate=both[::-1] if turned else both):
         assert code(lambda: write(1)) == "never"
 
@@ -172,7 +173,7 @@ class Marks(Stage):
         self.said: list[Any] = []
         self.folds = {"step": lambda line: self.said.append(line["name"])}
 
-    def describes(self, _session: Session) -> dict[str, Any]:
+    def describes(self, session: Session) -> dict[str, Any]:
         return {"marks": True}
 
     def opened(self, session: Session) -> None:
@@ -233,7 +234,7 @@ def test_a_gate_guards_threads(tmp_path: Path) -> None:
 def test_what_is_no_guard_is_refused(tmp_path: Path) -> None:
     for odd in ("rule", 3, Counts, object()):
         with pytest.raises(SessionError, match="is not a guard"):
-            Session("job", store=tmp_path, gate=[odd])  # type: ignore[list-item] # what is tested
+            Session("job", store=tmp_path, gate=[odd])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType] - what is tested
 
 
 def test_strict_as_a_guard_says(tmp_path: Path) -> None:

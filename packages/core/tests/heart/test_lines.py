@@ -144,7 +144,7 @@ def test_refused_calls_say_what_was_asked(tmp_path: Path) -> None:
         with pytest.raises(ArgumentsInvalid):
             session.call(look, at={"no": "text"})
         session.refused("fly", {"to": "mars"}, call_id="c3")
-        session.refused(send.__rollcage_contract__, {}, call_id="c4")  # type: ignore[attr-defined]
+        session.refused(vars(send)["__rollcage_contract__"], {}, call_id="c4")
     denied, invalid, missing, unfit = lines(tmp_path, session.run_id, "refused")
     assert (denied["args"], denied["version"]) == ({"to": "ann"}, "7")
     assert (denied["agent"], denied["call_id"], denied["effect"]) == ("eve", "c2", "write")

@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -28,6 +28,9 @@ class InMemory:
         self.before: BaseException | None = None
         self.after: BaseException | None = None
 
+    def hear(self) -> None:
+        return None
+
     def read(self) -> list[bytes]:
         return list(self.kept)
 
@@ -45,6 +48,10 @@ class InMemory:
     def wait(self) -> None: ...
 
     async def settled(self) -> None: ...
+
+    def replace(self, lines: Sequence[bytes]) -> None:
+        self.kept = list(lines)
+        self.last = lines[-1] if lines else b""
 
     def close(self) -> None: ...
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -561,11 +561,10 @@ def test_reads_of_many_turns_are_asked_for_in_one(
         return f"saw {place}"
 
     with Session("job", store=tmp_path) as session:
-        for call in (
-            lambda: send("a"),
-            *(partial(look, each) for each in "xyx"),
-            lambda: send("b"),
-        ):
+        calls: list[Callable[[], str]] = [partial(send, "a")]
+        calls += [partial(look, each) for each in "xyx"]
+        calls.append(partial(send, "b"))
+        for call in calls:
             with session.turn() as turn, turn.slot(0):
                 call()
     with Session("job", store=tmp_path, replay=replay) as again:

@@ -270,7 +270,7 @@ def test_large_values_and_inputs_come_along(tmp_path: Path) -> None:
     with contextlib.suppress(ZeroDivisionError), OldSession("job", store=old, input=7) as session:
         assert large(text) == text
         raise ZeroDivisionError
-    imported(old, [session.run_id], new)  # pyright: ignore[reportPossiblyUnboundVariable] - it was entered
+    imported(old, [session.run_id], new)
     ran.clear()
     with Session("job", store=new, input=7) as again:
         assert large(text) == text

@@ -115,6 +115,7 @@ def test_steps_have_what_they_had(tmp_path: Path) -> None:
     assert run.started["actor"] == "ann"
     assert run.started["input"] == {"value": {"n": 1}}
     assert [step.step for step in run.effects] == [1]
+    assert first.ended is not None
     assert run.last_time >= first.ended
 
 

@@ -9,7 +9,7 @@ from rollcage.errors import TraceCorrupt, UnknownOutcome
 from rollcage.heart import Session, open_store, resolve_step, tool
 from rollcage.heart.log import Chain, chained, parse
 from rollcage.heart.reading import fold_log
-from rollcage.heart.run import Run, fold_lines
+from rollcage.heart.run import Fold, Run, fold_lines
 
 
 @tool(effect="write", name="test_reading.write")
@@ -51,9 +51,9 @@ def test_a_run_is_the_same_from_lines_and_from_events(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     lines = store.read(run)
     heard: list[list[object]] = [[], []]
-    folds = [{"outcome": [each.append]} for each in heard]
-    one = fold_log(lines, run, folds[0])  # type: ignore[arg-type] # a list's method
-    other = fold_lines(parse(lines, run), run, folds[1])  # type: ignore[arg-type] # a list's method
+    folds: list[dict[str, list[Fold]]] = [{"outcome": [each.append]} for each in heard]
+    one = fold_log(lines, run, folds[0])
+    other = fold_lines(parse(lines, run), run, folds[1])
     assert said(one) == said(other)
     assert heard[0] == heard[1]
     log = store.open(run)

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +234,12 @@ async def test_whatever_a_log_raises_is_delivered(store: Folder) -> None:
 
         def read(self) -> list[bytes]:
             return []
+
+        def lines(self) -> Iterator[bytes]:
+            return iter(())
+
+        def replace(self, lines: Sequence[bytes]) -> None:
+            raise MemoryError
 
         def wait(self) -> None: ...
 

@@ -187,7 +187,7 @@ class Heart(Core):
         if enforce != "off":
             from rollcage_policy import Permissions
 
-            gate.append(Permissions(enforce))  # type: ignore[arg-type] # it refuses other words
+            gate.append(Permissions(enforce))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - it refuses other words
         if how.pop("secrets", "") == "detected":
             from rollcage.heart.stages.secrets import Secrets
 

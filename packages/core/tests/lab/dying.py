@@ -36,6 +36,14 @@ class Life:
 class Dying:
     """A store of a process that may die."""
 
+    read: Any  # these are passed on
+    runs: Any
+    ends: Any
+    is_live: Any
+    get: Any
+    keys: Any
+    bell: Any
+
     def __init__(self, store: Store, life: Life) -> None:
         self._store, self._life = store, life
         self.url = store.url

@@ -118,7 +118,8 @@ class Cassette:
                 f"this process is to be a fork (ROLLCAGE_FORK={forked}), and a fork is nothing to "
                 f"record: unset ROLLCAGE_FORK"
             )
-        seed, how = self._name, dict[str, Any](replay="off")
+        seed = self._name
+        how: dict[str, Any] = {"replay": "off"}
         store = open_store(self._folder.name)
         store.swap("keys", "seal", None, sha256(f"rollcage-pytest|{self._name}".encode()).digest())
         if self.mode in ("replay", "new"):

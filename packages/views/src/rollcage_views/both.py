@@ -87,6 +87,29 @@ class Both:
     What it lists and reads is of both; what else is asked of it, the old core's store answers.
     """
 
+    url: str  # this, and what follows, the old core's store has
+    waits: bool
+    opening: Any
+    create: Any
+    reopen: Any
+    stop: Any
+    lift: Any
+    put_once: Any
+    get: Any
+    keys: Any
+    drop: Any
+    log: Any
+    put_blob: Any
+    blobs: Any
+    drop_blob: Any
+    secret_key: Any
+    take_key: Any
+    restore: Any
+    prune: Any
+    check: Any
+    repair: Any
+    lock: Any
+
     def __init__(self, old: Store, heart: Heart | None) -> None:
         self.old = old
         self.heart = heart

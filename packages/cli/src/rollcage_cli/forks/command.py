@@ -146,7 +146,7 @@ def _print(out: Console, asked: ForkRequest, made: ForkResult, pairs: Sequence[P
         called = f"  {visible(step.name)}({arguments_text(step.args)})"
         out.print(Text(called, style="magenta"), soft_wrap=True)
     if run.status in ENDED and not writes:  # a log does not hold the call that was refused
-        ended = (run.finished or {}).get("error") or {}
+        ended: dict[str, Any] = (run.finished or {}).get("error") or {}
         text = Text(f"  {visible(str(ended.get('message', '')))}", style="magenta")
         out.print(text, soft_wrap=True)
     for step in run.effects:

@@ -19,7 +19,17 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    Self,
+    TypeVar,
+    Unpack,
+    get_args,
+    overload,
+)
 
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
@@ -88,6 +98,7 @@ if TYPE_CHECKING:
     from rollcage.heart.stages.observing import Observing
     from rollcage.heart.stages.offline import Report
     from rollcage.heart.walk import Branch
+    from rollcage.session.declare import Declared
     from rollcage.trace.told import Observer
     from rollcage.values.hiding import Seal
 
@@ -95,6 +106,8 @@ __all__ = ["Fork", "Replay", "Session"]
 
 _log: Final = logging.getLogger("rollcage")
 _END: Final = object()
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 Replay = Literal["auto", "continue", "off", "resume", "offline", "verify"]
 OnDivergence = Literal["halt", "undo", "warn"]
@@ -875,6 +888,10 @@ class Session:
         """Return the flow of a call: for an undo, which makes calls in a flow of its own."""
         return perform(call, enter(call))
 
+    @overload
+    def tool(self, function: F, /) -> F: ...
+    @overload
+    def tool(self, /, **declared: Unpack[Declared]) -> Callable[[F], F]: ...
     def tool(self, function: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
         """Bind a function to this session: each call of what comes back is guarded, in any thread.
 

@@ -35,7 +35,10 @@ It keeps none alive: a session that nobody can call any more is left (see `forgo
 
 
 class Declared(TypedDict, total=False):
-    """What a tool may declare of itself; each field is described at `Contract`."""
+    """What a tool may declare of itself; each field is described at `Contract`.
+
+    One word or type stands for a list of one.
+    """
 
     name: str
     version: str
@@ -44,8 +47,8 @@ class Declared(TypedDict, total=False):
     idempotent: bool
     risk: str
     permissions: Sequence[str]
-    raises: Sequence[type[Exception]]
-    unknown_on: Sequence[type[Exception]]
+    raises: type[Exception] | Sequence[type[Exception]]
+    unknown_on: type[Exception] | Sequence[type[Exception]]
     secret: Sequence[str]
     labels: Sequence[str]
     returns: Any

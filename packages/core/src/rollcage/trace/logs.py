@@ -37,7 +37,7 @@ Event = dict[str, Any]
 
 _GATE: Final = ("policy", "facade", "user_input", "enforce")  # what a gate says of itself
 _DONE: Final = ("verified", "compensated", "accepted")
-_ENDED: Final = {"ok": "ran", "error": "failed"}
+_ENDED: Final[dict[str, State]] = {"ok": "ran", "error": "failed"}
 _NOT_STARTED: Final = {"status": "not_started"}
 
 
@@ -469,7 +469,7 @@ class LogFolding:
             return "simulated" if step.n in self.fold.fixed else "hit"
         if (step.once is not None and step.once[0] != "mine") or "from" in lines.begun:
             return "hit"
-        ended: State | None = _ENDED.get(status)  # type: ignore[assignment] # they are states
+        ended = _ENDED.get(status)
         if ended is not None:
             return ended
         return "unknown" if step.effect == "write" else "cut_off"

@@ -285,7 +285,7 @@ class Observing(Stage):
         self._early.clear()
         lock: Any = attempt.lock
         if not isinstance(lock, _Lock):
-            lock = attempt.lock = _Lock(attempt.lock)  # type: ignore[assignment] # it is used as one
+            lock = attempt.lock = _Lock(attempt.lock)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] - it is used as one
         lock.flushes.append(self._take)
         self._run = RunEvent(
             "opened", run.id, run.name if session.around is None else session.name,
