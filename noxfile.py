@@ -56,7 +56,7 @@ def with_siblings(*folders: str) -> list[str]:
         for extra in filter(None, extras.split(",")):
             needed += project["optional-dependencies"][extra]
         for requirement in needed:
-            sibling = SIBLINGS.get(re.match(r"[\w.-]*", requirement)[0])
+            sibling = SIBLINGS.get(re.split(r"[^\w.-]", requirement)[0])
             if sibling and not any(re.split(r"\[", one)[0] == sibling for one in found):
                 found.append(sibling)
     return found

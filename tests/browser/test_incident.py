@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from rollcage.heart import open_store, trace_of
+from rollcage.heart import all_runs, open_store, trace_of
 from rollcage.heart.trace import verify_trace
 
 from tests.browser.served import SignIn
@@ -235,8 +235,8 @@ def test_an_incident(
     story.is_undone()
     story.is_on_record()
     kept = open_store(store)
-    for run in kept.runs():
-        verify_trace(trace_of(kept, run))
+    for run in all_runs(kept):
+        verify_trace(trace_of(kept, run.run))
 
 
 def _jobs_until(page: Page, name: str) -> None:

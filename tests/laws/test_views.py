@@ -76,7 +76,8 @@ def shows(reader: Any) -> None:
 
 def follows(reader: Lines, chance: random.Random) -> None:
     """Follow a log while it grows; what was told last of each step is what it is."""
-    following, told = Following(reader, reader.run), dict[int, Step]()  # type: ignore[arg-type] # it reads
+    reads: Any = reader  # all that is asked of it is to read
+    following, told = Following(reads, reader.run), dict[int, Step]()
     whole = len(reader.lines)
     for reader.count in sorted({*(chance.randrange(whole + 1) for _ in range(6)), whole}):
         told.update({each.step: each for each in following.news() if isinstance(each, Step)})

@@ -85,12 +85,9 @@ def show(
 ) -> None:
     """Show the steps of a run: of the newest, where none is given.
 
-    A step is a hit (replayed, nothing ran), seen (the framework's own memory held its result, so it
-    was not asked for), ran, failed, blocked, waiting (nobody has decided on it yet), unknown (it
-    may have happened: see `rollcage resolve`), cut off or not started. A step that was replayed in
-    later attempts at the run stands once, with the attempt in which it ran.
-
-    With --html, a page with all values but what looks like a secret.
+    A step is a hit (replayed, nothing ran), seen (held by the framework's own memory, so not asked
+    for), ran, failed, blocked, waiting (for a decision), unknown (it may have happened: see
+    `rollcage resolve`), cut off or not started. A page has all values but likely secrets.
     """
     if html is not None and (as_json or tree or step is not None):
         raise UsageError("--html is a page of a whole run: leave out --json, --tree and --step")

@@ -168,7 +168,7 @@ class Step:
         self.branch: str = intern(event["branch"])
         self.start: int = event["start"]
         self.pos: int = event["pos"]
-        self.until = self.pos
+        self.until: int = self.pos
         self.turn: int = event["turn"]
         self.slot: int = event["slot"]
         self.fingerprint: str = event["fingerprint"]
