@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -582,3 +584,18 @@ async def test_the_same_in_async_sessions(tmp_path: Path) -> None:
         assert await session.arun_call(model, {"q": 1}, answer, kind="model") == "text"
         with pytest.raises(Blocked):
             await session.arun_call(model, {"q": 2}, answer, kind="model")
+
+
+def test_nothing_of_a_session_that_was_left_is_held(tmp_path: Path) -> None:
+    few = limit(calls=9)
+
+    def attempted(name: str) -> weakref.ref[Any]:
+        with job(tmp_path, few, name=name) as session:
+            fetch("shop")
+            with Session("inner", gate=[few]):
+                put(fetch("shop"))
+            return weakref.ref(session.attempt)
+
+    left = [attempted(f"heart-held-{n}") for n in range(3)]
+    gc.collect()
+    assert [each() for each in left] == [None] * 3

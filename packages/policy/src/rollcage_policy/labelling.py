@@ -40,13 +40,19 @@ class RunLabels:
     """
 
     def __init__(self, attempt: Attempt) -> None:
-        self.attempt = attempt
         self.labels = Labels()
+        self._attempt = weakref.ref(attempt)  # it goes with its session, and this goes with it
+        self._store = attempt.store
+        self._lock = attempt.lock
         self._noted: set[tuple[str, int, frozenset[str]]] = set()
         self._large: list[tuple[str, Callable[[Any], None]]] = []  # to be read before they count
         for step in attempt.run.steps.values():
             if step.marks is not None and "labels" in step.marks and step.outcome is not None:
                 self.note(step.n, step.name, frozenset(step.marks["labels"]), step.outcome)
+
+    def is_of(self, attempt: Attempt) -> bool:
+        """Return whether this is the attempt whose results are labelled here."""
+        return self._attempt() is attempt
 
     @property
     def pending(self) -> bool:
@@ -102,15 +108,14 @@ class RunLabels:
 
     def read(self, *, is_async: bool) -> Work:
         """Read the large results that have labels."""
-        store = self.attempt.store
         while self._large:
             digest, learn = self._large[0]
-            get = functools.partial(store.get, "blobs", digest)
+            get = functools.partial(self._store.get, "blobs", digest)
             try:
                 data = yield functools.partial(asyncio.to_thread, get) if is_async else get
             except StoreError:
                 data = None
-            with self.attempt.lock:
+            with self._lock:
                 if self._large and self._large[0][0] == digest:
                     del self._large[0]
                     learn(_Unseen() if data is None else orjson.loads(data))
@@ -189,7 +194,7 @@ class Labelling(Stage):
         carried = known | self._declared_of(call)  # it may have been recorded without a policy
         if carried:
             _pass_on(call, carried)
-            if carried != known or call.attempt is not self._run.attempt:
+            if carried != known or not self._run.is_of(call.attempt):
                 self._run.note(
                     step.n, step.name, carried, outcome.data,
                     streamed=call.contract.streams, run=self._foreign(call),
@@ -202,7 +207,7 @@ class Labelling(Stage):
         if run is None or not run.labels.any:
             return NO_LABELS
         found = run.labels.of(call.values)
-        if found.labels and call.slot >= 0 and call.attempt is run.attempt:
+        if found.labels and call.slot >= 0 and run.is_of(call.attempt):
             found = _before(call, found)
         call.keep(_FOUND, found)
         return found
@@ -249,7 +254,7 @@ class Labelling(Stage):
     def _foreign(self, call: Call) -> str:
         """The run of a call, if it is made in a session inside that has a run of its own."""
         assert self._run is not None
-        return "" if call.attempt is self._run.attempt else call.attempt.run.id
+        return "" if self._run.is_of(call.attempt) else call.attempt.run.id
 
     def _written(self, call: Call, outcome: Outcome) -> Event | None:
         run = self._run
