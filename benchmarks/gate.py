@@ -21,8 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from rollcage import Contract, Session
+from rollcage import Contract
 from rollcage.gate import StepView
+from rollcage.session.session import Session
 from rollcage_policy import Policy
 
 from benchmarks.ours import write_mail

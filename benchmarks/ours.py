@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 
 from benchmarks.timing import WARM_UP, cpu_per_await, cpu_per_call
 from benchmarks.workload import asend_mail, mail, send_mail

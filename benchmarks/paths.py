@@ -21,9 +21,8 @@ from types import FrameType
 from typing import Any, Final
 
 import rollcage
-from rollcage import Contract
+from rollcage import Contract, Session, tool
 from rollcage.gate.verdict import StepView, Verdict
-from rollcage.heart import Session, tool
 from rollcage.heart.call import Call
 from rollcage.heart.stage import Guard, Stage
 from rollcage_policy import Policy

@@ -19,7 +19,8 @@ from pathlib import Path
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from rollcage import Observer, Session
+from rollcage.session.session import Session
+from rollcage.step.observing import Observer
 from rollcage_otel import Spans
 
 from benchmarks.ours import write_mail

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from rollcage import Session, open_store, tool
+from rollcage import tool
+from rollcage.session.session import Session
 from rollcage.store import Store
+from rollcage.store.url import open_store
 from rollcage.trace.constructors import run_started
 
 __all__ = ["Found", "measure", "table"]

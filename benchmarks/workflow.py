@@ -65,7 +65,7 @@ def _chain(steps: int) -> dict[str, Any]:
 
 def bare(steps: int, folder: str) -> dict[str, float]:
     """A call of a session (CPU, µs)."""
-    from rollcage.heart import Session
+    from rollcage import Session
 
     write = _tool()
 

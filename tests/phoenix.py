@@ -24,8 +24,9 @@ from typing import Any
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from rollcage import Blocked, Session, StepView, Verdict, compensate, tool
+from rollcage import Blocked, StepView, Verdict, compensate, tool
 from rollcage.adapter import Answer, model_contract
+from rollcage.session.session import Session
 from rollcage.store import open_store
 from rollcage_otel import Spans
 from rollcage_otel.export import RunIds, export_otlp

@@ -24,12 +24,12 @@ from rollcage import (
     Compensation,
     NotReplayable,
     NotReplayableWarning,
-    Session,
     Verdict,
     compensate,
     tool,
-    undo_run,
 )
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 
 # Made up, and put together here: no scanner of this file is to take them for real ones.
 CANARIES = {

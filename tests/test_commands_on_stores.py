@@ -14,7 +14,10 @@ import click
 import pytest
 from command_line import cli, plain_environment  # noqa: F401 - pytest finds them here
 from postgres import new_store
-from rollcage import QueueApprover, Session, StepView, Verdict, open_store
+from rollcage import StepView, Verdict
+from rollcage.gate import QueueApprover
+from rollcage.session.session import Session
+from rollcage.store.url import open_store
 from rollcage_cli.app import rollcage
 from typer.main import get_group
 

@@ -8,8 +8,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import pytest
-from rollcage import ForkEnded, NotReplayable
-from rollcage.heart import Fork
+from rollcage import Fork, ForkEnded, NotReplayable
 from rollcage_conformance import Harness, Performance, Result, Scenario, Stage, ToolSpec
 from rollcage_conformance.crossing import (
     CASES,

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
-from rollcage.heart import Session
+from rollcage import Session
 
 FEATURES = str(Path(__file__).parents[1] / "packages" / "mcp" / "tests" / "lab" / "features.py")
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import DidNotHappen, Happened, compensate, tool
-from rollcage.heart import current_step, open_store
+from rollcage import DidNotHappen, Happened, compensate, current_step, open_store, tool
 from rollcage_adapter import session_here
 from rollcage_workflow import execution, run
 from rollcage_workflow.signals import Signals

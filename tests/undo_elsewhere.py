@@ -86,7 +86,7 @@ def prepare(folder: Path) -> None:
 def run_agent(folder: Path) -> None:
     """The agent: its model's answers are recorded too, in LangChain's own types."""
     from langchain.agents import create_agent
-    from rollcage.heart import Session
+    from rollcage import Session
     from rollcage_langchain import RollcageMiddleware, as_tools, guard_model
 
     sys.path.insert(0, str(folder))

@@ -13,7 +13,7 @@ from autogen_core import FunctionCall
 from autogen_core.models import CreateResult, ModelFamily, ModelInfo, RequestUsage
 from autogen_core.tools import FunctionTool
 from autogen_ext.models.replay import ReplayChatCompletionClient
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_autogen import guard_tools
 
 from benchmarks.timing import cpu_of_agents, messages

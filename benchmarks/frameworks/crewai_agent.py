@@ -15,7 +15,7 @@ from benchmarks.workload import send_mail
 def agents(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
     """A crew with the bare tool, and one with the guarded tool, which is recorded."""
     os.environ |= {"XDG_DATA_HOME": str(folder), "CREWAI_DISABLE_TELEMETRY": "true"}
-    from rollcage.heart import Session
+    from rollcage import Session
     from rollcage_crewai import guard_crew
 
     with Session("bench", store=folder) as session:

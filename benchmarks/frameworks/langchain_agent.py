@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import StructuredTool
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_langchain import RollcageMiddleware, guard_tools
 
 from benchmarks.timing import AGENT_CALLS, cpu_of_agents, messages

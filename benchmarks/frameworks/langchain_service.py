@@ -18,7 +18,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.tools import StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_langchain import RollcageMiddleware, guard_model, guard_tools
 
 from benchmarks.frameworks.langchain_agent import Scripted

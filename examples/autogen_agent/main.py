@@ -19,7 +19,7 @@ from autogen_core.models import AssistantMessage, CreateResult, ModelFamily, Mod
 from autogen_ext.code_executors.local import LocalCommandLineCodeExecutor
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_ext.tools.code_execution import PythonCodeExecutionTool
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_autogen import guard_model, guard_tools
 
 LEDGER = "from pathlib import Path\nledger = Path('ledger.txt')\n"

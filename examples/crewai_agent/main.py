@@ -72,7 +72,7 @@ def run_crew() -> None:
     warnings.simplefilter("ignore")  # CrewAI warns of what it does itself
     from crewai import Agent, Crew, Task
     from crewai_tools import DirectoryReadTool, FileReadTool, FileWriterTool
-    from rollcage.heart import Session
+    from rollcage import Session
     from rollcage_crewai import guard_crew, guard_model
 
     with Session("tidy up") as session:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import rollcage
-from rollcage.heart import Session
+from rollcage import Session
 
 ran: list[str] = []
 

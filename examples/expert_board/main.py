@@ -8,8 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rollcage import tool
-from rollcage.heart import open_store
+from rollcage import open_store, tool
 from rollcage_workflow import Plan, PlanBuilder, execution, run_sync, steps
 
 OPINIONS = {"engineer": True, "lawyer": False, "buyer": True}

@@ -56,7 +56,7 @@ class Guarded:
         def body(**validated: Any) -> dict[str, Any]:
             return self._server.call_tool(name, validated)
 
-        return self._session.run(self._contracts[name], arguments, body)
+        return self._session.run_call(self._contracts[name], arguments, body)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from pydantic import BaseModel
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_langchain import RollcageMiddleware, guard_model, guard_tools
 
 HANDBOOK = (

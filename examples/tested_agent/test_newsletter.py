@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from rollcage import tool
-from rollcage.heart import Session
+from rollcage import Session, tool
 from rollcage_pytest import Cassette, assert_cost, assert_no_writes_outside
 
 

@@ -14,7 +14,7 @@ from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_langchain import RollcageMiddleware, as_tools
 from rollcage_toolbox import Workspace
 from rollcage_toolbox.sql import Database

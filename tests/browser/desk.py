@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rollcage import Verdict, compensate, tool
+from rollcage import QueueApprover, Session, Verdict, compensate, tool
 from rollcage.gate import StepView
-from rollcage.heart import QueueApprover, Session
 
 NAME = "expense-desk"
 LAB = Path(os.environ.get("DESK_LAB", "."))

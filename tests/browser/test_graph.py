@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from rollcage import tool
-from rollcage.heart import open_store
+from rollcage import open_store, tool
 from rollcage_workflow import check, run_sync
 from rollcage_workflow.signals import Signals
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from rollcage.heart import all_runs, open_store, trace_of
+from rollcage import all_runs, open_store
+from rollcage.heart import trace_of
 from rollcage.heart.trace import verify_trace
 
 from tests.browser.served import SignIn

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 from rollcage_governance import Registry
 
 from tests.browser.served import Server, SignIn

@@ -22,7 +22,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rollcage import Session, UndoIncomplete, UndoReport, plan_undo, undo_run
+from rollcage import UndoIncomplete, UndoReport
+from rollcage.session.finished import plan_undo, undo_run
+from rollcage.session.session import Session
 from rollcage_toolbox.http import Http, delete_location
 
 from tests.chaos import service

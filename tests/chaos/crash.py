@@ -23,7 +23,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from rollcage import Diverged, Session, UndoIncomplete, UnknownOutcome, undo_run
+from rollcage import Diverged, UndoIncomplete, UnknownOutcome
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage_toolbox import Workspace
 

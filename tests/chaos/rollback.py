@@ -18,7 +18,9 @@ import traceback
 from pathlib import Path
 from typing import Any, Literal
 
-from rollcage import Session, UnknownOutcome, undo_run
+from rollcage import UnknownOutcome
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 from tests.chaos import service

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rollcage import Session, heart
+from rollcage import heart
 from rollcage.errors import ArgumentsInvalid, Blocked, PolicyInvalid
+from rollcage.session.session import Session
 from rollcage_policy import Policy, UserInput, surroundings
 
 from tests.hostile.case import Case, Category, Place, plant

@@ -19,17 +19,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
-from rollcage import Blocked, DidNotHappen, Halt, Happened, SessionHalted, UnknownOutcome
-from rollcage.contract.contract import Contract
-from rollcage.heart import (
+from rollcage import (
+    Blocked,
+    DidNotHappen,
+    Halt,
+    Happened,
     Options,
     Session,
+    SessionHalted,
+    UnknownOutcome,
     compensate,
     current_step,
     open_store,
     resolve_step,
     tool,
 )
+from rollcage.contract.contract import Contract
 
 from tests.laws.places import clear, place_of
 from tests.laws.programs import (

@@ -7,8 +7,7 @@ from typing import Any
 import orjson
 import pytest
 from hypothesis import given
-from rollcage import ForkEnded, UnknownOutcome
-from rollcage.heart import Fork
+from rollcage import Fork, ForkEnded, UnknownOutcome
 
 from tests.laws.lab import ATTEMPTS, Attempt, Lab, folder
 from tests.laws.law import accounts, chances, fewer, order, resumed

@@ -16,8 +16,7 @@ import orjson
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from rollcage import RollcageError
-from rollcage.heart import Session, current_step
+from rollcage import RollcageError, Session, current_step
 
 from tests.laws import test_divergence, test_forks, test_unclear
 from tests.laws.lab import Lab, folder

@@ -19,8 +19,7 @@ import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from rollcage import Halt, SessionHalted, UnknownOutcome
-from rollcage.heart import Options, Session, open_store, tool
+from rollcage import Halt, Options, Session, SessionHalted, UnknownOutcome, open_store, tool
 
 from tests.laws.lab import folder
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from rollcage.heart import aundo_run, undo_run
+from rollcage import aundo_run, undo_run
 
 from tests.laws.lab import Lab, folder
 from tests.laws.law import accounts, chances, fewer, order, resumed

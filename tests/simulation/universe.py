@@ -19,7 +19,6 @@ from rollcage import (
     Approval,
     ApprovalRequired,
     Blocked,
-    QueueApprover,
     RollcageError,
     RunPruned,
     RunStopped,
@@ -35,7 +34,7 @@ from rollcage.errors import (
     TraceUnwritable,
     UndoIncomplete,
 )
-from rollcage.gate import ApprovalQueue
+from rollcage.gate import ApprovalQueue, QueueApprover
 from rollcage.step.clock import Clock
 from rollcage.store import RunInfo, StopOrder, Store, check_attested, system
 from rollcage.trace import Worlds, check_events

@@ -12,8 +12,6 @@ from rollcage import (
     Halt,
     RollcageError,
     Rule,
-    Session,
-    Stats,
     StepView,
     TraceCorrupt,
     UnknownOutcome,
@@ -22,6 +20,8 @@ from rollcage import (
     tool,
 )
 from rollcage.session.current import CurrentStep as OuterStep
+from rollcage.session.session import Session
+from rollcage.step.stats import Stats
 from rollcage.store import JsonlStore, RunInfo, Store
 from rollcage.trace import check_events, decode
 

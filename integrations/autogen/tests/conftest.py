@@ -15,7 +15,7 @@ from autogen_agentchat.messages import ToolCallExecutionEvent
 from autogen_core import FunctionCall
 from autogen_core.models import AssistantMessage, CreateResult, ModelFamily, ModelInfo, RequestUsage
 from autogen_ext.models.replay import ReplayChatCompletionClient
-from rollcage.heart import Options, Session
+from rollcage import Options, Session
 from rollcage.heart.folder import Folder
 from rollcage.heart.log import parse
 from rollcage_autogen import guard_model

@@ -12,7 +12,7 @@ from typing import Any
 from autogen_agentchat.agents import AssistantAgent
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from killing import SCRIPT, command, contracts, store, survives
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_autogen import RollcageWorkbench, guard_model
 
 Scripted: Any = importlib.import_module("conftest").Scripted  # which is beside this program

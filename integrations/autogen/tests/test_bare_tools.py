@@ -26,8 +26,7 @@ from autogen_core.tools import (
     Workbench,
 )
 from pydantic import BaseModel
-from rollcage import Blocked, tool
-from rollcage.heart import Session
+from rollcage import Blocked, Session, tool
 from rollcage_autogen import RollcageWorkbench, as_tools, guard_tools
 
 if TYPE_CHECKING:

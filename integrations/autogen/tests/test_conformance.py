@@ -20,7 +20,7 @@ from autogen_core.models import (
     RequestUsage,
 )
 from autogen_core.tools import BaseTool, FunctionTool, StaticStreamWorkbench
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_adapter import Trace
 from rollcage_autogen import (
     ReplayModel,

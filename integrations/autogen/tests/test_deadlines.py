@@ -24,12 +24,12 @@ from rollcage import (
     ApprovalRequired,
     Halt,
     ReplayMiss,
+    Session,
     SessionHalted,
     StepView,
     UnknownOutcome,
     Verdict,
 )
-from rollcage.heart import Session
 from rollcage_autogen import RollcageWorkbench, guard_tools
 
 DEADLINE = 20.0

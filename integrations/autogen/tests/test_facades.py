@@ -22,8 +22,7 @@ from autogen_core.tools import (
 )
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from pydantic import BaseModel
-from rollcage import Blocked, Contract, ToolRefused
-from rollcage.heart import Session
+from rollcage import Blocked, Contract, Session, ToolRefused
 from rollcage_adapter import McpListing, guarded_contract, model_contract
 from rollcage_autogen import RollcageWorkbench, as_tools, guard_model, guard_tools
 from rollcage_governance import Facade, Registry

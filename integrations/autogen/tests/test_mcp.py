@@ -9,8 +9,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.tools import ToolOverride
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams, StreamableHttpServerParams
-from rollcage import Contract, ContractError, ReplayMiss
-from rollcage.heart import Session
+from rollcage import Contract, ContractError, ReplayMiss, Session
 from rollcage_autogen import RollcageWorkbench, mcp_tools
 
 FEATURES = str(Path(__file__).parents[3] / "packages" / "mcp" / "tests" / "lab" / "features.py")

@@ -12,8 +12,7 @@ from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.messages import ToolCallExecutionEvent
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.tools import FunctionTool
-from rollcage import Halt, StepView, Verdict
-from rollcage.heart import Session
+from rollcage import Halt, Session, StepView, Verdict
 from rollcage_autogen import follow_state, guard_tools
 
 

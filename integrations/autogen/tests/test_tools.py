@@ -13,8 +13,7 @@ from autogen_agentchat.tools import AgentTool
 from autogen_core import CancellationToken
 from autogen_core.tools import BaseStreamTool, BaseTool, BaseToolWithState, FunctionTool
 from pydantic import BaseModel, BeforeValidator, Field
-from rollcage import ContractError, ReplayedError
-from rollcage.heart import current_step
+from rollcage import ContractError, ReplayedError, current_step
 from rollcage_autogen import as_tools, guard_tools
 
 TOKEN = CancellationToken()

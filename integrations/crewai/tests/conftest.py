@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.heart import Options, Session
+from rollcage import Options, Session
 from rollcage.heart.folder import Folder
 from rollcage.heart.log import parse
 from rollcage_conformance import Witness

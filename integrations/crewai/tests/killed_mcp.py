@@ -11,7 +11,7 @@ from typing import Any
 
 from killing import SCRIPT, command, contracts, store, survives
 from mcp import StdioServerParameters
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_crewai import guard_crew, guard_model, mcp_tools
 
 Lab: Any = importlib.import_module("conftest").Lab  # which is beside this program

@@ -15,7 +15,7 @@ from crewai.tools import BaseTool
 from rollcage_crewai import guard_crew
 
 if TYPE_CHECKING:
-    from rollcage.heart import Session
+    from rollcage import Session
 
     from .conftest import Lab, Scripted
 

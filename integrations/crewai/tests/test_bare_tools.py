@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import rollcage
 from crewai.tools import BaseTool, tool
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_crewai import as_tools, guard_crew, guard_tools
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import rollcage
 from crewai.tools import BaseTool, tool
-from rollcage import Blocked, Contract, ToolRefused
-from rollcage.heart import Session
+from rollcage import Blocked, Contract, Session, ToolRefused
 from rollcage_adapter import guarded_contract, model_contract
 from rollcage_crewai import as_tools, guard_crew, guard_model, guard_tools
 from rollcage_governance import Facade, Registry

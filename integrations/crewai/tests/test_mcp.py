@@ -10,8 +10,7 @@ import pytest
 from crewai.mcp import MCPServerHTTP, MCPServerStdio, create_static_tool_filter
 from crewai.tools.tool_failure import ToolFailure
 from mcp import StdioServerParameters
-from rollcage import ContractError, ReplayMiss, UnknownOutcome, Verdict
-from rollcage.heart import Session
+from rollcage import ContractError, ReplayMiss, Session, UnknownOutcome, Verdict
 from rollcage_crewai import guard_crew, guard_model, mcp_tools
 
 with warnings.catch_warnings():  # it imports what CrewAI has deprecated itself

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage.heart.log import checked
 from rollcage.heart.store import open_store
 from rollcage_langchain import RollcageMiddleware, guard_tools

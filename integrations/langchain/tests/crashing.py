@@ -28,8 +28,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
-from rollcage import DidNotHappen, Happened
-from rollcage.heart import Session
+from rollcage import DidNotHappen, Happened, Session
 from rollcage_langchain import RollcageMiddleware, guard_model, guard_tools
 
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "t"}}

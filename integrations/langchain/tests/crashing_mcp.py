@@ -16,7 +16,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_mcp_adapters.client import MultiServerMCPClient
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_langchain import RollcageMiddleware, guard_model, mcp_tools
 
 FOLDER, COMMAND, POINT = Path(sys.argv[1]), sys.argv[2:-2], int(sys.argv[-1])

@@ -12,11 +12,12 @@ from langchain_core.tools import StructuredTool, tool
 from rollcage import (
     ApprovalRequired,
     Halt,
+    Options,
     ReplayMiss,
+    Session,
     StepView,
     Verdict,
 )
-from rollcage.heart import Options, Session
 
 Run = Callable[..., Any]
 

@@ -9,9 +9,8 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import StructuredTool, tool
-from rollcage import ApprovalRequired, SessionHalted, StepView, Verdict
+from rollcage import ApprovalRequired, Session, SessionHalted, StepView, Verdict
 from rollcage.errors import ContractError
-from rollcage.heart import Session
 from rollcage_langchain import RollcageMiddleware, guard_model, guard_tools
 
 Run = Callable[..., Any]

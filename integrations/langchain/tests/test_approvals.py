@@ -18,10 +18,10 @@ from rollcage import (
     Approval,
     ApprovalRequest,
     ApprovalRequired,
+    Session,
     StepView,
     Verdict,
 )
-from rollcage.heart import Session
 from rollcage_langchain import RollcageMiddleware, guard_tools, tool_node_wrappers
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import pytest
 from langchain_core.tools import (
     StructuredTool,
 )
-from rollcage import heart
+from rollcage import current_step, heart
 from rollcage.errors import ContractError, OutputDrift
-from rollcage.heart import current_step
 from rollcage_langchain import as_tools, guard_tools
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from langgraph.config import get_config
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, RetryPolicy, Send, interrupt
-from rollcage import Diverged, heart
-from rollcage.heart import Options, Session, plan_undo
+from rollcage import Diverged, Options, Session, heart, plan_undo
 from rollcage_langchain import (
     RollcageMiddleware,
     follow_checkpoints,

@@ -21,9 +21,9 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool, ToolException, 
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest
+from rollcage import Options, Session, current_step
+from rollcage import tool as declared
 from rollcage.errors import Blocked
-from rollcage.heart import Options, Session, current_step
-from rollcage.heart import tool as declared
 from rollcage_langchain import RollcageMiddleware, as_tools, guard_tools
 
 if TYPE_CHECKING:
@@ -467,7 +467,7 @@ ALONE = """
 import sys
 from langchain_core.tools import StructuredTool
 from rollcage import Blocked
-from rollcage.heart import Options, Session
+from rollcage import Options, Session
 import rollcage_langchain
 
 tool = StructuredTool.from_function(lambda text: sys.exit("it ran"), name="t", description="t")

@@ -21,7 +21,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import InjectedState
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_adapter import Trace
 from rollcage_conformance import (
     AdapterSuite,

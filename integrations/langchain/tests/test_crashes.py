@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from rollcage.heart import open_store
+from rollcage import open_store
 from rollcage.heart.log import checked
 
 CRASHING = Path(__file__).with_name("crashing.py")

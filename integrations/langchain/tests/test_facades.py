@@ -9,8 +9,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.tools import BaseTool, StructuredTool, Tool, tool
 from langgraph.prebuilt import ToolNode
-from rollcage import Blocked, Contract, ToolRefused, heart
-from rollcage.heart import Session
+from rollcage import Blocked, Contract, Session, ToolRefused, heart
 from rollcage_adapter import guarded_contract, model_contract
 from rollcage_governance import Facade, Registry
 from rollcage_langchain import (

@@ -19,8 +19,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
-from rollcage import StepView, Verdict
-from rollcage.heart import Session, plan_undo
+from rollcage import Session, StepView, Verdict, plan_undo
 from rollcage_langchain import RollcageMiddleware, guard_model, guard_tools
 
 if TYPE_CHECKING:

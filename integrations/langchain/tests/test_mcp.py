@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain_mcp_adapters.client import MultiServerMCPClient
-from rollcage import ContractError, ReplayMiss, UnknownOutcome, Verdict
-from rollcage.heart import Session
+from rollcage import ContractError, ReplayMiss, Session, UnknownOutcome, Verdict
 from rollcage_langchain import RollcageMiddleware, guard_model, mcp_tools
 
 FEATURES = str(Path(__file__).parents[3] / "packages" / "mcp" / "tests" / "lab" / "features.py")

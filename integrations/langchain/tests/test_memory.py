@@ -23,11 +23,15 @@ from langgraph.types import Command
 from rollcage import (
     Diverged,
     Halt,
+    Options,
+    Session,
     StepView,
     UnknownOutcome,
     Verdict,
+    abandon_run,
+    compensate,
+    tool,
 )
-from rollcage.heart import Options, Session, abandon_run, compensate, tool
 from rollcage_langchain import (
     RollcageMiddleware,
     follow_checkpoints,

@@ -21,9 +21,8 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.rate_limiters import BaseRateLimiter
 from langchain_core.tools import tool
 from pydantic import BaseModel
-from rollcage import Blocked, ReplayMiss, StepView, Verdict
+from rollcage import Blocked, ReplayMiss, Session, StepView, Verdict
 from rollcage.errors import ArgumentsInvalid, ContractError
-from rollcage.heart import Session
 from rollcage_langchain import guard_model
 
 KINDS = ["plain", "streaming", "async"]

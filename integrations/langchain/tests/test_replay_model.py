@@ -11,8 +11,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.tools import StructuredTool
-from rollcage import ReplayMiss
-from rollcage.heart import Session
+from rollcage import ReplayMiss, Session
 from rollcage_adapter import Answer, ToolRequest, model_contract, model_request
 from rollcage_langchain import ReplayModel, RollcageMiddleware, guard_model, guard_tools
 

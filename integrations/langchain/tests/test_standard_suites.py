@@ -13,7 +13,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_tests.integration_tests import ChatModelIntegrationTests, ToolsIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests, ToolsUnitTests
 from pydantic import BaseModel
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_langchain import guard_model, guard_tools
 
 

@@ -20,9 +20,8 @@ from langchain_core.tools import (
     tool,
 )
 from pydantic import BaseModel, Field, PrivateAttr
-from rollcage import Blocked, Contract, StepView, Verdict
+from rollcage import Blocked, Contract, StepView, Verdict, current_step
 from rollcage.errors import ContractError, SessionHalted
-from rollcage.heart import current_step
 from rollcage_adapter import guarded_contract
 from rollcage_langchain import guard_tools
 

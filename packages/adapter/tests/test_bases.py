@@ -21,12 +21,12 @@ from rollcage import (
     ContractError,
     Halt,
     ReplayMiss,
+    Session,
     SessionHalted,
     StepView,
     Verdict,
     tool,
 )
-from rollcage.heart import Session
 from rollcage.heart.log import parse
 from rollcage_adapter import (
     GUARD,

@@ -13,11 +13,13 @@ from rollcage import (
     ArgumentsInvalid,
     Blocked,
     Contract,
+    Fork,
     ForkEnded,
+    Options,
+    Session,
     StepView,
     Verdict,
 )
-from rollcage.heart import Fork, Options, Session
 from rollcage.heart.log import parse
 from rollcage_adapter import (
     GuardedCall,

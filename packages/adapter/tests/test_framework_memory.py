@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Diverged, StepView, Verdict, tool
-from rollcage.heart import Session
+from rollcage import Diverged, Session, StepView, Verdict, tool
 from rollcage.heart.log import checked
 from rollcage_adapter import FrameworkMemory, FrameworkWork, Spot, follow
 

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import orjson
 import pydantic
 import pytest
-from rollcage import Contract, ContractError, ReplayMiss, SessionError, TraceCorrupt, tool
-from rollcage.heart import Session
+from rollcage import Contract, ContractError, ReplayMiss, Session, SessionError, TraceCorrupt, tool
 from rollcage_adapter import (
     GUARD,
     Answer,

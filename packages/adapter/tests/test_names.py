@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from rollcage import Contract
-from rollcage.heart import Session
+from rollcage import Contract, Session
 from rollcage_adapter import Answer, RecordedAnswers, ToolRequest
 
 MODEL = Contract(name="m", parameters={"properties": {}}, effect="read")

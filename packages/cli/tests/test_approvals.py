@@ -9,12 +9,16 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import ApprovalRequired, QueueApprover, Session, StepView, Verdict, tool
+from rollcage import ApprovalRequired, StepView, Verdict, tool
+from rollcage.gate import QueueApprover
+from rollcage.session.session import Session
 
 Cli = Callable[..., Any]
 WAITING = """
 import sys
-from rollcage import QueueApprover, Session, Verdict, tool
+from rollcage import Verdict, tool
+from rollcage.gate import QueueApprover
+from rollcage.session.session import Session
 
 store = sys.argv[1]
 

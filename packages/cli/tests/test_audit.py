@@ -11,17 +11,10 @@ from typing import Any
 
 import pytest
 from markup import Markup
-from rollcage import (
-    Approval,
-    ApprovalRequired,
-    Blocked,
-    QueueApprover,
-    Session,
-    Verdict,
-    compensate,
-    tool,
-    undo_run,
-)
+from rollcage import Approval, ApprovalRequired, Blocked, Verdict, compensate, tool
+from rollcage.gate import QueueApprover
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage_cli.errors import CORRUPT, USAGE
 

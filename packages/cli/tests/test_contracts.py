@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from rollcage import OutputDrift, Session, tool
+from rollcage import OutputDrift, tool
+from rollcage.session.session import Session
 
 Cli = Callable[..., Any]
 

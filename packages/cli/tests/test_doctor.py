@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from command_line import Cli
-from rollcage import Session, UnknownOutcome, open_store, tool
+from rollcage import UnknownOutcome, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
+from rollcage.store.url import open_store
 
 world: list[str] = []
 

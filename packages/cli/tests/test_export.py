@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 import pytest
 from pydantic import SecretStr
-from rollcage import Blocked, NotReplayable, Session, Verdict, tool
+from rollcage import Blocked, NotReplayable, Verdict, tool
+from rollcage.session.session import Session
 from rollcage.trace import event_adapter
 
 Cli = Callable[..., Any]

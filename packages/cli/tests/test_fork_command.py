@@ -15,7 +15,8 @@ Cli = Callable[..., Any]
 
 PROGRAM = """
 import sys
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 
 @tool(effect="read")
 def quote(city: str) -> int:

@@ -5,8 +5,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from rollcage import Contract
-from rollcage.heart import Session
+from rollcage import Contract, Session
 from rollcage_adapter import GUARD, GuardedTool
 from rollcage_cli.tools import load_tools
 

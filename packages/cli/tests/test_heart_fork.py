@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollcage import Session, tool
 from rollcage.errors import SessionError
-from rollcage.heart import Session, tool
 
 AGENT = """
-from rollcage.heart import Session, tool
+from rollcage import Session, tool
 
 @tool(effect="read")
 def look(item: str, shelf: int = 1) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import heart_runs as shop
 import orjson
 import pytest
+from rollcage import Session, open_store
 from rollcage.errors import ArgumentsInvalid, Blocked
 from rollcage.gate import Verdict
-from rollcage.heart import Session, open_store
 from rollcage.heart.stages.orders import pause_run
 from rollcage.trace import read_run
 from rollcage_views import hits_of

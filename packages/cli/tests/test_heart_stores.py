@@ -5,8 +5,8 @@ from typing import Any
 
 import heart_runs as shop
 import pytest
+from rollcage import Session, open_store
 from rollcage.errors import RollcageError
-from rollcage.heart import Session, open_store
 from rollcage.heart.stages.orders import stop_run
 
 

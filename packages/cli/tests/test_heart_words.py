@@ -6,8 +6,8 @@ from typing import Any
 import heart_runs as shop
 import orjson
 import pytest
+from rollcage import Session, open_store
 from rollcage.errors import RollcageError, RunStopped
-from rollcage.heart import Session, open_store
 from rollcage.heart.stages.orders import order_of
 
 

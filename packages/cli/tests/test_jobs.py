@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rollcage import Session
+from rollcage.session.session import Session
 
 Cli = Callable[..., Any]
 Record = Callable[..., str]

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import NotReplayable, NotReplayableWarning, Session, tool
+from rollcage import NotReplayable, NotReplayableWarning, tool
+from rollcage.session.session import Session
 
 Cli = Callable[..., Any]
 

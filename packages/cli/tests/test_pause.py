@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Cli = Callable[..., Any]
@@ -16,7 +16,8 @@ Record = Callable[..., str]
 
 JOB = """
 import sys
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 
 @tool
 def put(number: int) -> int:

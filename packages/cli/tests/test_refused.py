@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import ArgumentsInvalid, Session, tool
+from rollcage import ArgumentsInvalid, tool
+from rollcage.session.session import Session
 
 Cli = Callable[..., Any]
 

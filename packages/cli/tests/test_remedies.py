@@ -11,8 +11,8 @@ from typing import Any
 import heart_runs as shop
 import pytest
 import rollcage.heart
+from rollcage import Session, abandon_run, open_store, tool
 from rollcage.errors import RollcageError
-from rollcage.heart import Session, abandon_run, open_store, tool
 from rollcage.heart.stages import once, orders
 from rollcage.heart.stages.queue import ApprovalQueue, QueueApprover
 

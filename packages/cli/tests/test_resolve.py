@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import Session, UnknownOutcome
+from rollcage import UnknownOutcome
+from rollcage.session.session import Session
 
 Cli = Callable[..., Any]
 Payment = Callable[..., Any]

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session
 from rollcage.adapter import Answer
+from rollcage.session.session import Session
 
 Cli = Callable[..., Any]
 Record = Callable[..., str]

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session, tool
+from rollcage import tool
 from rollcage.adapter import Answer, ToolRequest
+from rollcage.session.session import Session
 
 Cli = Callable[..., Any]
 Record = Callable[..., str]

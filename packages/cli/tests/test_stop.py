@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import RunStopped, Session, SessionHalted
+from rollcage import RunStopped, SessionHalted
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Cli = Callable[..., Any]
@@ -15,7 +16,8 @@ Record = Callable[..., str]
 
 JOB = """
 import sys
-from rollcage import RunStopped, Session, tool
+from rollcage import RunStopped, tool
+from rollcage.session.session import Session
 
 @tool
 def put(number: int) -> int:

@@ -10,17 +10,10 @@ from typing import Any
 
 import pytest
 from postgres import new_store
-from rollcage import (
-    ApprovalRequired,
-    Compensation,
-    QueueApprover,
-    Session,
-    StepView,
-    Verdict,
-    compensate,
-    open_store,
-    tool,
-)
+from rollcage import ApprovalRequired, Compensation, StepView, Verdict, compensate, tool
+from rollcage.gate import QueueApprover
+from rollcage.session.session import Session
+from rollcage.store.url import open_store
 
 SQLITE = "sqlite:///runs.db"
 URL = SQLITE

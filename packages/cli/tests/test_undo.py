@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import Session
+from rollcage.session.session import Session
 
 Cli = Callable[..., Any]
 
@@ -69,7 +69,7 @@ JOB = """
 import sys
 from pathlib import Path
 from mytools import cli_aput, cli_mail, cli_put
-from rollcage import Session
+from rollcage.session.session import Session
 
 with Session("job") as session:
     for name in sys.argv[1:]:

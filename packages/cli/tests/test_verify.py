@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import Session
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import CHAIN_START, seal_line
 from rollcage_cli.verify import verify_trace

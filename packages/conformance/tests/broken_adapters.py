@@ -9,8 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
-from rollcage import ApprovalRequired, Blocked, Contract, OutputDrift, RunStopped, SessionHalted
-from rollcage.heart import Session
+from rollcage import (
+    ApprovalRequired,
+    Blocked,
+    Contract,
+    OutputDrift,
+    RunStopped,
+    Session,
+    SessionHalted,
+)
 
 from rollcage_conformance import (
     AdapterSuite,

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Contract
-from rollcage.heart import Session
+from rollcage import Contract, Session
 
 from rollcage_conformance import Capabilities, Performance, Result, ToolCall
 from rollcage_conformance.crossing import CASES, Case, Crossing, Matrix, Party

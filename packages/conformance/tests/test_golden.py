@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import tool
-from rollcage.heart import Session, open_store
+from rollcage import Session, open_store, tool
 from rollcage.heart.log import parse
 
 from rollcage_conformance import (

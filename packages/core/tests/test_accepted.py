@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rollcage import Session, UndoReport, UnknownOutcome, compensate, plan_undo, tool, undo_run
+from rollcage import UndoReport, UnknownOutcome, compensate, tool
+from rollcage.session.finished import plan_undo, undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 there: list[str] = []

@@ -21,7 +21,6 @@ from rollcage import (
     ContractError,
     Halt,
     ReplayMiss,
-    Session,
     SessionHalted,
     StepView,
     Verdict,
@@ -55,6 +54,7 @@ from rollcage.adapter import (
     slot_of,
     subclass,
 )
+from rollcage.session.session import Session
 from rollcage.trace import check_events
 
 ECHO = Contract(name="echo", parameters={"properties": {"text": {"type": "string"}}}, effect="read")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import orjson
 import pydantic
 import pytest
-from rollcage import Contract, ContractError, ReplayMiss, Session, SessionError, TraceCorrupt, tool
+from rollcage import Contract, ContractError, ReplayMiss, SessionError, TraceCorrupt, tool
 from rollcage.adapter import (
     GUARD,
     Answer,
@@ -28,6 +28,7 @@ from rollcage.adapter import (
     swapped,
     type_hints,
 )
+from rollcage.session.session import Session
 
 MODEL = model_contract("chat-1", "test")
 

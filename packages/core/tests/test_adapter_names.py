@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from rollcage import Contract, Session
+from rollcage import Contract
 from rollcage.adapter import Answer, RecordedAnswers, ToolRequest
+from rollcage.session.session import Session
 
 MODEL = Contract(name="m", parameters={"properties": {}}, effect="read")
 

@@ -15,13 +15,13 @@ from rollcage import (
     ApprovalRequired,
     Blocked,
     Halt,
-    Session,
     SessionHalted,
     StepView,
     Verdict,
     tool,
 )
 from rollcage.adapter import Ask
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
 from texts_sent import asend, nothing_ran, ran, send  # noqa: F401 - pytest finds it here

@@ -18,12 +18,12 @@ from rollcage import (
     ConsoleApprover,
     Contract,
     NotReplayable,
-    Session,
     StepView,
     Verdict,
     tool,
 )
 from rollcage.adapter import Ask, Instead, model_contract, model_request
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
 

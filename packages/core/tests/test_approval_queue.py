@@ -23,16 +23,15 @@ from rollcage import (
     ApprovalRequest,
     ApprovalRequired,
     Blocked,
-    QueueApprover,
-    Session,
     StepView,
     StoreError,
     Verdict,
     compensate,
     tool,
-    undo_run,
 )
-from rollcage.gate import ApprovalQueue, Pending, Queued
+from rollcage.gate import ApprovalQueue, Pending, QueueApprover, Queued
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
@@ -115,7 +114,9 @@ def desk(tmp_path: Path) -> Desk:
 
 JOB = """
 import sys
-from rollcage import QueueApprover, Session, Verdict, tool
+from rollcage import Verdict, tool
+from rollcage.gate import QueueApprover
+from rollcage.session.session import Session
 
 store, log = sys.argv[1:3]
 

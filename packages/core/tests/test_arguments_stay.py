@@ -12,13 +12,13 @@ from rollcage import (
     Blocked,
     Compensation,
     Contract,
-    Session,
     StepView,
     Verdict,
     compensate,
     tool,
 )
 from rollcage.adapter import Instead
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage_policy import Policy
 

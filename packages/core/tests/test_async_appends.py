@@ -10,15 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import (
-    RunStopped,
-    Session,
-    SessionError,
-    TraceUnwritable,
-    compensate,
-    tool,
-)
+from rollcage import RunStopped, SessionError, TraceUnwritable, compensate, tool
 from rollcage.errors import Forked
+from rollcage.session.session import Session
 from rollcage.store import StopOrder, check_attested
 from rollcage.store.sqlite import SqliteStore
 from rollcage.store.sqlite_committer import SqliteCommitter

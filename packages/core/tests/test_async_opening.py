@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import RunInUse, Session, open_store, tool
+from rollcage import RunInUse, tool
+from rollcage.session.session import Session
 from rollcage.session.threads import in_threads_of
 from rollcage.store import JsonlStore, StopOrder, Store, disk
+from rollcage.store.url import open_store
 from rollcage.store.writer import JsonlWriter
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session, open_store, tool
+from rollcage import tool
 from rollcage.session import opening
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, disk, look, places, system
 from rollcage.store.at_once import AT_ONCE, WouldWait, at_once
+from rollcage.store.url import open_store
 
 
 @tool(effect="write", name="at_once.note")

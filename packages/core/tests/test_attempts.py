@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from node_memory import Memory
-from rollcage import Diverged, Session, StepView, Verdict, tool
+from rollcage import Diverged, StepView, Verdict, tool
 from rollcage.adapter import WorkAttempt
+from rollcage.session.session import Session
 
 PUT: list[str] = []
 PEEKS: list[int] = []

@@ -14,14 +14,14 @@ from rollcage import (
     Blocked,
     DidNotHappen,
     Diverged,
-    Session,
     StepView,
     UnknownOutcome,
     Verdict,
     compensate,
     tool,
-    undo_run,
 )
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
 

@@ -6,7 +6,8 @@ from typing import Any
 import orjson
 import pytest
 from programs import Block, Branches, Lab, Op, Program, Turn, folder
-from rollcage import Diverged, Session, SessionError, compensate, tool
+from rollcage import Diverged, SessionError, compensate, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace.worlds import Worlds
 

@@ -5,7 +5,8 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from rollcage import Session, SessionError, tool
+from rollcage import SessionError, tool
+from rollcage.session.session import Session
 
 
 @tool(effect="write", idempotent=True, name="let_go.put")

@@ -8,7 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
 
 import pytest
-from rollcage import Contract, Session, SessionHalted, UnknownOutcome, tool
+from rollcage import Contract, SessionHalted, UnknownOutcome, tool
+from rollcage.session.session import Session
 from rollcage.step.waiting import awaited
 from rollcage.store import JsonlStore
 

@@ -18,7 +18,9 @@ from cuts import (
 from hypothesis import given, settings
 from memory import Remembering
 from programs import Block, Branches, Lab, Node, Op, Program, Turn, folder
-from rollcage import Fork, RollcageError, abandon_run
+from rollcage import RollcageError
+from rollcage.replay.fork import Fork
+from rollcage.session.abandon import abandon_run
 from rollcage.step.clock import Clock
 from strategies import programs, seeds
 

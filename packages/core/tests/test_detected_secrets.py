@@ -14,15 +14,15 @@ from rollcage import (
     Compensation,
     NotReplayable,
     ReplayMiss,
-    Session,
     SessionError,
     Verdict,
     compensate,
     tool,
-    undo_run,
 )
 from rollcage.errors import DetectorMissing
 from rollcage.gate import secrets
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage_policy import Policy
 
 AWS = "AKIA" + "IOSFODNN7EXAMPLE"

@@ -9,8 +9,9 @@ from typing import Annotated, Any, NamedTuple, cast
 
 import pydantic
 import pytest
-from rollcage import Blocked, Contract, ContractError, Session, SessionHalted, Verdict, tool
+from rollcage import Blocked, Contract, ContractError, SessionHalted, Verdict, tool
 from rollcage.errors import NotReplayable, OutputDrift
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from typing_extensions import TypedDict
 

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Diverged, Session, compensate, tool
+from rollcage import Diverged, compensate, tool
+from rollcage.session.session import Session
 
 done: list[str] = []
 asks: list[str] = []

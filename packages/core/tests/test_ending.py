@@ -8,18 +8,10 @@ from typing import Any
 
 import pytest
 from numbers_written import done, nothing_is_done, unwrite, write  # noqa: F401 - pytest finds it here
-from rollcage import (
-    ApprovalRequired,
-    Diverged,
-    Forked,
-    Session,
-    SessionError,
-    StepView,
-    Verdict,
-    abandon_run,
-    tool,
-    undo_run,
-)
+from rollcage import ApprovalRequired, Diverged, Forked, SessionError, StepView, Verdict, tool
+from rollcage.session.abandon import abandon_run
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 from programs import Branches, Lab, Node, Op, Program, World, folder
-from rollcage import aundo_run
+from rollcage.session.finished import aundo_run
 
 pytestmark = [pytest.mark.law, pytest.mark.slow]
 

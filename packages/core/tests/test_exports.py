@@ -136,7 +136,8 @@ def test_importing_brings_in_no_framework_and_builds_no_model_of_events(python: 
         import sys
         before = set(sys.modules)  # what measures the tests has loaded, if it does
         import rollcage
-        from rollcage import Session, tool
+        from rollcage import tool
+        from rollcage.session.session import Session
 
         heavy = ("langchain", "langgraph", "autogen", "crewai", "cel", "typer", "rich", "httpx",
                  "sqlalchemy", "opentelemetry", "zoneinfo", "rollcage_cli", "rollcage_langchain")

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from rollcage import Blocked, Contract, Session, StepView, Verdict, tool
+from rollcage import Blocked, Contract, StepView, Verdict, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 import pytest
-from rollcage import Session, compensate, tool
+from rollcage import compensate, tool
 from rollcage.adapter import session_here
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Job = Callable[[JsonlStore], Coroutine[Any, Any, None]]

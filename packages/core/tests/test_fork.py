@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import RunInUse, Session, tool
+from rollcage import RunInUse, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -16,7 +17,8 @@ Python = Callable[..., subprocess.CompletedProcess[str]]
 
 WRITER = """
 import sys
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 
 write = tool(effect="write", name="write")(lambda number: number)
 with Session("job", store="store") as session:
@@ -101,7 +103,8 @@ def test_a_run_is_resumed_once_at_a_time(store: JsonlStore) -> None:
 
 FORKED = """
     import os, sys, traceback
-    from rollcage import Forked, Session, tool
+    from rollcage import Forked, tool
+    from rollcage.session.session import Session
 
     ran = []
 
@@ -178,7 +181,8 @@ def test_a_forked_child_leaves_its_parents_run_alone(
 
 LOCKED = """
     import os, signal, threading
-    from rollcage import Contract, Forked, Session, tool
+    from rollcage import Contract, Forked, tool
+    from rollcage.session.session import Session
     from rollcage.store import JsonlStore
 
     begun, let_go = threading.Event(), threading.Event()
@@ -245,7 +249,8 @@ def test_a_forked_child_never_waits_for_a_thread_of_its_parent(python: Python) -
 
 ORPHAN = """
 import os
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 
 write = tool(effect="write", name="write")(lambda number: number)
 with Session("job", store="store"):

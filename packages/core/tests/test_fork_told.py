@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 
 
 @pytest.mark.parametrize("replay", ["continue", "resume", "off"])

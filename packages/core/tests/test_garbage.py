@@ -6,7 +6,8 @@ from pathlib import Path
 
 RESUMES = """
 import gc, sys
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 
 @tool(effect="write")
 def write(number: int) -> int:

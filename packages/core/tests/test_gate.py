@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rollcage import ApprovalRequired, Blocked, Contract, Rule, Session, SessionHalted, tool
+from rollcage import ApprovalRequired, Blocked, Contract, Rule, SessionHalted, tool
 from rollcage.gate import StepView, Verdict, decide
+from rollcage.session.session import Session
 from rollcage.trace import check_events
 
 ran: list[str] = []

@@ -17,15 +17,14 @@ from rollcage import (
     Blocked,
     Contract,
     PolicyInvalid,
-    QueueApprover,
-    Session,
     SessionError,
     StepView,
     Verdict,
     tool,
 )
 from rollcage.errors import DetectorMissing, RegistryCorrupt
-from rollcage.gate import Detecting, Labels, secrets
+from rollcage.gate import Detecting, Labels, QueueApprover, secrets
+from rollcage.session.session import Session
 from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore
 from rollcage_governance import FacadeSnapshot, Registry

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import ContractError, NotReplayable, Session, UnknownOutcome, compensate, tool
+from rollcage import ContractError, NotReplayable, UnknownOutcome, compensate, tool
 from rollcage.adapter import declared_contract
 from rollcage.errors import OutputDrift
+from rollcage.session.session import Session
 
 did: list[str] = []
 out: list[str] = []

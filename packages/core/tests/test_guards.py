@@ -18,15 +18,15 @@ from rollcage import (
     Contract,
     FacadeMissing,
     PackageMissing,
-    Session,
     SessionError,
     Settled,
     StepView,
     Verdict,
     tool,
-    undo_run,
 )
 from rollcage.gate import Given
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage_governance import Facade, Registry
 from rollcage_policy import Policy

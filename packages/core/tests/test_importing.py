@@ -7,20 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import (
-    Clock,
-    Contract,
-    Fork,
-    NotReplayableWarning,
-    ReplayedError,
-    Session,
-    SessionError,
-    abandon_run,
-    plan_undo,
-    tool,
-    undo_run,
-)
+from rollcage import Clock, Contract, NotReplayableWarning, ReplayedError, SessionError, tool
 from rollcage.adapter import NOT_RECORDED, import_session, imported_run
+from rollcage.replay.fork import Fork
+from rollcage.session.abandon import abandon_run
+from rollcage.session.finished import plan_undo, undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import Worlds, check_events, read_run
 

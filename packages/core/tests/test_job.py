@@ -14,14 +14,14 @@ from rollcage import (
     RunInUse,
     RunNotFound,
     RunTooOld,
-    Session,
     SessionError,
     Unencodable,
-    abandon_run,
     compensate,
     tool,
-    undo_run,
 )
+from rollcage.session.abandon import abandon_run
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore
 

@@ -19,7 +19,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from programs import folder
-from rollcage import Halt, Session, SessionHalted, UnknownOutcome, tool
+from rollcage import Halt, SessionHalted, UnknownOutcome, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import Worlds, check_events
 

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from programs import folder
-from rollcage import Blocked, DidNotHappen, Happened, Session, current_step, tool
+from rollcage import Blocked, DidNotHappen, Happened, current_step, tool
+from rollcage.session.session import Session
 from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore, newest_run
 from rollcage.trace import check_events

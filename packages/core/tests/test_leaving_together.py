@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from rollcage import Session, TraceUnwritable, tool
+from rollcage import TraceUnwritable, tool
 from rollcage.session import batches
+from rollcage.session.session import Session
 from rollcage.session.threads import in_threads_of
 from rollcage.store import JsonlStore
 

@@ -9,16 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from rollcage import (
-    RunInUse,
-    RunNotFound,
-    Session,
-    SourceMissing,
-    TraceCorrupt,
-    open_store,
-    tool,
-)
+from rollcage import RunInUse, RunNotFound, SourceMissing, TraceCorrupt, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, Store, TraceFile
+from rollcage.store.url import open_store
 
 Events = Callable[[str], list[dict[str, Any]]]
 Python = Callable[..., subprocess.CompletedProcess[str]]
@@ -26,7 +20,8 @@ Python = Callable[..., subprocess.CompletedProcess[str]]
 STEPS = 10
 JOB = """
     import os, signal, sys
-    from rollcage import Session, tool
+    from rollcage import tool
+    from rollcage.session.session import Session
 
     stop, effects = int(sys.argv[1]), os.open("effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 

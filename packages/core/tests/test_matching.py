@@ -4,12 +4,13 @@ import itertools
 from typing import Any, get_args
 
 import pytest
-from rollcage import Approval, Blocked, Contract, Diverged, Session, Verdict, tool
+from rollcage import Approval, Blocked, Contract, Diverged, Verdict, tool
 from rollcage.contract.contract import Effect, OnMiss
 from rollcage.replay.branches import Branches
 from rollcage.replay.finding import Finder, Match
 from rollcage.replay.matching import TABLE, MatchCase, matched
 from rollcage.replay.recording import load
+from rollcage.session.session import Session
 from rollcage.step.call import Arrival, Call, Prepared, Progress, key_of
 from rollcage.store import JsonlStore
 from rollcage.trace import read_run

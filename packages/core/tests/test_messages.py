@@ -7,8 +7,9 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import Session, TraceCorrupt, tool
+from rollcage import TraceCorrupt, tool
 from rollcage.adapter import model_contract, model_request
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import CHAIN_START, check_events, read_events, read_run, seal_line
 

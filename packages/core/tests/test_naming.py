@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rollcage import Session, SessionError
+from rollcage import SessionError
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 BODY = """
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 
 @tool(effect="write")
 def write(number: int) -> int:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session, SessionError, UnguardedCallWarning, tool
+from rollcage import SessionError, UnguardedCallWarning, tool
+from rollcage.session.session import Session
 
 Make = Callable[[str], Session]
 

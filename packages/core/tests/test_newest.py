@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from rollcage import RunInUse, Session, tool
+from rollcage import RunInUse, tool
+from rollcage.session.session import Session
 from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore, Lock, RunInfo, RunTrace, TraceFile, newest_run
 

@@ -18,20 +18,17 @@ from rollcage import (
     Blocked,
     Contract,
     Halt,
-    Instrument,
-    RunEvent,
-    Session,
     SessionHalted,
-    StepEvent,
     StepView,
     UndoReport,
     Verdict,
-    recorded_events,
     tool,
-    undo_run,
 )
 from rollcage.adapter import plain_body
 from rollcage.errors import ArgumentsInvalid
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
+from rollcage.step.observing import Instrument, RunEvent, StepEvent, recorded_events
 from rollcage.store import JsonlStore
 
 Said = list[tuple[str, str, str]]

@@ -22,16 +22,16 @@ from rollcage import (
     OrderRefused,
     RunNotFound,
     RunStopped,
-    Session,
     SessionError,
     SessionHalted,
     Verdict,
-    abandon_run,
     compensate,
     tool,
-    undo_run,
 )
 from rollcage.gate import StepView
+from rollcage.session.abandon import abandon_run
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, StopOrder, pause_run, unpause_run
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -348,7 +348,8 @@ def test_cancellation_leaves_no_intent_and_the_run_can_be_resumed(
 
 INTERRUPTED = """
 import signal, threading
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 from rollcage.store import pause_run
 
 @tool(effect="write", name="write")

@@ -12,7 +12,6 @@ from rollcage import (
     Contract,
     GovernanceError,
     PolicyInvalid,
-    Session,
     SessionError,
     StepView,
     Verdict,
@@ -28,6 +27,7 @@ from rollcage.gate import (
     person,
     same_person,
 )
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage_governance import Registry
 from rollcage_policy import Policy

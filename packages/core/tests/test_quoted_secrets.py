@@ -20,16 +20,16 @@ from rollcage import (
     CaptureFailed,
     Contract,
     NotReplayable,
-    QueueApprover,
-    Session,
     SessionError,
     Verdict,
     compensate,
     tool,
-    undo_run,
 )
 from rollcage.adapter import plain_body
+from rollcage.gate import QueueApprover
 from rollcage.gate.quotes import Quotes
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage_governance import Registry
 
 # A write whose result held a secret says that it can't come back: not what these tests ask.

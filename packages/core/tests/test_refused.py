@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 import pytest
 from pydantic import BaseModel, SecretStr
-from rollcage import ArgumentsInvalid, Contract, Session, tool
+from rollcage import ArgumentsInvalid, Contract, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

@@ -15,14 +15,8 @@ import orjson
 import pydantic
 import pytest
 import rollcage
-from rollcage import (
-    ContractError,
-    NotReplayable,
-    NotReplayableWarning,
-    ReplayedError,
-    Session,
-    tool,
-)
+from rollcage import ContractError, NotReplayable, NotReplayableWarning, ReplayedError, tool
+from rollcage.session.session import Session
 from rollcage.trace import TAG, decode, encode_result
 from rollcage.values.decoding import Strange, decode_result
 from rollcage.values.registered import REGISTERED, Types, named_in
@@ -163,7 +157,8 @@ def test_what_is_registered_for_the_process_comes_back_in_each_session(
 def test_another_process_brings_it_back_and_one_that_knows_no_class_halts(tmp_path: Path) -> None:
     program = """
         import sys, enum, pydantic
-        from rollcage import Session, tool
+        from rollcage import tool
+        from rollcage.session.session import Session
 
         class Kind(enum.Enum):
             A = 1

@@ -14,7 +14,6 @@ from rollcage import (
     NotReplayable,
     ReplayMiss,
     RunNotFound,
-    Session,
     SessionError,
     SessionHalted,
     StepView,
@@ -23,6 +22,7 @@ from rollcage import (
     Verdict,
     tool,
 )
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
 

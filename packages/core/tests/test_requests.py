@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from rollcage import Contract, Session, tool
+from rollcage import Contract, tool
+from rollcage.session.session import Session
 from rollcage.step import requests
 from rollcage.store import JsonlStore
 from rollcage.trace import read_run

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import NotReplayableWarning, Session, resolve_step, tool
+from rollcage import NotReplayableWarning, tool
 from rollcage.errors import SessionError
+from rollcage.session.resolving import resolve_step
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.store.writer import JsonlWriter
 from rollcage.trace import read_run

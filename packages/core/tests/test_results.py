@@ -15,7 +15,8 @@ from zoneinfo import ZoneInfo
 
 import pydantic
 import pytest
-from rollcage import NotReplayable, NotReplayableWarning, Session, SessionHalted, tool
+from rollcage import NotReplayable, NotReplayableWarning, SessionHalted, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import rollcage
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 HOUSE = Path(rollcage.__file__).parent

@@ -6,22 +6,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from rollcage import (
-    Blocked,
-    Happened,
-    Session,
-    SessionError,
-    UnknownOutcome,
-    aplan_undo,
-    aundo_run,
-    compensate,
-    plan_undo,
-    tool,
-    undo_run,
-)
+from rollcage import Blocked, Happened, SessionError, UnknownOutcome, compensate, tool
 from rollcage.gate import StepView
 from rollcage.session import undoing
+from rollcage.session.finished import aplan_undo, aundo_run, plan_undo, undo_run
 from rollcage.session.run import OpenRun
+from rollcage.session.session import Session
 from rollcage.step.undo_checks import UndoRequest
 from rollcage.step.undoing import plan_steps, undo_orphans, undo_steps
 from rollcage.store import JsonlStore

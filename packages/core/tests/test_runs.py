@@ -4,18 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rollcage import (
-    Approval,
-    ApprovalRequest,
-    Blocked,
-    Session,
-    StepView,
-    Verdict,
-    abandon_run,
-    compensate,
-    tool,
-)
+from rollcage import Approval, ApprovalRequest, Blocked, StepView, Verdict, compensate, tool
 from rollcage.errors import ArgumentsInvalid, TraceCorrupt, UnknownOutcome
+from rollcage.session.abandon import abandon_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, RunTrace
 from rollcage.trace import Run, decode, fold, read_run
 

@@ -13,13 +13,13 @@ from rollcage import (
     Contract,
     Diverged,
     NotReplayable,
-    Session,
     SessionError,
     SessionHalted,
     TraceUnwritable,
     UnknownOutcome,
     tool,
 )
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 MODEL = Contract(name="model", parameters={"type": "object", "properties": {}}, effect="read")

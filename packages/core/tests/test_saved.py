@@ -7,24 +7,17 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import (
-    RunInUse,
-    RunStopped,
-    Session,
-    SessionError,
-    SourceMissing,
-    compensate,
-    open_store,
-    tool,
-)
+from rollcage import RunInUse, RunStopped, SessionError, SourceMissing, compensate, tool
 from rollcage.adapter import model_contract, model_request
 from rollcage.replay import saved as kept
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage, read
 from rollcage.session import saving
 from rollcage.session.lineage import read_traces
+from rollcage.session.session import Session
 from rollcage.store import StopOrder, Store
 from rollcage.store.protocol import StepsStore
+from rollcage.store.url import open_store
 
 MODEL = model_contract("chat-1", "test")
 

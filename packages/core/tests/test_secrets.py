@@ -7,7 +7,8 @@ from typing import Any
 
 import pydantic
 import pytest
-from rollcage import ArgumentsInvalid, Session, tool
+from rollcage import ArgumentsInvalid, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from node_memory import Memory, Standing
-from rollcage import Diverged, Session, StepView, UnknownOutcome, tool
+from rollcage import Diverged, StepView, UnknownOutcome, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, check_attested
 from rollcage.trace import check_events
 

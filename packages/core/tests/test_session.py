@@ -10,13 +10,13 @@ from rollcage import (
     ArgumentsInvalid,
     ContractError,
     ReplayMiss,
-    Session,
     SessionError,
     SessionHalted,
     UnknownOutcome,
     current_step,
     tool,
 )
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rollcage import Session, current_step, tool
+from rollcage import current_step, tool
+from rollcage.session.session import Session
 
 Events = Callable[[str], list[dict[str, Any]]]
 

@@ -4,7 +4,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 import pytest
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 done: list[str] = []

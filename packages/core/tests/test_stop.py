@@ -19,14 +19,14 @@ from rollcage import (
     Forked,
     RunNotFound,
     RunStopped,
-    Session,
     SessionHalted,
     StoreError,
     TraceUnwritable,
     compensate,
     tool,
-    undo_run,
 )
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, StopOrder
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -36,7 +36,8 @@ ran: list[int] = []
 
 WRITER = """
 import sys
-from rollcage import RunStopped, Session, SessionHalted, tool
+from rollcage import RunStopped, SessionHalted, tool
+from rollcage.session.session import Session
 
 @tool(effect="write", name="write")
 def write(number: int) -> int:
@@ -260,7 +261,8 @@ def test_it_comes_before_a_second_error_and_after_a_first(store: JsonlStore) -> 
 
 FORKED = """
     import os, sys
-    from rollcage import Forked, RunStopped, Session, SessionHalted, tool
+    from rollcage import Forked, RunStopped, SessionHalted, tool
+    from rollcage.session.session import Session
     from rollcage.store import JsonlStore, StopOrder
 
     @tool(effect="write")
@@ -316,7 +318,7 @@ def test_no_process_resumes_it_until_that_is_lifted(store: JsonlStore, python: P
     run = broken_off(store)
     store.stop(order(run))
     code = """
-        from rollcage import Session
+        from rollcage.session.session import Session
         with Session("job", store="store"):
             print("resumed")
     """

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from rollcage import (
     RunStopped,
-    Session,
     SessionHalted,
     TraceUnwritable,
     UndoIncomplete,
@@ -16,6 +15,7 @@ from rollcage import (
     compensate,
     tool,
 )
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, StopOrder
 
 Resolve = Callable[[str, int, dict[str, Any]], None]

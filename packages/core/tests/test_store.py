@@ -17,12 +17,12 @@ from rollcage import (
     NotReplayable,
     RunInUse,
     RunNotFound,
-    Session,
     SessionHalted,
     StoreError,
     TraceCorrupt,
     tool,
 )
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, Store, TraceFile, is_run_id, open_trace
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -314,7 +314,8 @@ def test_a_trace_is_opened_by_its_path(store: JsonlStore) -> None:
 def test_many_processes_share_a_store(store: JsonlStore, python: Python) -> None:
     code = """
         import sys
-        from rollcage import Session, tool
+        from rollcage import tool
+        from rollcage.session.session import Session
 
         write = tool(effect="write", name="write")(lambda number: number)
         for job in sys.argv[1:]:

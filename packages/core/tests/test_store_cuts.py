@@ -15,16 +15,10 @@ from typing import Any
 import orjson
 import pytest
 from hypothesis import settings
-from rollcage import (
-    GovernanceError,
-    Session,
-    StoreError,
-    UnknownOutcome,
-    abandon_run,
-    compensate,
-    tool,
-    undo_run,
-)
+from rollcage import GovernanceError, StoreError, UnknownOutcome, compensate, tool
+from rollcage.session.abandon import abandon_run
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, StopOrder, newest_run
 from rollcage.trace import check_events
 from rollcage_governance import Registry

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import RunInUse, Session, StoreError, StoreReadOnly, TraceUnwritable, tool
+from rollcage import RunInUse, StoreError, StoreReadOnly, TraceUnwritable, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, StopOrder
 from rollcage_governance import Registry
 
@@ -177,7 +178,8 @@ def mounted(script: str, code: str, folder: Path) -> subprocess.CompletedProcess
 
 
 FULL = """
-    from rollcage import Halt, Session, SessionHalted, StoreError, tool
+    from rollcage import Halt, SessionHalted, StoreError, tool
+    from rollcage.session.session import Session
 
     done = []
 
@@ -210,7 +212,8 @@ def test_a_disk_that_is_really_full_kills_no_interpreter(tmp_path: Path) -> None
 
 READ_ONLY = """
     import logging
-    from rollcage import Session, StoreReadOnly, tool
+    from rollcage import StoreReadOnly, tool
+    from rollcage.session.session import Session
     from rollcage.store import JsonlStore
 
     logging.basicConfig()

@@ -13,9 +13,11 @@ from typing import Any, Final
 import psycopg
 import pytest
 from postgres import Network, new_store, server
-from rollcage import Session, StoreError, TraceUnwritable, UnknownOutcome, open_store, tool
+from rollcage import StoreError, TraceUnwritable, UnknownOutcome, tool
+from rollcage.session.session import Session
 from rollcage.store import check_attested
 from rollcage.store.sqlite import SqliteStore
+from rollcage.store.url import open_store
 from rollcage.trace import check_events
 
 ROOT: Final = Path(__file__).parents[3]

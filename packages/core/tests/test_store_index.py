@@ -18,7 +18,9 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rollcage import RunInUse, Session, StoreError, TraceCorrupt, compensate, tool, undo_run
+from rollcage import RunInUse, StoreError, TraceCorrupt, compensate, tool
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.step.clock import Clock
 from rollcage.store import (
     JsonlStore,
@@ -291,7 +293,7 @@ def test_many_repair_at_once(store: JsonlStore, python: Any) -> None:
     finished(store, 1)
     index(store).write_bytes(b"garbage\n")
     code = """
-        from rollcage import Session
+        from rollcage.session.session import Session
         from rollcage.store import JsonlStore
         for number in range(5):
             with Session(f"job {number} {__import__('os').getpid()}", store="store"):

@@ -15,9 +15,11 @@ from typing import Any
 import orjson
 import pytest
 from postgres import new_store
-from rollcage import Session, UnknownOutcome, open_store, tool
+from rollcage import UnknownOutcome, tool
 from rollcage.errors import RollcageError, RunInUse
+from rollcage.session.session import Session
 from rollcage.store import Store, check_attested
+from rollcage.store.url import open_store
 from rollcage.trace import check_events, step_resolved
 
 KILLS = int(os.environ.get("ROLLCAGE_FAULTS", "6")) * 5 // 3 + 1  # of each store

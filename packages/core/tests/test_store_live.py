@@ -13,7 +13,6 @@ from rollcage import (
     OrderRefused,
     RunNotFound,
     RunStopped,
-    Session,
     SessionHalted,
     StoreError,
     TraceCorrupt,
@@ -21,6 +20,7 @@ from rollcage import (
     compensate,
     tool,
 )
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, StopOrder, pause_run, unpause_run
 from rollcage.store.control import Bell
 from rollcage.store.protocol import OrderKind

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import RunPruned, Session, tool
+from rollcage import RunPruned, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, RunInfo, check_attested, system
 from rollcage.trace import check_events
 

@@ -15,18 +15,18 @@ import pytest
 from postgres import Network, Pooler, new_store, server
 from rollcage import (
     RunStopped,
-    Session,
     SessionError,
     StoreError,
     TraceCorrupt,
     TraceUnwritable,
     UnknownOutcome,
-    open_store,
     tool,
 )
 from rollcage.errors import RunInUse, StoreReadOnly
+from rollcage.session.session import Session
 from rollcage.store import StopOrder, check_attested
 from rollcage.store.postgres import PostgresStore
+from rollcage.store.url import open_store
 from rollcage.trace import check_events
 from rollcage.trace.constructors import run_abandoned
 

@@ -15,11 +15,13 @@ from typing import Any, Final
 import psycopg
 import pytest
 from postgres import Network, new_store, server
-from rollcage import Session, UnknownOutcome, open_store, tool
+from rollcage import UnknownOutcome, tool
 from rollcage.errors import RunInUse, TraceUnwritable
+from rollcage.session.session import Session
 from rollcage.store import check_attested, postgres_lines, postgres_runs
 from rollcage.store.postgres import PostgresStore, Shared
 from rollcage.store.postgres_taking import take
+from rollcage.store.url import open_store
 from rollcage.trace import check_events
 
 INTERRUPTS = max(int(os.environ.get("ROLLCAGE_FAULTS", "0")), 12)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Halt, Session, SessionHalted, TraceUnwritable, UnknownOutcome, tool
+from rollcage import Halt, SessionHalted, TraceUnwritable, UnknownOutcome, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, RunInfo, StopOrder, system
 from rollcage.store.writer import JsonlWriter
 

@@ -15,19 +15,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from rollcage import (
-    ControlLost,
-    Session,
-    StoreError,
-    StoreReadOnly,
-    TraceCorrupt,
-    TraceUnwritable,
-    open_store,
-    tool,
-)
+from rollcage import ControlLost, StoreError, StoreReadOnly, TraceCorrupt, TraceUnwritable, tool
+from rollcage.session.session import Session
 from rollcage.store import StopOrder, check_attested
 from rollcage.store.sqlite import SqliteStore
 from rollcage.store.sqlite_writer import SqliteWriter
+from rollcage.store.url import open_store
 from rollcage.trace import check_events
 
 
@@ -274,7 +267,8 @@ def test_a_store_that_can_not_be_written_replays_offline(
     store._database._idle.clear()
     program = f"""
 import os, pathlib, sys
-from rollcage import Session, StoreReadOnly, tool
+from rollcage import StoreReadOnly, tool
+from rollcage.session.session import Session
 @tool(effect="write", name="sqlite.note")
 def note(text: str) -> str:
     raise AssertionError("it ran")

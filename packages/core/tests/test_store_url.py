@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session, StoreError, StoreInvalid, open_store, tool
+from rollcage import StoreError, StoreInvalid, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, store_option
 from rollcage.store.sqlite import SqliteStore
+from rollcage.store.url import open_store
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,9 @@ def wrong(url):
 """
 USED = """
 import sys
-from rollcage import Session, StoreInvalid, open_store, tool
+from rollcage import StoreInvalid, tool
+from rollcage.session.session import Session
+from rollcage.store.url import open_store
 
 @tool(effect="write", name="brought.note")
 def note() -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, SecretStr
-from rollcage import ArgumentsInvalid, Contract, Session, compensate, tool
+from rollcage import ArgumentsInvalid, Contract, compensate, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import decode
 from rollcage_policy import Policy

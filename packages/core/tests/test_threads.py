@@ -12,7 +12,6 @@ import pytest
 from rollcage import (
     Blocked,
     ReplayMiss,
-    Session,
     SessionError,
     StepView,
     UnguardedCallWarning,
@@ -23,6 +22,7 @@ from rollcage import (
 )
 from rollcage.errors import PolicyInvalid
 from rollcage.gate import Settled
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
 from rollcage_governance import Facade, Registry

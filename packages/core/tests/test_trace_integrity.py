@@ -13,8 +13,9 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rollcage import Session, TraceCorrupt, UnknownOutcome, tool
+from rollcage import TraceCorrupt, UnknownOutcome, tool
 from rollcage.gate import StepView, Verdict
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, RunTrace, check_attested
 from rollcage.trace import check_events, json_schema, read_events, seal_line, split_tail
 

@@ -16,13 +16,13 @@ from rollcage import (
     NotReplayableWarning,
     PolicyInvalid,
     RunStopped,
-    Session,
     StepView,
     Verdict,
-    abandon_run,
     compensate,
     tool,
 )
+from rollcage.session.abandon import abandon_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, StopOrder
 from rollcage.trace import FORMAT, LOG_FORMAT, check_events, constructors, json_schema
 from rollcage_policy import Policy

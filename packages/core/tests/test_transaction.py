@@ -11,7 +11,6 @@ from rollcage import (
     DidNotHappen,
     Diverged,
     Happened,
-    Session,
     SessionHalted,
     TraceUnwritable,
     UndoIncomplete,
@@ -19,6 +18,7 @@ from rollcage import (
     compensate,
     tool,
 )
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, store_option
 from rollcage.store.writer import JsonlWriter
 

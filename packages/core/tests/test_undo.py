@@ -12,7 +12,6 @@ import pytest
 from rollcage import (
     Approval,
     Diverged,
-    Session,
     SessionError,
     SessionHalted,
     ToolMissing,
@@ -26,6 +25,7 @@ from rollcage import (
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording, recording_of
 from rollcage.session import lineage
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

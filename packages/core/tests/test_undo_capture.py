@@ -14,12 +14,12 @@ from rollcage import (
     Compensation,
     Contract,
     ContractError,
-    Session,
     StepView,
     Verdict,
     compensate,
     tool,
 )
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session, ToolMissing, UndoIncomplete, tool
+from rollcage import ToolMissing, UndoIncomplete, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -19,7 +20,7 @@ CRASHES = """
     import os, sys
     sys.path.insert(0, sys.argv[1])
     import file_tools
-    from rollcage import Session
+    from rollcage.session.session import Session
 
     def dies(what, path):
         if what == "restored" and path.endswith("b"):

@@ -7,16 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import (
-    Session,
-    UndoPlan,
-    aundo_run,
-    compensate,
-    plan_undo,
-    tool,
-    undo_run,
-)
+from rollcage import UndoPlan, compensate, tool
 from rollcage.errors import PlanChanged
+from rollcage.session.finished import aundo_run, plan_undo, undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -81,7 +75,7 @@ GOES_ON = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import file_tools
-from rollcage import Session
+from rollcage.session.session import Session
 
 with Session("job", store="store") as session:
     for name in sys.argv[2]:

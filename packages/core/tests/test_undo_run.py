@@ -12,17 +12,14 @@ from rollcage import (
     Diverged,
     RunInUse,
     RunNotFound,
-    Session,
     SessionError,
     SourceMissing,
     ToolMissing,
-    aplan_undo,
-    aundo_run,
     compensate,
-    plan_undo,
     tool,
-    undo_run,
 )
+from rollcage.session.finished import aplan_undo, aundo_run, plan_undo, undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -44,7 +41,7 @@ CRASHES = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import file_tools
-from rollcage import Session
+from rollcage.session.session import Session
 
 with Session("job", store="store") as session:
     for name in "abc":
@@ -56,7 +53,7 @@ UNDOES = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import file_tools
-from rollcage import plan_undo, undo_run
+from rollcage.session.finished import plan_undo, undo_run
 
 run = sys.argv[2]
 plan = plan_undo("store", run, to=1)
@@ -226,7 +223,7 @@ def test_a_crash_in_the_middle_is_continued(
         import os, sys
         sys.path.insert(0, sys.argv[1])
         import file_tools
-        from rollcage import undo_run
+        from rollcage.session.finished import undo_run
 
         def dies(what, path):
             if path.endswith("b"):

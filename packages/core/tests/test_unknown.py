@@ -6,16 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import (
-    DidNotHappen,
-    Happened,
-    Session,
-    UnknownOutcome,
-    compensate,
-    current_step,
-    tool,
-    undo_run,
-)
+from rollcage import DidNotHappen, Happened, UnknownOutcome, compensate, current_step, tool
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

@@ -18,10 +18,11 @@ import httpx
 import openai
 import pytest
 import requests
-from rollcage import Session, UnknownOutcome, compensate, tool
+from rollcage import UnknownOutcome, compensate, tool
 from rollcage.contract.contract import Contract
 from rollcage.contract.unknown_errors import leaves_unknown
 from rollcage.errors import ContractError, Halt, SessionHalted
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

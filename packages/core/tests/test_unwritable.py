@@ -9,14 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from rollcage import (
-    Session,
-    SessionHalted,
-    StoreError,
-    TraceUnwritable,
-    UnknownOutcome,
-    tool,
-)
+from rollcage import SessionHalted, StoreError, TraceUnwritable, UnknownOutcome, tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -24,7 +18,8 @@ Python = Callable[..., subprocess.CompletedProcess[str]]
 
 LIMITED = """
     import os, resource, signal, sys
-    from rollcage import Session, SessionHalted, TraceUnwritable, tool
+    from rollcage import SessionHalted, TraceUnwritable, tool
+    from rollcage.session.session import Session
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the kernel then says EFBIG: as a full disk
     room, size = int(sys.argv[1]), int(sys.argv[2])

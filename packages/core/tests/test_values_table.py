@@ -23,7 +23,8 @@ import numpy as np
 import pandas as pd
 import pydantic
 import pytest
-from rollcage import NotReplayable, NotReplayableWarning, Session, tool
+from rollcage import NotReplayable, NotReplayableWarning, tool
+from rollcage.session.session import Session
 
 T = TypeVar("T")
 

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Contract, Session, SessionError, tool
+from rollcage import Contract, SessionError, tool
 from rollcage.contract.permissions import Enforce
 from rollcage.errors import PermissionUndeclared
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

@@ -5,17 +5,10 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from rollcage import (
-    Diverged,
-    ReplayMiss,
-    RunStopped,
-    Session,
-    UndoIncomplete,
-    UnknownOutcome,
-    abandon_run,
-    tool,
-    undo_run,
-)
+from rollcage import Diverged, ReplayMiss, RunStopped, UndoIncomplete, UnknownOutcome, tool
+from rollcage.session.abandon import abandon_run
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore, StopOrder, store_option
 
 done: list[str] = []

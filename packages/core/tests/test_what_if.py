@@ -19,17 +19,11 @@ from fork_tools import (
     value,
     world,  # noqa: F401 - pytest finds it here
 )
-from rollcage import (
-    Fork,
-    ForkEnded,
-    ReplayMiss,
-    Session,
-    SessionError,
-    plan_undo,
-    tool,
-    undo_run,
-)
+from rollcage import ForkEnded, ReplayMiss, SessionError, tool
 from rollcage.gate import StepView, Verdict
+from rollcage.replay.fork import Fork
+from rollcage.session.finished import plan_undo, undo_run
+from rollcage.session.session import Session
 from rollcage.store import open_store
 from rollcage.trace import read_run
 

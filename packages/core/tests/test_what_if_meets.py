@@ -21,20 +21,11 @@ from fork_tools import (
     world,  # noqa: F401 - pytest finds it here
 )
 from node_memory import Memory
-from rollcage import (
-    Approval,
-    Blocked,
-    Contract,
-    Fork,
-    ForkEnded,
-    ReplayMiss,
-    Session,
-    SessionError,
-    plan_undo,
-    tool,
-    undo_run,
-)
+from rollcage import Approval, Blocked, Contract, ForkEnded, ReplayMiss, SessionError, tool
 from rollcage.gate import StepView, Verdict
+from rollcage.replay.fork import Fork
+from rollcage.session.finished import plan_undo, undo_run
+from rollcage.session.session import Session
 from rollcage.store import open_store
 from rollcage.trace import read_run
 

@@ -16,17 +16,9 @@ from fork_tools import (
     world,  # noqa: F401 - pytest finds it here
 )
 from pydantic import SecretStr
-from rollcage import (
-    Blocked,
-    Fork,
-    ForkEnded,
-    RollcageError,
-    RunPruned,
-    Session,
-    SessionError,
-    TraceCorrupt,
-    tool,
-)
+from rollcage import Blocked, ForkEnded, RollcageError, RunPruned, SessionError, TraceCorrupt, tool
+from rollcage.replay.fork import Fork
+from rollcage.session.session import Session
 from rollcage.store import open_store
 
 

@@ -7,7 +7,8 @@ from contextvars import copy_context
 from typing import Any
 
 import pytest
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import Worlds
 

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session, aundo_run, compensate, open_store, tool
+from rollcage import compensate, tool
 from rollcage.adapter import plain_body
+from rollcage.session.finished import aundo_run
+from rollcage.session.session import Session
+from rollcage.store.url import open_store
 
 
 class Shelf:

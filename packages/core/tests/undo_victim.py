@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import file_tools  # type: ignore[import-not-found]  # beside this script, where Python finds it
-from rollcage import Diverged, Session, UndoIncomplete, UnknownOutcome, undo_run
+from rollcage import Diverged, UndoIncomplete, UnknownOutcome
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 
 FINISHED, UNKNOWN, LEFT, BROKEN = 0, 3, 4, 5

@@ -20,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rollcage import Session, UnknownOutcome, current_step, tool
+from rollcage import UnknownOutcome, current_step, tool
+from rollcage.session.session import Session
 
 FINISHED, UNKNOWN, INTERRUPTED, BROKEN = 0, 3, 4, 5
 TURNS = 10

@@ -6,18 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import (
-    Blocked,
-    CaptureFailed,
-    Session,
-    SessionError,
-    aundo_run,
-    compensate,
-    heart,
-    plan_undo,
-    tool,
-    undo_run,
-)
+from rollcage import Blocked, CaptureFailed, SessionError, compensate, heart, tool
+from rollcage.session.finished import aundo_run, plan_undo, undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage_governance import Facade, Registry
 

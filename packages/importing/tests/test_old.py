@@ -5,10 +5,9 @@ from pathlib import Path
 import orjson
 import pytest
 from pydantic import SecretStr
-from rollcage import Session as OldSession
-from rollcage import tool
+from rollcage import Session, tool
 from rollcage.errors import RunNotFound, StoreInvalid
-from rollcage.heart import Session
+from rollcage.session.session import Session as OldSession
 from rollcage_cli.app import main
 from rollcage_import import import_old_runs
 

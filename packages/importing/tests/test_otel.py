@@ -8,9 +8,10 @@ import orjson
 import pytest
 from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]  # it has none
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from rollcage import ReplayedError, Session, Verdict, tool
+from rollcage import ReplayedError, Verdict, tool
 from rollcage.adapter import Answer, ToolRequest, model_contract
 from rollcage.errors import RollcageError
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import Run, read_run
 from rollcage_import import Imports, import_file, recording

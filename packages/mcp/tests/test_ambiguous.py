@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from rollcage.heart import list_runs, open_store, trace_of
+from rollcage import list_runs, open_store
+from rollcage.heart import trace_of
 from rollcage.trace import read_run
 from rollcage_mcp import asking, events
 from rollcage_mcp.errors import MessageInvalid, ServerGone

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from rollcage import Approval, StepView, Verdict
-from rollcage.heart import list_runs, open_store, trace_of
+from rollcage import Approval, StepView, Verdict, list_runs, open_store
+from rollcage.heart import trace_of
 from rollcage.trace import read_run
 from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.conversation import Conversation, ServerDeclarations

@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from rollcage import StepView, UnknownOutcome, Verdict
+from rollcage import StepView, UnknownOutcome, Verdict, open_store
 from rollcage.errors import ReplayMiss
-from rollcage.heart import open_store, trace_of
+from rollcage.heart import trace_of
 from rollcage.trace import read_run
 from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.conversation import ServerDeclarations

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_mcp.conversation import Conversation
 from rollcage_mcp.errors import ServerGone
 from rollcage_mcp.http_upstream import HttpServer

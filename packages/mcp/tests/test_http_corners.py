@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from rollcage import UnknownOutcome
-from rollcage.heart import Session
+from rollcage import Session, UnknownOutcome
 from rollcage_mcp import http_proxy, http_streams
 from rollcage_mcp.conversation import Conversation
 from rollcage_mcp.http_streams import Outbox

@@ -23,7 +23,8 @@ import httpx
 import orjson
 import pytest
 from peers import LINE_SERVER, Peer, world_of
-from rollcage.heart import list_runs, open_store, trace_of
+from rollcage import list_runs, open_store
+from rollcage.heart import trace_of
 from rollcage.trace import read_run
 
 FAULTS = max(int(os.environ.get("ROLLCAGE_FAULTS", "0")) // 3 + 1, 2)

@@ -7,9 +7,8 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import StepView, Verdict, tool
+from rollcage import ApprovalQueue, QueueApprover, Session, StepView, Verdict, tool
 from rollcage.errors import ApprovalRequired
-from rollcage.heart import ApprovalQueue, QueueApprover, Session
 from rollcage_mcp.messages import Message, as_notification, as_request, parse
 from rollcage_mcp.ops import SCOPES, ops_tools
 from rollcage_mcp.serving import ToolServer

@@ -6,9 +6,8 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import Approval, StepView, Verdict, tool
+from rollcage import Approval, ApprovalQueue, QueueApprover, Session, StepView, Verdict, tool
 from rollcage.errors import ApprovalRequired
-from rollcage.heart import ApprovalQueue, QueueApprover, Session
 from rollcage_mcp.errors import ServerError
 from rollcage_mcp.exposed import exposed_tools
 from rollcage_mcp.messages import Message, as_notification, as_request

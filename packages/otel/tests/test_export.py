@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 from rollcage.store import Store, open_store
 from rollcage_cli.app import main
 from rollcage_otel.export import ExportFailed, export_otlp, spans_of
@@ -89,7 +90,8 @@ def test_a_run_is_sent_and_sending_it_again_changes_nothing(
 def test_a_run_that_was_killed_loses_no_span(tmp_path: Path) -> None:
     code = """
         import os, signal
-        from rollcage import Session, tool
+        from rollcage import tool
+        from rollcage.session.session import Session
 
         @tool(effect="scope")
         def outer():

@@ -14,8 +14,19 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import StatusCode, get_current_span
-from rollcage import Approval, ApprovalRequired, Blocked, StepView, Verdict, compensate
-from rollcage.heart import QueueApprover, Session, open_store, tool, undo_run
+from rollcage import (
+    Approval,
+    ApprovalRequired,
+    Blocked,
+    QueueApprover,
+    Session,
+    StepView,
+    Verdict,
+    compensate,
+    open_store,
+    tool,
+    undo_run,
+)
 from rollcage_otel import Spans, names
 from rollcage_otel.export import spans_of
 
@@ -228,7 +239,7 @@ def test_an_undo_is_a_span_around_compensating_calls(keeping: Any, tmp_path: Pat
 def test_a_run_that_was_killed_loses_no_span(tmp_path: Path) -> None:
     code = """
         import os, signal
-        from rollcage.heart import Session, tool
+        from rollcage import Session, tool
 
         @tool(effect="scope")
         def outer():

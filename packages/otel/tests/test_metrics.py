@@ -9,8 +9,10 @@ import rollcage_otel
 from opentelemetry.metrics import get_meter_provider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from rollcage import Approval, Blocked, Session, StepView, Verdict, compensate, tool, undo_run
+from rollcage import Approval, Blocked, StepView, Verdict, compensate, tool
 from rollcage.adapter import Answer, model_contract
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import Store
 from rollcage_otel import Spans, names
 

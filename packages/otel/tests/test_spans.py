@@ -18,18 +18,18 @@ from rollcage import (
     Approval,
     ApprovalRequired,
     Blocked,
-    Fork,
     ForkEnded,
     Halt,
-    QueueApprover,
-    Session,
     StepView,
     Verdict,
     compensate,
     tool,
-    undo_run,
 )
 from rollcage.adapter import Answer, model_contract
+from rollcage.gate import QueueApprover
+from rollcage.replay.fork import Fork
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import Store
 from rollcage.store import open_store as opened
 from rollcage_otel import Spans, names

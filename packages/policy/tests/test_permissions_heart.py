@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 import orjson
 import pytest
-from rollcage import Contract
+from rollcage import Contract, Session, open_store, tool
 from rollcage.errors import PermissionUndeclared, SessionError
-from rollcage.heart import Session, open_store, tool
 from rollcage.trace import check_events
 from rollcage_policy import Permissions
 

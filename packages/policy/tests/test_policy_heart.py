@@ -14,10 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Approval, Contract, tool
+from rollcage import (
+    Approval,
+    Contract,
+    Fork,
+    Options,
+    Session,
+    compensate,
+    open_store,
+    resolve_step,
+    tool,
+    undo_run,
+)
 from rollcage.errors import ApprovalRequired, Blocked, SessionError, UndoIncomplete
 from rollcage.gate import Spent, StepView
-from rollcage.heart import Fork, Options, Session, compensate, open_store, resolve_step, undo_run
 from rollcage.heart.stages.approvals import Approvals
 from rollcage.step.clock import Clock
 from rollcage.trace import check_events

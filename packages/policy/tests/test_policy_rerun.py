@@ -6,18 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rollcage import (
-    Approval,
-    Blocked,
-    Contract,
-    Session,
-    compensate,
-    tool,
-)
+from rollcage import Approval, Blocked, Contract, compensate, tool
 from rollcage.adapter import Answer
 from rollcage.errors import ApprovalRequired, StoreError
 from rollcage.gate import StepView, Verdict
 from rollcage.session.declare import contract_of
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import fold, read_run
 from rollcage_policy import Judged, Policy, Rerun, Trial

@@ -22,8 +22,8 @@ from rollcage import (
     compensate,
     heart,
     tool,
-    undo_run,
 )
+from rollcage.session.finished import undo_run
 from rollcage_policy import Policy
 
 POLICY = """

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session, StepView, Verdict, compensate, tool
+from rollcage import StepView, Verdict, compensate, tool
 from rollcage.adapter import Answer, model_contract
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import Run, read_run
 from rollcage_pytest import (

@@ -14,7 +14,8 @@ pytest_plugins = ["pytester"]
 TOOLS = """
 import asyncio, os, socket
 import pytest
-from rollcage import Session, Verdict, compensate, tool
+from rollcage import Verdict, compensate, tool
+from rollcage.session.session import Session
 from rollcage_pytest import *
 
 ran = []
@@ -433,7 +434,7 @@ def test_a_recording_is_a_trace_as_any_other(suite: Suite) -> None:
 FORKED = """
 from pathlib import Path
 from rollcage.errors import ForkEnded
-from rollcage.heart import Fork, Session
+from rollcage import Fork, Session
 
 RECORDING = Path(__file__).parent / "cassettes" / "test_it" / "test_agent.jsonl"
 

@@ -19,14 +19,14 @@ from rollcage import (
     Compensation,
     RunStopped,
     SessionHalted,
+    aundo_run,
     compensate,
     tool,
 )
+from rollcage import Session as HeartSession
+from rollcage import open_store as open_heart
+from rollcage import undo_run as heart_undo
 from rollcage.errors import OrderRefused, TraceCorrupt
-from rollcage.heart import Session as HeartSession
-from rollcage.heart import aundo_run
-from rollcage.heart import open_store as open_heart
-from rollcage.heart import undo_run as heart_undo
 from rollcage.store import StopOrder, open_store
 from rollcage.trace import read_run
 from rollcage_server import Role

@@ -10,7 +10,7 @@ import pytest
 from listening import WAIT, messages, next_message, serving, token
 from mission import World, served_write
 from postgres import Network, new_store
-from rollcage import Session
+from rollcage.session.session import Session
 from rollcage.store import open_store
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.audit import Audit

@@ -7,8 +7,8 @@ import orjson
 import pytest
 from markup import HOSTILE, Markup
 from mission import World
-from rollcage import tool
-from rollcage.heart import drop, open_store
+from rollcage import open_store, tool
+from rollcage.heart import drop
 from rollcage_server import Role
 from rollcage_views import visible
 from rollcage_workflow import check, execution, run

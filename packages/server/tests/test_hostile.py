@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from mission import REASON, World, served_read
-from rollcage import Session
+from rollcage.session.session import Session
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.audit import Audit
 from rollcage_server.signing import STATIC

@@ -8,9 +8,10 @@ from urllib.parse import quote, urlsplit
 import pytest
 from markup import HOSTILE, Markup
 from mission import World
-from rollcage import ApprovalRequired, Session, UnknownOutcome, Verdict, tool
+from rollcage import ApprovalRequired, UnknownOutcome, Verdict, tool
+from rollcage import open_store as open_heart
 from rollcage.gate import QueueApprover
-from rollcage.heart import open_store as open_heart
+from rollcage.session.session import Session
 from rollcage_server import Role
 from rollcage_server.access import rights_of
 from rollcage_views import visible

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from listening import WAIT, messages, next_message, serving, token
 from mission import RESULT, SECRET, World, served_write
-from rollcage import Session
+from rollcage.session.session import Session
 from rollcage.store import open_store, pause_run, unpause_run
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.errors import TooMany

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from dying import Dying, Killed, Life
 from postgres import new_store
+from rollcage import Fork, Session, Store, abandon_run, open_store, resolve_step, tool, undo_run
 from rollcage.errors import (
     RollcageError,
     RunInUse,
@@ -15,16 +16,6 @@ from rollcage.errors import (
     StoreError,
     TraceCorrupt,
     UnknownOutcome,
-)
-from rollcage.heart import (
-    Fork,
-    Session,
-    Store,
-    abandon_run,
-    open_store,
-    resolve_step,
-    tool,
-    undo_run,
 )
 from rollcage.heart.listing import list_runs, newest_run, run_info
 from rollcage.heart.log import parse

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Contract, Session
+from rollcage import Contract
 from rollcage.errors import PermissionUndeclared
+from rollcage.session.session import Session
 from rollcage_toolbox import Workspace, clock, system
 from rollcage_toolbox.http import Http
 from rollcage_toolbox.sql import Database

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import rollcage
 import sqlalchemy as sa
-from rollcage import Session
+from rollcage.session.session import Session
 from rollcage_toolbox.sql import Database, SqlFailed, SqlRefused
 from rollcage_toolbox.sql_access import Access
 
@@ -691,7 +691,8 @@ def test_another_process_takes_it_back(
     place = url.render_as_string(hide_password=False)
     work = """
 import sys
-from rollcage import Session, undo_run
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage_toolbox.sql import Database
 

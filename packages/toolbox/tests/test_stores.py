@@ -13,9 +13,11 @@ import pytest
 import rollcage
 import rollcage.heart
 import sqlalchemy as sa
-from rollcage import Session, open_store, tool
+from rollcage import tool
 from rollcage.errors import CaptureFailed
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
+from rollcage.store.url import open_store
 from rollcage_toolbox import PathRefused, Workspace
 from rollcage_toolbox.sql import Database
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import CaptureFailed, Session, undo_run
+from rollcage import CaptureFailed
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage_toolbox import Workspace, text
 

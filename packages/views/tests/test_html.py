@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from incident import Incident
 from markup import HOSTILE, Markup
-from rollcage import Session, Verdict, plan_undo, tool
+from rollcage import Verdict, tool
+from rollcage.session.finished import plan_undo
+from rollcage.session.session import Session
 from rollcage.store import open_store
 from rollcage.trace import STATES, Run, Step, read_run
 from rollcage_views import SEES_ALL, Viewer, lineage_of, visible

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session, open_store, tool
+from rollcage import tool
+from rollcage.session.session import Session
 from rollcage.store import Store
+from rollcage.store.url import open_store
 from rollcage_views import RunFilter, Search, StepFilter, Viewer, search_page, search_runs
 
 BLIND = Viewer(values=False)

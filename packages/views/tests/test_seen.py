@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from incident import Incident
-from rollcage import Session, plan_undo
 from rollcage.gate import ApprovalQueue
+from rollcage.session.finished import plan_undo
+from rollcage.session.session import Session
 from rollcage.store import open_store
 from rollcage.trace import Run, read_run
 from rollcage_views import (

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
-from rollcage import Compensation, Session, compensate, tool, undo_run
+from rollcage import Compensation, compensate, tool
 from rollcage.errors import TraceCorrupt
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import open_store
 from rollcage.trace import read_run
 from rollcage_views import sheet_of

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rollcage import Session
+from rollcage.session.session import Session
 from rollcage.store import open_store
 from rollcage.trace import Step, read_run
 from rollcage_views import Following, jobs_of, short_ids, tree_of

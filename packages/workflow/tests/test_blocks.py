@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 from parts import execution_of, put, steps
-from rollcage import tool
-from rollcage.heart import open_store
+from rollcage import open_store, tool
 from rollcage_workflow import executions, run
 from rollcage_workflow.errors import (
     StepFailed,

@@ -11,8 +11,7 @@ import pytest
 from parts import requests_in
 from rich.console import Console
 from rich.text import Text
-from rollcage import Approval
-from rollcage.heart import ApprovalQueue, open_store
+from rollcage import Approval, ApprovalQueue, open_store
 from rollcage_workflow import Execution, run
 from rollcage_workflow.commands import workflow
 from rollcage_workflow.commands.progress import ProgressTable

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.heart import aundo_run, fold_lines, open_store, parse
+from rollcage import aundo_run, open_store
+from rollcage.heart import fold_lines, parse
 from rollcage_workflow import execution
 from rollcage_workflow.orders import Commands
 from worlds import World

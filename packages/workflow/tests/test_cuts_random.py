@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from parts import requests_in
 from random_plans import Expected, Generator, is_right
-from rollcage import Approval, Diverged
-from rollcage.heart import ApprovalQueue, open_store
+from rollcage import Approval, ApprovalQueue, Diverged, open_store
 from rollcage_workflow import check, execution
 from rollcage_workflow.engine.reconcile import reconcile
 from rollcage_workflow.orders import Commands

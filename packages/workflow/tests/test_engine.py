@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from parts import requests_in
 from postgres import new_store
-from rollcage import Approval, tool
-from rollcage.heart import ApprovalQueue, open_store
+from rollcage import Approval, ApprovalQueue, open_store, tool
 from rollcage_workflow import execution, executions
 from rollcage_workflow.engine import Engine, Limit, Schedule
 from rollcage_workflow.errors import InputsInvalid, WorkflowError

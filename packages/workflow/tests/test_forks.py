@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from parts import requests_in
-from rollcage import ForkEnded, compensate, tool
-from rollcage.heart import ApprovalQueue, Fork, list_runs, open_store, parse
+from rollcage import ApprovalQueue, Fork, ForkEnded, compensate, list_runs, open_store, tool
+from rollcage.heart import parse
 from rollcage_workflow import Execution, execution, run
 from rollcage_workflow.engine import Engine
 from rollcage_workflow.errors import WorkflowError

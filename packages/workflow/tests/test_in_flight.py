@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from parts import execution_of, put, steps
-from rollcage import Diverged, RollcageError, RunInUse, tool
-from rollcage.heart import Session, list_runs, open_store
+from rollcage import Diverged, RollcageError, RunInUse, Session, list_runs, open_store, tool
 from rollcage.heart.stages.secrets import Secrets
 from rollcage_stores.prune import prune_run
 from rollcage_workflow import Execution, execution, executions, run, running

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from rollcage.heart import open_store
+from rollcage import open_store
 from rollcage_workflow import execution
 
 WORKER = """

@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 from postgres import Network, new_store
-from rollcage import DidNotHappen, Happened, RollcageError, compensate, tool
-from rollcage.heart import current_step, open_store
+from rollcage import (
+    DidNotHappen,
+    Happened,
+    RollcageError,
+    compensate,
+    current_step,
+    open_store,
+    tool,
+)
 from rollcage.heart.folder import Folder
 from rollcage.heart.store import Ends
 from rollcage_workflow import check, execution, run, running

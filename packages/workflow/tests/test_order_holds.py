@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from order_plans import THREE, put, steering, steps
-from rollcage import tool
-from rollcage.heart import StoreSeal, list_runs
+from rollcage import list_runs, tool
+from rollcage.heart import StoreSeal
 from rollcage_workflow import executions, inputs, running
 from rollcage_workflow.engine import worker
 from rollcage_workflow.errors import ExecutionFailed, WorkflowError

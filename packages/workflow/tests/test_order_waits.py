@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from order_plans import APPROVED, asked, put, steps
 from parts import requests_in
-from rollcage import Approval
+from rollcage import Approval, ApprovalQueue
 from rollcage.errors import ApprovalInvalid, StoreError
-from rollcage.heart import ApprovalQueue
 from rollcage_workflow import Plan, check
 from workers import Crew
 from worlds import World

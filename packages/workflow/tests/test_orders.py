@@ -8,9 +8,9 @@ import time
 import orjson
 import pytest
 from order_plans import THREE, asked, put, steering, steps
-from rollcage import Approval, tool
+from rollcage import Approval, ApprovalQueue, Session, open_store, tool
 from rollcage.errors import ApprovalInvalid
-from rollcage.heart import ApprovalQueue, Session, drop, open_store
+from rollcage.heart import drop
 from rollcage_workflow import execution, orders
 from rollcage_workflow.engine.reconcile import reconcile
 from rollcage_workflow.errors import WorkflowError

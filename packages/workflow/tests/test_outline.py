@@ -10,7 +10,8 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rollcage.heart import drop, open_store
+from rollcage import open_store
+from rollcage.heart import drop
 from rollcage_workflow import check, execution, run
 from rollcage_workflow.commands import workflow
 from rollcage_workflow.errors import WorkflowError

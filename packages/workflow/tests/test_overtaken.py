@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from parts import execution_of, put, steps
-from rollcage.heart import open_store
+from rollcage import open_store
 from rollcage_workflow import execution, run, running
 from rollcage_workflow.errors import ExecutionFailed
 from rollcage_workflow.orders import Commands

@@ -5,8 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from rollcage import tool
-from rollcage.heart import lift_order, list_runs, open_store, pause_run
+from rollcage import lift_order, list_runs, open_store, pause_run, tool
 from rollcage_workflow import run
 from rollcage_workflow.timing import within
 from workers import Crew

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from parts import execution_of, put, steps
-from rollcage import Blocked, UndoIncomplete, Verdict, compensate, tool
-from rollcage.heart import open_store
+from rollcage import Blocked, UndoIncomplete, Verdict, compensate, open_store, tool
 from rollcage_workflow import PlanInvalid, run
 from rollcage_workflow.errors import (
     ExecutionFailed,

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollcage import Session
 from rollcage.errors import Blocked
-from rollcage.heart import Session
 from rollcage_governance import Facade, Registry
 from rollcage_workflow import Checked, check
 from rollcage_workflow.errors import InputsInvalid, WorkflowError

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.heart import open_store
+from rollcage import open_store
 from rollcage_workflow import execution, inputs
 from rollcage_workflow.engine.reconcile import reconcile
 from rollcage_workflow.holds import Holds

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from parts import put, steps
-from rollcage.heart import Session, open_store, run_info
+from rollcage import Session, open_store, run_info
 from rollcage_workflow import Execution, executions
 from worlds import World
 

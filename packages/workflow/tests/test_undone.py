@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import compensate, tool
-from rollcage.heart import aundo_run, open_store, parse
+from rollcage import aundo_run, compensate, open_store, tool
+from rollcage.heart import parse
 from rollcage_workflow import Execution, execution, run
 from rollcage_workflow.errors import ExecutionFailed
 from rollcage_workflow.orders import Commands

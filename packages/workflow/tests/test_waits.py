@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 from parts import execution_of, put, steps
-from rollcage import Approval, ApprovalRequired, RunStopped, StepView, Verdict, tool
-from rollcage.heart import open_store, stop_run
+from rollcage import (
+    Approval,
+    ApprovalRequired,
+    RunStopped,
+    StepView,
+    Verdict,
+    open_store,
+    stop_run,
+    tool,
+)
 from rollcage_workflow import run
 from rollcage_workflow.errors import (
     StepFailed,

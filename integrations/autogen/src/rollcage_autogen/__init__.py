@@ -3,7 +3,7 @@
 ::
 
     from autogen_agentchat.agents import AssistantAgent
-    from rollcage.heart import Session
+    from rollcage import Session
     from rollcage_autogen import guard_model, guard_tools
 
     async with Session("weekly report") as session:

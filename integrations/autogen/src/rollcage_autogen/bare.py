@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from autogen_core.tools import BaseTool, TextResultContent, ToolResult, Workbench
 from pydantic import BaseModel
-from rollcage import Blocked
-from rollcage.heart import Session
+from rollcage import Blocked, Session
 from rollcage_adapter import (
     as_written,
     declared_contract,

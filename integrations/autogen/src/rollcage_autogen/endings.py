@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from autogen_core import CancellationToken
+from rollcage import Session
 from rollcage.errors import Halt, ReplayedError
-from rollcage.heart import Session
 
 __all__ = ["Answering", "cancelled", "instead_of", "linked"]
 

@@ -14,8 +14,7 @@ import pydantic
 import pydantic_core
 from autogen_core import CancellationToken
 from autogen_core.tools import BaseStreamTool, BaseTool, FunctionTool
-from rollcage import Contract
-from rollcage.heart import Session
+from rollcage import Contract, Session
 from rollcage_adapter import (
     GUARD,
     Effect,

@@ -11,8 +11,7 @@ from typing import Any, Final
 from autogen_core import CancellationToken, Image
 from autogen_core.tools import ImageResultContent, TextResultContent, ToolResult
 from pydantic import BaseModel
-from rollcage import Contract
-from rollcage.heart import Session
+from rollcage import Contract, Session
 from rollcage_adapter import (
     GuardedCall,
     GuardedTool,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from autogen_core.tools import BaseTool, ToolSchema
+from rollcage import Session
 from rollcage.errors import ContractError
-from rollcage.heart import Session
 from rollcage_adapter import Declarations, Effect, McpListing, mcp_definition, mcp_definitions
 
 from rollcage_autogen.private import as_listed, is_connected, list_definitions

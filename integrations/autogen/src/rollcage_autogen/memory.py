@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_adapter import is_list, is_object
 
 __all__ = ["follow_state"]

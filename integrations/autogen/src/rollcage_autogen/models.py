@@ -12,9 +12,8 @@ from autogen_core.models import (
     CreateResult,
     FunctionExecutionResultMessage,
 )
-from rollcage import Contract
+from rollcage import Contract, Session
 from rollcage.errors import ContractError
-from rollcage.heart import Session
 from rollcage_adapter import Answer, BodyForm, GuardedModel, ModelCall
 
 from rollcage_autogen.answers import answer_of, whole

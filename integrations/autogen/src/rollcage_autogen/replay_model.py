@@ -15,7 +15,7 @@ from autogen_core.models import (
     RequestUsage,
 )
 from autogen_core.tools import Tool, ToolSchema
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_adapter import RecordedAnswers, Trace, offered
 
 from rollcage_autogen.answers import result_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from autogen_core.tools import BaseTool, FunctionTool
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_adapter import Declarations, Effect, guard_each
 
 from rollcage_autogen.contracts import AnyTool

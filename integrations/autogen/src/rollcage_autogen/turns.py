@@ -15,8 +15,8 @@ from typing import Any
 
 from autogen_core import MessageHandlerContext
 from autogen_core.models import CreateResult
+from rollcage import Session
 from rollcage.errors import ArgumentsInvalid
-from rollcage.heart import Session
 from rollcage_adapter import as_written, refuse, slot_of, step_here
 
 from rollcage_autogen.private import listing, tools_of

@@ -15,9 +15,8 @@ from autogen_core.tools import (
     ToolSchema,
     Workbench,
 )
-from rollcage import Contract
+from rollcage import Contract, Session
 from rollcage.errors import ContractError
-from rollcage.heart import Session
 from rollcage_adapter import (
     BodyForm,
     Declarations,

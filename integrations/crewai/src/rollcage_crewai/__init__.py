@@ -3,7 +3,7 @@
 ::
 
     from crewai import Agent, Crew, Task
-    from rollcage.heart import Session
+    from rollcage import Session
     from rollcage_crewai import guard_crew, guard_model
 
     with Session("weekly report") as session:

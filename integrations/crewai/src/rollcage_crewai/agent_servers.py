@@ -10,7 +10,7 @@ from crewai.mcp.config import MCPServerConfig, MCPServerHTTP
 from crewai.tools.base_tool import BaseTool
 from crewai.tools.mcp_native_tool import MCPNativeTool
 from crewai.utilities.string_utils import sanitize_tool_name
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_adapter import McpListing
 
 from rollcage_crewai.private import McpResolver

@@ -13,8 +13,8 @@ from crewai.tools.agent_tools.add_image_tool import AddImageTool
 from crewai.tools.agent_tools.agent_tools import AgentTools
 from crewai.tools.agent_tools.read_file_tool import ReadFileTool
 from crewai.tools.memory_tools import RecallMemoryTool, RememberTool
+from rollcage import Session
 from rollcage.errors import ContractError
-from rollcage.heart import Session
 from rollcage_adapter import GUARD, Declarations, Effect, LateTools, check_names, is_list
 
 from rollcage_crewai.executor import GuardedAgent, guarded_executor

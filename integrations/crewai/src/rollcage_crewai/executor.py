@@ -15,8 +15,8 @@ from crewai.hooks.dispatch import HookAborted
 from crewai.tools.tool_failure import ToolExecutionFailedError
 from crewai.utilities.agent_utils import is_inside_event_loop
 from crewai.utilities.string_utils import sanitize_tool_name
+from rollcage import Session
 from rollcage.errors import ArgumentsInvalid, ContractError
-from rollcage.heart import Session
 from rollcage_adapter import (
     GUARD,
     Asked,

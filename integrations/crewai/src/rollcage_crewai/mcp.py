@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crewai.tools.base_tool import BaseTool
 from crewai.utilities.string_utils import sanitize_tool_name
-from rollcage import Contract
+from rollcage import Contract, Session
 from rollcage.errors import ContractError
-from rollcage.heart import Session
 from rollcage_adapter import Declarations, Effect, McpListing, check_names, mcp_definition, swapped
 
 from rollcage_crewai.mcp_values import mcp_failed

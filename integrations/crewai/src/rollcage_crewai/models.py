@@ -13,9 +13,8 @@ from typing import Any, ClassVar, Final, TypeVar, cast, overload
 import pydantic
 from crewai.llms.base_llm import BaseLLM
 from crewai.utilities.llm_utils import create_llm
-from rollcage import Contract
+from rollcage import Contract, Session
 from rollcage.errors import ContractError
-from rollcage.heart import Session
 from rollcage_adapter import Answer, BodyForm, GuardedModel, ModelCall, is_model_class, is_object
 
 from rollcage_crewai.answers import ModelResponse, emit

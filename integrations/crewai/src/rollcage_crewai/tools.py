@@ -12,9 +12,8 @@ from typing import Any, ClassVar, Final, TypeVar
 from crewai.tools.base_tool import BaseTool, Tool
 from crewai.tools.structured_tool import CrewStructuredTool
 from crewai.tools.tool_failure import ToolFailure, failure_from_exception
-from rollcage import Contract
+from rollcage import Contract, Session
 from rollcage.errors import ReplayedError
-from rollcage.heart import Session
 from rollcage_adapter import (
     GUARD,
     HALTED,

@@ -3,7 +3,7 @@
 ::
 
     from langchain.agents import create_agent
-    from rollcage.heart import Session
+    from rollcage import Session
     from rollcage_langchain import RollcageMiddleware, guard_model, guard_tools
 
     with Session("weekly report") as session:

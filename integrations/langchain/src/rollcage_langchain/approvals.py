@@ -14,9 +14,8 @@ from weakref import WeakSet
 
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
-from rollcage import Approval, ApprovalRequest
+from rollcage import Approval, ApprovalRequest, Session
 from rollcage.errors import ApprovalRequired
-from rollcage.heart import Session
 from rollcage_adapter import is_object
 
 __all__ = ["ask_by_interrupt", "interrupting"]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tools import BaseTool
 from langchain_core.tracers.context import register_configure_hook
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_adapter import (
     as_written,
     declared_contract,

@@ -10,7 +10,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
-from rollcage.heart import Session, current_step
+from rollcage import Session, current_step
 from rollcage_adapter import (
     HALTED,
     REFUSED,

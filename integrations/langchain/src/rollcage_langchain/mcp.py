@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_adapter import Declarations, Effect, McpListing, mcp_definitions
 
 from rollcage_langchain.tools import guard_tools

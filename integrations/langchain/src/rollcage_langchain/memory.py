@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_adapter import (
     FrameworkMemory,
     FrameworkWork,

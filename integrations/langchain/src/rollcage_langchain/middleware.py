@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langgraph.prebuilt.tool_node import ToolCallRequest
-from rollcage.heart import Session
+from rollcage import Session
 from rollcage_adapter import Declarations, Effect, alook_back, look_back
 
 from rollcage_langchain.hooks import Answer, Hook

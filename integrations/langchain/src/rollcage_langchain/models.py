@@ -11,8 +11,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.chat_models import generate_from_stream
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from rollcage import Session
 from rollcage.errors import ContractError
-from rollcage.heart import Session
 from rollcage_adapter import Answer, BodyForm, GuardedModel, ModelCall
 
 from rollcage_langchain.answers import answer_of, as_chunk

@@ -9,9 +9,8 @@ from typing import Any, Final, TypeVar, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool, Tool
-from rollcage import Contract
+from rollcage import Contract, Session
 from rollcage.errors import ContractError, ReplayedError
-from rollcage.heart import Session
 from rollcage_adapter import (
     GUARD,
     BodyForm,

@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Collection
 from typing import Any, Final
 
+from rollcage import Session
 from rollcage.errors import ReplayMiss
-from rollcage.heart import Session
 from rollcage.heart.adapters import Answer, RunSource, ToolRequest, read_answers
 
 __all__ = ["RecordedAnswers", "Trace"]

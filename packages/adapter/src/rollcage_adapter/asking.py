@@ -8,8 +8,7 @@ from collections.abc import Generator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
-from rollcage import Contract
-from rollcage.heart import Session
+from rollcage import Contract, Session
 
 __all__ = ["Asked", "asking", "reach", "refuse"]
 

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final, Protocol, runtime_checkable
 
-from rollcage import Contract
+from rollcage import Contract, Session
 from rollcage.errors import ContractError, ToolRefused
 from rollcage.gate import FacadeGuard
-from rollcage.heart import Session
 
 from rollcage_adapter.guards import GuardedTool, guard_of
 

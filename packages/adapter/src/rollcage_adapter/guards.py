@@ -13,8 +13,7 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
-from rollcage import Contract
-from rollcage.heart import Session
+from rollcage import Contract, Session
 from rollcage.heart.adapters import Answer, Instead
 
 from rollcage_adapter.asking import reach

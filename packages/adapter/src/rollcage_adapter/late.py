@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rollcage import Session
 from rollcage.errors import ContractError
-from rollcage.heart import Session
 from rollcage.heart.adapters import Effect
 
 from rollcage_adapter.declarations import Declarations

@@ -12,9 +12,8 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final
 
-from rollcage import Contract
+from rollcage import Contract, Session
 from rollcage.errors import ContractError, ReplayedError
-from rollcage.heart import Session
 from rollcage.heart.adapters import here, native_of
 
 from rollcage_adapter.exposing import facades_of, refused_by

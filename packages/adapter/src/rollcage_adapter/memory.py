@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakSet
 
-from rollcage.heart import Session, Stage
+from rollcage import Session, Stage
 from rollcage.heart.adapters import (
     Attempt,
     Branch,

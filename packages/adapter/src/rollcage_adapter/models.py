@@ -6,9 +6,8 @@ import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
-from rollcage import Contract
+from rollcage import Contract, Session
 from rollcage.errors import ContractError
-from rollcage.heart import Session
 from rollcage.heart.adapters import Answer
 
 from rollcage_adapter.guards import GUARD, BodyForm, GuardedBody, GuardedCall, guard_of

@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, NoReturn
 
+from rollcage import Session
 from rollcage.errors import Blocked
-from rollcage.heart import Session
 from rollcage.heart.adapters import here, open_sessions
 
 from rollcage_adapter.asking import refuse

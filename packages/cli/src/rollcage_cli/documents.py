@@ -23,8 +23,8 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 import orjson
+from rollcage import Store as Heart
 from rollcage.errors import RollcageError, RunConflict, RunInUse
-from rollcage.heart import Store as Heart
 from rollcage.heart import drop, every_key
 from rollcage.store import Line, RunTrace, Store, job_name
 

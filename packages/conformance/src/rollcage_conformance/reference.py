@@ -15,8 +15,7 @@ from contextvars import copy_context
 from typing import Any, Final, Protocol
 
 from pydantic import BaseModel
-from rollcage import Contract
-from rollcage.heart import Session
+from rollcage import Contract, Session
 from rollcage_adapter import HALTED, Answer, Instead, RecordedAnswers, ToolRequest, Trace
 
 from rollcage_conformance.scenario import (

@@ -11,8 +11,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
-from rollcage import Contract
-from rollcage.heart import Session
+from rollcage import Contract, Session
 from rollcage_adapter import Trace
 
 __all__ = [

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rollcage.heart import Session, Stats, Store, open_store
+from rollcage import Session, Stats, Store, open_store
 from rollcage.heart.log import parse
 
 from rollcage_conformance.golden import answers

@@ -10,7 +10,8 @@ import threading
 from typing import Any
 
 import orjson
-from rollcage.heart import CHANGES, Call, Outcome, Place, Stage, Step
+from rollcage import Stage
+from rollcage.heart import CHANGES, Call, Outcome, Place, Step
 
 __all__ = ["Witness"]
 

@@ -15,19 +15,10 @@ from typing import Any
 
 import orjson
 import pytest
+from rollcage import Guard, Options, Session, compensate, open_store, resolve_step, tool, undo_run
 from rollcage.errors import ApprovalInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate.approval import Approval, ApprovalRequest, Pending
 from rollcage.gate.verdict import Verdict
-from rollcage.heart import (
-    Guard,
-    Options,
-    Session,
-    compensate,
-    open_store,
-    resolve_step,
-    tool,
-    undo_run,
-)
 from rollcage.heart.stages.queue import ApprovalQueue
 from rollcage.step.clock import Clock
 

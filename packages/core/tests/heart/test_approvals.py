@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
+from rollcage import Guard, Options, Session, compensate, open_store, resolve_step, tool, undo_run
 from rollcage.errors import (
     ApprovalInvalid,
     ApprovalRequired,
@@ -21,16 +22,6 @@ from rollcage.errors import (
     StoreError,
 )
 from rollcage.gate import Approval, ApprovalRequest, ConsoleApprover, Pending, StepView, Verdict
-from rollcage.heart import (
-    Guard,
-    Options,
-    Session,
-    compensate,
-    open_store,
-    resolve_step,
-    tool,
-    undo_run,
-)
 from rollcage.heart.stages.approvals import Approvals
 from rollcage.heart.stages.queue import ApprovalQueue, QueueApprover
 
@@ -489,8 +480,8 @@ def test_an_approval_is_used_once(tmp_path: Path) -> None:
 
 
 def test_what_did_not_happen_keeps_its_approval(tmp_path: Path) -> None:
+    from rollcage import resolve_step
     from rollcage.errors import UnknownOutcome
-    from rollcage.heart import resolve_step
 
     @tool(effect="write", name="fails")
     def work() -> str:

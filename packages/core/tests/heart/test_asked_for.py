@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, SecretStr
+from rollcage import Session, leave_behind, tool
 from rollcage.contract.contract import Contract
 from rollcage.errors import ArgumentsInvalid, Halt, ReplayMiss, SessionError, StepNotFound
-from rollcage.heart import Session, leave_behind, tool
 from rollcage.heart.log import parse
 from rollcage.heart.store import open_store
 

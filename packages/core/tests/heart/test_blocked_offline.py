@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Approval, Blocked, Halt, StepView, Verdict
-from rollcage.heart import Session, tool
+from rollcage import Approval, Blocked, Halt, Session, StepView, Verdict, tool
 
 world: list[str] = []
 

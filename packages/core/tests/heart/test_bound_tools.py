@@ -8,8 +8,8 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from rollcage import Session, tool
 from rollcage.errors import SessionError
-from rollcage.heart import Session, tool
 
 DONE: list[str] = []
 

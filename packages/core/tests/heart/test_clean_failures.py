@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rollcage import Session, tool
 from rollcage.errors import Diverged
-from rollcage.heart import Session, tool
 from rollcage.heart.log import checked
 
 DONE: list[str] = []

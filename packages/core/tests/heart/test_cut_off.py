@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from rollcage import DidNotHappen, Happened
-from rollcage.errors import Halt, SessionError, UnknownOutcome
-from rollcage.heart import (
+from rollcage import (
+    DidNotHappen,
+    Happened,
     Session,
     current_step,
     newest_run,
@@ -23,6 +23,7 @@ from rollcage.heart import (
     recorded_events,
     tool,
 )
+from rollcage.errors import Halt, SessionError, UnknownOutcome
 from rollcage.heart.folder import Folder
 
 done: list[tuple[str, str]] = []

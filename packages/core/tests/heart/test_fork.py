@@ -9,10 +9,15 @@ from typing import Any
 import orjson
 import pytest
 from mortal import Killed, until_it_dies
-from rollcage import Blocked, ForkEnded, ReplayMiss, SessionError, UnknownOutcome, Verdict
-from rollcage.heart import (
+from rollcage import (
+    Blocked,
     Fork,
+    ForkEnded,
+    ReplayMiss,
     Session,
+    SessionError,
+    UnknownOutcome,
+    Verdict,
     compensate,
     current_step,
     resolve_step,

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollcage import Guard, Options, Session, Stage, compensate, open_store, tool
 from rollcage.errors import Blocked, SessionError, UnguardedCallWarning
 from rollcage.gate.verdict import StepView, Verdict
-from rollcage.heart import Guard, Options, Session, Stage, compensate, open_store, tool
 from rollcage.heart.gate import Entry
 
 ran: list[Any] = []

@@ -13,11 +13,11 @@ from typing import Any
 import orjson
 import pytest
 import undo_tools as files
+from rollcage import Fork, Session, resolve_step, tool, undo_run
 from rollcage.contract.contract import Contract
 from rollcage.errors import RollcageError, TraceCorrupt, UnknownOutcome
 from rollcage.gate.approval import Approval
 from rollcage.gate.verdict import Verdict
-from rollcage.heart import Fork, Session, resolve_step, tool, undo_run
 from rollcage.heart.folder import Folder
 from rollcage.heart.log import ROOT, chained, checked
 from rollcage.heart.reading import fold_log

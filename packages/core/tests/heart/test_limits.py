@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollcage import Session, compensate, open_store, tool, undo_run
 from rollcage.errors import Blocked, SessionError
-from rollcage.heart import Session, compensate, open_store, tool, undo_run
 from rollcage.heart.stages.limits import Limits
 
 ran: list[Any] = []

@@ -8,11 +8,11 @@ from typing import Any
 import orjson
 import pytest
 from pydantic import SecretStr
+from rollcage import Session, tool
 from rollcage.contract.contract import Contract
 from rollcage.errors import ApprovalRequired, ArgumentsInvalid, Blocked, RunStopped
 from rollcage.gate.approval import Approval
 from rollcage.gate.verdict import Verdict
-from rollcage.heart import Session, tool
 from rollcage.heart.folder import Folder
 from rollcage.heart.options import Options
 from rollcage.heart.resolving import abandon_run

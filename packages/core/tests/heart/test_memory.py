@@ -9,9 +9,18 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import ApprovalRequired, Diverged, Halt, StepView, UnknownOutcome, Verdict
+from rollcage import (
+    ApprovalRequired,
+    Diverged,
+    Halt,
+    Options,
+    Session,
+    StepView,
+    UnknownOutcome,
+    Verdict,
+    tool,
+)
 from rollcage.contract.contract import Contract
-from rollcage.heart import Options, Session, tool
 from rollcage.heart.folder import Folder
 
 world: list[str] = []

@@ -5,9 +5,8 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import ReplayMiss
+from rollcage import Fork, ReplayMiss, Session
 from rollcage.contract.contract import Contract
-from rollcage.heart import Fork, Session
 from rollcage.heart.folder import Folder
 from rollcage.heart.trace import trace_of
 from rollcage.trace import read_run

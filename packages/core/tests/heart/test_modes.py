@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollcage import Options, Session, abandon_run, open_store, tool, undo_run
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
     Halt,
@@ -16,7 +17,6 @@ from rollcage.errors import (
     SessionError,
     UnknownOutcome,
 )
-from rollcage.heart import Options, Session, abandon_run, open_store, tool, undo_run
 from rollcage.step.clock import Clock
 
 sent: list[str] = []

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.contract.contract import Contract
-from rollcage.errors import Blocked, Diverged, Fenced, Halt
-from rollcage.gate.verdict import StepView, Verdict
-from rollcage.heart import (
+from rollcage import (
     Instrument,
     Options,
     RunEvent,
@@ -26,6 +23,9 @@ from rollcage.heart import (
     tool,
     undo_run,
 )
+from rollcage.contract.contract import Contract
+from rollcage.errors import Blocked, Diverged, Fenced, Halt
+from rollcage.gate.verdict import StepView, Verdict
 from rollcage.undo.compensation import Compensation
 
 Told = RunEvent | StepEvent

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from rollcage import Session, tool
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
     Blocked,
@@ -21,7 +22,6 @@ from rollcage.errors import (
     UnknownOutcome,
 )
 from rollcage.gate.verdict import StepView, Verdict
-from rollcage.heart import Session, tool
 from rollcage.heart.folder import Folder
 
 ran: list[str] = []

@@ -11,11 +11,18 @@ from typing import Any
 import orjson
 import pytest
 import rollcage
-from rollcage import DidNotHappen, Happened
-from rollcage import Session as OldSession
+from rollcage import (
+    DidNotHappen,
+    Happened,
+    Session,
+    current_step,
+    open_store,
+    recorded_events,
+    undo_run,
+)
 from rollcage.errors import Diverged, RunInUse
-from rollcage.heart import Session, current_step, open_store, recorded_events, undo_run
 from rollcage.heart.importing import ImportRefused, import_generations
+from rollcage.session.session import Session as OldSession
 from rollcage.store import JsonlStore
 from rollcage.trace.reader import check_events
 

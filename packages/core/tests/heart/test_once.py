@@ -13,13 +13,25 @@ from typing import Any
 import orjson
 import pytest
 from mortal import Killed, Mortal, until_it_dies
-from rollcage import Blocked, ContractError, DidNotHappen, StepNotUnknown, UnknownOutcome
-from rollcage import Session as OldSession
+from rollcage import (
+    Blocked,
+    ContractError,
+    DidNotHappen,
+    Options,
+    Session,
+    StepEvent,
+    StepNotUnknown,
+    UnknownOutcome,
+    compensate,
+    resolve_step,
+    tool,
+    undo_run,
+)
 from rollcage.errors import RunInUse, RunNotFound
-from rollcage.heart import Options, Session, StepEvent, compensate, resolve_step, tool, undo_run
 from rollcage.heart.folder import Folder
 from rollcage.heart.stages import once
 from rollcage.heart.stages.once import keep_claims, key_of, once_of
+from rollcage.session.session import Session as OldSession
 
 
 def claim_of(root: Path, key: str) -> Any:
@@ -432,7 +444,7 @@ def test_a_cancelled_waiter_leaves_no_claim(tmp_path: Path) -> None:
 
 RACER = """
 import os, sys
-from rollcage.heart import Session, tool
+from rollcage import Session, tool
 from rollcage.errors import Halt
 
 @tool(once="refund/{payment}")

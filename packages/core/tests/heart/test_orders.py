@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
+from rollcage import Session, abandon_run, compensate, open_store, tool, undo_run
 from rollcage.errors import (
     ControlLost,
     OrderRefused,
@@ -19,7 +20,6 @@ from rollcage.errors import (
     SessionHalted,
     StoreError,
 )
-from rollcage.heart import Session, abandon_run, compensate, open_store, tool, undo_run
 from rollcage.heart.folder import FolderLog
 from rollcage.heart.stages import orders
 from rollcage.heart.stages.orders import (

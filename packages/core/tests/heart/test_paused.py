@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage.heart import Session, tool, undo_run
+from rollcage import Session, tool, undo_run
 from rollcage.heart.folder import Folder
 from rollcage.heart.stages.orders import lift_order, pause_run
 

@@ -10,6 +10,7 @@ import pydantic
 import pytest
 import rollcage
 import undo_tools as files
+from rollcage import Fork, Session, abandon_run, resolve_step, tool, undo_run
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
     ApprovalRequired,
@@ -21,7 +22,6 @@ from rollcage.errors import (
 )
 from rollcage.gate.approval import Approval
 from rollcage.gate.verdict import Verdict
-from rollcage.heart import Fork, Session, abandon_run, resolve_step, tool, undo_run
 from rollcage.heart.run import _KNOWN as KNOWN
 from rollcage.heart.stages.orders import stop_run
 from rollcage.heart.trace import trace_of, verify_trace

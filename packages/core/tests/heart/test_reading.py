@@ -5,8 +5,8 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from rollcage import Session, open_store, resolve_step, tool
 from rollcage.errors import TraceCorrupt, UnknownOutcome
-from rollcage.heart import Session, open_store, resolve_step, tool
 from rollcage.heart.log import Chain, chained, parse
 from rollcage.heart.reading import fold_log
 from rollcage.heart.run import Fold, Run, fold_lines

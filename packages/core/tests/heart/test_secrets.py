@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from rollcage import Session, open_store, tool
 from rollcage.errors import NotReplayable
-from rollcage.heart import Session, open_store, tool
 from rollcage.heart.stages.secrets import Secrets
 
 SECRET = "hunter2-the-second"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import rollcage
+from rollcage import Session, tool
 from rollcage.errors import RunNotFound
-from rollcage.heart import Session, tool
 from rollcage.heart.folder import Folder
 from rollcage.heart.stages.orders import stop_run
 

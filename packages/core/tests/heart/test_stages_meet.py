@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import DidNotHappen, Happened
+from rollcage import DidNotHappen, Happened, Session, compensate, open_store, tool, undo_run
 from rollcage.errors import (
     ApprovalInvalid,
     ApprovalRequired,
@@ -20,7 +20,6 @@ from rollcage.errors import (
     SessionHalted,
 )
 from rollcage.gate import Approval, Pending, StepView, Verdict
-from rollcage.heart import Session, compensate, open_store, tool, undo_run
 from rollcage.heart.declared import declaration
 from rollcage.heart.folder import FolderLog
 from rollcage.heart.log import Chain

@@ -11,13 +11,19 @@ from rollcage import (
     DidNotHappen,
     Diverged,
     Happened,
+    Session,
     SessionError,
     SessionHalted,
+    Store,
     TraceUnwritable,
     UndoIncomplete,
     UnknownOutcome,
+    compensate,
+    open_store,
+    resolve_step,
+    tool,
+    undo_run,
 )
-from rollcage.heart import Session, Store, compensate, open_store, resolve_step, tool, undo_run
 from rollcage.heart.store import store_option
 from undo_tools import content, events, put
 
@@ -538,8 +544,7 @@ def test_it_is_finished_with_an_undo_of_the_run(killed: str, store: Store, disk:
 
 
 def test_a_tool_that_it_needs_is_not_here(killed: str, store: Store, disk: Path) -> None:
-    from rollcage import ToolMissing
-    from rollcage.heart import Options
+    from rollcage import Options, ToolMissing
 
     nothing = Session("job", store=store, options=Options(tools=[]))
     with pytest.raises(ToolMissing, match="put_file"), nothing:

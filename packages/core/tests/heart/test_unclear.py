@@ -12,13 +12,18 @@ from rollcage import (
     DidNotHappen,
     Happened,
     NotReplayable,
+    Session,
     StepNotUnknown,
     UnknownOutcome,
     Verdict,
+    compensate,
+    current_step,
+    resolve_step,
+    tool,
+    undo_run,
 )
 from rollcage.errors import PermissionUndeclared
 from rollcage.gate import Approval, ApprovalRequest
-from rollcage.heart import Session, compensate, current_step, resolve_step, tool, undo_run
 from rollcage.heart.folder import Folder
 
 

@@ -11,19 +11,17 @@ import pytest
 import undo_tools as files
 from rollcage import (
     Diverged,
+    Fork,
+    Options,
+    Session,
     SessionError,
     SessionHalted,
+    Store,
     ToolMissing,
     TraceUnwritable,
     UndoIncomplete,
     UndoReport,
     Verdict,
-)
-from rollcage.heart import (
-    Fork,
-    Options,
-    Session,
-    Store,
     compensate,
     current_step,
     open_store,

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Diverged, UnknownOutcome
-from rollcage.heart import (
+from rollcage import (
+    Diverged,
     Session,
+    UnknownOutcome,
     compensate,
     current_step,
     open_store,

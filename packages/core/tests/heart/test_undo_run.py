@@ -16,16 +16,13 @@ from rollcage import (
     Diverged,
     RunInUse,
     RunNotFound,
+    Session,
     SessionError,
     StepNotFound,
+    Store,
     ToolMissing,
     UndoPlan,
     UnknownOutcome,
-)
-from rollcage.errors import PlanChanged, StepNotUnknown
-from rollcage.heart import (
-    Session,
-    Store,
     abandon_run,
     aplan_undo,
     aundo_run,
@@ -37,6 +34,7 @@ from rollcage.heart import (
     tool,
     undo_run,
 )
+from rollcage.errors import PlanChanged, StepNotUnknown
 from undo_tools import content, events, put
 
 LAB = Path(files.__file__).parent
@@ -57,7 +55,7 @@ CRASHES = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import undo_tools
-from rollcage.heart import Session
+from rollcage import Session
 
 with Session("job", store="store") as session:
     for name in "abc":
@@ -69,7 +67,7 @@ UNDOES = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import undo_tools
-from rollcage.heart import plan_undo, undo_run
+from rollcage import plan_undo, undo_run
 
 run = sys.argv[2]
 plan = plan_undo("store", run, to=1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from rollcage.heart import Session, tool
+from rollcage import Session, tool
 from rollcage.heart.folder import Folder
 
 ran: list[str] = []

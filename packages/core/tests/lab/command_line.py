@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from rollcage import Session, Verdict, tool
+from rollcage import Verdict, tool
+from rollcage.session.session import Session
 from rollcage_cli.app import main
 
 __all__ = [
@@ -146,7 +147,8 @@ def record(store: Path) -> Callable[..., str]:
 
 DYING = """
 import os, sys
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 
 @tool
 def put(path: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from hypothesis import HealthCheck, settings
 from programs import Lab, Program, World, folder
-from rollcage import aundo_run
+from rollcage.session.finished import aundo_run
 
 __all__ = [
     "LAW", "assert_through", "assert_undone", "cuts", "last_step", "moments", "resumed_at_cuts",

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rollcage import Fork, RollcageError, Session, tool
+from rollcage import RollcageError, tool
+from rollcage.replay.fork import Fork
+from rollcage.session.session import Session
 from rollcage.store import open_store
 from rollcage.trace import Run, Step, read_run
 

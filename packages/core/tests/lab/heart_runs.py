@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rollcage import Fork, Session, compensate, tool, undo_run
 from rollcage.errors import RollcageError, SessionHalted
 from rollcage.gate import Verdict
-from rollcage.heart import Fork, Session, compensate, tool, undo_run
 from rollcage.heart.stages.queue import QueueApprover
 
 __all__ = [

@@ -8,16 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from rollcage import (
-    QueueApprover,
-    RollcageError,
-    Session,
-    UnknownOutcome,
-    Verdict,
-    compensate,
-    tool,
-)
-from rollcage.gate import ApprovalQueue
+from rollcage import RollcageError, UnknownOutcome, Verdict, compensate, tool
+from rollcage.gate import ApprovalQueue, QueueApprover
+from rollcage.session.session import Session
 
 __all__ = ["Incident", "incident", "view_files"]
 

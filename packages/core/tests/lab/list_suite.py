@@ -5,17 +5,8 @@ import time
 from typing import Any
 
 import pytest
+from rollcage import Fork, Options, Session, Store, abandon_run, open_store, resolve_step, tool
 from rollcage.errors import RunNotFound, UnknownOutcome
-from rollcage.heart import (
-    Fork,
-    Options,
-    Session,
-    Store,
-    abandon_run,
-    open_store,
-    resolve_step,
-    tool,
-)
 from rollcage.heart.listing import RunInfo, list_runs, newest_run, run_info
 from rollcage.step.clock import Clock
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from blockbuster import blockbuster_ctx
 from pydantic import SecretStr
-from rollcage.errors import RunStopped, UnknownOutcome
-from rollcage.heart import (
+from rollcage import (
     Fork,
     Session,
     Stage,
@@ -28,6 +27,7 @@ from rollcage.heart import (
     resolve_step,
     tool,
 )
+from rollcage.errors import RunStopped, UnknownOutcome
 from rollcage.heart.listing import list_runs
 from rollcage.heart.seal import StoreSeal
 from rollcage.heart.stages.orders import lift_order, pause_run, stop_run

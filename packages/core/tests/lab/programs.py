@@ -41,7 +41,6 @@ from rollcage import (
     DidNotHappen,
     Halt,
     Happened,
-    Session,
     SessionHalted,
     StepView,
     UnknownOutcome,
@@ -52,6 +51,7 @@ from rollcage import (
 )
 from rollcage.gate import Pending
 from rollcage.session.places import BranchHandle, TurnHandle
+from rollcage.session.session import Session
 from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore, Store
 

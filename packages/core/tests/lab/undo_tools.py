@@ -8,8 +8,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from rollcage import Compensation
-from rollcage.heart import compensate, current_step, tool
+from rollcage import Compensation, compensate, current_step, tool
 
 
 def state(path: str) -> dict[str, Any]:
@@ -168,7 +167,7 @@ def put(disk: Path, *names: str) -> None:
 
 def events(store: Any, run: str) -> list[dict[str, Any]]:
     """The lines of a run."""
-    from rollcage.heart import open_store
+    from rollcage import open_store
     from rollcage.heart.log import parse
 
     return parse(open_store(store).read(run), run)

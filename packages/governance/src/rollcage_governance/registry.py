@@ -9,10 +9,9 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 import pydantic
-from rollcage import Contract
+from rollcage import Contract, Stage
 from rollcage.errors import GovernanceError, RegistryCorrupt, RollcageError
 from rollcage.gate import NamedFacade, Verdict, person
-from rollcage.heart import Stage
 from rollcage.heart.both import old_store
 from rollcage.store import Line, Store, store_option
 
@@ -28,7 +27,8 @@ from rollcage_governance.lifecycle import (
 from rollcage_governance.pin import described, diff, digest_of
 
 if TYPE_CHECKING:
-    from rollcage.heart import Call, Session
+    from rollcage import Session
+    from rollcage.heart import Call
     from rollcage.heart.store import Store as HeartStore
 
 __all__ = ["Facade", "FacadeStage", "Registry"]

@@ -283,7 +283,7 @@ def make(path: str) -> None:
 '''
 JOB = """
 from undotools import make
-from rollcage import Session
+from rollcage.session.session import Session
 
 with Session("job", facade="agent"):
     make("made")

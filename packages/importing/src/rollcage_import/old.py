@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from rollcage import Store
+from rollcage import open_store as open_new
 from rollcage.errors import (
     RollcageError,
     RunInUse,
@@ -15,8 +17,6 @@ from rollcage.errors import (
     StoreInvalid,
     StoreReadOnly,
 )
-from rollcage.heart import Store
-from rollcage.heart import open_store as open_new
 from rollcage.heart.adapters import import_generations
 from rollcage.store import RunInfo, open_store
 from rollcage.store import Store as OldStore

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from rollcage import Clock, Contract, NotReplayableWarning, ReplayedError, Session, open_store
+from rollcage import Clock, Contract, NotReplayableWarning, ReplayedError
 from rollcage.adapter import (
     HALTED,
     NOT_RECORDED,
@@ -26,7 +26,9 @@ from rollcage.adapter import (
     model_request,
 )
 from rollcage.errors import ContractError
+from rollcage.session.session import Session
 from rollcage.store import RunInfo, Store
+from rollcage.store.url import open_store
 from rollcage.trace import read_run
 
 from rollcage_import.files import Format, Unreadable, read_spans

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from rollcage import Contract
+from rollcage import Contract, QueueApprover, Session, open_store
 from rollcage.gate import all_given
-from rollcage.heart import QueueApprover, Session, StoreSeal, open_store
+from rollcage.heart import StoreSeal
 from rollcage_cli.errors import UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption, who
 from rollcage_cli.tools import load_tools

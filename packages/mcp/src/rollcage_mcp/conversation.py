@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from rollcage import Session
 from rollcage.errors import RollcageError
-from rollcage.heart import Session
 from rollcage_adapter import HALTED, REFUSED
 
 from rollcage_mcp.asked import oddity

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic_core import to_json
-from rollcage import Contract
-from rollcage.heart import Session
+from rollcage import Contract, Session
 from rollcage_adapter import HALTED, REFUSED, exposes
 
 from rollcage_mcp.contracts import GIVES_RESULT, OWN

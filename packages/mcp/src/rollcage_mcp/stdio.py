@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from rollcage.heart import Session
+from rollcage import Session
 
 from rollcage_mcp.conversation import GRACE, Conversation, ServerDeclarations
 from rollcage_mcp.errors import MessageInvalid

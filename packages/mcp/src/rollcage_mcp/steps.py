@@ -7,8 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rollcage import Contract
-from rollcage.heart import Session
+from rollcage import Contract, Session
 from rollcage_adapter import Instead, exposes, facades_of, refused_by
 
 from rollcage_mcp.asked import MORE, arguments_of, as_result, check_names

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import uvicorn
+from rollcage import Session
 from rollcage.gate import all_given
-from rollcage.heart import Session
 from rollcage_mcp.conversation import Conversation, Send
 from rollcage_mcp.http_proxy import Impatient, proxy_app
 from scripted import Server

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from command_line import Cli
 from pets import PETS, Pets
-from rollcage import Blocked, UnknownOutcome
-from rollcage.heart import Session, aundo_run
+from rollcage import Blocked, Session, UnknownOutcome, aundo_run
 from rollcage_governance import Facade, Registry
 from rollcage_mcp.errors import OpenAPIInvalid, ServerError, ServerGone, ServersInvalid
 from rollcage_mcp.exposed import exposed_tools

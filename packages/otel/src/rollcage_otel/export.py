@@ -16,10 +16,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from rollcage import RunEvent, StepEvent, heart, recorded_events
+from rollcage import RunEvent, StepEvent, recorded_events
 from rollcage.errors import RollcageError
-from rollcage.trace import Traced
-from typing_extensions import TypeIs
 
 from rollcage_otel import ids
 from rollcage_otel.spans import Spans
@@ -53,15 +51,6 @@ class RunIds(RandomIdGenerator, ids.NamesSpans):
         return super().generate_trace_id() if wanted is None else wanted[0]
 
 
-def _is_log(trace: Traced | Sequence[bytes]) -> TypeIs[Sequence[bytes]]:
-    """Whether a recorded run is one of the heart, and not of the old core."""
-    return isinstance(trace, (list, tuple))
-
-
-Recorded = Traced | Sequence[bytes]
-"""A recorded run: the lines of its log, `Store.read(run)`; or the trace of the old core."""
-
-
 class _Kept(SpanProcessor):
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
@@ -70,11 +59,11 @@ class _Kept(SpanProcessor):
         self.spans.append(span)
 
 
-def spans_of(trace: Recorded, *, content: bool | None = None) -> list[ReadableSpan]:
+def spans_of(lines: Sequence[bytes], *, content: bool | None = None) -> list[ReadableSpan]:
     """The spans of a recorded run, the same each time; of one without an end, up to its last line.
 
     Args:
-        trace: its whole lines, `Store.read(run)` for example.
+        lines: all lines of its log, `Store.read(run)`.
         content: see `Spans`.
 
     Raises:
@@ -90,8 +79,7 @@ def spans_of(trace: Recorded, *, content: bool | None = None) -> list[ReadableSp
 
     def follow() -> None:
         ended: RunEvent | None = None
-        events = heart.recorded_events(trace) if _is_log(trace) else recorded_events(trace)
-        for event in events:
+        for event in recorded_events(lines):
             if isinstance(event, StepEvent):
                 spans(event)
                 if ended is not None and ended.status == "unfinished":
@@ -110,11 +98,11 @@ def spans_of(trace: Recorded, *, content: bool | None = None) -> list[ReadableSp
     return kept.spans
 
 
-def export_otlp(trace: Recorded, url: str, *, content: bool | None = None) -> int:
+def export_otlp(lines: Sequence[bytes], url: str, *, content: bool | None = None) -> int:
     """Send the spans of a recorded run to a collector, by OTLP over HTTP; how many those are.
 
     Args:
-        trace: see `spans_of`.
+        lines: see `spans_of`.
         url: of the collector; where it has no path, `/v1/traces` is added.
         content: see `Spans`.
 
@@ -126,7 +114,7 @@ def export_otlp(trace: Recorded, url: str, *, content: bool | None = None) -> in
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ExportFailed(f"{url!r} is no address of a collector: http://HOST:4318, say")
     endpoint = url if parts.path.strip("/") else f"{url.rstrip('/')}/v1/traces"
-    spans = spans_of(trace, content=content)
+    spans = spans_of(lines, content=content)
     exporter = OTLPSpanExporter(endpoint, timeout=10)
     try:
         for start in range(0, len(spans), _BATCH):

@@ -15,14 +15,15 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from rollcage import Stage
 from rollcage.errors import StoreError
 from rollcage.gate import NO_LABELS, FlowMode, FoundLabels, Labels, LabelSource
 from rollcage.gate.leaves import Leaves, leaves
-from rollcage.heart import Stage, Work, find_match
+from rollcage.heart import Work, find_match
 
 if TYPE_CHECKING:
-    from rollcage import Contract
-    from rollcage.heart import Attempt, Call, Event, Match, Outcome, Session, Step
+    from rollcage import Contract, Session
+    from rollcage.heart import Attempt, Call, Event, Match, Outcome, Step
 
 __all__ = ["Labelling", "RunLabels"]
 

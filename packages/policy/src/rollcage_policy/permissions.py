@@ -9,9 +9,10 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from rollcage import Session, Stage
 from rollcage.contract.permissions import grants_of
 from rollcage.errors import SessionError
-from rollcage.heart import BODY_CALLERS, Call, Session, Stage, here
+from rollcage.heart import BODY_CALLERS, Call, here
 from rollcage.step.watch import Watch, calls_body, install
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from rollcage import Stage
 from rollcage.errors import PolicyInvalid, SessionError
 from rollcage.gate import ALLOWED, Spent, StepView, Verdict, stronger, user_input_here
-from rollcage.heart import RunSoFar, Stage, Work, refuse
+from rollcage.heart import RunSoFar, Work, refuse
 from rollcage.trace import encode
 
 from rollcage_policy.labelling import Labelling
@@ -17,8 +18,8 @@ from rollcage_policy.policy import Policy
 from rollcage_policy.tally import Made, Tally
 
 if TYPE_CHECKING:
-    from rollcage import Contract
-    from rollcage.heart import Call, Event, Match, Outcome, Session, Step
+    from rollcage import Contract, Session
+    from rollcage.heart import Call, Event, Match, Outcome, Step
 
 __all__ = ["MeteredStage", "PolicyStage", "UserInput", "reload_policy", "spent"]
 

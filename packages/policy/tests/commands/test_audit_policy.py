@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Approval, ApprovalRequest, Blocked, Session, tool
+from rollcage import Approval, ApprovalRequest, Blocked, tool
 from rollcage.errors import PolicyInvalid
+from rollcage.session.session import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import read_run
 from rollcage_policy import Policy, Rerun

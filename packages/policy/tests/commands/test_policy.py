@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Approval, ApprovalRequired, Blocked, QueueApprover, Session
+from rollcage import Approval, ApprovalRequired, Blocked
 from rollcage.adapter import Ask
+from rollcage.gate import QueueApprover
+from rollcage.session.session import Session
 from rollcage_cli.errors import CORRUPT, DIFFERENT, USAGE
 
 Cli = Callable[..., Any]

@@ -16,18 +16,18 @@ from typing import Any, Final, Literal, NoReturn
 
 import orjson
 import pytest
-from rollcage import Clock, ReplayMiss, SessionError
-from rollcage.gate import Detecting
-from rollcage.heart import (
-    LogTrace,
+from rollcage import (
+    Clock,
     Options,
+    ReplayMiss,
     Session,
+    SessionError,
     Store,
     leave_behind,
     open_store,
-    parse,
-    trace_of,
 )
+from rollcage.gate import Detecting
+from rollcage.heart import LogTrace, parse, trace_of
 from rollcage.heart.adapters import import_generations
 from rollcage.trace import Run, Step, check_events, read_run
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
-from rollcage.heart import Store as Heart
+from rollcage import Store as Heart
 from rollcage.store import Store
 from rollcage_views.both import heart_of
 from starlette.concurrency import run_in_threadpool

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
-from rollcage.heart import Store
+from rollcage import Store
 from rollcage_views import Viewer, visible
 from rollcage_workflow import Execution
 from rollcage_workflow.errors import WorkflowError

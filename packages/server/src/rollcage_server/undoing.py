@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
+from rollcage import Store
 from rollcage.errors import PlanChanged
-from rollcage.heart import Store
 from rollcage_workflow.orders import Commands, Result
 
 from rollcage_server.access import Asking

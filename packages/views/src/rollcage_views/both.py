@@ -16,10 +16,10 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
+from rollcage import Store as Heart
+from rollcage import open_store as open_heart
 from rollcage.errors import RollcageError, RunNotFound, StoreInvalid
-from rollcage.heart import Store as Heart
 from rollcage.heart import listing
-from rollcage.heart import open_store as open_heart
 from rollcage.heart.folder import Folder
 from rollcage.heart.listing import all_runs, run_info
 from rollcage.heart.stages.orders import order_of

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
+from rollcage import ApprovalQueue, Store
 from rollcage.gate import ApprovalRequest, Terms, Verdict, not_entitled
-from rollcage.heart import ApprovalQueue, Decision, Store
+from rollcage.heart import Decision
 from rollcage.trace import jcs
 
 from rollcage_workflow.errors import StepFailed

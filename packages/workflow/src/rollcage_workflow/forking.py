@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rollcage.heart import Fork, Store
+from rollcage import Fork, Store
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.state import Execution, as_of

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from rollcage import Contract
+from rollcage import Contract, Session, Stage, Store
 from rollcage.gate import FacadeGuard, NamedFacade
-from rollcage.heart import Session, Stage, Store
 
 from rollcage_workflow.graph import Checked, Loop, blocks_in
 from rollcage_workflow.plan import Plan

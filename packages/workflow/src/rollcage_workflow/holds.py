@@ -15,8 +15,8 @@ import unicodedata
 from typing import Any, Final, Literal
 
 import orjson
-from rollcage import OrderRefused
-from rollcage.heart import Store, drop, every_key, lift_order, stop_run
+from rollcage import OrderRefused, Store, lift_order, stop_run
+from rollcage.heart import drop, every_key
 
 from rollcage_workflow.errors import WorkflowError
 

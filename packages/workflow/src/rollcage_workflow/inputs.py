@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rollcage.heart import Store, StoreSeal
+from rollcage import Store
+from rollcage.heart import StoreSeal
 from rollcage.trace import jcs
 
 from rollcage_workflow.errors import InputsInvalid

@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from rollcage import Halt, SessionHalted
-from rollcage.heart import Session
+from rollcage import Halt, Session, SessionHalted
 
 from rollcage_workflow.approvals import Approvals
 from rollcage_workflow.errors import ExpressionFailed, StepFailed

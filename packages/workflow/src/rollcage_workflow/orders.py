@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import orjson
-from rollcage.heart import Store, drop, every_key, run_info
+from rollcage import Store, run_info
+from rollcage.heart import drop, every_key
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.expressions import is_finite

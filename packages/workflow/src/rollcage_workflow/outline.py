@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Annotated, Final, Literal, Self
 
 import pydantic
-from rollcage.heart import Store
+from rollcage import Store
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.graph import Checked, Graph, Loop, Node, Unit

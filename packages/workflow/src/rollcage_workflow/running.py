@@ -9,8 +9,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rollcage import Halt, RunStopped, SessionHalted, UndoIncomplete
-from rollcage.heart import Options, Session, Store, aundo_run, open_store
+from rollcage import (
+    Halt,
+    Options,
+    RunStopped,
+    Session,
+    SessionHalted,
+    Store,
+    UndoIncomplete,
+    aundo_run,
+    open_store,
+)
 
 from rollcage_workflow.approvals import Approvals
 from rollcage_workflow.check import Tools, Workflows, check

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import orjson
-from rollcage.heart import Store, StoreSeal
+from rollcage import Store
+from rollcage.heart import StoreSeal
 
 from rollcage_workflow.errors import CommandCorrupt
 

@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from rollcage import Contract
-from rollcage.heart import Store, current_step
+from rollcage import Contract, Store, current_step
 
 from rollcage_workflow.errors import InputsInvalid, WorkflowError
 from rollcage_workflow.governed import plan_contract

@@ -9,7 +9,7 @@ import time
 from typing import Any, Final
 
 import orjson
-from rollcage.heart import Store
+from rollcage import Store
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.expressions import is_finite

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 import orjson
-from rollcage import RollcageError, TraceCorrupt
-from rollcage.heart import Store, all_runs, newest_run, order_of, store_option
+from rollcage import RollcageError, Store, TraceCorrupt, all_runs, newest_run, order_of
+from rollcage.heart import store_option
 from rollcage.trace import decode, jcs
 
 from rollcage_workflow.errors import WorkflowError

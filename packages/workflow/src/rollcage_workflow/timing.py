@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from rollcage.heart import Session
+from rollcage import Session
 
 __all__ = ["within"]
 

@@ -24,9 +24,8 @@ import fleet_plans
 from parts import requests_in
 from postgres import server
 from random_plans import Expected, Generator, is_right
-from rollcage import Approval
+from rollcage import Approval, ApprovalQueue, Store, open_store
 from rollcage.errors import ApprovalInvalid
-from rollcage.heart import ApprovalQueue, Store, open_store
 from rollcage_workflow import Execution, execution
 from rollcage_workflow.engine import Engine, board, transact
 from rollcage_workflow.errors import WorkflowError

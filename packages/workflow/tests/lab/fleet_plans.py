@@ -8,8 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from rollcage import DidNotHappen, Happened, compensate, tool
-from rollcage.heart import current_step
+from rollcage import DidNotHappen, Happened, compensate, current_step, tool
 from rollcage_workflow import Plan
 
 WORLD = Path()  # the folder, which each worker sets

@@ -4,8 +4,7 @@ import asyncio
 from typing import Any
 
 from parts import requests_in
-from rollcage import compensate, tool
-from rollcage.heart import open_store
+from rollcage import compensate, open_store, tool
 from rollcage_workflow.orders import Commands
 from workers import Crew
 from worlds import World

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from rollcage.heart import Store, every_key, open_store
+from rollcage import Store, open_store
+from rollcage.heart import every_key
 from rollcage_workflow import execution
 from worlds import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from rollcage.heart import open_store
+from rollcage import open_store
 from rollcage_workflow import Checked, Execution, check, execution
 from rollcage_workflow.engine.board import Board
 from rollcage_workflow.engine.worker import Worker

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rollcage import DidNotHappen, Happened, compensate, tool
-from rollcage.heart import current_step, list_runs, open_store
+from rollcage import DidNotHappen, Happened, compensate, current_step, list_runs, open_store, tool
 from rollcage_workflow import Execution, run
 from rollcage_workflow.signals import Signals
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rollcage import StepView, Verdict
-from rollcage.heart import Session
+from rollcage import Session, StepView, Verdict
 
 from rollcage_cli.demo.job import (
     CLEAN,

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rollcage import Fork
 from rollcage.errors import SessionError
+from rollcage.replay.fork import Fork
 from rollcage.trace import Run, read_run
 from rollcage_views import mapping_of
 from rollcage_views.lineage import is_log

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollcage.heart import Session
+from rollcage import Session
 
 from rollcage_cli.quickstart.job import FINAL, QUESTION, TURNS, declared, functions
 

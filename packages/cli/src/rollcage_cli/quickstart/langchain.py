@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollcage.heart import Session
+from rollcage import Session
 
 from rollcage_cli.quickstart.job import FINAL, QUESTION, TURNS, declared, functions
 

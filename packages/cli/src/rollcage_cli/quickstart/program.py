@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rollcage.heart import Session
+from rollcage import Session
 
 from rollcage_cli.demo.process import serve
 from rollcage_cli.quickstart.frameworks import ALL, PLAIN

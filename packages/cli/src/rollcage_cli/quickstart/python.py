@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rollcage import tool
-from rollcage.heart import Session
+from rollcage import Session, tool
 
 from rollcage_cli.quickstart.job import FINAL, TURNS, declared, functions
 

@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from rollcage import (
-    Compensation,
-    compensate,
-    open_store,
-    tool,
-)
+from rollcage import Compensation, compensate, tool
 from rollcage.store import Store, check_attested
+from rollcage.store.url import open_store
 from rollcage.trace import check_events
 
 __all__ = ["HOLD", "JOB", "StoreBase", "drop", "keep", "note", "world"]
 
 JOB: Final = """
 import asyncio, os, signal, sys
-from rollcage import Session, UnknownOutcome, tool
+from rollcage import UnknownOutcome, tool
+from rollcage.session.session import Session
 
 url, world, at, when, how = sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:]
 
@@ -63,7 +60,8 @@ with Session("job", store=url):
 """
 HOLD: Final = """
 import sys
-from rollcage import Session, tool
+from rollcage import tool
+from rollcage.session.session import Session
 
 @tool(effect="write", name="store_suite.note")
 def note(text: str) -> str:

@@ -8,22 +8,16 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
-from rollcage import (
-    Approval,
-    ApprovalRequired,
-    QueueApprover,
-    Session,
-    StepView,
-    Verdict,
-    open_store,
-)
+from rollcage import Approval, ApprovalRequired, StepView, Verdict
 from rollcage.errors import (
     RegistryCorrupt,
     StoreError,
     TraceCorrupt,
 )
-from rollcage.gate import ApprovalQueue
+from rollcage.gate import ApprovalQueue, QueueApprover
+from rollcage.session.session import Session
 from rollcage.store import Store
+from rollcage.store.url import open_store
 from rollcage.trace import check_events
 from rollcage_governance import Registry
 

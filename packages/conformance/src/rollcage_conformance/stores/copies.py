@@ -6,11 +6,6 @@ import dataclasses
 from typing import Any
 
 import pytest
-from rollcage import (
-    Session,
-    open_store,
-    undo_run,
-)
 from rollcage.errors import (
     RunConflict,
     RunInUse,
@@ -18,7 +13,10 @@ from rollcage.errors import (
     RunPruned,
     StoreError,
 )
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import Pruned, RunTrace, StopOrder, Store, check_attested
+from rollcage.store.url import open_store
 
 from rollcage_conformance.stores.base import HOLD, StoreBase, keep, note, world
 

@@ -8,8 +8,10 @@ from types import FrameType
 from typing import Any, Final
 
 import pytest
-from rollcage import Session, abandon_run, open_store
+from rollcage.session.abandon import abandon_run
+from rollcage.session.session import Session
 from rollcage.store import Store
+from rollcage.store.url import open_store
 from rollcage.trace import check_events
 
 from rollcage_conformance.stores.base import StoreBase, note

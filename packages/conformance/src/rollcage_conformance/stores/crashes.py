@@ -14,15 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import (
-    RunStopped,
-    Session,
-    SessionHalted,
-    UnknownOutcome,
-    open_store,
-    tool,
-    undo_run,
-)
+from rollcage import RunStopped, SessionHalted, UnknownOutcome, tool
 from rollcage.errors import (
     Forked,
     OrderRefused,
@@ -30,7 +22,10 @@ from rollcage.errors import (
     RunNotFound,
     TraceUnwritable,
 )
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import StopOrder, Store, pause_run, unpause_run
+from rollcage.store.url import open_store
 from rollcage.trace import check_events, step_resolved
 
 from rollcage_conformance.stores.base import HOLD, JOB, StoreBase, note

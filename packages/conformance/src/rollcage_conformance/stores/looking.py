@@ -8,19 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from rollcage import (
-    Session,
-    open_store,
-    tool,
-    undo_run,
-)
+from rollcage import tool
 from rollcage.errors import (
     ReplayMiss,
     RunNotFound,
     StoreError,
     TraceCorrupt,
 )
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import Store
+from rollcage.store.url import open_store
 from rollcage.trace import check_events
 
 from rollcage_conformance.stores.base import HOLD, StoreBase, note

@@ -7,17 +7,15 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from rollcage import (
-    Session,
-    abandon_run,
-    open_store,
-    tool,
-    undo_run,
-)
+from rollcage import tool
 from rollcage.errors import (
     ReplayMiss,
 )
+from rollcage.session.abandon import abandon_run
+from rollcage.session.finished import undo_run
+from rollcage.session.session import Session
 from rollcage.store import Store
+from rollcage.store.url import open_store
 
 from rollcage_conformance.stores.base import StoreBase, keep, note, world
 

@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from rollcage import Halt, StepView, Verdict
-from rollcage.heart import Session
+from rollcage import Halt, Session, StepView, Verdict
 
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Played, Stage

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from rollcage import ApprovalRequired, StepView, Verdict, tool
-from rollcage.heart import current_step
+from rollcage import ApprovalRequired, StepView, Verdict, current_step, tool
 
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Played, Stage

@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from rollcage import RunStopped
-from rollcage.heart import Session
+from rollcage import RunStopped, Session
 from rollcage.heart.stages.orders import lift_order, stop_run
 
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec

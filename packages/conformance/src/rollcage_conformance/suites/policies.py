@@ -4,8 +4,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from rollcage import Approval, ApprovalRequest, Blocked, Diverged, PolicyInvalid, StepView, Verdict
-from rollcage.heart import Session
+from rollcage import (
+    Approval,
+    ApprovalRequest,
+    Blocked,
+    Diverged,
+    PolicyInvalid,
+    Session,
+    StepView,
+    Verdict,
+)
 from rollcage_policy import Policy, reload_policy
 
 from rollcage_conformance.scenario import Message, Scenario, ToolCall, ToolSpec

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 from rich.text import Text
-from rollcage.heart import open_store
+from rollcage import open_store
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, print_json, visible

@@ -6,7 +6,8 @@ import re
 import shlex
 from typing import Final
 
-from rollcage.heart import Store, store_option
+from rollcage import Store
+from rollcage.heart import store_option
 
 from rollcage_workflow.state import Execution
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rollcage.heart import Store, open_store
+from rollcage import Store, open_store
 
 from rollcage_workflow.check import Tools, Workflows, check
 from rollcage_workflow.engine.alone import serve_alone

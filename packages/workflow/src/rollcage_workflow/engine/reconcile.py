@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollcage.heart import Store
+from rollcage import Store
 
 from rollcage_workflow.holds import prefix_of
 from rollcage_workflow.orders import Commands

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
-from rollcage.heart import Store, drop, every_key
+from rollcage import Store
+from rollcage.heart import drop, every_key
 
 from rollcage_workflow.errors import WorkflowError
 

@@ -9,12 +9,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from rollcage import (
+    ApprovalQueue,
     Halt,
     RollcageError,
     RunInUse,
     RunStopped,
     SessionHalted,
+    Store,
     UndoPlan,
+    aplan_undo,
+    aundo_run,
+    newest_run,
+    run_info,
 )
 from rollcage.errors import (
     PlanChanged,
@@ -23,14 +29,6 @@ from rollcage.errors import (
     ToolMissing,
     TraceCorrupt,
     TraceUnwritable,
-)
-from rollcage.heart import (
-    ApprovalQueue,
-    Store,
-    aplan_undo,
-    aundo_run,
-    newest_run,
-    run_info,
 )
 
 from rollcage_workflow.errors import CommandCorrupt
