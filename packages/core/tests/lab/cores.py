@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import rollcage
 from rollcage import heart
 from rollcage.step.clock import Clock
 from rollcage.store import JsonlStore, StopOrder
@@ -92,7 +91,7 @@ class Core:
 
 
 class Old(Core):
-    """The core that `rollcage` exports."""
+    """The old core; until it goes."""
 
     name = "old"
 
@@ -117,7 +116,9 @@ class Old(Core):
             "rules": rules,
             "user_input": user_input,
         }
-        return rollcage.Session(name, store=self.store, **how)
+        from rollcage.session.session import Session
+
+        return Session(name, store=self.store, **how)
 
     def lines(self, run: str) -> list[dict[str, Any]]:
         trace = JsonlStore(self.store).read(run)
@@ -130,7 +131,9 @@ class Old(Core):
         return session.spent
 
     def undo_run(self, run: str) -> Any:
-        return rollcage.undo_run(self.store, run)
+        from rollcage.session.finished import undo_run
+
+        return undo_run(self.store, run)
 
     def stop(self, run: str) -> None:
         JsonlStore(self.store).stop(StopOrder(run, "ann", "enough", 7))
@@ -248,4 +251,4 @@ class Heart(Core):
         return ask(**how)
 
 
-CORES = (Old, Heart)
+CORES = (Heart,)

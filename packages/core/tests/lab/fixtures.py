@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 import pytest
 from cores import CORES, Core
-from rollcage.heart.trace import LogTrace
+from rollcage import Store, open_store
+from rollcage.heart.trace import LogTrace, trace_of
 from rollcage.store import JsonlStore, check_attested
-from rollcage.store.sql import SqlStore
 from rollcage.store.sqlite import SqliteStore
 from rollcage.trace import Worlds, check_events, read_run
 
@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 KINDS = ["folder", "sqlite"]
+OLD = ("rollcage.session.session", "rollcage.store.protocol", JsonlStore.__module__)
 Events = Callable[[str], list[dict[str, Any]]]
 Resolve = Callable[[str, int, dict[str, Any]], None]
 Python = Callable[..., subprocess.CompletedProcess[str]]
@@ -74,29 +75,44 @@ def every_trace_is_valid(request: pytest.FixtureRequest) -> Iterator[None]:
             read_run(LogTrace(path.stem, str(path), whole))
 
 
-class WithoutFolder(SqlStore):
-    """A store of which a test that looks at the files of a folder has nothing to say."""
+def _without_folder(kind: type[Any], where: str) -> Any:
+    """Make a store at which a test that looks at the files of a folder is skipped."""
 
-    @property
-    def root(self) -> Path:
-        """There is none: the test is skipped."""
+    def root(_: Any) -> str:
         pytest.skip("it looks at the files of a store that is a folder")
+
+    return type(f"In{kind.__name__}", (kind,), {"root": property(root)})(where)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Any]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """A store of the test's own: a folder, or what `ROLLCAGE_TEST_STORE` says."""
+    is_old = _is_old(request)
     match os.environ.get("ROLLCAGE_TEST_STORE"):
         case "sqlite":
-            yield type("InSqlite", (WithoutFolder, SqliteStore), {})(tmp_path / "store.db")
+            from rollcage_stores.sqlite import Sqlite
+
+            file = tmp_path / "store.db"
+            yield (
+                _without_folder(SqliteStore, str(file))
+                if is_old
+                else _without_folder(Sqlite, f"sqlite:///{file}")
+            )
         case "postgres":
             from postgres import new_store
             from rollcage.store.postgres import PostgresStore
+            from rollcage_stores.postgres import Postgres
 
             with new_store() as url:
-                yield type("InPostgres", (WithoutFolder, PostgresStore), {})(url)
+                yield _without_folder(PostgresStore if is_old else Postgres, url)
         case _:
-            yield JsonlStore(tmp_path / "store")
+            yield JsonlStore(tmp_path / "store") if is_old else open_store(tmp_path / "store")
+
+
+def _is_old(request: pytest.FixtureRequest) -> bool:
+    """Whether a test is one of the old core's; until the old core goes."""
+    named = vars(request.module).values()
+    return any(getattr(each, "__module__", None) in OLD for each in named)
 
 
 @pytest.fixture(params=list(filter(None, [os.environ.get("ROLLCAGE_TEST_STORE")])) or KINDS)
@@ -116,25 +132,25 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(params=CORES, ids=lambda kind: str(kind.name))
 def core(request: pytest.FixtureRequest, tmp_path: Path) -> Core:
-    """Sessions of either core, in `store`: what holds for one holds for the other."""
+    """Sessions in a folder of the test's own."""
     made: Core = request.param(tmp_path)
     return made
 
 
 @pytest.fixture
-def events(store: JsonlStore) -> Events:
-    """The events of a run in `store`, each checked."""
+def events(store: Any) -> Events:
+    """The lines of a run in `store`, each checked."""
 
     def read(run: str) -> list[dict[str, Any]]:
-        trace = store.read(run)
+        trace = trace_of(store, run) if isinstance(store, Store) else store.read(run)
         return check_events(trace.data, trace.where)
 
     return read
 
 
 @pytest.fixture
-def resolve(store: JsonlStore) -> Resolve:
-    """Say what became of a step whose outcome is unknown, as an operator does."""
+def resolve(store: Any) -> Resolve:
+    """Say of a step of the old core what became of it; until the old core goes."""
 
     def say(run: str, step: int, outcome: dict[str, Any]) -> None:
         info = store.read(run).info
@@ -189,7 +205,7 @@ def files() -> Any:
 
 
 @pytest.fixture
-def approve(store: JsonlStore) -> Callable[..., Any]:
+def approve(store: Any) -> Callable[..., Any]:
     """Propose, approve and activate tools, and define a facade that gives them: a `Registry`."""
     from rollcage_governance import Registry
 
