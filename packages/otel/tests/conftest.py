@@ -1,13 +1,15 @@
-"""A tracer whose spans are kept, and the store of core's tests."""
+"""A tracer whose spans are kept, and a store."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures import every_trace_is_valid, files, store  # noqa: F401 - pytest finds them here
+from fixtures import every_trace_is_valid  # noqa: F401 - pytest finds it here
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from rollcage import Store, open_store
 from rollcage_otel import Spans
 from rollcage_otel.export import RunIds
 
@@ -58,3 +60,8 @@ def kept() -> Kept:
 @pytest.fixture
 def keeping() -> Callable[..., Kept]:
     return Kept
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "store")

@@ -9,11 +9,18 @@ import rollcage_otel
 from opentelemetry.metrics import get_meter_provider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from rollcage import Approval, Blocked, StepView, Verdict, compensate, tool
-from rollcage.adapter import Answer, model_contract
-from rollcage.session.finished import undo_run
-from rollcage.session.session import Session
-from rollcage.store import Store
+from rollcage import (
+    Approval,
+    Blocked,
+    Session,
+    StepView,
+    Store,
+    Verdict,
+    compensate,
+    tool,
+    undo_run,
+)
+from rollcage_adapter import Answer, model_contract
 from rollcage_otel import Spans, names
 
 
@@ -40,7 +47,7 @@ def rule(step: StepView) -> Verdict | None:
 
 def job(session: Session) -> None:
     put("a")
-    session.run(
+    session.run_call(
         model_contract("gpt", "test"), {"messages": []}, lambda **_: "hello", kind="model",
         answer=lambda value: Answer(text=value, usage={"input_tokens": 3, "output_tokens": 4}),
     )  # fmt: skip
@@ -66,7 +73,7 @@ def test_steps_waits_undos_and_what_replay_saved(store: Store) -> None:
     spans = Spans(meter_provider=provider)
     options: dict[str, Any] = {
         "store": store,
-        "rules": [rule],
+        "gate": [rule],
         "approver": lambda request: Approval(True, by="ann"),
         "observers": [spans],
     }
@@ -86,8 +93,8 @@ def test_steps_waits_undos_and_what_replay_saved(store: Store) -> None:
         ("ran", "tool", "write"): 2,
         ("blocked", "tool", "write"): 1,
         ("hit", "tool", "write"): 1,
-        ("model", "ran", "read"): 1,
-        ("hit", "model", "read"): 1,
+        ("model", "model", "ran"): 1,
+        ("hit", "model", "model"): 1,
     }
     assert found == {
         names.APPROVAL_WAIT: [({names.TOOL_NAME: "counted.put", names.STATE: "approved"}, 1)],
@@ -121,7 +128,7 @@ def test_every_name_is_on_one_list() -> None:
         "rollcage.run.status", "rollcage.step", "rollcage.step.branch", "rollcage.step.drift",
         "rollcage.step.effect", "rollcage.step.fingerprint", "rollcage.step.kind",
         "rollcage.step.seen", "rollcage.step.simulated", "rollcage.step.state",
-        "rollcage.step.world", "rollcage.steps",
+        "rollcage.steps",
         "rollcage.undo.status", "rollcage.undo.steps", "rollcage.verdict.code",
         "rollcage.verdict.decision", "rollcage.verdict.rule",
     ]  # fmt: skip

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rollcage.store import RunTrace, Store, check_attested
+from rollcage.store import Store, check_attested
 from rollcage.trace import check_events, is_log
 
 from rollcage_cli.errors import UsageError
@@ -60,7 +60,7 @@ def export(
         cleaned[0]["redacted"] = True
     lines = chained_anew(cleaned) if log else sealed(cleaned)
     if otlp is not None:
-        _send(dataclasses.replace(trace, data=b"".join(lines)), otlp)
+        _send([*lines], otlp)
         return
     out = sys.stdout.buffer
     for line in lines:
@@ -68,7 +68,7 @@ def export(
     out.flush()
 
 
-def _send(trace: RunTrace, url: str) -> None:
+def _send(lines: Sequence[bytes], url: str) -> None:
     """Send the spans of a run to a collector.
 
     Raises:
@@ -81,7 +81,7 @@ def _send(trace: RunTrace, url: str) -> None:
             f"rollcage export --otlp needs {error.name}, which is not installed: "
             f"pip install 'rollcage-otel[export]'"
         ) from None
-    console().print(f"{export_otlp(trace, url)} spans sent to {visible(url)}")
+    console().print(f"{export_otlp(lines, url)} spans sent to {visible(url)}")
 
 
 def _key(found: Found) -> bytes:

@@ -26,7 +26,6 @@ __all__ = [
 _CAPTURES: Final = {"1", "true", "span_only", "span_and_event"}
 _VERDICT: Final = {"decision": names.DECISION, "rule": names.RULE, "code": names.VERDICT_CODE}
 _WRITTEN: Final = {  # fields of an event
-    "world": names.WORLD,
     "fingerprint": names.FINGERPRINT,
     "seen": names.SEEN,
     "drift": names.DRIFT,

@@ -44,7 +44,7 @@ def trace_id(run: str) -> int:
 
 def span_id(run: str, *what: object) -> int:
     """Of a run, or of one of its steps, approvals or undos."""
-    named = "|".join(map(str, ("rollcage/1 span", run, *what)))
+    named = "|".join(map(str, ("rollcage span", run, *what)))
     return int.from_bytes(sha256(named.encode()).digest()[:8], "big") or 1
 
 

@@ -13,7 +13,7 @@ __all__ = [
     "ORIGIN_RUN", "ORIGIN_STEP", "OUTPUT_MESSAGES", "OUTPUT_TOKENS", "RESULT", "ROOT", "RULE",
     "RUN", "RUN_STATUS", "SCHEMA_URL", "SCOPE", "SECONDS_SAVED", "SEEN", "SOURCE", "STATE",
     "STEP", "STEPS", "TOKENS_SAVED", "TOOL_DURATION", "TOOL_NAME", "TOOL_TYPE", "UNDONE_STEPS",
-    "UNDO_STATUS", "VERDICT_CODE", "WORLD",
+    "UNDO_STATUS", "VERDICT_CODE",
 ]  # fmt: skip
 
 SCOPE: Final = "rollcage_otel"
@@ -48,7 +48,6 @@ KIND: Final = "rollcage.step.kind"
 STATE: Final = "rollcage.step.state"
 EFFECT: Final = "rollcage.step.effect"
 BRANCH: Final = "rollcage.step.branch"
-WORLD: Final = "rollcage.step.world"
 FINGERPRINT: Final = "rollcage.step.fingerprint"
 SIMULATED: Final = "rollcage.step.simulated"
 SEEN: Final = "rollcage.step.seen"

@@ -104,18 +104,16 @@ class Spans(Instrument):
         if provider is None:
             return
         self._watch(provider)
-        undo, before = run.mode == "undo", contexts.get_current()
-        sources = [source for source in (run.source, run.run if undo else None) if source]
-        name = f"{'undo' if undo else 'invoke_agent'} {run.name}"
-        links = [ids.link_to(source) for source in sources]
-        parent = self._run_around(run, before)
-        opened = self._start((run.run,), name, run, parent, links=links, again=undo)
-        agent = {} if undo else {names.OPERATION: "invoke_agent", names.AGENT_NAME: run.name}
-        found = {names.RUN: run.run, names.ROOT: run.root, names.MODE: run.mode}
-        if run.attempt:
-            found[names.ATTEMPT] = run.attempt
+        before = contexts.get_current()
+        links = [ids.link_to(run.source)] if run.source else []
+        name, parent = f"invoke_agent {run.name}", self._run_around(run, before)
+        opened = self._start((run.run,), name, run, parent, links=links)
+        found = {
+            names.RUN: run.run, names.ROOT: run.root, names.MODE: run.mode,
+            names.ATTEMPT: run.attempt, names.OPERATION: "invoke_agent", names.AGENT_NAME: run.name,
+        }  # fmt: skip
         source = {names.SOURCE: run.source} if run.source else {}
-        opened.span.set_attributes(found | source | agent)
+        opened.span.set_attributes(found | source)
         self._before[run.run] = before
         contexts.attach(opened.context)
 
@@ -125,7 +123,7 @@ class Spans(Instrument):
         It ends with the run: the attempt that ends it makes it, so until then it is a name only.
         """
         names_spans = isinstance(getattr(self._traces(), "id_generator", None), ids.NamesSpans)
-        if not run.attempt or not names_spans or get_current_span(here).get_span_context().is_valid:
+        if not names_spans or get_current_span(here).get_span_context().is_valid:
             return here
         return set_span_in_context(NonRecordingSpan(ids.context_of(run.run)), here)
 
@@ -201,9 +199,9 @@ class Spans(Instrument):
             self._undone(event)
         else:  # nothing ran
             links = [ids.link_to(*event.origin)] if event.origin else []
-            point: Key = (event.run, event.step)
-            if event.attempt:  # of each attempt at the run, another one
-                point = (*point, event.attempt, event.what, 0 if event.step else event.time)
+            point: Key = (  # of each attempt at the run, another one
+                event.run, event.step, event.attempt, event.what, 0 if event.step else event.time,
+            )  # fmt: skip
             opened = self._started(event, links, point)
             del self._open[point]
             code = (event.verdict or {}).get("code") or event.what
@@ -244,13 +242,6 @@ class Spans(Instrument):
         opened = self._open.pop(key, None)
         if opened is None:
             return
-        if opened.ended:  # its outcome was unknown, and is recorded now
-            links = [Link(opened.span.get_span_context())]
-            late, parent = (*key, "resolved"), self._parent(event)
-            opened = self._start(late, f"resolve {event.name}", event, parent, links=links)
-            del self._open[late]
-        elif event.status == "unknown":
-            self._open[key] = opened
         if opened.span.is_recording():
             opened.known |= attributes.outcome(event)
             message = ""
@@ -328,11 +319,8 @@ class Spans(Instrument):
         *,
         kind: SpanKind = SpanKind.INTERNAL,
         links: Sequence[Link] = (),
-        again: bool = False,
     ) -> _Open:
-        what = (*key[1:], about.time) if again else key[1:]
-        if isinstance(about, RunEvent) and about.attempt:
-            what = ("attempt", about.attempt)
+        what = ("attempt", about.attempt) if isinstance(about, RunEvent) else key[1:]
         time = about.time * 1000
         with ids.wanting(about.run, *what):
             span = self._tracer.start_span(name, parent, kind, links=links, start_time=time)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -32,6 +33,7 @@ _log: Final = logging.getLogger("rollcage")
 _KINDS: Final = (
     "run", "attempt", "step", "outcome", "requested", "decided", "refused", "back", "ended",
 )  # fmt: skip
+_UNWRITTEN: Final = ("offline", "verify")  # modes of an attempt that writes no line
 
 
 def wanted(observers: Iterable[Observer]) -> tuple[Observer, ...]:
@@ -61,10 +63,11 @@ class Told:
         run: the run, to which each line was applied before it is told.
         hits: whether the steps that a line names as replayed are told with it; live, each is told
             at once.
+        attempt: the id of an attempt that writes no line; empty for one that does.
     """
 
-    def __init__(self, run: Run, *, hits: bool) -> None:
-        self.run, self._hits = run, hits
+    def __init__(self, run: Run, *, hits: bool, attempt: str = "") -> None:
+        self.run, self._hits, self._unwritten = run, hits, attempt
         self.begun: set[int] = set()  # steps that have begun, and are not told of again
         self._open: dict[int, _About] = {}
         self._lost: dict[int, _About] = {}
@@ -72,6 +75,11 @@ class Told:
         self._requests: dict[int, str] = {}  # by step
         self._by: dict[str, str] = {}  # by request, who decided
         self._time = 0
+
+    @property
+    def attempt(self) -> str:
+        """The id of the attempt that is told of."""
+        return self._unwritten or self.run.attempt
 
     def of(self, line: Event) -> Iterator[StepEvent]:
         """Yield what has become of steps, by a line."""
@@ -214,7 +222,7 @@ class Told:
             verdict=None if verdict is None else dict(verdict),
             undoes=about.undoes,
             approval=approval,
-            attempt=self.run.attempt,
+            attempt=self.attempt,
             _written=line,
             **more,
         )
@@ -270,6 +278,7 @@ class Observing(Stage):
         self._run: RunEvent | None = None  # that was opened, and not closed
         self._ends = False
         self._error = ""
+        self._process = os.getpid()
         self.folds = dict.fromkeys(_KINDS, self._line)
 
     # --- the seams -------------------------------------------------------------------------------
@@ -279,7 +288,8 @@ class Observing(Stage):
         attempt = session.attempt
         run = attempt.run
         self._session = session
-        self._told = Told(run, hits=False)
+        is_read = session.replay in _UNWRITTEN
+        self._told = Told(run, hits=False, attempt=os.urandom(12).hex() if is_read else "")
         for line in self._early:
             self._told.known(line)
         self._early.clear()
@@ -290,7 +300,7 @@ class Observing(Stage):
         self._run = RunEvent(
             "opened", run.id, run.name if session.around is None else session.name,
             cast("Any", _mode(session)), run.id, run.source or None,
-            attempt.options.clock.wall() // 1000, attempt=run.attempt,
+            attempt.options.clock.wall() // 1000, attempt=self._told.attempt,
         )  # fmt: skip
         for each in self._instruments:
             with _logged(f"the opening of run {run.id}"):
@@ -400,6 +410,8 @@ class Observing(Stage):
         return [_delivery(self._deliver, event) for event in queue]
 
     def _deliver(self, event: Any) -> None:
+        if os.getpid() != self._process:
+            return  # a forked child has no part in the attempt
         if callable(event):
             event()
             return
@@ -452,7 +464,7 @@ def _delivery(deliver: Callable[[Any], None], event: StepEvent | RunEvent) -> Ca
 
 def _mode(session: Session) -> str:
     """What an attempt does with what is recorded, in the words of `RunEvent`."""
-    if session.replay in ("offline", "verify"):
+    if session.replay in _UNWRITTEN:
         return session.replay
     run = session.attempt.run
     return run_mode(run)
