@@ -1,6 +1,7 @@
 """Forks: a recorded run in which one step is another; and runs that go on from another one."""
 
 import contextlib
+import dataclasses
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -307,7 +308,7 @@ def test_a_write_around_a_changed_step_is_made_anew_in_a_live_fork(tmp_path: Pat
     with pytest.raises(ForkEnded, match="wrap"):
         forked(tmp_path, fork, program)
     assert world.ran == []
-    assert forked(tmp_path, fork._replace(live=True), program).gave == 4
+    assert forked(tmp_path, dataclasses.replace(fork, live=True), program).gave == 4
     assert world.ran == ["wrap a"]
 
 
@@ -533,7 +534,7 @@ def test_random_forks_of_forks_killed_and_undone(tmp_path: Path, seed: int) -> N
         fork = Fork(source, step, change, live=True)
         ran = len(world.ran)
         with contextlib.suppress(ForkEnded):
-            forked(tmp_path, fork._replace(live=False), program)
+            forked(tmp_path, dataclasses.replace(fork, live=False), program)
         assert world.state == states[-1]
         assert not any(each.startswith("put") for each in world.ran[ran:])
         before = {f.stem for f in (tmp_path / "logs").iterdir()}

@@ -15,7 +15,7 @@ import pytest
 import undo_tools as files
 from rollcage import Fork, Session, resolve_step, tool, undo_run
 from rollcage.contract.contract import Contract
-from rollcage.errors import RollcageError, TraceCorrupt, UnknownOutcome
+from rollcage.errors import ReplayMiss, RollcageError, TraceCorrupt, UnknownOutcome
 from rollcage.gate.approval import Approval
 from rollcage.gate.verdict import Verdict
 from rollcage.heart.folder import Folder
@@ -83,7 +83,8 @@ def logs(tmp_path_factory: pytest.TempPathFactory, disk: Path) -> list[list[dict
     run = halt.value.run
     resolve_step(store, run, halt.value.step, happened=True, result=None, by="bob")
     change = {"outcome": {"status": "ok", "value": "changed"}}
-    with Session("fork", store=store, fork=Fork(run, 2, change, live=True)) as fork:
+    fork = Session("fork", store=store, fork=Fork(run, 2, change, live=True))
+    with pytest.raises(ReplayMiss), fork:
         pay(7)
     undo_run(store, run, to=3)
 

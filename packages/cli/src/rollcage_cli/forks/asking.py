@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from rollcage import Fork
 from rollcage.errors import SessionError
-from rollcage.replay.fork import Fork
 from rollcage.trace import Run, read_run
 from rollcage_views import mapping_of
-from rollcage_views.lineage import is_log
 
 from rollcage_cli.errors import StepNotFound, UsageError
 from rollcage_cli.lookup import Found
@@ -21,8 +20,7 @@ from rollcage_cli.output import counted, visible
 
 __all__ = ["ForkRequest", "asked_fork"]
 
-_NOT_OF_A_LOG: Final = ("model", "policy", "answers")
-_OPTIONS: Final = {"answers": "answer"}
+_POLICY: Final = "rollcage_policy:Policy.load"  # what loads one, in the process of the program
 _LEFT_OUT: Final[tuple[object, ...]] = (None, [], {}, False)
 
 
@@ -32,8 +30,8 @@ class ForkRequest:
 
     Attributes:
         found: the run, and where it lies.
-        origin: the run, as its trace tells.
-        data: as `rollcage.Fork.load` reads it.
+        origin: the run, as its log tells.
+        data: as the file has it that `ROLLCAGE_FORK` names.
     """
 
     found: Found
@@ -76,41 +74,27 @@ def asked_fork(
     if policy is not None:
         if not policy.is_file():
             raise UsageError(f"--policy {policy}: there is no such file")
-        changed["policy"] = str(policy.absolute())
+        changed["policy"] = {"by": _POLICY, "file": str(policy.absolute())}
     if answers:
         changed["answers"] = dict(map(_answer, answers))
     changes = {name: each for name, each in changed.items() if each not in _LEFT_OUT}
     if result is not None:
         changes["result"] = json_given("--result", result)
     try:  # tools are loaded where the program is
-        fork = Fork(found.run, **changes)
+        checked = {name: each for name, each in changes.items() if name != "at" or not tools}
+        fork = Fork(found.run, **checked)
     except SessionError as wrong:
         raise UsageError(str(wrong)) from None
-    if tools and fork.change != "code":
+    if tools and fork.changes != "code":
         raise UsageError("a fork changes one thing: leave --tools out, or the other change")
-    if is_log(origin):
-        _as_log(origin, at, changes, tools)
     where = str(getattr(found.reader, "url", ""))
+    if not where:
+        raise UsageError(
+            f"run {found.run} is a file outside of a store, and its fork needs one: "
+            f"rollcage import it first"
+        )
     data = {"store": _absolute(where), "run": found.run, "name": origin.started["name"], **changes}
     return ForkRequest(found, origin, {**data, "tools": [*tools]} if tools else data)
-
-
-def _as_log(origin: Run, at: int | None, changes: dict[str, Any], tools: Sequence[str]) -> None:
-    """Have the changes be those of a fork of a log: all arguments of its step.
-
-    Raises:
-        UsageError: a session of the heart can't be such a fork.
-    """
-    other = ["tools"] if tools else [name for name in _NOT_OF_A_LOG if name in changes]
-    if other:
-        option = _OPTIONS.get(other[0], other[0])
-        raise UsageError(
-            f"run {origin.id} has the format rollcage/2, of which a fork changes the result, the "
-            f"arguments or the error of a step, or only the code: leave out --{option}"
-        )
-    step = None if at is None else origin.step(at)
-    if step is not None and "args" in changes:
-        changes["args"] = {**step.args, **changes["args"]}
 
 
 def _absolute(url: str) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rollcage.trace import decode, read_run
-from rollcage_views.both import open_store
+from rollcage.heart import run_info
+from rollcage.trace import decode
 
 from rollcage_cli.errors import UsageError
 
@@ -27,7 +27,7 @@ def call(spec: str) -> Any:
     """Call a function by its name, with the input of the run that this process is a fork of.
 
     Raises:
-        UsageError: there is no such function, or the trace does not hold the input.
+        UsageError: there is no such function, or the run had no input.
     """
     module, _, name = spec.partition(":")
     sys.path.insert(0, str(Path.cwd()))
@@ -46,11 +46,10 @@ def call(spec: str) -> Any:
 
 def _input(spec: str) -> Any:
     asked = orjson.loads(Path(os.environ["ROLLCAGE_FORK"]).read_bytes())
-    given = read_run(open_store(asked["store"]).read(asked["run"])).started.get("input")
-    if given is None or "value" not in given:
-        why = "had no input" if given is None else "had a large one, which its trace does not hold"
-        raise UsageError(f"{spec} takes an argument, and run {asked['run']} {why}")
-    return decode(given["value"])
+    given = run_info(asked["store"], asked["run"]).given
+    if given is None:
+        raise UsageError(f"{spec} takes an argument, and run {asked['run']} had no input")
+    return decode(given)
 
 
 def main() -> None:

@@ -10,14 +10,15 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.text import Text
-from rollcage.store import store_option
-from rollcage.trace import Run
+from rollcage import open_store
+from rollcage.heart import store_option
+from rollcage.trace import Run, Step
 from rollcage_views import Pair, align, first_difference, in_order, pair_data
 
 from rollcage_cli.beside import print_beside
 from rollcage_cli.errors import FAILED, UsageError
 from rollcage_cli.forks.asking import ForkRequest, asked_fork
-from rollcage_cli.forks.running import ENDED, ForkResult, Program, run_fork, would_have
+from rollcage_cli.forks.running import ForkResult, Program, run_fork, would_have
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import arguments_text, console, counted, print_json, value_text, visible
@@ -145,15 +146,11 @@ def _print(out: Console, asked: ForkRequest, made: ForkResult, pairs: Sequence[P
     for step in writes:
         called = f"  {visible(step.name)}({arguments_text(step.args)})"
         out.print(Text(called, style="magenta"), soft_wrap=True)
-    if run.status in ENDED and not writes:  # a log does not hold the call that was refused
-        ended: dict[str, Any] = (run.finished or {}).get("error") or {}
-        text = Text(f"  {visible(str(ended.get('message', '')))}", style="magenta")
-        out.print(text, soft_wrap=True)
     for step in run.effects:
         if step.origin is None:
             called = f"It wrote: {visible(step.name)}({arguments_text(step.args)})"
             out.print(Text(called, style="bold yellow"), soft_wrap=True)
-    at = store_option(asked.found.reader)
+    at = store_option(open_store(asked.data["store"]))
     out.print(f"More: rollcage show {run.id}{at}", soft_wrap=True)
 
 
@@ -180,12 +177,16 @@ def _sums(run: Run) -> str:
     counts = (
         (sum(s.state in ("hit", "seen") for s in steps), "from the record"),
         (sum(s.assumed for s in steps), "of them assumed"),
-        (sum(s.simulated is not None and s.state not in ("hit", "seen") for s in steps), "given"),
+        (sum(_is_given(s) for s in steps), "given"),
         (sum(s.state in ("ran", "failed") and s.simulated is None for s in steps), "ran"),
-        (sum(s.state == "blocked" for s in steps), "blocked"),
+        (sum(s.state == "blocked" for s in steps) + len(run.refused), "blocked"),
     )
     listed = ", ".join(f"{n} {what}" for n, what in counts if n)
     return f"{counted(len(steps), 'step')}: {listed or 'none'}"
+
+
+def _is_given(step: Step) -> bool:
+    return step.simulated is not None and step.state not in ("hit", "seen")
 
 
 # --- for machines --------------------------------------------------------------------------------

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rollcage.errors import RollcageError
-from rollcage.store import Store
-from rollcage.trace import Run, Step, read_run
-from rollcage_views.both import open_store
+from rollcage import Store, list_runs, open_store
+from rollcage.errors import ForkEnded, RollcageError
+from rollcage.heart import trace_of
+from rollcage.trace import RefusedCall, Run, Step, read_run
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.forks.asking import ForkRequest
@@ -66,7 +66,7 @@ class ForkResult:
     """What a program has left.
 
     Attributes:
-        run: the fork, as its trace tells.
+        run: the fork, as its log tells.
         code: with what the program ended.
         stderr: what it wrote there.
     """
@@ -89,7 +89,7 @@ def run_fork(asked: ForkRequest, program: Program, *, quiet: bool = False) -> Fo
         UsageError: there is no such program.
     """
     store = open_store(asked.data["store"])
-    known = {info.run for info in store.runs(source=asked.found.run)}
+    known = set(_forks(store, asked.found.run))
     with tempfile.TemporaryDirectory(prefix="rollcage-fork-") as folder:
         file = Path(folder) / "fork.json"
         asked.write(file)
@@ -112,25 +112,28 @@ def run_fork(asked: ForkRequest, program: Program, *, quiet: bool = False) -> Fo
             f"{visible(store.url)}, so nothing was forked. It ended with {ended.returncode}"
             f"{_quoted(ended.stderr)}"
         )
-    return ForkResult(read_run(store.read(new[-1])), ended.returncode, ended.stderr)
+    return ForkResult(read_run(trace_of(store, new[-1])), ended.returncode, ended.stderr)
 
 
-def would_have(run: Run) -> list[Step]:
+def would_have(run: Run) -> list[Step | RefusedCall]:
     """The writes that a fork would have made: answered for, or the one that it ended before.
 
-    Not a write that was made, and whose recorded result is only replaced.
+    Not a write that was made, and whose recorded result is only replaced or assumed.
     """
     of_step = run.started["fork"]["change"] in ("result", "error")
-    return [
+    answered = [
         step
         for step in run.steps
-        if (step.simulated in ("write", "scope") and not (step.changed and of_step))
-        or (step.state == "blocked" and (step.verdict or {}).get("code") == "fork_ended")
+        if step.simulated in ("write", "scope")
+        and not step.assumed
+        and not (step.changed and of_step)
     ]
+    return [*answered, *(call for call in run.refused if call.code == ForkEnded.code)]
 
 
 def _forks(store: Store, run: str) -> list[str]:
-    return [info.run for info in store.runs(source=run) if info.mode == "fork"]
+    """The forks of a run, the oldest first."""
+    return [info.run for info in reversed(list_runs(store)) if info.origin == run and info.fork]
 
 
 def _quoted(stderr: str) -> str:

@@ -122,6 +122,7 @@ class Call:
         began: when its body was entered, by the monotonic clock (ns).
         took: how long the body ran (ns).
         is_edited: whether a fork has put other arguments in the place of those asked for.
+        simulates: whether something stands for it in a fork, and nothing is made.
         cut: whether its caller has been cut off while its body runs in a thread.
     """
 
@@ -133,7 +134,7 @@ class Call:
     )  # fmt: skip
 
     # What few calls have, and takes no time in any other.
-    is_edited = cut = False
+    is_edited = simulates = cut = False
     before = 0
     today: Verdict | None = None
     view: StepView | None = None

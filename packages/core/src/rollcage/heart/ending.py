@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
     from rollcage.heart.driver import Flow
 
-__all__ = ["end", "failed", "is_clean", "is_lost", "returned"]
+__all__ = ["end", "failed", "is_clean", "is_lost", "kept", "returned"]
 
 _REFUSALS: Final = (ArgumentsInvalid, Blocked, PermissionUndeclared)
 
@@ -34,7 +34,7 @@ def returned(attempt: Attempt, call: Call, value: Any, **more: Any) -> Flow:
         more.update(answered(call.contract, call.read, value, attempt.seal))
     outcome = success(call.contract, value, attempt.seal, attempt.types, **more)
     if len(outcome.data) >= LARGE:
-        outcome = yield from _kept(attempt, call, outcome)
+        outcome = yield from kept(attempt, call, outcome)
     end(attempt, call, outcome)
     if call.effect == "write" and not attempt.is_at_once:
         yield from attempt.settle(is_async=call.is_async)
@@ -127,7 +127,7 @@ def is_clean(attempt: Attempt, call: Call, error: Exception) -> bool:
     )
 
 
-def _kept(attempt: Attempt, call: Call, outcome: Outcome) -> Flow:
+def kept(attempt: Attempt, call: Call, outcome: Outcome) -> Flow:
     """Keep what is large in an outcome beside the log; the outcome refers to it."""
     recorded = orjson.loads(outcome.data)
     for field in ("value", "answer"):

@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from rollcage.errors import Halt, NotReplayable, SessionError, SessionHalted
+from rollcage.errors import ForkEnded, Halt, NotReplayable, SessionError, SessionHalted
 from rollcage.gate.verdict import Verdict
 from rollcage.heart.arrival import release
 from rollcage.heart.beginning import begin, let_go
@@ -168,9 +168,14 @@ def _dropped(call: Call) -> Work:
 def _put_halted(attempt: Attempt, call: Call, error: BaseException) -> None:
     """Put on record that a halt kept a framework's call from being made.
 
-    Its framework may hold what halted it as the answer to the call, in a memory of its own.
+    Its framework may hold what halted it as the answer to the call, in a memory of its own. And
+    where a fork ends, the call is what would have been made.
     """
-    if not call.place.call_id or not isinstance(error, (Halt, SessionHalted)):
+    if isinstance(error, ForkEnded):
+        if error is not attempt.halted or (call.kept or {}).get("ended") is error:
+            return
+        call.keep("ended", error)
+    elif not call.place.call_id or not isinstance(error, (Halt, SessionHalted)):
         return
     with attempt.lock:
         if call.waiting or call.is_on_record or attempt.log is None:

@@ -139,6 +139,10 @@ def _check_rare(run: Run, event: Event, kind: str) -> None:
         if "block" in event:
             run.steps[event["block"]]
     elif kind == "changed":
+        if "step" not in event:
+            _check_spans(run, event.get("drops", ()))
+            _check_spans(run, event.get("remakes", ()))
+            return
         step = run.steps[event["step"]]
         if "outcome" in event:
             _check_outcome(run, event, step.effect)

@@ -72,14 +72,16 @@ def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) ->
         if looks and effect not in CHANGES:  # a write never runs without its intent on record
             return Match("new" if step is None else "again", step, look)
         return Match("new", step, look, miss(attempt, call))
-    if attempt.dry and (effect == "write" or call.verdict is not None):
+    is_remade = step is not None and step.n in attempt.run.remade
+    must_not = attempt.dry and (effect == "write" or call.verdict is not None)
+    if (must_not or is_remade) and not call.simulates:
         return Match("new", step, look, _ends(call))
     if step is not None:
         is_new = step.status == "waiting" or (call.is_edited and step.n in attempt.run.edits)
         if is_new and not call.waiting and look is not None:
             return dataclasses.replace(look_ahead(attempt, call, look, step), asks=asks)
         return Match("again", step, look, asks=asks)
-    if refusal is None and attempt.has_recording:
+    if refusal is None and attempt.has_recording and not call.simulates:
         needs_record = contract.on_miss in ("fail", "error_result")
         if needs_record and not attempt.run.is_undoing(call.place.branch):
             refusal = miss(attempt, call)
@@ -118,7 +120,7 @@ def _anywhere(attempt: Attempt, call: Call) -> Step | None:
 
 def _holds(attempt: Attempt, step: Step) -> bool:
     """Whether a step can answer: its outcome is known, and was acted upon if it failed."""
-    if step.n in attempt.run.edits:
+    if step.n in attempt.run.edits or step.n in attempt.run.remade:
         return False
     if step.status == "ok":
         return True

@@ -21,7 +21,7 @@ from rollcage.errors import (
     SessionError,
 )
 from rollcage.fingerprint.identity import jcs, uuid7
-from rollcage.heart.fork import asked_for, copied_lines, forked_lines
+from rollcage.heart.fork import copied_lines, forked_lines
 from rollcage.heart.log import FORMAT, Chain, parse
 from rollcage.heart.reading import fold_log
 from rollcage.heart.run import ENDS, Run, fold_lines
@@ -97,16 +97,6 @@ def _begun(run: Run, known: str, store: Store) -> Run:
     return run
 
 
-def _become_fork(session: Session) -> None:
-    """Have a session that would write be the fork that its process is to be.
-
-    Raises:
-        SessionError: it can't be.
-    """
-    if session.fork is None and session.replay not in ("offline", "verify"):
-        session.fork = asked_for(session.name, session.store)
-
-
 def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
     """Find the run that a session is an attempt at, read it, and write the attempt's first line.
 
@@ -116,7 +106,6 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
         StoreError: it can't be read or written.
     """
     store, replay, options = session.store, session.replay, session.options
-    _become_fork(session)
     session.described = session.gate.describe(session)
     key = job_key(session.name, session.input, session.seal)
     seen = store.get("names", key)
@@ -333,7 +322,7 @@ def _copied(
     opened = Opened(found, Chain(store.open(run)))
     assert opened.log is not None
     try:
-        begins = forked_lines(opened.run, fork, source, run, session.name)
+        begins = forked_lines(opened.run, copied, fork, source, session.name, session.seal)
         for line in copied:
             opened.log.append(line)
         for line in begins:

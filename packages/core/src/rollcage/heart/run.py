@@ -49,7 +49,7 @@ _FIELDS: Final = 13  # of the line of a step that has nothing else
 _ANYWHERE: Final = ("duration", "hash", "outcome", "replayed")
 _SOMETIMES: Final = (
     "after", "agent", "answered", "beyond", "call_id", "declared", "epoch", "once", "rank",
-    "retries", "version",
+    "retries", "simulated", "version",
 )  # fmt: skip
 """Fields of a step's line that most lines do not have, and that the step has by the same name."""
 _UNDO: Final = ("args", "before", "plan", "reversible", "version")
@@ -57,8 +57,8 @@ _KNOWN: Final = frozenset({
     "acted", "after", "again", "agent", "answered", "args", "before", "beyond", "branch", "by",
     "call_id", "declared", "duration", "during", "effect", "epoch", "event", "fingerprint",
     "framework", "from", "hash", "key", "kind", "left", "name", "once", "outcome", "plan", "pos",
-    "rank", "replayed", "restarted", "retries", "reversible", "slot", "start", "step", "time",
-    "turn", "unasked", "verdict", "version", "waits",
+    "rank", "replayed", "restarted", "retries", "reversible", "simulated", "slot", "start", "step",
+    "time", "turn", "unasked", "verdict", "version", "waits",
 })  # fmt: skip
 """Fields of a step's lines that the heart itself writes; all others are marks of stages."""
 
@@ -118,7 +118,8 @@ class Step:
         flawed: whether its value breaks the contract, can't be given back, or was cut off.
         taken: whether this attempt has used it up.
         given: whether this attempt was given its outcome.
-        gone: why it holds no longer: `again`, `left`, `moved` or `undone`; empty if it holds.
+        gone: why it holds no longer: `again`, `changed`, `left`, `moved` or `undone`; empty if it
+            holds.
         replacement: the step that ran it again.
         back: how well an undo took it back; empty if none tried.
         rolled: whether its effect was taken back with the transaction around it.
@@ -131,6 +132,7 @@ class Step:
         loose: whether the call around it ended without asking for it.
         accepted: whether somebody has put right by hand what it did, or accepts it as it is.
         answered: whether a person has answered the call in the place of its tool.
+        simulated: whether something stood for it in a fork, and nothing was made.
         compensates: whether it is a part of an undo: a compensating call, or what that calls.
         agent: the name of the agent that made it, if a framework provides it.
         time: when it began (Unix, µs).
@@ -148,7 +150,7 @@ class Step:
     )  # fmt: skip
 
     # What few steps have, and takes no room in any other.
-    declared = answered = rolled = borrowed = loose = claimed = accepted = False
+    declared = answered = simulated = rolled = borrowed = loose = claimed = accepted = False
     compensates = False
     rank = epoch = retries = replacement = 0
     agent = version = back = ""
@@ -238,7 +240,7 @@ class Step:
             self.effect == "write"
             and self.status != "waiting"
             and not self.rolled
-            and not (self.borrowed or self.answered)
+            and not (self.borrowed or self.answered or self.simulated)
             and not self.compensates
             and not (self.once and self.once[0] != "mine")
         )
@@ -303,6 +305,7 @@ class Run:
         continues: whether it goes on from the run that it was forked from.
         fixed: the steps of which a fork has said the outcome.
         edits: by step, the arguments that a fork puts in the place of the recorded ones.
+        remade: the steps in whose place something else stands in a fork.
         unclear: by key, the step that failed, and nobody knows how far it got; or that is known by
             now, and nobody was given it.
         spent: how often the compensating calls of a step returned and did not restore its state.
@@ -331,6 +334,7 @@ class Run:
         self.dry = self.continues = False
         self.fixed: set[int] = set()
         self.edits: dict[int, Event] = {}
+        self.remade: set[int] = set()
         self._homes: list[tuple[int, str]] = []  # of borrowed steps: up to which, of which run
         self._live = False
         self._before = 0  # the last step of earlier attempts
@@ -407,9 +411,15 @@ class Run:
     def _changed(self, event: Event) -> None:
         """A fork has another outcome, or other arguments, in the place of recorded ones.
 
+        Or another model or tool is asked, so that recorded steps answer no more.
+
         The calls around it are made again. A write among them was made by another run: it has not
         begun in this one.
         """
+        if "step" not in event:
+            self._drop([self.steps[n] for n in _in(event.get("drops", ()))], "changed")
+            self.remade.update(_in(event.get("remakes", ())))
+            return
         step = self.steps[event["step"]]
         for n in self.reopened({step.n}) - {step.n}:
             self._reopen(self.steps[n])
@@ -974,6 +984,12 @@ def misfit(where: str, number: int, error: Exception) -> TraceCorrupt:
     return TraceCorrupt(
         where, number, f"the line does not fit a run: {type(error).__name__}: {error}"
     )
+
+
+def _in(spans: Iterable[Iterable[int]]) -> Iterator[int]:
+    """The numbers in ranges."""
+    for first, last in spans:
+        yield from range(first, last + 1)
 
 
 def spans_of(numbers: Iterable[int]) -> list[list[int]]:

@@ -64,7 +64,7 @@ from rollcage.heart.flow import (
     perform,
     surrounded,
 )
-from rollcage.heart.fork import Fork
+from rollcage.heart.fork import Fork, asked_for
 from rollcage.heart.gate import Entry, Gate
 from rollcage.heart.keys import writable
 from rollcage.heart.log import parse
@@ -197,7 +197,11 @@ class Session:
         self.report: Report | None = None  # of what writes nothing
         self.run_id = ""
         self.undone_at = -1  # the last step when it was undone
-        self.gate = Gate(gate, self)
+        self._is_asked_for = False  # whether the environment says that it is a fork
+        if fork is None and replay not in ("offline", "verify") and here.get() is None:
+            self.fork = asked_for(self.name, self.store)
+            self._is_asked_for = self.fork is not None
+        self.gate = Gate(gate if self.fork is None else self.fork.entries_of(gate), self)
         self.calls_before = 0  # those of the run around it, when it was entered
         self.is_left = False
         self.gates: tuple[Stage, ...] = ()  # the stages in its gate, and in those around it
@@ -253,6 +257,7 @@ class Session:
         place = here.get()
         theirs: tuple[Stage, ...] = ()
         if place is not None and not place.attempt.closed:  # its run is another one
+            self._check_around(place)
             theirs = self._inherit(place)
         asks: tuple[Stage, ...] = ()
         if isinstance(self.approver, Stage):
@@ -269,6 +274,10 @@ class Session:
 
             offline = Offline() if self.replay == "offline" else Verify()
             self.report, looks = offline.report, (offline,)
+        if self.fork is not None:
+            from rollcage.heart.stages.whatif import WhatIf
+
+            looks = (WhatIf(self.fork),)
         self._observe(self.observers)
         brought = (*self._brought, *self.gates, *self._late)
         self._before = (*self._observing, *looks, Orders(), *brought)
@@ -280,6 +289,18 @@ class Session:
             self.hooks.folds, self.hooks.conceal = mine.folds, mine.conceal
             self.hooks.opened, self.hooks.closed = mine.opened, mine.closed
         return self.hooks
+
+    def _check_around(self, place: Place) -> None:
+        """Refuse a run of its own inside of a fork that must not write.
+
+        Raises:
+            SessionError: it could do what that fork must not.
+        """
+        if place.attempt.dry and self.replay not in ("offline", "verify"):
+            raise SessionError(
+                f"session {self.name!r} has a run of its own, and is entered inside of a fork that "
+                f"is not live: nothing of it runs"
+            )
 
     def _observe(self, observers: Iterable[Observer]) -> None:
         """Have those observers be notified that want to be."""
@@ -388,11 +409,12 @@ class Session:
             or self.replay not in ("auto", "continue")
             or self.run is not None
             or self.source is not None
-            or self.fork is not None
+            or (self.fork is not None and not self._is_asked_for)
             or around.attempt.store != self.store
         ):
             return False
         self._check_new()
+        self.fork = None  # it is a part of one
         if self._brought:
             raise SessionError(
                 f"session {self.name!r} is entered inside of session {around.session.name!r}, and "
@@ -711,8 +733,13 @@ class Session:
 
     @property
     def refuses_unguarded(self) -> bool:
-        """Whether no tool runs in a thread that knows no session while this one is open."""
+        """Whether no tool runs in a thread that knows no session while this one is open.
+
+        None does beside a fork that must not write.
+        """
         said = self.options.unguarded
+        if self._attempt is not None and self._attempt.dry:
+            return True
         return self.gate.enforces if said is None else said == "refuse"
 
     def elapsed(self) -> int:

@@ -225,13 +225,24 @@ class ForkedLine(_LogLine):
     time: Microseconds = _AT
     dry: bool = Field(False, description="it ends before its first new write")
     continues: bool = Field(False, description="it goes on from that run")
+    change: str | None = Field(
+        None, description="what is another one: `result`, `model`, `tools` …; `code`: the program"
+    )
+    at: StepNumber | None = Field(None, description="the step that is changed, or from which on")
+    to: str = Field("", description="the name of the other model, policy or tools")
+    answers: list[str] | None = Field(None, description="tools of which new calls are answered")
 
 
 class ChangedLine(_LogLine):
-    """A fork has another outcome, or other arguments, in the place of a step's."""
+    """A fork has another outcome, or other arguments, in the place of a step's.
+
+    Or another model or tool is asked, and steps answer no more.
+    """
 
     event: Literal["changed"]
-    step: StepNumber
+    step: StepNumber | None = None
+    drops: list[Span] | None = Field(None, description="their calls are new ones")
+    remakes: list[Span] | None = Field(None, description="something else stands in their places")
     time: Microseconds = _AT
     outcome: LogOutcome | None = None
     args: dict[str, Any] | None = None
@@ -271,7 +282,7 @@ class StepLine(_LogLine):
         None, ge=0, description="of a model's: how many calls of its key its branch made before"
     )
     from_: StepNumber | None = Field(
-        None, alias="from", description="of a model's: the step of another asker that answers it"
+        None, alias="from", description="the step of another place that answers it"
     )
     retries: StepNumber | None = Field(
         None, description="the failed step whose idempotency key it has"
@@ -288,6 +299,10 @@ class StepLine(_LogLine):
     verdict: VerdictData | None = Field(None, description="that it was granted against")
     approval: str | None = Field(None, description="the id of the request that was granted")
     answered: bool = Field(False, description="a person has answered it, and no tool ran")
+    simulated: bool = Field(False, description="something stood for it in a fork: nothing is made")
+    assumed: bool = Field(
+        False, description="of what is simulated: `from` is of the same call, at another place"
+    )
     once: list[Any] | None = Field(
         None,
         description="of an effect that is made once: `mine`, its key and the claim's token; or the "

@@ -381,10 +381,15 @@ class LogFolding:
         if first.get("redacted"):
             started["redacted"] = True
         if forked is not None and not fold.continues:
-            started["fork"] = {"run": source, "step": None, "live": not fold.dry, "change": "code"}
+            started["fork"] = {
+                "run": source, "step": forked.get("at"), "live": not fold.dry,
+                "change": forked.get("change", "code"),
+            }  # fmt: skip
             for n in (*fold.fixed, *fold.edits):
                 change = "args" if n in fold.edits else _change_of(fold.steps[n])
                 started["fork"] |= {"step": n, "change": change}
+            if "to" in forked:
+                started["fork"]["to"] = forked["to"]
         for each in gate:
             started.update((name, each[name]) for name in _GATE if name in each)
         return started
@@ -434,8 +439,9 @@ class LogFolding:
             position=step.pos,
             reversible="reversible" in begun,
             labels=tuple(last.get("labels") or begun.get("labels") or ()),
-            simulated=step.effect if step.n in self.fold.fixed else None,
-            changed=step.n in self.fold.fixed or step.n in self.fold.edits,
+            simulated=step.effect if step.simulated or step.n in self.fold.fixed else None,
+            changed=step.n in self.fold.fixed or begun.get("again", step.n) in self.fold.edits,
+            assumed="assumed" in begun,
             line=lines.line,
             ended=ended,
             ended_line=lines.ended_line,
@@ -469,6 +475,8 @@ class LogFolding:
             return "simulated" if step.n in self.fold.fixed else "hit"
         if (step.once is not None and step.once[0] != "mine") or "from" in lines.begun:
             return "hit"
+        if step.simulated and status == "ok":
+            return "simulated"
         ended = _ENDED.get(status)
         if ended is not None:
             return ended

@@ -169,9 +169,18 @@ class Step:
         performed = performed or self.unclear or self.happened is not None
         writes = self.kind == "tool" and self.effect == "write" and not self.answered
         began = self.state not in ("blocked", "waiting")
+        is_made = not self.assumed and (self.simulated is None or self.origin is not None)
         undone = self.undone in ("verified", "compensated") or self.rolled
         holds = self.gone in ("", "left")  # what is left behind is still out there
-        return writes and began and performed and holds and not undone and self.undoes is None
+        return (
+            writes
+            and is_made
+            and began
+            and performed
+            and holds
+            and not undone
+            and self.undoes is None
+        )
 
     @property
     def unreplayable(self) -> str | None:
