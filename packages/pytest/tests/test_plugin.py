@@ -473,35 +473,3 @@ def test_a_fork_is_never_recorded(
     else:
         assert "unset ROLLCAGE_FORK" in suite.run(f"--rollcage-record={record}", failed=1)
     assert suite.recordings() == recorded
-
-
-def test_recordings_of_the_old_format_are_replayed(suite: Suite) -> None:
-    suite.write(
-        """
-        import re
-        from pathlib import Path
-        from rollcage.store import JsonlStore
-
-        def test_agent(tmp_path, request):
-            with Session("test_it.py::test_agent", store=tmp_path) as session:
-                send(look_up("Lima" * 20_000))
-            folder = Path(__file__).parent / "cassettes" / "test_it"
-            folder.mkdir(parents=True)
-            trace = session.store.read(session.run_id).data
-            (folder / "test_agent.jsonl").write_bytes(trace)
-            for digest in set(re.findall(rb'"sha256":"([0-9a-f]{64})"', trace)):
-                name = digest.decode()
-                (folder / "blobs" / name[:2]).mkdir(parents=True, exist_ok=True)
-                blob = session.store.get_blob(name)
-                (folder / "blobs" / name[:2] / name).write_bytes(blob)
-        """
-    )
-    suite.run(passed=1)
-    old = suite.recordings()["test_agent.jsonl"]
-    assert b'"format":"rollcage/1"' in old
-    suite.write(AGENT.replace('"Lima"', '"Lima" * 20_000') + "    assert ran == []")
-    suite.run("--rollcage-record=none", passed=1)
-    suite.write(AGENT.replace('"Lima"', '"Oslo"'))
-    assert "no recorded step for look_up" in suite.run("--rollcage-record=none", failed=1)
-    suite.run("--rollcage-record=rewrite", passed=1)
-    assert b'"format":"rollcage/2"' in suite.recordings()["test_agent.jsonl"]

@@ -1,30 +1,18 @@
-"""Runs of the format `rollcage/1` become logs of `rollcage/2`: those of a whole store, or one."""
+"""Runs of the format `rollcage/1` become logs of `rollcage/2`: those of a whole folder, or one."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-from rollcage import Store
-from rollcage import open_store as open_new
-from rollcage.errors import (
-    RollcageError,
-    RunInUse,
-    RunNotFound,
-    SourceMissing,
-    StoreInvalid,
-    StoreReadOnly,
-)
-from rollcage.heart.adapters import import_generations
-from rollcage.store import RunInfo, open_store
-from rollcage.store import Store as OldStore
-from rollcage.trace import check_events
+from rollcage import Store, open_store
+from rollcage.errors import RollcageError, RunInUse, RunNotFound, SourceMissing, StoreInvalid
+
+from rollcage_import.generations import ImportRefused, import_generations
+from rollcage_import.old_store import MODES, OldFolder, OldRun
 
 __all__ = ["Converted", "import_old_runs"]
-
-_MODES = ("record", "resume")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,8 +49,12 @@ def import_old_runs(
     A run is resumed, undone and looked at as if it had been recorded anew. One that was imported
     before is left as it is; looks at runs (`offline`, `verify`, forks) and imports are left out.
 
+    A session that was entered inside of another one had a run of its own in the old format, which
+    does not say where in the outer one that was. Neither is imported: a resume of the outer run
+    would not find what was done inside, and would do it again.
+
     Args:
-        where: the old store, a folder or a URL. It is only read.
+        where: the folder of the old store. It is only read.
         store: where the logs go; it may be the same folder.
         run: import this one only.
 
@@ -70,25 +62,38 @@ def import_old_runs(
         RunNotFound: there is no such run.
         StoreError: a store can't be used.
     """
-    old, new = open_store(where), open_new(store)
-    infos = {each.run: each for each in old.runs()}
-    if run is not None and run not in infos:
-        raise RunNotFound(f"there is no run {run} in {where}")
-    resumed = {each.source for each in infos.values() if each.mode in _MODES}
+    old, new = OldFolder(where), open_store(store)
+    infos: dict[str, OldRun] = {}
+    found: list[Converted] = []
+    for each in old.runs():
+        try:
+            infos[each] = old.info(each)
+        except RollcageError as error:
+            found.append(Converted(each, "", "", 1, {}, refused=str(error)))
+    if run is not None:
+        found = [each for each in found if each.old == run]
+        if not found and run not in infos:
+            raise RunNotFound(f"there is no run {run} in {where}")
+    resumed = {each.source for each in infos.values() if each.mode in MODES}
     wanted = [
         each
         for each in infos.values()
-        if each.mode in _MODES and (each.run == run if run is not None else each.run not in resumed)
+        if each.mode in MODES and (each.run == run if run is not None else each.run not in resumed)
     ]
     _take_key(old, new)
-    return [_import(old, new, each, infos) for each in sorted(wanted, key=lambda one: one.run)]
+    nested = _nested(infos)
+    found += [_import(old, new, each, infos, nested) for each in wanted]
+    return sorted(found, key=lambda each: each.old)
 
 
-def _take_key(old: OldStore, new: Store) -> None:
-    """Have secrets be known by the HMACs that they have: without that, no call would match."""
-    try:
-        key = old.secret_key()
-    except StoreReadOnly:  # it has none: nothing in it is secret
+def _take_key(old: OldFolder, new: Store) -> None:
+    """Have secrets be known by the HMACs that they have: without that, no call would match.
+
+    Raises:
+        StoreInvalid: the new store has another key.
+    """
+    key = old.key()
+    if key is None:  # nothing in it is secret
         return
     if new.get("keys", "seal") is None:
         new.swap("keys", "seal", None, key)
@@ -99,16 +104,36 @@ def _take_key(old: OldStore, new: Store) -> None:
         )
 
 
-def _import(old: OldStore, new: Store, info: RunInfo, infos: dict[str, RunInfo]) -> Converted:
+def _nested(infos: Mapping[str, OldRun]) -> dict[str, tuple[OldRun, OldRun]]:
+    """Return, by their ids, the runs that others are inside of or that are inside of others.
+
+    Each with such a pair: the outer run and the inner one.
+    """
+    found: dict[str, tuple[OldRun, OldRun]] = {}
+    for inner in infos.values():
+        outer = infos.get(inner.within)
+        if outer is not None and inner.mode in MODES and outer.mode in MODES:
+            found.setdefault(outer.run, (outer, inner))
+            found.setdefault(inner.run, (outer, inner))
+    return found
+
+
+def _import(
+    old: OldFolder,
+    new: Store,
+    info: OldRun,
+    infos: Mapping[str, OldRun],
+    nested: Mapping[str, tuple[OldRun, OldRun]],
+) -> Converted:
     lineage = [info.run]
     try:
         for before in _sources(info, infos):
             lineage.insert(0, before)
-        traces = [old.read(each) for each in lineage]
-        generations: list[list[dict[str, Any]]] = [
-            check_events(each.data, each.where) for each in traces
-        ]
-        run, left_out = import_generations(new, generations, old.get_blob)
+        for each in lineage:
+            if each in nested:
+                raise _inseparable(*nested[each])
+        generations = [old.read(each) for each in lineage]
+        run, left_out = import_generations(new, generations, old.blob)
     except RunInUse as error:
         return Converted(info.run, "", info.name, len(lineage), {}, there=True, refused=str(error))
     except RollcageError as error:
@@ -116,11 +141,25 @@ def _import(old: OldStore, new: Store, info: RunInfo, infos: dict[str, RunInfo])
     return Converted(info.run, run, info.name, len(lineage), left_out)
 
 
-def _sources(info: RunInfo, infos: dict[str, RunInfo]) -> Iterator[str]:
+def _inseparable(outer: OldRun, inner: OldRun) -> ImportRefused:
+    """Return why two runs can't be imported, and what to do with them."""
+    return ImportRefused(
+        f"run {inner.run} ({inner.name}) is of a session inside of run {outer.run} "
+        f"({outer.name}). Here both are one run, and the old one does not say where in it that "
+        f"session stood: a resume would make its calls again. Finish or undo run {outer.run} with "
+        f"the version of Rollcage that recorded it, and begin the job anew here"
+    )
+
+
+def _sources(info: OldRun, infos: Mapping[str, OldRun]) -> Iterator[str]:
+    seen = {info.run}
     source = info.source
     while source is not None:
         found = infos.get(source)
         if found is None:
             raise SourceMissing(f"run {source}, which run {info.run} goes on from, is gone")
+        if source in seen:
+            raise ImportRefused(f"run {info.run} goes on from itself, by way of run {source}")
+        seen.add(source)
         yield source
         source = found.source

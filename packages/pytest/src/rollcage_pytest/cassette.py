@@ -28,8 +28,7 @@ from rollcage import (
 )
 from rollcage.gate import Detecting
 from rollcage.heart import LogTrace, parse, trace_of
-from rollcage.heart.adapters import import_generations
-from rollcage.trace import Run, Step, check_events, read_run
+from rollcage.trace import Run, Step, read_run
 
 __all__ = ["RECORD", "Cassette", "Record", "cassette_path", "recording_at"]
 
@@ -260,7 +259,7 @@ def _clock(seed: str) -> Clock:
 
 
 def recording_at(path: Path) -> Run:
-    """Return the run that a recording is, of the old format, too.
+    """Return the run that a recording is.
 
     Raises:
         TraceCorrupt: it was changed or damaged.
@@ -274,11 +273,6 @@ def _put(path: Path, store: Store) -> str:
     """Put a recording into a store; return the id of its run."""
     data = path.read_bytes()
     lines = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
-    first = orjson.loads(lines[0]) if lines else {}
-    if first.get("format") == "rollcage/1":
-        events = check_events(b"".join(lines), str(path))
-        run, _ = import_generations(store, [events], lambda each: _blob_at(path, each).read_bytes())
-        return run
     run = str(parse(lines, str(path))[0]["run"])
     for digest in {each.decode() for each in _BLOB.findall(data)}:
         store.swap("blobs", digest, None, _blob_at(path, digest).read_bytes())

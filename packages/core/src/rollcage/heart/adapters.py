@@ -10,7 +10,6 @@ from rollcage.heart.block import begin_block
 from rollcage.heart.branches import leave_block
 from rollcage.heart.call import Call, Match, Place, here, open_sessions
 from rollcage.heart.driver import adrive, drive
-from rollcage.heart.importing import ImportRefused, import_generations
 from rollcage.heart.memory import enter, restart, see
 from rollcage.heart.run import Event, Outcome, Run, Step
 from rollcage.heart.stage import Work
@@ -20,9 +19,8 @@ from rollcage.values.codec import NOT_RECORDED
 from rollcage.values.natives import native_of, register_native
 
 __all__ = [
-    "NOT_RECORDED", "Answer", "Attempt", "Branch", "Call", "Effect", "Event", "ImportRefused",
-    "Instead", "Match", "Outcome", "Place", "Run", "RunSource", "Step", "ToolRequest", "Turn",
-    "Validated", "Work", "adrive", "begin_block", "drive", "enter", "held_by", "here",
-    "import_generations", "leave_block", "native_of", "open_sessions", "plain_body",
-    "read_answers", "register_native", "restart", "see",
+    "NOT_RECORDED", "Answer", "Attempt", "Branch", "Call", "Effect", "Event", "Instead", "Match",
+    "Outcome", "Place", "Run", "RunSource", "Step", "ToolRequest", "Turn", "Validated", "Work",
+    "adrive", "begin_block", "drive", "enter", "held_by", "here", "leave_block", "native_of",
+    "open_sessions", "plain_body", "read_answers", "register_native", "restart", "see",
 ]  # fmt: skip

@@ -9,40 +9,52 @@ and fingerprints are the heart's own, and a resume finds what it looks for.
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-
-from rollcage.contract.arguments import Arguments
-from rollcage.contract.contract import Contract
+from rollcage import Options
 from rollcage.errors import RunInUse, SessionError
-from rollcage.fingerprint.identity import idempotency_key, jcs, uuid7
-from rollcage.gate.verdict import Verdict
-from rollcage.heart.arrival import arrive
-from rollcage.heart.block import begin_block
-from rollcage.heart.branches import ended, leave_block
-from rollcage.heart.call import Call, Place, open_sessions, refusal
-from rollcage.heart.driver import drive
-from rollcage.heart.ending import end
-from rollcage.heart.flow import admit, enter, inside
-from rollcage.heart.folder import Folder
-from rollcage.heart.log import FORMAT, Chain
-from rollcage.heart.matching import find_match
-from rollcage.heart.opening import Opened
-from rollcage.heart.options import Options
-from rollcage.heart.run import CHANGES, KEY, Outcome, fold_lines
-from rollcage.heart.session import Session
-from rollcage.heart.stage import Hooks, Stage
-from rollcage.heart.walk import Turn
-from rollcage.step.clock import Clock
+from rollcage.heart.imports import (
+    BAD,
+    CHANGES,
+    FORMAT,
+    KEY,
+    Arguments,
+    Call,
+    Chain,
+    Clock,
+    Contract,
+    Outcome,
+    Place,
+    Stage,
+    Turn,
+    Verdict,
+    admit,
+    arrive,
+    begin_block,
+    drive,
+    end,
+    ended,
+    enter,
+    find_match,
+    fold_lines,
+    idempotency_key,
+    inside,
+    jcs,
+    leave_block,
+    refusal,
+    uuid7,
+)
+from rollcage.heart.log import parse
+
+from rollcage_import.attempts import ImportedAttempt, put_lines, scratch_store
+from rollcage_import.old_store import MODES
 
 if TYPE_CHECKING:
-    from rollcage.heart.run import Event, Step
-    from rollcage.heart.store import Store
-    from rollcage.heart.walk import Branch
+    from rollcage import Store
+    from rollcage.heart.imports import Branch, Event, Step
 
 ORIGIN: Final = "rollcage.1"
 """The field that names the old runs that a log, or an attempt, was imported from."""
@@ -50,7 +62,7 @@ ORIGIN: Final = "rollcage.1"
 __all__ = ["ORIGIN", "Generation", "ImportRefused", "import_generations", "imported_id"]
 
 _UNDO: Final = ("before", "plan", "reversible", "approval")
-_MODES: Final = ("record", "resume")
+_MOST: Final = 1 << 30  # bytes of the large values that a run is given back
 
 Generation = Sequence[Mapping[str, Any]]
 """The events of a run of the old format, in their order, each as it was checked."""
@@ -89,7 +101,7 @@ def import_generations(
     """
     first, last = generations[0][0], generations[-1][0]
     for begins, *_ in generations:
-        if begins["mode"] not in _MODES:
+        if begins["mode"] not in MODES:
             raise ImportRefused(f"run {begins['run']} is a look at another one ({begins['mode']})")
         if begins["chain"] != "effects":
             raise ImportRefused(f"run {begins['run']} chains every step, which the heart does not")
@@ -98,40 +110,31 @@ def import_generations(
     run = imported_id(last["run"])
     left_out: dict[str, int] = {}
     steps: dict[tuple[str, int], int] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        made = Folder(folder)
+    with scratch_store() as made:
         for at, events in enumerate(generations):
             log = Chain(made.open(run))
             try:
-                if not at:
+                if at == 0:
                     log.append(_begins(first, last, run, generations))
-                _Generation(store, log, events, steps, left_out, blob).perform()
+                generation = _Generation(store, log, events, steps, left_out, blob)
+                try:
+                    generation.perform()
+                except BAD as error:
+                    raise ImportRefused(
+                        f"run {events[0]['run']} can't be imported: its {generation.at} does not "
+                        f"fit what is before it ({type(error).__name__}: {error})"
+                    ) from None
             finally:
                 log.close()
-        _put(store, run, made.read(run))
+        lines = made.read(run)
+    fold_lines(parse(lines, f"run {run}"), f"run {run}", {})  # it is what the heart reads
+    is_new = put_lines(store, run, lines)
     key = _job(last)
-    if store.get("names", key) is None:
+    if store.get("names", key) is None:  # also where an import was killed before this
         store.swap("names", key, None, run.encode())
+    if not is_new:
+        raise RunInUse(f"run {run} is there already: it was imported before")
     return run, left_out
-
-
-def _put(store: Store, run: str, lines: list[bytes]) -> None:
-    """Put the lines of a log into a store; an import that was cut off is gone on with.
-
-    Raises:
-        RunInUse: they are there.
-    """
-    log = store.open(run)
-    try:
-        there = log.read()
-        if there == lines[: len(there)] and len(there) < len(lines):
-            for line in lines[len(there) :]:
-                log.append(line)
-            log.wait()
-        else:
-            raise RunInUse(f"{log.where} is there already: the run was imported before")
-    finally:
-        log.close()
 
 
 def _begins(
@@ -176,30 +179,6 @@ class _Marks(Stage):
         return self.ends if step is None else None
 
 
-class _Importing(Session):
-    """A session of which only the attempt is used: nothing is asked, and no body runs."""
-
-    finishes_undo = False
-
-    def enter_imported(self, opened: Opened, marks: Stage) -> None:
-        """Begin the attempt, with no stage but one."""
-        self._before, self._after = (marks,), ()
-        self.stages = (marks,)
-        self.hooks = Hooks(self.stages)
-        self._entered(opened)
-        drive(self._tidy(is_async=False))
-
-    def leave_imported(self, ends: Event | None) -> None:
-        """End the attempt as its generation ended; without an end, it was cut off."""
-        attempt = self.attempt
-        open_sessions.discard(self)
-        assert self._at is not None
-        self._at.__exit__(None, None, None)
-        if ends is not None:
-            attempt.write(ends)
-        attempt.closed = True
-
-
 class _Generation:
     """One old run, as an attempt."""
 
@@ -219,7 +198,7 @@ class _Generation:
         self._now = events[0]["time"]
         clock = Clock(wall=lambda: self._now * 1000)
         options = Options(clock=clock, retry_failed=False, seed=events[0]["seed"])
-        self._session = _Importing(
+        self._session = ImportedAttempt(
             events[0]["name"], store=store, on_divergence="warn", options=options
         )
         self._marks = _Marks()
@@ -230,31 +209,29 @@ class _Generation:
         self._skipped: set[int] = set()
         self._undoing = False
         self._contracts: dict[tuple[Any, ...], Contract] = {}
+        self._left = _MOST
+        self.at = "first line"  # what is performed now
 
     def perform(self) -> None:
         """Make its calls, in their order."""
-        run = fold_lines(self._log.events() if self._log.head else [], self._log.log.where, {})
         line: Event = {
             "event": "attempt", "id": sha256(self._run.encode()).hexdigest()[:24],
             "time": self._now, ORIGIN: self._run,
         }  # fmt: skip
-        self._log.append(line)
-        self._log.wait()
-        run.apply(line)
         session = self._session
-        session.enter_imported(Opened(run, self._log), self._marks)
+        session.begin(self._log, line, (self._marks,))
         try:
             self._make()
         except BaseException:
-            session.leave_imported(None)
+            session.end(None)
             raise
 
     def _make(self) -> None:
         session = self._session
         self._places[""] = session.place_here()
         ends: Event | None = None
-        for event in self._events[1:]:
-            self._now = event["time"]
+        for number, event in enumerate(self._events[1:], 2):
+            self._now, self.at = event["time"], f"line {number}"
             kind = event["event"].replace(".", "_")
             if kind in ("run_finished", "run_abandoned"):
                 status = event["status"] if kind == "run_finished" else "abandoned"
@@ -276,7 +253,7 @@ class _Generation:
             )
         if ends is not None and session.undone_at == session.attempt.run.last:
             ends["status"] = "undone" if ends["status"] != "abandoned" else "abandoned"
-        session.leave_imported(ends)
+        session.end(ends)
 
     def _leave_out(self, what: str) -> None:
         self._left_out[what] = self._left_out.get(what, 0) + 1
@@ -524,7 +501,13 @@ class _Generation:
     def _restored(self, value: Any) -> Any:
         if isinstance(value, dict):
             if value.get("$rollcage") == "blob":
-                return orjson.loads(self._blob(value["sha256"]))
+                data = self._blob(value["sha256"])
+                self._left -= len(data)
+                if self._left < 0:
+                    raise ImportRefused(
+                        f"run {self._run} names more than {_MOST:,} bytes of values"
+                    )
+                return orjson.loads(data)
             return {name: self._restored(each) for name, each in value.items()}
         if isinstance(value, list):
             return [self._restored(each) for each in value]

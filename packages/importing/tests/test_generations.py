@@ -1,14 +1,10 @@
 """Runs of the old format become logs: what they did is given back there, and the rest is done."""
 
-import contextlib
-import random
-import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 import rollcage
 from rollcage import (
@@ -21,10 +17,11 @@ from rollcage import (
     undo_run,
 )
 from rollcage.errors import Diverged, RunInUse
-from rollcage.heart.importing import ImportRefused, import_generations
-from rollcage.session.session import Session as OldSession
-from rollcage.store import JsonlStore
-from rollcage.trace.reader import check_events
+from rollcage_adapter import model_contract
+from rollcage_import.generations import ImportRefused, import_generations
+from rollcage_import.old_store import OldFolder
+
+Recorded = Callable[[str | int], tuple[Path, Any]]
 
 done: list[tuple[str, str]] = []
 seen: list[str] = []
@@ -45,8 +42,9 @@ def _fresh() -> Iterator[None]:
 
 
 def _key() -> str:
-    step: Any = rollcage.current_step() or current_step()
-    return str(step.idempotency_key)
+    step = current_step()
+    assert step is not None
+    return step.idempotency_key
 
 
 def _probe(args: dict[str, Any], key: str) -> Any:
@@ -94,22 +92,6 @@ def outer(label: str) -> list[Any]:
     return [put(f"{label}.1"), get(label), put(f"{label}.2")]
 
 
-def program_of(chance: random.Random, at: str = "p", depth: int = 0) -> list[Any]:
-    kinds = ["put", "put", "get", "outer", "fail", "double"]
-    if depth < 2:
-        kinds += ["turn", "branch", "transaction"]
-    ops = []
-    for number, kind in enumerate(chance.choices(kinds, k=chance.randint(1, 4))):
-        label = f"{at}{number}"
-        inside = kind in ("branch", "transaction")
-        inner = program_of(chance, label, depth + 1) if inside else []
-        if kind == "turn":
-            inner = [(each, f"{label}.{i}", []) for i, each in enumerate(
-                chance.choices(["put", "get", "put"], k=chance.randint(1, 3)))]  # fmt: skip
-        ops.append((kind, label, inner))
-    return ops
-
-
 def perform(session: Any, ops: list[Any], left: list[int], values: list[Any]) -> None:
     for kind, label, inner in ops:
         left[0] -= 1
@@ -154,46 +136,32 @@ def effects(ops: list[Any]) -> Counter[str]:
     return found
 
 
-def old_run(folder: Path, ops: list[Any], left: int) -> tuple[str, list[Any]]:
-    values: list[Any] = []
-    session = OldSession("job", store=folder)
-    with contextlib.suppress(Died), session:
-        perform(session, ops, [left], values)
-    return session.run_id, values
+def load(found: Any) -> None:
+    """Have done what was done when the recording was made."""
+    done[:] = [(label, key) for label, key in found["done"]]
 
 
 def imported(old: Path, runs: list[str], new: Path) -> str:
-    store = JsonlStore(old)
-    generations = [check_events(store.read(run).data, run) for run in runs]
-    run, _ = import_generations(open_store(new), generations, store.get_blob)
+    store = OldFolder(old)
+    generations = [store.read(run) for run in runs]
+    run, _ = import_generations(open_store(new), generations, store.blob)
     return run
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("program", range(64))
 def test_an_imported_run_is_all_hits_and_goes_on(
-    request: pytest.FixtureRequest, tmp_path: Path, seed: int
+    recorded: Recorded, tmp_path: Path, program: int
 ) -> None:
-    chance = random.Random(seed)  # noqa: S311 - a test
-    ops = program_of(chance)
-    old, new = tmp_path / "old", tmp_path / "new"
-    runs, values = list[str](), list[Any]()
-    for _ in range(chance.randint(1, 3)):
-        run, values = old_run(old, ops, chance.randint(0, 12))
-        runs.append(run)
-        if _is_over(old, run):
-            break
-    if chance.random() < 0.4:
-        _cut(old, runs[-1], chance)
-        values = []
-        request.addfinalizer(lambda: shutil.rmtree(old))  # it knows that lines are gone
-    if _is_undoing(old, runs[-1]):
+    old, found = recorded(program)
+    ops, values, runs = found["ops"], found["values"], found["runs"]
+    new = tmp_path / "new"
+    load(found)
+    if found["undoing"]:
         with pytest.raises(ImportRefused, match=r"an undo in run .* was cut off"):
             imported(old, runs, new)
         return
     run = imported(old, runs, new)
-    ran.clear()
-    events = list(recorded_events(open_store(new).read(run)))
-    assert events
+    assert list(recorded_events(open_store(new).read(run)))
     again: list[Any] = []
     session = Session("job", store=new, replay="continue")
     before = Counter(label for label, _ in done)
@@ -218,76 +186,89 @@ def test_an_imported_run_is_all_hits_and_goes_on(
     assert (third, ran) == (again, [])
 
 
-def _is_undoing(old: Path, run: str) -> bool:
-    events = [orjson.loads(line)["event"] for line in JsonlStore(old).read(run).data.splitlines()]
-    last = {name: max((n for n, each in enumerate(events) if each == name), default=-1)
-            for name in ("undo.started", "run.rewound")}  # fmt: skip
-    return last["undo.started"] > last["run.rewound"]
-
-
-def _is_over(old: Path, run: str) -> bool:
-    return b'"status":"ok"' in JsonlStore(old).read(run).data.splitlines()[-1]
-
-
-def _cut(old: Path, run: str, chance: random.Random) -> None:
-    """Kill the old process behind one of its last lines."""
-    path = old / "runs" / f"{run}.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[: chance.randint(max(1, len(lines) - 4), len(lines))]))
-    begun = {
-        line["args"]["label"]
-        for each in (old / "runs").glob("*.jsonl")
-        for line in map(orjson.loads, each.read_bytes().splitlines())
-        if line["event"] == "step.started" and line["name"] == "old.put"
-    }
-    done[:] = [each for each in done if each[0] in begun]  # no body ran before its line was there
-
-
-def test_a_run_is_imported_once(tmp_path: Path) -> None:
-    ops: list[Any] = [("put", "a", []), ("get", "b", [])]
-    old, new = tmp_path / "old", tmp_path / "new"
-    run, _ = old_run(old, ops, 5)
+def test_a_run_is_imported_once(recorded: Recorded, tmp_path: Path) -> None:
+    old, found = recorded("once")
+    new, run = tmp_path / "new", found["known"]["run"]
     first = imported(old, [run], new)
     lines = open_store(new).read(first)
     with pytest.raises(RunInUse, match="imported before"):
         imported(old, [run], new)
-    path = new / "logs" / f"{first}.jsonl"
-    path.write_bytes(b"".join(lines[:3]))  # an import that was killed
-    assert imported(old, [run], new) == first
     assert open_store(new).read(first) == lines
 
 
-def test_what_was_done_can_be_taken_back(tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    run, _ = old_run(old, [("put", "a", []), ("outer", "b", [])], 5)
+def test_an_import_that_was_killed_is_finished(recorded: Recorded, tmp_path: Path) -> None:
+    """Without its pointer the job would begin anew, and do everything again."""
+    old, found = recorded("once")
+    new, run = tmp_path / "new", found["known"]["run"]
+    first, store = imported(old, [run], new), open_store(new)
+    assert store.swap("names", "job", first.encode(), None)
+    with pytest.raises(RunInUse, match="imported before"):
+        imported(old, [run], new)
+    assert store.get("names", "job") == first.encode()
+
+
+def test_what_was_done_can_be_taken_back(recorded: Recorded, tmp_path: Path) -> None:
+    old, found = recorded("undo")
+    load(found)
     assert {label for label, _ in done} == {"a", "b.1", "b.2"}
-    report = undo_run(new, imported(old, [run], new))
+    report = undo_run(tmp_path / "new", imported(old, [found["known"]["run"]], tmp_path / "new"))
     assert [each.status for each in report.steps] == ["compensated"] * 3
     assert done == []
 
 
-def test_large_values_and_inputs_come_along(tmp_path: Path) -> None:
+def test_what_was_taken_back_is_done_again(recorded: Recorded, tmp_path: Path) -> None:
+    old, found = recorded("undone")
+    imported(old, [found["known"]["run"]], tmp_path / "new")
+    load(found)
+    assert [label for label, _ in done] == ["a"]
+    with Session("job", store=tmp_path / "new"):
+        assert [put("a"), put("b")] == ["put a", "put b"]
+    assert ran == ["b"]
+
+
+def test_large_values_and_inputs_come_along(recorded: Recorded, tmp_path: Path) -> None:
     @rollcage.tool(name="old.large", effect="read")
     def large(text: str) -> str:
         ran.append("large")
         return text
 
-    text = "x" * 100_000
-    old, new = tmp_path / "old", tmp_path / "new"
-    with contextlib.suppress(ZeroDivisionError), OldSession("job", store=old, input=7) as session:
-        assert large(text) == text
-        raise ZeroDivisionError
-    imported(old, [session.run_id], new)
-    ran.clear()
-    with Session("job", store=new, input=7) as again:
+    (old, found), text = recorded("large"), "x" * 100_000
+    imported(old, [found["known"]["run"]], tmp_path / "new")
+    with Session("job", store=tmp_path / "new", input=7) as again:
         assert large(text) == text
     assert (ran, again.stats.hits) == ([], 1)
 
 
-def test_what_only_looks_is_refused(tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    run, _ = old_run(old, [("put", "a", [])], 5)
-    with OldSession("job", store=old, replay="offline", source=run) as look:
-        put("a")
+def test_what_only_looks_is_refused(recorded: Recorded, tmp_path: Path) -> None:
+    old, found = recorded("look")
     with pytest.raises(ImportRefused, match="a look at another one"):
-        imported(old, [look.run_id], new)
+        imported(old, [found["known"]["run"]], tmp_path / "new")
+
+
+def test_a_conversation_with_a_model_goes_on(recorded: Recorded, tmp_path: Path) -> None:
+    """Its messages stand in the line of the step that had them first."""
+    old, found = recorded("models")
+    imported(old, [found["known"]["run"]], tmp_path / "new")
+    load(found)
+    asked: list[Any] = []
+
+    def ask(**given: Any) -> list[str]:
+        asked.append(given)
+        return ["another answer"]
+
+    talk = [{"role": "user", "content": "hello " * 200}]
+    model = model_contract("gpt", "")
+    with Session("chat", store=tmp_path / "new") as session:
+        for n in range(5):
+            said = session.run_call(model, {"messages": list(talk)}, ask, kind="model")
+            assert said == ["another answer" if n == 4 else f"answer {n}"]
+            with session.place(turn=n + 1, slot=0, call_id=f"c{n}", agent="chatter"):
+                put(f"m{n}")
+            talk += [
+                {"role": "assistant", "content": f"answer {n} " * 100},
+                {"role": "user", "content": f"go on {n} " * 100},
+            ]
+        answers = session.recorded_answers()
+    assert len(asked) == 1
+    assert ran == ["m4"]
+    assert [answer.text for answer in answers] == [f"answer {n}" for n in range(4)]

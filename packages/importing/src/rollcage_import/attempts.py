@@ -1,0 +1,87 @@
+"""An attempt whose calls were made elsewhere, and the log that it becomes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rollcage.heart.folder import Folder
+from rollcage.heart.imports import (
+    Chain,
+    Event,
+    Hooks,
+    Opened,
+    Session,
+    Stage,
+    drive,
+    fold_lines,
+    open_sessions,
+)
+
+if TYPE_CHECKING:
+    from rollcage import Store
+
+__all__ = ["ImportedAttempt", "put_lines", "scratch_store"]
+
+
+class ImportedAttempt(Session):
+    """A session that opens no run and asks nobody: it makes the calls that it is given.
+
+    It has the stages that `begin` is given and no others: so nothing is paused, approved, probed or
+    observed, and neither a claim nor an undo is made.
+    """
+
+    finishes_undo = False
+
+    def begin(self, log: Chain, line: Event, stages: tuple[Stage, ...]) -> None:
+        """Begin an attempt at the run whose log this is.
+
+        Args:
+            log: the log; the first line of the run is there.
+            line: the line of the attempt.
+            stages: all of its stages.
+        """
+        run = fold_lines(log.events(), log.log.where, {})
+        log.append(line)
+        log.wait()
+        run.apply(line)
+        self._before, self._after = stages, ()
+        self.stages = stages
+        self.hooks = Hooks(stages)
+        self._entered(Opened(run, log))
+        drive(self._tidy(is_async=False))
+
+    def end(self, line: Event | None) -> None:
+        """End the attempt with a line; without one, it was cut off."""
+        open_sessions.discard(self)
+        assert self._at is not None
+        self._at.__exit__(None, None, None)
+        if line is not None:
+            self.attempt.write(line)
+        self.attempt.closed = True
+
+
+@contextmanager
+def scratch_store() -> Iterator[Folder]:
+    """Give a store in which a log is made, and that is gone behind the block."""
+    with tempfile.TemporaryDirectory(prefix="rollcage-") as folder:
+        yield Folder(folder)
+
+
+def put_lines(store: Store, run: str, lines: list[bytes]) -> bool:
+    """Put the whole log of a run into a store, in one go; return whether it was not there before.
+
+    Raises:
+        RunInUse: somebody is at the run.
+        StoreError: the store can't be written.
+    """
+    log = store.open(run)
+    try:
+        if log.read():
+            return False
+        log.replace(lines)
+        return True
+    finally:
+        log.close()
