@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollcage import open_store
 from rollcage.trace import read_run
-from rollcage_views.both import open_store
 
 FRAMEWORKS = ["langchain", "autogen", "crewai"]
 

@@ -4,7 +4,7 @@ import pytest
 from mission import World
 
 
-@pytest.fixture(params=["old", "heart"])
+@pytest.fixture(params=["heart"])
 def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
     made = World(tmp_path, str(tmp_path / "store"), request.param)
     made.fill()

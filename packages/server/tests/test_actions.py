@@ -60,7 +60,7 @@ def place(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["old", "heart"])
+@pytest.fixture(params=["heart"])
 def placed(request: pytest.FixtureRequest, place: str, tmp_path: Path) -> Iterator[World]:
     SHELF.clear()
     if place == "postgres":

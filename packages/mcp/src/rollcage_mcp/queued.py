@@ -11,10 +11,9 @@ from time import time_ns
 from typing import Any, cast
 
 from rollcage import Approval, ApprovalInvalid
-from rollcage.gate import Queued, Terms, not_entitled, person
-from rollcage.store import store_option
-from rollcage_views import Requests, queued_data, visible
-from rollcage_views.both import open_store
+from rollcage.gate import Terms, not_entitled, person
+from rollcage.heart import store_option
+from rollcage_views import Queued, Requests, queued_data, visible
 
 from rollcage_mcp.approving import question
 from rollcage_mcp.asking import Asking, asking_here
@@ -39,7 +38,7 @@ async def approve_queued(store: str, part: str, *, by: str) -> dict[str, Any]:
         ApprovalInvalid: nothing was decided; the message says why, and what to do instead.
         RollcageError: the queue can't be read or written.
     """
-    queue = Requests(open_store(store))
+    queue = Requests(store)
     queued = await asyncio.to_thread(_waiting, queue, part)
     refused = not_entitled(by, Terms(queued.request.requested_by))
     if refused is not None:

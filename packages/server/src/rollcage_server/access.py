@@ -9,14 +9,12 @@ from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
-from rollcage import Store as Heart
-from rollcage.store import Store
-from rollcage_views.both import heart_of
+from rollcage import Store
 from starlette.concurrency import run_in_threadpool
 
 from rollcage_server.audit import Audit
 from rollcage_server.auth import Authority, check_csrf
-from rollcage_server.errors import BadRequest, Forbidden, NotFound, Unauthenticated
+from rollcage_server.errors import BadRequest, Forbidden, Unauthenticated
 from rollcage_server.events import Hub
 from rollcage_server.roles import Principal, Right
 from rollcage_server.sessions import COOKIE, Sessions, SignIn
@@ -67,18 +65,6 @@ class Asking:
     store: Store
     form: Form
     csrf: str
-
-    @property
-    def heart(self) -> Heart:
-        """Where executions of workflows are; until the old core goes, beside its runs.
-
-        Raises:
-            NotFound: this store keeps none.
-        """
-        found = heart_of(self.store)
-        if found is None:
-            raise NotFound("this store keeps no executions of workflows")
-        return found
 
     @property
     def audit(self) -> Audit:

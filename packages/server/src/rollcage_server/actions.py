@@ -12,10 +12,11 @@ from typing import Annotated, Any, Final, Literal
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
-from rollcage import Approval, RollcageError
+from rollcage import Approval, RollcageError, abandon_run, resolve_step
 from rollcage.errors import ApprovalInvalid, OrderRefused, StoreError
 from rollcage.gate import holds_secret
-from rollcage_views import Requests, queued_data, steering
+from rollcage.heart.stages import orders
+from rollcage_views import Requests, queued_data
 
 from rollcage_server import undoing
 from rollcage_server.access import Asking
@@ -169,39 +170,39 @@ def _id(approval: str) -> str:
 
 
 def _stop(asking: Asking, run: str, body: Reason) -> Mapping[str, Any]:
-    steering.stop_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason)
+    orders.stop_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason)
     return {"run": run, "stopped": True}
 
 
 def _lift(asking: Asking, run: str, _: Body) -> Mapping[str, Any]:
-    still = steering.lift_stop(asking.store, check_run(run))
-    order_fields = (
-        {} if still is None else {"by": still.by, "reason": still.reason, "order": still.run}
-    )
-    return {"run": run, "stopped": still is not None} | order_fields
+    orders.lift_stop(asking.store, check_run(run))
+    return {"run": run, "stopped": False}
 
 
 def _pause(asking: Asking, run: str, body: Reason) -> Mapping[str, Any]:
-    steering.pause_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason)
+    orders.pause_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason)
     return {"run": run, "paused": True}
 
 
 def _unpause(asking: Asking, run: str, _: Body) -> Mapping[str, Any]:
-    still = steering.unpause_run(asking.store, check_run(run))[1]
-    return {"run": run, "paused": still is not None, "order": None if still is None else still.run}
+    orders.unpause_run(asking.store, check_run(run))
+    return {"run": run, "paused": False}
 
 
 def _resolve(asking: Asking, run: str, body: Resolving) -> Mapping[str, Any]:
-    given = {"result": body.result} if body.happened and body.given else {}
+    given: dict[str, Any] = {"result": body.result} if body.happened and body.given else {}
     name = asking.who.name
-    found = steering.resolve_step(
+    found = resolve_step(
         asking.store, check_run(run), body.step, happened=body.happened, by=name, **given
     )
-    return {"run": run, "step": body.step, "name": found.name, "outcome": found.outcome}
+    outcome: dict[str, Any] = {"status": "not_started"}
+    if body.happened:
+        outcome = {"status": "ok", "value": given.get("result")}
+    return {"run": run, "step": body.step, "name": found.name, "outcome": outcome}
 
 
 def _abandon(asking: Asking, run: str, body: Reason) -> Mapping[str, Any]:
-    steering.abandon_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason)
+    abandon_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason)
     return {"run": run, "abandoned": True}
 
 

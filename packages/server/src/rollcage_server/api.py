@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Any
 
 import orjson
 from fastapi import Query, Request
-from rollcage.store import paused_by
+from rollcage.heart import run_info
 from rollcage_views import (
+    Job,
     Viewer,
     align,
     hits_of,
     pair_data,
+    pause_of,
     run_data,
+    standing,
     step_data,
     timeline_of,
     usage_of,
 )
-from rollcage_views.jobs import Job
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -87,11 +88,11 @@ def runs(
 @api.get("/runs/{run}", Right.SEE)
 def run(asking: AskingNow, run: str) -> Response:
     """Tell all of a run but its steps."""
-    found, stands = reading.lineage(asking.store, run)
-    seen = asking.who.viewer.run(found[-1])
-    order = None if seen.status in ("ok", "abandoned") else paused_by(asking.store, run)
+    found = reading.whole(asking.store, run)
+    order = pause_of(asking.store, run_info(asking.store, run))
     told = told_order(order, asking.who.viewer)
-    return Data(run_data(seen, stands, []) | {"paused": told})
+    seen = asking.who.viewer.run(found)
+    return Data(run_data(seen, standing(found), []) | {"paused": told})
 
 
 @api.get("/runs/{run}/steps", Right.SEE)
@@ -101,7 +102,7 @@ def steps(
     first: First = 1,
     count: Limit = reading.PAGE,
 ) -> Response:
-    """List steps of a run; what that costs hardly grows with the run."""
+    """List steps of a run, a page at a time."""
     page = reading.run_sheet(asking.store, run, asking.who.viewer, first=first, count=count)
     sheet = page.sheet
     return Data(
@@ -126,29 +127,27 @@ def step(asking: AskingNow, run: str, number: int) -> Response:
 @api.get("/runs/{run}/timeline", Right.SEE)
 def timeline(asking: AskingNow, run: str) -> Response:
     """Tell when what happened, over all attempts."""
-    found, _ = reading.lineage(asking.store, run)
-    return Data(timeline_of(list(map(asking.who.viewer.run, found))).as_data())
+    seen = asking.who.viewer.run(reading.whole(asking.store, run))
+    return Data(timeline_of(seen).as_data())
 
 
 @api.get("/runs/{run}/usage", Right.SEE)
 def usage(asking: AskingNow, run: str) -> Response:
     """Tell calls, time and tokens, by tool, model and agent."""
-    found, _ = reading.lineage(asking.store, run)
-    return Data(dataclasses.asdict(usage_of(found)))
+    return Data(usage_of(reading.whole(asking.store, run)).as_data())
 
 
 @api.get("/runs/{run}/hits", Right.SEE)
 def hits(asking: AskingNow, run: str) -> Response:
     """Tell what policies decided, and what those in shadow mode would have."""
-    found, _ = reading.lineage(asking.store, run)
-    seen = asking.who.viewer.run(found[-1])
+    seen = asking.who.viewer.run(reading.whole(asking.store, run))
     return Data({"hits": [each.as_data() for each in hits_of(seen)]})
 
 
 @api.get("/runs/{run}/events", Right.SEE)
 async def events(request: Request, asking: AskingNow, run: str) -> Response:
     """Follow a run as Server-Sent Events; `Last-Event-ID` is the line that was seen last."""
-    await run_in_threadpool(asking.store.info, reading.check_run(run))
+    await run_in_threadpool(asking.store.ends, reading.check_run(run))
     return live(request, asking, run, "json", after_of(request))
 
 
@@ -156,7 +155,7 @@ async def events(request: Request, asking: AskingNow, run: str) -> Response:
 def diff(asking: AskingNow, a: str, b: str) -> Response:
     """Align two runs; a pair whose sides differ has its changes."""
     viewer = asking.who.viewer
-    one, two = (reading.lineage(asking.store, each)[0][-1] for each in (a, b))
+    one, two = (reading.whole(asking.store, each) for each in (a, b))
     pairs = align(one.steps, two.steps)
     return Data({"a": a, "b": b, "pairs": [pair_data(viewer.pair(each)) for each in pairs]})
 

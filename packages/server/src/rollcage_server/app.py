@@ -48,7 +48,7 @@ def create_app(
     """The server of a store, as an ASGI application.
 
     Args:
-        store: a folder or a URL, as `rollcage.store.open_store` takes it. It need not be there yet.
+        store: a folder or a URL, as `rollcage.open_store` takes it. It need not be there yet.
         authority: by what somebody is recognised; nobody else sees anything.
         hosts: the names by which the server is called, beside `localhost`.
         viewers: how many may follow live runs at once.

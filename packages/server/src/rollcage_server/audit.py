@@ -1,8 +1,8 @@
-"""Who did what: a chain of documents in the store, each written once and sealed.
+"""Who did what: a chain of values in the store, each put there once and sealed.
 
-The document of a line has its number as its key, so that of all who write one at the same time,
+The value of a line has its number as its key, so that of all who write one at the same time,
 one does, and the others write the next. It holds the hash of the line before and a seal with the
-store's key. A line that was changed, or that is gone from between, breaks the chain.
+server's key. A line that was changed, or that is gone from between, breaks the chain.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from hashlib import sha256
 from typing import Any, Final
 
 import orjson
+from rollcage import Store
 from rollcage.errors import StoreError
-from rollcage.store import Store
+from rollcage.heart import every_key
 
 from rollcage_server.errors import AuditCorrupt
 from rollcage_server.roles import Principal
+from rollcage_server.stores import key_of
 
 __all__ = ["Audit", "AuditLine"]
 
@@ -76,7 +78,7 @@ class Audit:
     def add(
         self, who: Principal, role: str, action: str, target: str, outcome: str, detail: str = ""
     ) -> None:
-        """Add a line; when this returns, it is on the disk.
+        """Add a line; when this returns, the store has it.
 
         Raises:
             StoreError: it is not; what it tells of must not be done.
@@ -94,7 +96,7 @@ class Audit:
             document: dict[str, Any] = {"format": _FORMAT, "number": number, "before": before}
             document |= fields
             document["mac"] = self._mac(document)
-            if self._store.put_once(_KIND, _key(number), orjson.dumps(document)):
+            if self._store.swap(_KIND, _key(number), None, orjson.dumps(document)):
                 return
         raise StoreError("the audit log can't be written: too many others write it")
 
@@ -108,7 +110,7 @@ class Audit:
             AuditCorrupt: one was changed, or is gone from between.
             StoreError: they can't be read.
         """
-        there = self._store.keys(_KIND) if newest is None else []
+        there = [*every_key(self._store, _KIND)] if newest is None else []
         last = self._last()  # afterwards: of what others add meanwhile, nothing is missing
         first = 1 if newest is None else max(last - newest + 1, 1)
         before = _START if first == 1 else self._line(first - 1)[1]
@@ -184,7 +186,7 @@ class Audit:
 
     def _mac(self, line: dict[str, Any]) -> str:
         data = orjson.dumps(line, option=orjson.OPT_SORT_KEYS)
-        return hmac.new(self._store.secret_key(), b"rollcage action" + data, "sha256").hexdigest()
+        return hmac.new(key_of(self._store), b"rollcage action" + data, "sha256").hexdigest()
 
 
 def _text(text: str) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rollcage.errors import StoreError, StoreInvalid
-from rollcage.store import open_store, without_password
+from rollcage import open_store
+from rollcage.store import without_password
 from rollcage_cli.errors import UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, print_json, visible
@@ -22,6 +22,7 @@ from rollcage_views import time_text
 from rollcage_server.auth import Authority, OneTime
 from rollcage_server.oidc import Issuer
 from rollcage_server.roles import Role
+from rollcage_server.stores import is_there
 from rollcage_server.tokens import Token, TokenFile
 
 __all__ = ["serve", "token", "ui"]
@@ -215,13 +216,7 @@ def _check_there(store: str) -> None:
     Raises:
         UsageError: there is none.
     """
-    try:
-        there = open_store(store).exists()
-    except StoreError as error:
-        if isinstance(error, StoreInvalid):
-            raise
-        there = True
-    if not there:
+    if not is_there(open_store(store)):
         shown = visible(without_password(store))
         raise UsageError(f"there is no store at {shown} so far: a first session makes it")
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import orjson
 from rollcage.errors import RollcageError, RunNotFound
-from rollcage.store import StopOrder, Store
+from rollcage.heart import Order, Store, order_of
 from rollcage.trace import Step
 from rollcage_views import Following, Viewer
 from starlette.concurrency import run_in_threadpool
@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rollcage_server.errors import TooMany
-from rollcage_server.orders import order_key, order_of, told_order
+from rollcage_server.orders import order_key, told_order
 
 __all__ = ["EventStream", "Hub", "News", "message"]
 
@@ -94,7 +94,7 @@ class _Follower:
         self._total = 0
         self._floor = 0  # the line of the newest of what is not kept any more
         self._stale = ""
-        self._order: StopOrder | None = None
+        self._order: Order | None = None
         self.viewers: set[_Viewer] = set()
         self.task: asyncio.Task[None] | None = None
 

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollcage.store import StopOrder, Store, paused_by, stopped_by
+from rollcage.heart import Order
 from rollcage_views import Viewer, order_data
 
-__all__ = ["order_key", "order_of", "told_order"]
+__all__ = ["order_key", "told_order"]
 
 
-def order_of(store: Store, run: str) -> StopOrder | None:
-    """The order that holds for a run, or one that it builds on: a stop before a pause.
-
-    Raises:
-        RunNotFound: there is no such run.
-        StoreError: nobody can tell.
-    """
-    return stopped_by(store, run) or paused_by(store, run)
+def order_key(order: Order | None) -> str:
+    """Return which order it is, in a few characters; empty where there is none."""
+    return "" if order is None else f"{order.kind}-{order.time}"
 
 
-def order_key(order: StopOrder | None) -> str:
-    """Which order it is, in a few characters; empty where there is none."""
-    return "" if order is None else f"{order.kind}-{order.time}-{order.run[-12:]}"
-
-
-def told_order(order: StopOrder | None, viewer: Viewer) -> dict[str, Any] | None:
-    """An order for machines; why it was given is told to who sees values."""
+def told_order(order: Order | None, viewer: Viewer) -> dict[str, Any] | None:
+    """Return an order for machines; why it was given is told to who sees values."""
     data = order_data(order)
     return data if data is None or viewer.values else data | {"reason": ""}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from fastapi import Request
-from rollcage.store import store_option
+from rollcage.heart import order_of, store_option
 from rollcage_views import (
     States,
     align,
     in_order,
     rule_counts,
+    standing,
     timeline_of,
     tree_of,
     usage_of,
@@ -22,7 +23,7 @@ from rollcage_server import reading
 from rollcage_server.access import AskingNow, Routes
 from rollcage_server.api import First
 from rollcage_server.live import after_of, live
-from rollcage_server.orders import order_key, order_of
+from rollcage_server.orders import order_key
 from rollcage_server.rendering import page
 from rollcage_server.roles import Right
 
@@ -68,18 +69,18 @@ def run(request: Request, asking: AskingNow, run: str, first: First = 1) -> Resp
 
 
 @pages.get("/runs/{run}/standing", Right.SEE)
-def standing(request: Request, asking: AskingNow, run: str) -> Response:
+def open_things(request: Request, asking: AskingNow, run: str) -> Response:
     """What somebody has to know of a run: what is unknown, left behind, not asked for."""
-    found, stands = reading.lineage(asking.store, run)
-    status_words = words(stands, found[-1].status, run, asking.store)
-    return page(request, "standing.html", asking, run=run, stands=stands, words=status_words,
-                usage=usage_of(found[-1]))  # fmt: skip
+    seen = reading.whole(asking.store, run)
+    notes = words(standing(seen), seen.status, run, store_option(asking.store))
+    usage = usage_of(seen)
+    return page(request, "standing.html", asking, run=run, words=notes, usage=usage)
 
 
 @pages.get("/runs/{run}/live", Right.SEE)
 async def run_live(request: Request, asking: AskingNow, run: str) -> Response:
     """What is new in a run, as rows for its page."""
-    await run_in_threadpool(asking.store.info, reading.check_run(run))
+    await run_in_threadpool(asking.store.ends, reading.check_run(run))
     return live(request, asking, run, "html", after_of(request))
 
 
@@ -87,16 +88,15 @@ async def run_live(request: Request, asking: AskingNow, run: str) -> Response:
 def step(request: Request, asking: AskingNow, run: str, number: int) -> Response:
     """A step in full."""
     seen, found = reading.step(asking.store, run, number, asking.who.viewer)
-    row = step_row(seen.id, found, states=States([seen]), at=store_option(asking.store))
+    row = step_row(seen.id, found, states=States(seen), at=store_option(asking.store))
     return page(request, "step.html", asking, run=seen, step=found, row=row)
 
 
 @pages.get("/runs/{run}/tree", Right.SEE)
 def tree(request: Request, asking: AskingNow, run: str) -> Response:
     """A run as a tree, and over time."""
-    found, _ = reading.lineage(asking.store, run)
-    seen = list(map(asking.who.viewer.run, found))
-    return page(request, "tree.html", asking, run=seen[-1], nodes=tree_of(seen[-1].steps),
+    seen = asking.who.viewer.run(reading.whole(asking.store, run))
+    return page(request, "tree.html", asking, run=seen, nodes=tree_of(seen.steps),
                 tracks=track_rows(timeline_of(seen)))  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def diff(request: Request, asking: AskingNow, a: str = "", b: str = "") -> Respo
     found = None
     if a and b:
         viewer = asking.who.viewer
-        one, two = (reading.lineage(asking.store, each)[0][-1] for each in (a, b))
+        one, two = (reading.whole(asking.store, each) for each in (a, b))
         heads = run_head(viewer.run(one)), run_head(viewer.run(two))
         found = diff_page(heads, align(in_order(one), in_order(two)), viewer)
     return page(request, "diff.html", asking, a=a, b=b, page=found)

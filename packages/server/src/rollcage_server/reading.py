@@ -7,23 +7,22 @@ import time
 from typing import Any, Final
 
 from rollcage.errors import RollcageError, RunNotFound
-from rollcage.store import RunInfo, Store, is_run_id
+from rollcage.heart import RunInfo, Store, list_runs, run_info, trace_of
+from rollcage.store import is_run_id
 from rollcage.trace import Run, Step, read_run
 from rollcage_views import (
     Hit,
-    LineageStatus,
+    Job,
     RunFilter,
     Sheet,
     Viewer,
     hits_of,
     inbox_of,
     jobs_of,
-    lineage_of,
     search_runs,
     sheet_of,
-    standing,
 )
-from rollcage_views.jobs import Job
+from rollcage_views import info_data as data_of
 
 from rollcage_server.errors import BadRequest, NotFound
 
@@ -36,12 +35,12 @@ __all__ = [
     "hits",
     "info_data",
     "jobs",
-    "lineage",
     "now",
     "run_sheet",
     "runs",
     "step",
     "waiting",
+    "whole",
 ]
 
 PAGE: Final = 100  # steps, or runs, on a page
@@ -52,7 +51,7 @@ class RunSheet:
     """A page of a run.
 
     Attributes:
-        info: what the store knows of the run.
+        info: what a list says of the run.
         sheet: its steps, as whoever looks may see them.
         live: whether somebody writes it now.
         status: how it stands: as in `Job`.
@@ -81,9 +80,9 @@ def check_run(run: str) -> str:
 
 
 def info_data(info: RunInfo, viewer: Viewer) -> dict[str, Any]:
-    """What the store knows of a run, for machines."""
-    data = dataclasses.asdict(info)
-    return data if viewer.values else data | {"input": None, "head": None}
+    """Return what the store knows of a run, for machines."""
+    data = data_of(info)
+    return data if viewer.values else data | {"input": None, "waits": ""}
 
 
 def jobs(store: Store, *, name: str = "", limit: int = PAGE) -> list[Job]:
@@ -112,7 +111,7 @@ def filter_of(
 def run_sheet(
     store: Store, run: str, viewer: Viewer, *, first: int = 1, count: int = PAGE
 ) -> RunSheet:
-    """A page of a run; what it costs hardly grows with the run.
+    """Return a page of a run.
 
     Raises:
         RunNotFound: there is no such run.
@@ -120,10 +119,10 @@ def run_sheet(
     """
     if not 1 <= count <= 1000:
         raise BadRequest("count: from 1 to 1000 steps")
-    trace = store.read(check_run(run))
-    info = trace.info or store.info(run)
-    live = info.status is None and store.live(run)
-    sheet = sheet_of(trace, first=first, count=count, lines=info.count)
+    trace = trace_of(store, check_run(run))
+    info = run_info(store, run)
+    live = info.status is None and store.is_live(run)
+    sheet = sheet_of(trace, first=first, count=count)
     sheet = dataclasses.replace(sheet, run=viewer.run(sheet.run))
     return RunSheet(info, sheet, live, info.status or ("running" if live else "died"))
 
@@ -135,21 +134,21 @@ def step(store: Store, run: str, number: int, viewer: Viewer) -> tuple[Run, Step
         RunNotFound: there is no such run.
         NotFound: it has no such step.
     """
-    seen = viewer.run(read_run(store.read(check_run(run)), schema=False))
+    seen = viewer.run(whole(store, run))
     found = seen.step(number)
     if found is None:
         raise NotFound(f"this run has no step {number}; it has {len(seen.steps)}")
     return seen, found
 
 
-def lineage(store: Store, run: str) -> tuple[list[Run], LineageStatus]:
-    """A run and what it builds on, oldest first, and how it stands.
+def whole(store: Store, run: str) -> Run:
+    """Return a run as it is recorded.
 
     Raises:
         RunNotFound: there is no such run.
+        TraceCorrupt: it is damaged.
     """
-    found = lineage_of(store, read_run(store.read(check_run(run)), schema=False))
-    return found, standing(found)
+    return read_run(trace_of(store, check_run(run)), schema=False)
 
 
 def waiting(store: Store, viewer: Viewer) -> Any:
@@ -165,9 +164,9 @@ def error_text(error: RollcageError, viewer: Viewer) -> str:
 def hits(store: Store, viewer: Viewer, *, limit: int) -> list[Hit]:
     """What policies decided in the newest runs; those that can't be read are passed over."""
     found: list[Hit] = []
-    for info in store.runs(limit=limit)[::-1]:
+    for info in list_runs(store, limit=limit):
         try:
-            seen = read_run(store.read(info.run), schema=False)
+            seen = whole(store, info.run)
         except RollcageError:
             continue
         found += hits_of(viewer.run(seen))

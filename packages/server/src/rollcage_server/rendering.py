@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Request
 from jinja2 import ChoiceLoader, PackageLoader
 from rollcage.trace import Step
-from rollcage_views import arguments_text, value_text
+from rollcage_views import arguments_text, mode_of, value_text
 from rollcage_views.html import Links, StepRow, environment, loader, step_row
 from starlette.responses import HTMLResponse
 
@@ -34,7 +34,7 @@ class _Pages(Links):
 
 
 _templates = environment(ChoiceLoader([PackageLoader("rollcage_server"), loader()]))
-_templates.filters |= {"arguments": arguments_text, "value": value_text}
+_templates.filters |= {"arguments": arguments_text, "mode": mode_of, "value": value_text}
 _templates.globals |= {"links": _Pages()}
 
 

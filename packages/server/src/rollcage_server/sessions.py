@@ -18,7 +18,8 @@ from hashlib import sha256
 from typing import Any, Final
 
 import orjson
-from rollcage.store import Store
+from rollcage import Store
+from rollcage.heart import drop, every_key
 
 from rollcage_server.roles import Principal, roles_of
 
@@ -27,7 +28,7 @@ __all__ = ["COOKIE", "Sessions", "SignIn"]
 COOKIE: Final = "__Host-rollcage"
 _LASTS: Final = 12 * 3600.0  # seconds
 _LONGEST: Final = 4000  # characters of a cookie
-_KIND: Final = "sessions"  # of the documents that say which are over
+_KIND: Final = "sessions"  # of the values that say which are over
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,10 +101,10 @@ class Sessions:
             StoreError: it is not ended.
         """
         store, now = self._store(), time.time()
-        store.put_once(_KIND, _name(session.csrf), orjson.dumps(session.principal.expires))
-        for key in store.keys(_KIND):
+        store.swap(_KIND, _name(session.csrf), None, orjson.dumps(session.principal.expires))
+        for key in every_key(store, _KIND):
             if float(orjson.loads(store.get(_KIND, key) or b"0")) < now - _LASTS:
-                store.drop(_KIND, key)
+                drop(store, _KIND, key)
 
     def is_ended(self, csrf: str) -> bool:
         """Whether somebody has ended the session of this token.

@@ -104,16 +104,16 @@ for _each in ACTIONS:
 @steering_api.get("/runs/{run}/commands/{key}", Right.VALUES)
 def command(asking: AskingNow, run: str, key: str) -> Response:
     """Tell how a command stands: the plan of an undo, or what an undo did."""
-    return Data(undoing.answer(asking.heart, run, key))
+    return Data(undoing.answer(asking.store, run, key))
 
 
 @steering.get("/runs/{run}/undo", Right.VALUES)
 def undo(request: Request, asking: AskingNow, run: str, command: str = "") -> Response:
     """The plan of an undo, to confirm; and what came of it."""
-    asking.store.info(check_run(run))
-    answered = undoing.answer(asking.heart, run, command) if command else None
+    asking.store.ends(check_run(run))
+    answered = undoing.answer(asking.store, run, command) if command else None
     rows: list[UndoRow] = []
     if answered is not None and answered["data"]:
-        runs, _ = reading.lineage(asking.store, run)
-        rows = undo_rows(answered["data"], runs, asking.who.viewer)
+        seen = reading.whole(asking.store, run)
+        rows = undo_rows(answered["data"], seen, asking.who.viewer)
     return page(request, "undo.html", asking, run=run, answered=answered, rows=rows)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
 from typing import Final
 
 from rollcage.errors import StoreError
-from rollcage.store import Store, without_password
-from rollcage_views.both import open_store
+from rollcage.heart import Store, open_store
+from rollcage.heart.folder import Folder
+from rollcage.store import without_password
 
-__all__ = ["Stores"]
+__all__ = ["Stores", "is_there", "key_of"]
 
 
 _PATIENCE: Final = 4.0  # seconds that a database may be away: whoever looks at a page waits
+_WAITS: Final = ("store_timeout", "silence_timeout")  # parameters of a database's URL
+_SQLITE: Final = "sqlite:///"
 
 
 class Stores:
     """The store at a URL.
 
     Args:
-        url: see `rollcage.store.open_store`.
+        url: see `rollcage.open_store`.
     """
 
     def __init__(self, url: str) -> None:
@@ -29,13 +34,13 @@ class Stores:
         self._key: bytes | None = None
 
     def get(self) -> Store:
-        """The store.
+        """Return the store.
 
         Raises:
             StoreError: it is not there.
         """
         store = self.open()
-        if not store.exists():
+        if not is_there(store):
             shown = without_password(self.url)
             raise StoreError(f"there is no store at {shown}, or it can't be reached; try again")
         return store
@@ -49,18 +54,53 @@ class Stores:
         self.get().get("sessions", "0")
 
     def open(self) -> Store:
-        """The store, whether it is there or not."""
+        """Return the store, whether it is there or not."""
         with self._lock:
             if self._store is None:
-                self._store = open_store(self.url, patience=_PATIENCE)
+                self._store = open_store(_patient(self.url))
             return self._store
 
     def key(self) -> bytes:
-        """The store's key, by which sessions are signed.
+        """Return the server's key, by which sessions are signed.
 
         Raises:
             StoreError: it can't be had.
         """
         if self._key is None:
-            self._key = self.get().secret_key()
+            self._key = key_of(self.get())
         return self._key
+
+
+def key_of(store: Store) -> bytes:
+    """Return the key of the servers of a store (32 bytes), made when it is needed.
+
+    It is another one than that by which secrets are sealed: a log shows what that makes of a text.
+
+    Raises:
+        StoreError: it can't be had.
+    """
+    key = store.get("keys", "server")
+    while key is None:
+        store.swap("keys", "server", None, os.urandom(32))
+        key = store.get("keys", "server")
+    return key
+
+
+def is_there(store: Store) -> bool:
+    """Return whether somebody has made the folder or file of a store; a database is asked later."""
+    if isinstance(store, Folder):
+        return Path(store.root).is_dir()
+    if store.url.startswith(_SQLITE):
+        return Path(store.url.removeprefix(_SQLITE)).exists()
+    return True
+
+
+def _patient(url: str) -> str:
+    """The URL of a database with how long it may be away, where it does not say that."""
+    if not url.startswith(("postgres://", "postgresql://")):
+        return url
+    where, _, query = url.partition("?")
+    parts = [*filter(None, query.split("&"))]
+    known = {part.partition("=")[0] for part in parts}
+    added = [f"{name}={_PATIENCE:g}" for name in _WAITS if name not in known]
+    return f"{where}?{'&'.join([*parts, *added])}"

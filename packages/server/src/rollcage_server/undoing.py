@@ -53,9 +53,9 @@ def plan(asking: Asking, run: str, body: Planning) -> Mapping[str, Any]:
         RunNotFound: there is no such run.
         Conflict: no plan can be made.
     """
-    commands = Commands(asking.heart)
+    commands = Commands(asking.store)
     key = commands.plan(check_run(run), by=asking.who.name, to=body.to)
-    return _awaited(asking.heart, run, key, body.wait)
+    return _awaited(asking.store, run, key, body.wait)
 
 
 def confirm(asking: Asking, run: str, body: Confirming) -> Mapping[str, Any]:
@@ -66,7 +66,7 @@ def confirm(asking: Asking, run: str, body: Confirming) -> Mapping[str, Any]:
         PlanChanged: an undo would do something else by now; it says what, and what was done before.
         Conflict: it was refused.
     """
-    commands = Commands(asking.heart)
+    commands = Commands(asking.store)
     planned = _result(commands, check_run(run), body.plan)
     if planned is None or planned.outcome != "planned" or planned.data is None:
         raise NotFound("there is no such plan of this run; ask for one")
@@ -79,7 +79,7 @@ def confirm(asking: Asking, run: str, body: Confirming) -> Mapping[str, Any]:
         plan_digest=body.digest,
         once=body.plan.rpartition(".")[2],
     )
-    return _awaited(asking.heart, run, key, body.wait)
+    return _awaited(asking.store, run, key, body.wait)
 
 
 def answer(store: Store, run: str, key: str) -> Mapping[str, Any]:

@@ -63,32 +63,32 @@ class Cancelling(Named):
 
 
 def _start(asking: Asking, body: Starting) -> Mapping[str, Any]:
-    commands = Commands(asking.heart)
+    commands = Commands(asking.store)
     return {"started": commands.start(body.plan, body.inputs, id=body.id, by=asking.who.name)}
 
 
 def _pause(asking: Asking, body: Named) -> Mapping[str, Any]:
     _known(asking, body.id)
-    Commands(asking.heart).pause(body.id, by=asking.who.name, reason=body.reason)
+    Commands(asking.store).pause(body.id, by=asking.who.name, reason=body.reason)
     return {}
 
 
 def _resume(asking: Asking, body: Named) -> Mapping[str, Any]:
     _known(asking, body.id)
-    Commands(asking.heart).resume(body.id, by=asking.who.name)
+    Commands(asking.store).resume(body.id, by=asking.who.name)
     return {}
 
 
 def _cancel(asking: Asking, body: Cancelling) -> Mapping[str, Any]:
     _known(asking, body.id)
     given: dict[str, Any] = {"reason": body.reason, "rollback": body.rollback}
-    Commands(asking.heart).cancel(body.id, by=asking.who.name, **given)
+    Commands(asking.store).cancel(body.id, by=asking.who.name, **given)
     return {}
 
 
 def _signal(asking: Asking, body: Signalling) -> Mapping[str, Any]:
     _known(asking, body.id)
-    signals = Signals(asking.heart, body.id)
+    signals = Signals(asking.store, body.id)
     return {"sent": signals.send(body.name, body.data, by=asking.who.name, once=body.once)}
 
 
@@ -107,7 +107,7 @@ def _carried_out(name: str, asking: Asking, body: Any) -> dict[str, Any]:
     """Give an order, and tell how the execution stands then."""
     do = _ORDERS[name][1]
     done = audited(asking, f"workflow {name}", body.id, lambda: do(asking, body))
-    return {**done, "execution": _data(execution(asking.heart, body.id), asking.who.viewer)}
+    return {**done, "execution": _data(execution(asking.store, body.id), asking.who.viewer)}
 
 
 def _add(name: str, kind: Any) -> None:
@@ -135,7 +135,7 @@ for _name, (_kind, _) in _ORDERS.items():
 @workflows_api.get("/workflows", Right.SEE)
 def listed(asking: AskingNow, limit: Limit = PAGE) -> Response:
     """List executions, the newest first."""
-    found = executions(asking.heart, limit=limit)
+    found = executions(asking.store, limit=limit)
     return Data({"executions": [_data(each, asking.who.viewer) for each in found]})
 
 
@@ -145,7 +145,7 @@ def told(asking: AskingNow, id: str) -> Response:  # noqa: A002 - what it is cal
     found = _known(asking, id)
     viewer = asking.who.viewer
     steps = [dataclasses.asdict(each) for each in found.steps]
-    outline = outline_of(asking.heart, found, viewer)
+    outline = outline_of(asking.store, found, viewer)
     drawn = None if outline is None else outline.model_dump(mode="json", exclude_defaults=True)
     return Data(_data(found, viewer) | {"steps": steps, "outline": drawn})
 
@@ -153,7 +153,7 @@ def told(asking: AskingNow, id: str) -> Response:  # noqa: A002 - what it is cal
 @workflows.get("/workflows", Right.SEE)
 def shown(request: Request, asking: AskingNow) -> Response:
     """The executions."""
-    found = [_data(each, asking.who.viewer) for each in executions(asking.heart, limit=PAGE)]
+    found = [_data(each, asking.who.viewer) for each in executions(asking.store, limit=PAGE)]
     return page(request, "workflows.html", asking, executions=found)
 
 
@@ -163,14 +163,14 @@ def one(request: Request, asking: AskingNow, id: str) -> Response:  # noqa: A002
     found = _known(asking, id)
     viewer, after = asking.who.viewer, None
     if found.status == "running":
-        after = asking.store.read(found.run).data.count(b"\n")
+        after = len(asking.store.read(found.run))
     return page(request, "workflow.html", asking, found=_data(found, viewer), after=after,
-                drawing=drawing_of(asking.heart, found, viewer), steps=found.steps)  # fmt: skip
+                drawing=drawing_of(asking.store, found, viewer), steps=found.steps)  # fmt: skip
 
 
 def _known(asking: Asking, id: str) -> Execution:  # noqa: A002
-    found = execution(asking.heart, id)
-    if not found.plan and Commands(asking.heart).started(id) is None:
+    found = execution(asking.store, id)
+    if not found.plan and Commands(asking.store).started(id) is None:
         raise NotFound("there is no such execution")
     return found
 

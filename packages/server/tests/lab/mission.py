@@ -6,13 +6,12 @@ from typing import Any
 import httpx
 import pytest
 import rollcage
-from rollcage import ApprovalRequired, UnknownOutcome, Verdict, heart, tool
+from rollcage import ApprovalRequired, UnknownOutcome, Verdict, heart, open_store, tool
 from rollcage.gate import QueueApprover
 from rollcage.heart.stages import queue as heart_queue
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.tokens import TokenFile
 from rollcage_views import Requests
-from rollcage_views.both import open_store
 
 SECRET = "the-value-of-an-argument"
 RESULT = "the-value-of-a-result"

@@ -4,24 +4,17 @@ Each view has a form for machines, `as_data()` or a function that ends in `_data
 somebody goes through a `Viewer`, which hides values from who must not see them.
 """
 
-from rollcage_views import steering
 from rollcage_views.alignment import Change, Pair, align, first_difference, in_order, pair_data
 from rollcage_views.changes import DiffLine, StateChange, changes_of, line_diff
 from rollcage_views.data import run_data, step_data
 from rollcage_views.follow import Following
 from rollcage_views.inbox import Inbox, Waiting, inbox_of, may_answer, queued_data
+from rollcage_views.infos import info_data, is_pruned, mode_of
 from rollcage_views.jobs import Job, JobRun, job_of, jobs_of, newest_first
-from rollcage_views.lineage import (
-    Effect,
-    LineageStatus,
-    lineage_of,
-    resolve_commands,
-    standing,
-    words,
-)
 from rollcage_views.names import short_ids
 from rollcage_views.orders import order_data, pause_of, pause_text
 from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
+from rollcage_views.requests import Queued, Requests
 from rollcage_views.search import (
     MARKS,
     FoundStep,
@@ -33,7 +26,7 @@ from rollcage_views.search import (
 from rollcage_views.searching import FoundRun, Search, search_page
 from rollcage_views.sheets import Sheet, sheet_of
 from rollcage_views.states import States
-from rollcage_views.steering import OnceEffect, Requests
+from rollcage_views.status import Effect, Standing, resolve_commands, standing, words
 from rollcage_views.steps import answer_text, call_text, outcome_text, state_text
 from rollcage_views.text import (
     arguments_text,
@@ -67,16 +60,16 @@ __all__ = [
     "Inbox",
     "Job",
     "JobRun",
-    "LineageStatus",
     "Node",
-    "OnceEffect",
     "Pair",
     "Price",
+    "Queued",
     "Requests",
     "RuleCount",
     "RunFilter",
     "Search",
     "Sheet",
+    "Standing",
     "StateChange",
     "States",
     "StepFilter",
@@ -97,13 +90,15 @@ __all__ = [
     "hits_of",
     "in_order",
     "inbox_of",
+    "info_data",
+    "is_pruned",
     "items_of",
     "job_of",
     "jobs_of",
     "line_diff",
-    "lineage_of",
     "mapping_of",
     "may_answer",
+    "mode_of",
     "newest_first",
     "order_data",
     "outcome_text",
@@ -122,7 +117,6 @@ __all__ = [
     "short_ids",
     "standing",
     "state_text",
-    "steering",
     "step_data",
     "tag_of",
     "time_text",

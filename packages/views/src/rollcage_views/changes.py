@@ -80,13 +80,12 @@ class StateChange:
         return dataclasses.asdict(self) | {"fields": list(self.fields), "lines": self.lines()}
 
 
-def changes_of(step: Step, run: str = "", states: States = _NONE) -> list[StateChange]:
+def changes_of(step: Step, states: States = _NONE) -> list[StateChange]:
     """What a write changed, by resource.
 
     Args:
         step: the write.
-        run: the id of its run.
-        states: those of its lineage, where a later write may tell what it left.
+        states: the states that the writes of its run found: a later one may tell what it left.
     """
     if not step.before or step.after is None:
         return []
@@ -94,7 +93,7 @@ def changes_of(step: Step, run: str = "", states: States = _NONE) -> list[StateC
     found: list[StateChange] = []
     for resource, digest in step.after.items():
         before = step.before.get(resource)
-        tried = [before, None, *states.after(run, step.step, resource), *own]
+        tried = [before, None, *states.after(step.step, resource), *own]
         found.append(_change(resource, before, digest, tried, states))
     return found
 

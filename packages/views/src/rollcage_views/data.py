@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from rollcage.store import StopOrder
+from rollcage.heart import Order
 from rollcage.trace import Run, Step
 
-from rollcage_views.lineage import LineageStatus
 from rollcage_views.orders import order_data
+from rollcage_views.status import Standing
 
 __all__ = ["run_data", "step_data"]
 
@@ -22,19 +22,17 @@ def step_data(step: Step) -> dict[str, Any]:
 
 def run_data(
     seen: Run,
-    stands: LineageStatus,
+    stands: Standing,
     steps: Sequence[Step],
     *,
-    torn: int = 0,
-    pause: StopOrder | None = None,
+    pause: Order | None = None,
 ) -> dict[str, Any]:
     """A run.
 
     Args:
-        seen: as its trace tells.
-        stands: the status of its lineage.
+        seen: the run.
+        stands: what is open of it.
         steps: those that are listed.
-        torn: how many bytes of a cut-off last line are left out.
         pause: the order by which its next call waits.
     """
     finished = seen.finished or {}
@@ -45,7 +43,6 @@ def run_data(
         "waits_for": finished.get("reason"),
         "abandoned": seen.abandoned,
         "paused": order_data(pause),
-        "torn_bytes": torn,
         "standing": stands.as_data(),
         "attempts": [dataclasses.asdict(each) for each in seen.attempts],
         "totals": dataclasses.asdict(seen.totals),

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from rollcage.errors import ApprovalCorrupt, RollcageError
-from rollcage.gate import Queued, looks_like
-from rollcage.store import Store
+from rollcage.gate import looks_like
+from rollcage.heart import Store, trace_of
 from rollcage.trace import Step, read_run
 
 from rollcage_views.jobs import Job, jobs_of
-from rollcage_views.lineage import lineage_of, standing
-from rollcage_views.steering import Requests
+from rollcage_views.requests import Queued, Requests
+from rollcage_views.status import standing
 from rollcage_views.viewer import SEES_ALL, Viewer
 
 __all__ = ["Inbox", "Waiting", "inbox_of", "may_answer", "queued_data"]
@@ -28,8 +28,8 @@ class Waiting:
 
     Attributes:
         job: the name of its job.
-        run: the run in which it was performed, if it was.
-        step: as its trace has it.
+        run: the id of the run.
+        step: the step.
         why: `unknown`, where nobody knows whether it happened; `unclear` where it failed and nobody
             knows how far it got; `not_replayable` where it happened, and its result can't be given
             back.
@@ -123,16 +123,15 @@ def _unknown(store: Store, jobs: Iterable[Job], viewer: Viewer) -> Iterator[Wait
         if job.status in _SETTLED:
             continue
         try:
-            runs = lineage_of(store, read_run(store.read(job.run)))
+            seen = read_run(trace_of(store, job.run))
         except RollcageError:
             continue  # damaged, or gone: opening it reports that
-        stands = standing(runs)
-        by_id = {seen.id: seen for seen in runs}
+        stands = standing(seen)
         found = [(each, "unknown") for each in stands.unknown]
         found += [(each, "unclear") for each in stands.unclear]
         found += [(each, "not_replayable") for each in stands.lost]
         for effect, why in found:
-            step = by_id[effect.run].step(effect.step)
+            step = seen.step(effect.step)
             if step is not None:
                 yield Waiting(job.name, effect.run, viewer.step(step), why)
 

@@ -1,53 +1,51 @@
-"""Jobs: what was to be done, and the attempts at it, each of which went on with the one before."""
+"""Jobs: what was to be done, and the runs of it, each of which went on with the one before."""
 
 from __future__ import annotations
 
 import dataclasses
+import unicodedata
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
 from rollcage.errors import RollcageError
-from rollcage.store import RunInfo, StopOrder, Store
+from rollcage.heart import Order, RunInfo, Store, all_runs, run_info
 
-from rollcage_views.both import LogInfo
+from rollcage_views.infos import info_data
 from rollcage_views.orders import order_data, pause_of
 
 __all__ = ["Job", "JobRun", "job_of", "jobs_of", "newest_first"]
 
-_ATTEMPTS: Final = 50  # of one job that are listed, the newest
-_BATCH: Final = 100  # runs that are asked for at first
-_LOOKS: Final = ("offline", "verify", "fork")  # runs that look at others, and are no attempts
+_CHAIN: Final = 50  # runs of one job that are listed, the newest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobRun:
-    """A run, as one attempt at its job.
+    """A run of a job, with all attempts at it.
 
     Attributes:
-        info: what the store knows of it.
-        status: as the store has it; without one `running`, or `died` where nobody writes it.
-        pause: the order by which its next call waits, or that of its resume.
+        info: what the store says of it.
+        status: how its last attempt ended; `running`, or `died` if it did not and nobody writes it.
+        pause: the order by which its next call waits.
     """
 
     info: RunInfo
     status: str
-    pause: StopOrder | None = None
+    pause: Order | None = None
 
     @property
     def count(self) -> int:
-        """How many attempts of the run this stands for: one log has all of them."""
-        return self.info.attempts if isinstance(self.info, LogInfo) else 1
+        """The number of attempts."""
+        return self.info.attempts
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
-        own = dataclasses.asdict(self.info) | {"status": self.status}
-        return own | {"paused": order_data(self.pause)}
+        """Return it for machines."""
+        return info_data(self.info) | {"status": self.status, "paused": order_data(self.pause)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """A job, by its attempts, oldest first.
+    """A job, by its runs, oldest first: one, unless it goes on with a run of another store.
 
     Attributes:
         attempts: the runs; the last one has its status.
@@ -73,17 +71,17 @@ class Job:
         return self.attempts[-1].status
 
     @property
-    def pause(self) -> StopOrder | None:
+    def pause(self) -> Order | None:
         """The order by which its next call waits."""
         return self.attempts[-1].pause
 
     @property
     def began(self) -> int:
-        """When its first listed attempt began (Unix, µs)."""
-        return self.attempts[0].info.time
+        """When its first listed run began (Unix, µs)."""
+        return self.attempts[0].info.begun
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
+        """Return it for machines."""
         attempts = [each.as_data() for each in self.attempts]
         return {
             "name": self.name, "status": self.status, "run": self.run, "began": self.began,
@@ -92,13 +90,13 @@ class Job:
 
 
 def jobs_of(store: Store, *, name: str | None = None, limit: int | None = None) -> list[Job]:
-    """The jobs of a store, those with the newest runs first.
+    """Return the jobs of a store, the one with the newest run first.
 
     What they cost does not grow with the older runs of the store.
 
     Args:
         store: where they are.
-        name: only those of this name.
+        name: only the jobs of this name.
         limit: only so many.
 
     Raises:
@@ -108,28 +106,27 @@ def jobs_of(store: Store, *, name: str | None = None, limit: int | None = None) 
 
 
 def job_of(store: Store, info: RunInfo) -> Job:
-    """The job of which this run is the latest attempt."""
-    chain = [info]
-    known = {info.run}
-    source = info.source
-    while source is not None and source not in known and len(chain) <= _ATTEMPTS:
-        known.add(source)
+    """Return the job of which this run is the latest."""
+    chain, known = [info], {info.run}
+    origin = "" if info.fork else info.origin
+    while origin and origin not in known and len(chain) <= _CHAIN:
+        known.add(origin)
         try:
-            before = store.info(source)
+            before = run_info(store, origin)
         except RollcageError:
             break  # it lies in another store, or is gone
         chain.append(before)
-        source = before.source
-    shown = chain[:_ATTEMPTS][::-1]
+        origin = "" if before.fork else before.origin
+    shown = chain[:_CHAIN][::-1]
     attempts = [JobRun(each, _status(store, each)) for each in shown[:-1]]
     attempts.append(JobRun(shown[-1], _status(store, shown[-1]), pause_of(store, shown[-1])))
-    return Job(attempts, more=len(chain) > _ATTEMPTS)
+    return Job(attempts, more=len(chain) > _CHAIN)
 
 
 def _jobs(store: Store, name: str | None) -> Iterator[Job]:
     seen: set[str] = set()
     for info in newest_first(store, name=name):
-        if info.run in seen or info.mode in _LOOKS:
+        if info.run in seen or info.fork:  # a fork looks at a run, and is no attempt at its job
             continue
         job = job_of(store, info)
         seen.update(each.info.run for each in job.attempts)
@@ -144,31 +141,33 @@ def newest_first(
     since: int | None = None,
     before: int | None = None,
 ) -> Iterator[RunInfo]:
-    """Runs, newest first, read from the store in growing batches.
+    """Yield runs, newest first; they are read from the store as they are asked for.
 
     Args:
         store: where they are.
-        name: only those of this job.
-        status: only those with this one; `unfinished` for those that have none.
-        since: only those that began then or later (Unix, µs).
-        before: only those that began earlier than that (Unix, µs).
+        name: only the runs of this job.
+        status: only runs with this one; `unfinished`: only those that have none.
+        since: only runs that began then or later (Unix, µs).
+        before: only runs that began earlier than that (Unix, µs).
 
     Raises:
         StoreError: the store can't be read.
     """
-    yielded, size = 0, _BATCH
-    while True:
-        found = store.runs(name=name, status=status, since=since, before=before, limit=size)[::-1]
-        yield from found[yielded:]
-        if len(found) < size:
-            return
-        yielded, size = size, size * 4
+    wanted = None if name is None else unicodedata.normalize("NFC", name)
+    for info in all_runs(store):
+        if (
+            (wanted is None or info.name == wanted)
+            and (status is None or (info.status or "unfinished") == status)
+            and (since is None or info.begun >= since)
+            and (before is None or info.begun < before)
+        ):
+            yield info
 
 
 def _status(store: Store, info: RunInfo) -> str:
     if info.status is not None:
         return info.status
     try:
-        return "running" if store.live(info.run) else "died"
+        return "running" if store.is_live(info.run) else "died"
     except RollcageError:
         return "unfinished"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from rollcage.store import Reader, Store
+from rollcage.heart import Store, list_runs
 
 __all__ = ["short_ids"]
 
@@ -14,13 +14,13 @@ _RANDOM: Final = 12  # the last characters of an id: 48 random bits
 _LOOKED_AT: Final = 1000  # runs of a store, so that a short id costs the same among any number
 
 
-def short_ids(reader: Reader, runs: Iterable[str]) -> dict[str, str]:
-    """The end of each id, as short as it is unique; all of one length.
+def short_ids(store: Store, runs: Iterable[str]) -> dict[str, str]:
+    """Return the end of each id, as short as it is unique; all of one length.
 
     Among more runs than are looked at, an end has 12 characters or more, which are random.
     """
     wanted = list(dict.fromkeys(runs))
-    infos = reader.runs(limit=_LOOKED_AT + 1) if isinstance(reader, Store) else []
+    infos = list_runs(store, limit=_LOOKED_AT + 1)
     known = {info.run for info in infos} | set(wanted)
     length = _SHORTEST if len(infos) <= _LOOKED_AT else _RANDOM
     while length < 36 and not _told_apart(wanted, known, length):

@@ -102,10 +102,7 @@ def _of_steps(seen: Run) -> Iterator[Hit]:
 
 
 def denial_of(row: RefusedCall) -> Mapping[str, Any] | None:
-    """Return the verdict by which a call was denied; None if it could not be made anyhow.
-
-    In the log of a run a denied call is no step; in a trace of rollcage/1 it is one.
-    """
+    """Return the verdict by which a call was denied; None if it could not be made anyhow."""
     return None if row.code in _NOT_MADE else row.verdict
 
 

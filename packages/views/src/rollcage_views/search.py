@@ -9,15 +9,14 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from rollcage.errors import RollcageError
-from rollcage.store import RunInfo, Store
+from rollcage.heart import RunInfo, Store, trace_of
 from rollcage.trace import Step, read_run
 
+from rollcage_views.infos import mode_of
 from rollcage_views.jobs import newest_first
 from rollcage_views.steps import call_text, outcome_text
 from rollcage_views.text import arguments_text
 from rollcage_views.viewer import SEES_ALL, Viewer
-
-_GLOB: Final = frozenset("*?[")
 
 MARKS: Final = (
     "undone", "rolled_back", "unclear", "once", "left_behind", "moved", "again", "accepted",
@@ -72,7 +71,7 @@ class RunFilter:
     Attributes:
         names: globs over the names of jobs.
         statuses: as `RunInfo` has them; `unfinished` for those that have none.
-        modes: as `RunInfo` has them.
+        modes: as `mode_of` says them.
         since: from when on they began (Unix, µs).
         before: before when they began (Unix, µs).
         text: what is in the name, in capitals or not, or what the id begins or ends with.
@@ -89,9 +88,9 @@ class RunFilter:
         return (
             _is_one_of(info.name, self.names)
             and (not self.statuses or (info.status or "unfinished") in self.statuses)
-            and (not self.modes or info.mode in self.modes)
-            and (self.since is None or info.time >= self.since)
-            and (self.before is None or info.time < self.before)
+            and (not self.modes or mode_of(info) in self.modes)
+            and (self.since is None or info.begun >= self.since)
+            and (self.before is None or info.begun < self.before)
             and (not self.text or self._has_text(info))
         )
 
@@ -119,11 +118,7 @@ def search_runs(store: Store, wanted: RunFilter, *, limit: int | None = None) ->
     Raises:
         StoreError: the store can't be read.
     """
-    # what is no glob the store finds itself, without looking at each run
-    name = wanted.names[0] if len(wanted.names) == 1 and not _GLOB & {*wanted.names[0]} else None
-    status = wanted.statuses[0] if len(wanted.statuses) == 1 else None
-    found = newest_first(store, name=name, status=status, since=wanted.since, before=wanted.before)
-    return list(islice((info for info in found if info in wanted), limit))
+    return list(islice((info for info in newest_first(store) if info in wanted), limit))
 
 
 def search_steps(
@@ -151,7 +146,7 @@ def search_steps(
     """
     for info in search_runs(store, runs, limit=limit):
         try:
-            seen = viewer.run(read_run(store.read(info.run)))
+            seen = viewer.run(read_run(trace_of(store, info.run)))
         except RollcageError:
             continue
         yield from (FoundStep(info, step) for step in steps.of(seen.steps))

@@ -6,9 +6,10 @@ import dataclasses
 from typing import Final
 
 from rollcage.errors import RollcageError
-from rollcage.store import RunInfo, Store
+from rollcage.heart import RunInfo, Store, trace_of
 from rollcage.trace import Step, read_run
 
+from rollcage_views.infos import is_pruned
 from rollcage_views.jobs import newest_first
 from rollcage_views.search import RunFilter, StepFilter
 from rollcage_views.viewer import SEES_ALL, Viewer
@@ -86,18 +87,18 @@ def search_page(
     last: int | None = None
     for info in newest_first(store, since=runs.since, before=runs.before):
         full = listed >= _LISTED or looked >= most_runs or size >= _BYTES or shown >= most_steps
-        if full and info.time != last:  # those of one moment stay together
+        if full and info.begun != last:  # those of one moment stay together
             return Search(tuple(found), looked, unread, last)
-        listed, last = listed + 1, info.time
+        listed, last = listed + 1, info.begun
         if info not in runs:
             continue
         like: list[Step] = []
-        if info.pruned is not None:
+        if is_pruned(info):
             unread += steps.asks
         elif steps.asks:
             looked += 1
             try:
-                trace = store.read(info.run)
+                trace = trace_of(store, info.run)
                 size += len(trace.data)
                 like = steps.of(viewer.run(read_run(trace, schema=False)).steps)
             except RollcageError:

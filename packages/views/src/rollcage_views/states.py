@@ -15,32 +15,26 @@ __all__ = ["States"]
 _WORDS: Final = 20  # short values that are remembered of one field
 _SHORT: Final = 40  # characters of one
 
-Place = tuple[int, int]  # the run's place in its lineage, and the number of a step
-
 
 class States:
-    """The states that the writes of a lineage found before them.
+    """The states that the writes of a run found before them.
 
     Args:
-        runs: oldest first.
+        seen: the run; None: nothing is known.
     """
 
-    def __init__(self, runs: Sequence[Run] = ()) -> None:
-        self._order = {seen.id: number for number, seen in enumerate(runs)}
-        self._found: dict[str, list[tuple[Place, Any]]] = {}
+    def __init__(self, seen: Run | None = None) -> None:
+        self._found: dict[str, list[tuple[int, Any]]] = {}
         self._words: dict[str, list[Any]] = {}
-        for number, seen in enumerate(runs):
-            for step in seen.steps:
-                for resource, state in (step.before or {}).items():
-                    place = number, step.step
-                    self._found.setdefault(resource, []).append((place, state))
-                    self._note(state)
+        for step in () if seen is None else seen.steps:
+            for resource, state in (step.before or {}).items():
+                self._found.setdefault(resource, []).append((step.step, state))
+                self._note(state)
 
-    def after(self, run: str, step: int, resource: str) -> Iterator[Any]:
-        """What the next write on a resource found, if there was one."""
+    def after(self, step: int, resource: str) -> Iterator[Any]:
+        """Yield the state that the next write on a resource found, if there was one."""
         found = self._found.get(resource, [])
-        place = self._order.get(run, -1), step
-        at = bisect_right(found, place, key=lambda each: each[0])
+        at = bisect_right(found, step, key=lambda each: each[0])
         if at < len(found):
             yield found[at][1]
 

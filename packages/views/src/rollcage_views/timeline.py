@@ -1,9 +1,9 @@
-"""A job over time: its attempts, their steps, and what they waited for."""
+"""A run over time: its attempts, their steps, and what they waited for."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from rollcage.trace import REPLAYED, Run, Step
@@ -19,12 +19,12 @@ class Bar:
     """Something that took time.
 
     Attributes:
-        kind: `attempt`, a run from its beginning to its end; `step`; or `wait`: for an approval, or
-            for the next attempt.
+        kind: `attempt`, a session from its beginning to its end; `step`; or `wait`: for an
+            approval, or for the next attempt.
         run: the id of the run.
         title: the tool's name, or what was waited for.
-        state: the run's status, the step's state, or how a wait ended: `approved`, `resumed`, say,
-            and `waiting` where it has not.
+        state: the attempt's status, the step's state, or how a wait ended: `approved`, `resumed`,
+            say, and `waiting` where it has not.
         start: when it began (Unix, µs).
         length: how long it took (µs); 0 for a step that was replayed.
         step: its number; None where it is none.
@@ -43,7 +43,7 @@ class Bar:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timeline:
-    """The attempts of a job over time.
+    """The attempts at a run over time.
 
     Attributes:
         start: when the first began (Unix, µs).
@@ -71,29 +71,15 @@ class Timeline:
         return {"start": self.start, "end": self.end, "bars": bars}
 
 
-def timeline_of(runs: Sequence[Run]) -> Timeline:
-    """The runs of a lineage over time.
-
-    Args:
-        runs: oldest first, as `lineage_of` gives them; one at least.
-    """
-    bars: list[Bar] = []
-    decided = {each.decision["id"]: each.decision for seen in runs for each in seen.approvals
-               if each.decision and each.decision["id"]}  # fmt: skip
-    asked: set[str] = set()
-    for seen, later in zip(runs, [*runs[1:], None], strict=True):
-        if len(seen.attempts) > 1:
-            bars += _attempts(seen, [*_waits(seen, decided, asked)])
-            continue
-        begun = seen.started["time"]
-        title = str(seen.started["name"])
-        bars.append(Bar("attempt", seen.id, title, seen.status, begun, seen.last_time - begun))
-        bars += sorted(
-            (*map(_step(seen), seen.steps), *_waits(seen, decided, asked)),
-            key=lambda bar: bar.start,
-        )
-        if later is not None:
-            bars.append(_between(seen, later))
+def timeline_of(seen: Run) -> Timeline:
+    """Return the attempts at a run over time."""
+    waits = _waits(seen)
+    if len(seen.attempts) > 1:
+        bars = [*_attempts(seen, waits)]
+    else:
+        begun, title = seen.started["time"], str(seen.started["name"])
+        inside = sorted((*map(_step(seen), seen.steps), *waits), key=lambda bar: bar.start)
+        bars = [Bar("attempt", seen.id, title, seen.status, begun, seen.last_time - begun), *inside]
     start = min(bar.start for bar in bars)
     return Timeline(start, max(bar.start + bar.length for bar in bars), bars)
 
@@ -129,28 +115,25 @@ def _step(seen: Run) -> Callable[[Step], Bar]:
     return bar
 
 
-def _waits(seen: Run, decided: Mapping[str, Event], asked: set[str]) -> Iterator[Bar]:
+def _waits(seen: Run) -> list[Bar]:
     """The waits for approvals while the run was live.
 
-    A run that goes on asks again for what an earlier one had asked for: that is one wait, whose
-    rest is between the two.
+    A call that is asked for again, by another attempt, waits once: from when it was asked for first
+    until it was decided on.
     """
+    decisions = [each.decision for each in seen.approvals if each.decision is not None]
+    decided = {each["id"]: each for each in decisions if each["id"]}
+    asked: set[str] = set()
+    found: list[Bar] = []
     for each in seen.approvals:
         if not each.request or each.request["id"] in asked:
             continue
         if each.request["id"]:  # it is hidden from who may not see values
             asked.add(each.request["id"])
         begun = each.request["time"]
-        ended = seen.last_time if each.decision is None else each.decision["time"]
         decision = each.decision or decided.get(each.request["id"], {})
+        ended = decision["time"] if decision else seen.last_time
         state = str(decision.get("decision", "waiting"))
         title = f"approval of {each.request['name']}"
-        yield Bar("wait", seen.id, title, state, begun, max(ended - begun, 0))
-
-
-def _between(seen: Run, later: Run) -> Bar:
-    """From the end of one attempt to the beginning of the next."""
-    begun, ended = seen.last_time, later.started["time"]
-    why = (seen.finished or {}).get("reason") if seen.status == "paused" else None
-    title = str(why) if why else f"nothing ran: {seen.status}"
-    return Bar("wait", seen.id, title, "resumed", begun, max(ended - begun, 0))
+        found.append(Bar("wait", seen.id, title, state, begun, max(ended - begun, 0)))
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from rollcage.trace import REPLAYED, Run, Step
@@ -81,23 +81,22 @@ class Usage:
         return {"rows": rows, "total": dataclasses.asdict(self.total)}
 
 
-def usage_of(runs: Run | Iterable[Run], price: Price | None = None) -> Usage:
-    """What runs used up.
+def usage_of(seen: Run, price: Price | None = None) -> Usage:
+    """Return what a run used up.
 
     Args:
-        runs: one, or several: the attempts of a job, say.
+        seen: the run.
         price: what a call costs; without it, costs are unknown.
     """
     rows: dict[tuple[str, str], UsageRow] = {}
     total = UsageRow("run", "")
-    for seen in [runs] if isinstance(runs, Run) else runs:
-        for step in seen.steps:
-            if step.kind == "branch":
-                continue
-            cost = None if price is None else price(step)
-            row = rows.setdefault((step.kind, step.name), UsageRow(step.kind, step.name))
-            row._add(step, cost)  # noqa: SLF001 - its own module
-            total._add(step, cost)  # noqa: SLF001
+    for step in seen.steps:
+        if step.kind == "branch":
+            continue
+        cost = None if price is None else price(step)
+        row = rows.setdefault((step.kind, step.name), UsageRow(step.kind, step.name))
+        row._add(step, cost)  # noqa: SLF001 - its own module
+        total._add(step, cost)  # noqa: SLF001
     order = sorted(
         rows.values(), key=lambda row: (-row.input_tokens - row.output_tokens, -row.duration)
     )

@@ -10,7 +10,7 @@ from rollcage.heart.folder import Folder
 from rollcage.heart.log import ROOT, checked
 from rollcage.heart.store import Store, open_store
 
-__all__ = ["LogTrace", "Verified", "trace_of", "verify_trace"]
+__all__ = ["LogTrace", "Verified", "trace_of", "verify_trace", "where_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,11 +52,12 @@ def trace_of(store: str | os.PathLike[str] | Store, run: str) -> LogTrace:
         StoreError: they can't be read.
     """
     opened = open_store(store)
-    if isinstance(opened, Folder):
-        where = opened.path_of(run)
-    else:
-        where = f"{getattr(opened, 'url', repr(opened))}#{run}"
-    return LogTrace(run, where, b"".join(opened.read(run)))
+    return LogTrace(run, where_of(opened, run), b"".join(opened.read(run)))
+
+
+def where_of(store: Store, run: str) -> str:
+    """Return what errors call the log of a run: its file, or the store's URL and the id."""
+    return store.path_of(run) if isinstance(store, Folder) else f"{store.url}#{run}"
 
 
 def verify_trace(trace: LogTrace) -> Verified:

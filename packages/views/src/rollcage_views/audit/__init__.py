@@ -5,7 +5,7 @@ Needs `rollcage-views[audit]`, which finds credentials in texts.
 
 from rollcage_views.audit.entry import FIELDS, AuditEntry, Origin, RunHeading
 from rollcage_views.audit.lines import instant, write_csv, write_jsonl
-from rollcage_views.audit.reading import Damaged, Item, Summary, audited, telling_of_others
+from rollcage_views.audit.reading import Damaged, Item, Summary, audited
 from rollcage_views.audit.selection import Named, Selection, runs_of
 from rollcage_views.audit.telling import (
     about_run,
@@ -40,7 +40,6 @@ __all__ = [
     "runs_of",
     "short",
     "subject",
-    "telling_of_others",
     "totals_text",
     "what_happened",
     "who_decided",

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollcage.trace import REPLAYED, AskedApproval, RefusedCall, Run, Step
 
 from rollcage_views.audit.entry import AuditEntry, Origin, RunHeading, policy_text
-from rollcage_views.lineage import Effect
 from rollcage_views.policies import denial_of
 from rollcage_views.screen import Screen
+from rollcage_views.status import Effect, standing
 
-__all__ = ["Elsewhere", "entries_of", "head_of"]
+__all__ = ["entries_of", "head_of"]
 
 
-def head_of(seen: Run, torn: int, screen: Screen) -> RunHeading:
+def head_of(seen: Run, screen: Screen) -> RunHeading:
     """The head of a run, before its entries."""
     started = seen.started
     return RunHeading(
@@ -26,52 +25,18 @@ def head_of(seen: Run, torn: int, screen: Screen) -> RunHeading:
         mode=started["mode"],
         source=started.get("source") or "",
         time=started["time"],
-        torn=torn,
         policy=policy_text(**_policy_of(started, screen)),
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """What runs record of one another.
-
-    Attributes:
-        undone: what became of the undo of another run's step.
-        decided: the ids of the requests that were decided in any of them.
-        left: the steps that a new write of another run left behind, with that write.
-        sources: the runs that later ones resume.
-    """
-
-    undone: dict[Origin, str] = dataclasses.field(default_factory=dict[Origin, str])
-    decided: set[str] = dataclasses.field(default_factory=set[str])
-    left: dict[Origin, Origin] = dataclasses.field(default_factory=dict[Origin, Origin])
-    sources: set[str] = dataclasses.field(default_factory=set[str])
-
-    def add(self, run: Run) -> None:
-        """Note what a run records of others."""
-        self.decided.update(each.decision["id"] for each in run.approvals if each.decision)
-        for step in run.steps:
-            by = run.id, step.step
-            self.left.update({(of[0], of[1]): by for of in step.orphans or ()})
-        others = {of: status for of, status in run.undone.items() if of[0] != run.id}
-        self.undone.update(others)
-
-
-def entries_of(
-    run: Run,
-    elsewhere: Elsewhere,
-    screen: Screen,
-    orphans: Callable[[Run], Iterable[Effect]],
-) -> list[AuditEntry]:
-    """The entries of a run.
+def entries_of(run: Run, screen: Screen) -> list[AuditEntry]:
+    """Return the entries of a run, in order of time.
 
     Args:
-        run: as its trace tells.
-        elsewhere: what other runs record of it.
+        run: the run.
         screen: takes credentials out.
-        orphans: the recorded effects that a run which ended `partial` never asked for.
     """
-    reader = _Entries(run, elsewhere, screen)
+    reader = _Entries(run, screen)
     found = [reader.call(row) for row in run.steps if row.kind != "branch"]
     found += map(reader.approval, run.approvals)
     found += reader.user_input()
@@ -80,7 +45,7 @@ def entries_of(
     found += map(reader.stop, run.stops)
     found += map(reader.refused, run.refused)
     if run.status == "partial":
-        found += map(reader.orphan, orphans(run))
+        found += map(reader.orphan, standing(run).ahead)
     return sorted(found, key=lambda entry: entry.time)
 
 
@@ -108,7 +73,7 @@ def _drift_text(row: Step) -> str:
 class _Entries:
     """Makes the entries of one run."""
 
-    def __init__(self, seen: Run, elsewhere: Elsewhere, screen: Screen) -> None:
+    def __init__(self, seen: Run, screen: Screen) -> None:
         self._started = seen.started
         self._ended = seen.last_time
         requests = [each.request for each in seen.approvals if each.request]
@@ -116,7 +81,6 @@ class _Entries:
         self._policies = [(each["time"], _policy_of(each, screen)) for each in seen.policies]
         self._first = _policy_of(seen.started, screen)
         self._rows = {row.step: row for row in seen.steps}
-        self._elsewhere = elsewhere
         self._screen = screen
         self._run: str = seen.started["run"]
         self._of_run: dict[str, Any] = {
@@ -168,7 +132,7 @@ class _Entries:
         text, verdict = self._screen.text, row.verdict or {}
         shadow: Mapping[str, Any] = verdict.get("shadow") or {}
         first = None if row.origin is None else (str(row.origin[0]), int(row.origin[1]))
-        undone = row.undone or self._elsewhere.undone.get(first or (self._run, row.step), "")
+        undone = row.undone or ""
         return AuditEntry(
             kind="call",
             time=row.time,
@@ -202,7 +166,7 @@ class _Entries:
             undoes=None if row.undoes is None else (str(row.undoes[0]), int(row.undoes[1])),
             undone=undone,
             resolved_by=row.resolved_by or "",
-            left_by=None if first else self._elsewhere.left.get((self._run, row.step)),
+            left_by=None if row.left_by is None else (self._run, row.left_by),
         )
 
     def refused(self, row: RefusedCall) -> AuditEntry:
@@ -253,23 +217,18 @@ class _Entries:
         )
 
     def orphan(self, effect: Effect) -> AuditEntry:
-        at = effect.run, effect.step
         return AuditEntry(
             kind="orphan",
             time=self._ended,
             **self._of_run,
             tool=self._screen.text(effect.name),
             effect="write",
-            state="continued" if self._run in self._elsewhere.sources else "not_asked_for",
-            first_ran=at,
-            undone=self._elsewhere.undone.get(at, ""),
+            state="not_asked_for",
+            first_ran=(effect.run, effect.step),
         )
 
     def approval(self, asked: AskedApproval) -> AuditEntry:
-        """A request with what became of it.
-
-        One that a halted run left behind is pending, or continued where a later run had its answer.
-        """
+        """A request with what became of it."""
         text, request, decided = self._screen.text, asked.request, asked.decision
         verdict: Mapping[str, Any] = request.get("verdict") or {}
         answer: Mapping[str, Any] = decided or {}
@@ -299,11 +258,8 @@ class _Entries:
             **policy,
             approval=(decided or request)["id"],
             by=text(answer.get("by", "")),
-            state=answer.get("decision") or self._left_behind(request["id"]),
+            state=answer.get("decision") or "pending",
         )
-
-    def _left_behind(self, request: str) -> str:
-        return "continued" if request in self._elsewhere.decided else "pending"
 
     def undo(self, event: Mapping[str, Any]) -> AuditEntry:
         of = (str(event["of"][0]), int(event["of"][1]))

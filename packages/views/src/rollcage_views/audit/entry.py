@@ -48,9 +48,7 @@ class AuditEntry:
         approval: the id of the request for approval.
         by: who approved or rejected the call, or stopped the run.
         state: what became of it: of a call as `rollcage show` says, of an approval how it was
-            decided (`pending` until then, `continued` where a later run went on with it), of an
-            undo its outcome, of an orphan `not_asked_for`, or `continued` where a later run went
-            on from there.
+            decided (`pending` until then), of an undo its outcome, of an orphan `not_asked_for`.
         outcome: the result or the error, as one line.
         drift: how the output breaks its contract, or a fresh execution differs from the recorded.
         duration: how long the body ran (µs); None where it did not.
@@ -58,7 +56,7 @@ class AuditEntry:
         undoes: what a call undoes, or an undo took back (run, step).
         undone: what became of the undo of this call; empty where nobody tried.
         resolved_by: who recorded its outcome later.
-        left_by: the write of a later run (run, step) that left this one behind: it stays done.
+        left_by: the later write (run, step) that left this one behind: it stays done.
     """
 
     kind: str
@@ -126,10 +124,9 @@ class RunHeading:
         run: its id.
         job: its name.
         status: `ok`, `error`, `halted`, `paused`, `partial` or `unfinished`.
-        mode: `record`, `resume`, `offline`, `verify`, `imported` or `fork`.
-        source: the run that it replayed; empty where none.
+        mode: `record`, `resume`, or `fork`.
+        source: the run that it goes on from or is a fork of; empty if none.
         time: when it started (Unix, µs).
-        torn: how many bytes of a cut-off last line are left out.
         policy: the policy that it began with, its name and digest; empty without one.
     """
 
@@ -139,7 +136,6 @@ class RunHeading:
     mode: str
     source: str
     time: int
-    torn: int
     policy: str = ""
 
 

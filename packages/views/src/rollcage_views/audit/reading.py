@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from rollcage.errors import RollcageError
-from rollcage.store import RunTrace, check_attested
-from rollcage.trace import Run, read_run
+from rollcage.trace import read_run
 
-from rollcage_views.audit.entries import Elsewhere, entries_of, head_of
+from rollcage_views.audit.entries import entries_of, head_of
 from rollcage_views.audit.entry import AuditEntry, RunHeading, as_seen_by
 from rollcage_views.audit.selection import Named, Selection
-from rollcage_views.lineage import Effect, lineage_of, standing
+from rollcage_views.infos import is_pruned
 from rollcage_views.screen import Screen
 from rollcage_views.viewer import SEES_ALL, Viewer
 
-__all__ = ["Damaged", "Item", "Summary", "audited", "telling_of_others"]
+__all__ = ["Damaged", "Item", "Summary", "audited"]
 
 _LISTED: Final = 500  # entries that are kept to be listed again at the end
-_OF_OTHERS: Final = re.compile(
-    rb'^\{"event":"(?:undo\.finished"|approval\.decided"|step\.started".*"orphans":\[\[)',
-    re.MULTILINE,
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,19 +109,17 @@ class Summary:
 
 def audited(
     runs: Sequence[Named],
-    later: Sequence[Named],
     wanted: Selection,
     summary: Summary,
     advance: Callable[[], None] = lambda: None,
     viewer: Viewer = SEES_ALL,
 ) -> Iterator[Item]:
-    """Each run that has what is asked for, followed by its entries; counted in `summary`.
+    """Yield each run that has what is asked for, followed by its entries; counted in `summary`.
 
     A run that can't be read is one item that says so, and the others go on.
 
     Args:
-        runs: to report on.
-        later: runs that may have resumed these, or undone their effects.
+        runs: the runs to report on.
         wanted: which of their entries.
         summary: counts.
         advance: called after each run that was read.
@@ -136,56 +127,26 @@ def audited(
     """
     screen = Screen()
     summary.credentials = screen.found
-    elsewhere = Elsewhere()
-    for each in (*runs, *later):
-        other = telling_of_others(each)
-        if other is not None:
-            elsewhere.add(other)
-        if each.info is not None and each.info.mode == "resume" and each.info.source:
-            elsewhere.sources.add(each.info.source)
-        advance()
     for each in runs:
         summary.runs += 1
-        if each.info is not None and each.info.pruned is not None and each.info.count is None:
+        if each.info is not None and is_pruned(each.info):
             summary.pruned += 1
             advance()
             continue
         try:
-            trace = _read(each)
-            seen = read_run(trace)
+            seen = read_run(each.read())
         except RollcageError as error:
             reason = viewer.text(screen.text(str(error)))
             damaged = Damaged(screen.text(each.run), error.code, reason)
             summary.damaged.append(damaged)
             yield damaged
         else:
-            entries = entries_of(seen, elsewhere, screen, functools.partial(_orphans, each))
+            entries = entries_of(seen, screen)
             reported = [as_seen_by(viewer, entry) for entry in entries if entry in wanted]
             if reported:
                 summary.reported += 1
-                yield head_of(seen, len(trace.torn), screen)
+                yield head_of(seen, screen)
             for entry in reported:
                 summary.add(entry)
                 yield entry
         advance()
-
-
-def _orphans(each: Named, seen: Run) -> list[Effect]:
-    return standing(lineage_of(each.reader, seen)).ahead
-
-
-def _read(each: Named) -> RunTrace:
-    trace = each.reader.read(each.run)
-    if each.info is not None:
-        trace = dataclasses.replace(trace, info=each.info)
-    check_attested(trace)
-    return trace
-
-
-def telling_of_others(each: Named) -> Run | None:
-    """A run, if it has events of other runs: they are read before those."""
-    try:
-        trace = each.reader.read(each.run)
-        return read_run(trace) if _OF_OTHERS.search(trace.data) else None
-    except RollcageError:
-        return None  # reported, if it was asked for, when its turn comes

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from rollcage.store import Reader, RunInfo, Store
+from rollcage.heart import RunInfo, Store, list_runs, trace_of
+from rollcage.trace import Traced
 
 from rollcage_views.audit.entry import AuditEntry
 
@@ -57,10 +59,16 @@ def _matches(name: str, globs: Sequence[str]) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Named:
-    """A run to read, and what its store's index says of it."""
+    """A run to read.
 
-    reader: Reader
+    Attributes:
+        run: its id.
+        read: returns its lines.
+        info: what a list says of it; None if it is in no list.
+    """
+
     run: str
+    read: Callable[[], Traced]
     info: RunInfo | None
 
 
@@ -70,34 +78,23 @@ def runs_of(
     *,
     names: Sequence[str] = (),
     until: int | None = None,
-) -> tuple[list[Named], list[Named]]:
-    """The runs that are meant, and others that may hold an undo of their steps.
+) -> list[Named]:
+    """Return the runs that are meant, oldest first.
 
     Args:
         store: where they are.
-        meant: those that were named; None: all runs of the store.
+        meant: the runs that were named; None: all runs of the store.
         names: globs over the names of jobs.
         until: runs that began later are left out (Unix, µs).
 
     Raises:
-        StoreError: the store's index can't be read.
+        StoreError: the store can't be read.
     """
-    infos = store.runs()
-    known = {info.run: Named(store, info.run, info) for info in infos}
-    chosen = [
+    read = functools.partial(functools.partial, trace_of, store)
+    listed = (Named(info.run, read(info.run), info) for info in reversed(list_runs(store)))
+    return [
         each
-        for each in (known.values() if meant is None else meant)
+        for each in (listed if meant is None else meant)
         if each.info is None
-        or (_matches(each.info.name, names) and (until is None or each.info.time < until))
+        or (_matches(each.info.name, names) and (until is None or each.info.begun < until))
     ]
-    return chosen, [known[run] for run in _later(infos, {each.run for each in chosen})]
-
-
-def _later(infos: Iterable[RunInfo], chosen: set[str]) -> Iterator[str]:
-    """The runs that replay a chosen one, and those that replay these, but for themselves."""
-    behind = set(chosen)
-    for info in infos:  # oldest first: a source comes before what replays it
-        if info.source in behind:
-            behind.add(info.run)
-            if info.run not in chosen:
-                yield info.run

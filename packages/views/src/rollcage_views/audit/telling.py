@@ -80,11 +80,9 @@ def _step_text(entry: AuditEntry, step: Origin) -> str:
 def about_run(head: RunHeading, when: str = "") -> str:
     """A run in a line: its status, and when it started, in UTC by default."""
     when = when or instant(head.time)
-    joined = " of " if head.mode == "fork" else ", resumes "
-    source = f"{joined}{head.source}" if head.source else ""
-    torn = f", a torn last line of {head.torn} bytes is left out" if head.torn else ""
+    source = f" of {head.source}" if head.source else ""
     policy = f", policy {head.policy}" if head.policy else ""
-    return f"{head.status}, {head.mode}{source}, started {when}{policy}{torn}"
+    return f"{head.status}, {head.mode}{source}, started {when}{policy}"
 
 
 def counts_of(summary: Summary) -> Iterator[tuple[str, Mapping[str, int]]]:

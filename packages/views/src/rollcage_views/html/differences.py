@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TextIO
 
-from rollcage.store import Reader
 from rollcage.trace import Run, Step
 
 from rollcage_views.alignment import Change, Pair, align, first_difference, in_order
@@ -14,7 +13,7 @@ from rollcage_views.changes import DiffLine, line_diff
 from rollcage_views.html.rendering import write_report
 from rollcage_views.html.rows import Cut, cut
 from rollcage_views.html.runs import RunHead, run_head
-from rollcage_views.lineage import lineage_of, standing, words
+from rollcage_views.status import standing, words
 from rollcage_views.steps import call_text, outcome_text, state_text
 from rollcage_views.text import value_text, visible
 from rollcage_views.viewer import SEES_ALL, TO_GIVE_AWAY, Viewer
@@ -109,26 +108,25 @@ def diff_page(
 
 def write_diff(
     out: TextIO,
-    readers: tuple[Reader, Reader],
     runs: tuple[Run, Run],
+    at: tuple[str, str] = ("", ""),
     viewer: Viewer = TO_GIVE_AWAY,
 ) -> None:
     """Write the difference of two runs as one page that needs nothing else.
 
     Args:
         out: where to.
-        readers: where each lies.
         runs: the two.
+        at: what a command line needs to find the store of each.
         viewer: who looks.
     """
     pairs = align(*map(in_order, runs))
-    a, b = (_head(reader, seen, viewer) for reader, seen in zip(readers, runs, strict=True))
+    a, b = (_head(seen, where, viewer) for seen, where in zip(runs, at, strict=True))
     write_report("diff.html", out, page=diff_page((a, b), pairs, viewer))
 
 
-def _head(reader: Reader, seen: Run, viewer: Viewer) -> RunHead:
-    stands = standing(lineage_of(reader, seen))
-    return run_head(viewer.run(seen), words(stands, seen.status, seen.id, reader))
+def _head(seen: Run, at: str, viewer: Viewer) -> RunHead:
+    return run_head(viewer.run(seen), words(standing(seen), seen.status, seen.id, at))
 
 
 def _rows(

@@ -120,7 +120,7 @@ class StepRow:
 def step_rows(
     seen: Run,
     steps: Sequence[Step] | None = None,
-    runs: Sequence[Run] = (),
+    recorded: Run | None = None,
     *,
     viewer: Viewer = SEES_ALL,
     at: str = "",
@@ -130,10 +130,9 @@ def step_rows(
 
     Args:
         seen: the run, as its viewer may see it.
-        steps: those that are shown; all of them by default.
-        runs: its lineage as it is recorded, the run last: where the changes of
-            writes, and the messages of models, are looked up. Without it, they are as `seen` has
-            them.
+        steps: the steps that are shown; all of them by default.
+        recorded: the run as it is recorded, where the changes of writes, and the messages of
+            models, are looked up. Without it, they are as `seen` has them.
         viewer: who looks.
         at: what a command needs to find the store: see `store_option`.
         live: whether the run is being written: a step without an end still runs.
@@ -142,12 +141,12 @@ def step_rows(
     asked: dict[tuple[str, str], list[Any]] = {}
     depths: dict[int, int] = {}
     group, by_turn = "", _has_turns(seen)
-    states = States(runs or (seen,)) if viewer.values else _NONE
-    recorded = {step.step: step for step in runs[-1].steps} if runs else {}
+    states = States(recorded or seen) if viewer.values else _NONE
+    by_number = {} if recorded is None else {step.step: step for step in recorded.steps}
     for step in seen.steps if steps is None else steps:
         depth = depths[step.step] = 0 if step.parent is None else depths.get(step.parent, 0) + 1
         title = group if depth else _group(step, by_turn=by_turn)
-        whole = recorded.get(step.step, step)
+        whole = by_number.get(step.step, step)
         new = [viewer.value(each) for each in _new_messages(whole, asked)[: _MESSAGES + 1]]
         yield step_row(
             seen.id, step, group="" if title == group else title, depth=depth, messages=new,
@@ -217,18 +216,18 @@ def step_row(
         messages=listed,
         arguments=arguments,
         result=result,
-        changes=row_changes(run, recorded or step, states, viewer),
+        changes=row_changes(recorded or step, states, viewer),
         undone=undone,
         whole=f"rollcage show {run}{at} --step {step.step} --json" if is_cut else "",
     )
 
 
 def row_changes(
-    run: str, step: Step, states: States, viewer: Viewer, *, back: bool = False
+    step: Step, states: States, viewer: Viewer, *, back: bool = False
 ) -> list[RowChange]:
     """What a write changed, or what its undo puts back: digests prove it of recorded values."""
     found: list[RowChange] = []
-    for each in changes_of(step, run, states) if viewer.values else ():
+    for each in changes_of(step, states) if viewer.values else ():
         if each.changed:
             resource = visible(viewer.text(each.resource))[:_NAME]
             found.append(RowChange(resource, each.seen_by(viewer.value).lines(back=back)))

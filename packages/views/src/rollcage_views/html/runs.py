@@ -6,14 +6,13 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TextIO
 
-from rollcage.store import Reader, store_option
 from rollcage.trace import REPLAYED, Run, Step
 
 from rollcage_views.html.links import Links
 from rollcage_views.html.rendering import write_report
 from rollcage_views.html.rows import Cut, StepRow, cut, step_rows
-from rollcage_views.lineage import LineageStatus, lineage_of, standing, words
 from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
+from rollcage_views.status import Standing, standing, words
 from rollcage_views.text import arguments_text, duration_text, utc_text, value_text
 from rollcage_views.text import visible as safe
 from rollcage_views.timeline import Timeline, timeline_of
@@ -37,7 +36,7 @@ class RunHead:
         run: its id.
         status: its status.
         facts: a title and a text each.
-        source: the run that it resumes or is a fork of; empty if none.
+        source: the run that it goes on from or is a fork of; empty if none.
         error: the error that it ended with; empty where none.
         notes: what somebody has to know of it, with the command that helps.
         states: how many steps came to what, those with none left out.
@@ -98,37 +97,32 @@ class RunPage:
 
 
 def run_page(
-    runs: Sequence[Run],
-    stands: LineageStatus,
-    reader: Reader,
+    run: Run,
+    stands: Standing,
     *,
+    at: str = "",
     steps: Sequence[Step] | None = None,
     viewer: Viewer = SEES_ALL,
-    torn: int = 0,
 ) -> RunPage:
     """What there is to show of a run.
 
     Args:
-        runs: it, and what it builds on, oldest first: see `lineage_of`.
-        stands: see `standing`.
-        reader: where it lies.
-        steps: those that are shown; all of them by default.
+        run: the run.
+        stands: what is open of it.
+        at: what a command line needs to find its store.
+        steps: the steps that are shown; all of them by default.
         viewer: who looks.
-        torn: how many bytes of a cut-off last line are left out.
     """
-    shown = [viewer.run(seen) for seen in runs]
-    seen = shown[-1]
-    line = timeline_of(shown)
+    seen = viewer.run(run)
+    line = timeline_of(seen)
     wanted = None if steps is None else {step.step for step in steps}
     listed = [step for step in seen.steps if wanted is None or step.step in wanted]
     hits = hits_of(seen)
     return RunPage(
-        head=run_head(seen, words(stands, seen.status, seen.id, reader), torn=torn),
+        head=run_head(seen, words(stands, seen.status, seen.id, at)),
         tracks=track_rows(line),
         span=duration_text(line.length),
-        rows=step_rows(
-            seen, listed, runs if viewer.values else (), viewer=viewer, at=store_option(reader)
-        ),
+        rows=step_rows(seen, listed, run if viewer.values else None, viewer=viewer, at=at),
         shown=len(listed),
         total=len(seen.steps),
         states=_states(listed),
@@ -142,45 +136,39 @@ def run_page(
 
 def write_run(
     out: TextIO,
-    reader: Reader,
     seen: Run,
     *,
+    at: str = "",
     steps: Sequence[Step] | None = None,
     viewer: Viewer = TO_GIVE_AWAY,
-    torn: int = 0,
 ) -> None:
     """Write a run as one page that needs nothing else.
 
     Args:
         out: where to.
-        reader: where the run lies, with those that it builds on.
         seen: the run.
-        steps: those that are shown; all of them by default.
+        at: what a command line needs to find its store.
+        steps: the steps that are shown; all of them by default.
         viewer: who looks.
-        torn: how many bytes of a cut-off last line are left out.
     """
-    runs = lineage_of(reader, seen)
-    page = run_page(runs, standing(runs), reader, steps=steps, viewer=viewer, torn=torn)
+    page = run_page(seen, standing(seen), at=at, steps=steps, viewer=viewer)
     write_report("run.html", out, links=Links(seen.id), page=page)
 
 
 def run_head(
-    seen: Run, notes: Sequence[str] = (), *, torn: int = 0, status: str = "", whole: bool = True
+    seen: Run, notes: Sequence[str] = (), *, status: str = "", whole: bool = True
 ) -> RunHead:
     """The head of a run.
 
     Args:
         seen: the run, as its viewer may see it.
         notes: what somebody has to know of it.
-        torn: how many bytes of a cut-off last line are left out.
         status: its status, if that is known better than by its trace.
         whole: whether these are all its steps; else no counts are shown.
     """
     error = (seen.finished or {}).get("error")
     failure = f"{error.get('type')}: {error.get('message')}" if error else ""
     listed = [*notes]
-    if torn:
-        listed.append(f"A torn last line of {torn} bytes is left out.")
     if seen.started.get("redacted"):
         listed.append("An export: values were taken out.")
     counts = {state: number for state, number in seen.totals.states.items() if number}

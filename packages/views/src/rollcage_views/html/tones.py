@@ -24,7 +24,7 @@ _TONES: Final = {
     # of decisions and approvals
     "allow": "ok", "ask": "waiting", "deny": "denied", "approved": "ok", "edited": "ok",
     "responded": "ok", "rejected": "denied", "refused": "denied", "pending": "waiting",
-    "decided": "ok", "expired": "dim", "damaged": "bad", "resumed": "dim", "continued": "dim",
+    "decided": "ok", "expired": "dim", "damaged": "bad", "resumed": "dim",
     # of undos
     "reversible": "ok", "nothing": "dim", "conflict": "bad", "irreversible": "unknown",
     "verified": "undone", "compensated": "undone", "planned": "waiting", "done": "ok",

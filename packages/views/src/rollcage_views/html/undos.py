@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from rollcage.trace import Run
@@ -47,19 +47,23 @@ class UndoRow:
 
 
 def undo_rows(
-    data: Mapping[str, Any], runs: Sequence[Run] = (), viewer: Viewer = SEES_ALL
+    data: Mapping[str, Any], seen: Run | None = None, viewer: Viewer = SEES_ALL
 ) -> list[UndoRow]:
     """The steps of a plan or a report, in the order in which they are undone.
 
     Args:
         data: as `UndoPlan.as_data` or `UndoReport.as_data` give it.
-        runs: the lineage of its run, where the changes of its steps are looked up.
+        seen: its run, where the changes of its steps are looked up.
         viewer: who looks.
     """
-    by_id = {seen.id: seen for seen in runs}
     found = [mapping_of(each) or {} for each in items_of(data.get("steps")) or []]
-    states = States(runs)
-    return [_row(each, by_id.get(str(each.get("run"))), states, viewer) for each in found]
+    states = States(seen)
+    return [
+        _row(
+            each, seen if seen is not None and each.get("run") == seen.id else None, states, viewer
+        )
+        for each in found
+    ]
 
 
 def _row(planned: Mapping[str, Any], seen: Run | None, states: States, viewer: Viewer) -> UndoRow:
@@ -83,9 +87,7 @@ def _row(planned: Mapping[str, Any], seen: Run | None, states: States, viewer: V
             visible(f"{resource}: {', '.join(map(str, items_of(fields) or ['all of it']))}")
             for resource, fields in (differs or {}).items()
         ],
-        changes=[]
-        if step is None
-        else row_changes(str(planned["run"]), step, states, viewer, back=True),
+        changes=[] if step is None else row_changes(step, states, viewer, back=True),
     )
 
 

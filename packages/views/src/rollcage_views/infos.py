@@ -1,0 +1,30 @@
+"""What a list says of a run: for machines, and in the words of pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollcage.heart import RunInfo
+
+__all__ = ["info_data", "is_pruned", "mode_of"]
+
+
+def mode_of(info: RunInfo) -> str:
+    """Return how a run came to be: `record`, `fork`, or `resume`: it goes on from another store."""
+    if info.fork:
+        return "fork"
+    return "resume" if info.origin else "record"
+
+
+def is_pruned(info: RunInfo) -> bool:
+    """Return whether nothing but the first line of a run and its end is left."""
+    return info.last == "pruned"
+
+
+def info_data(info: RunInfo) -> dict[str, Any]:
+    """Return what a list says of a run, for machines."""
+    return {
+        "run": info.run, "name": info.name, "mode": mode_of(info), "source": info.origin or None,
+        "time": info.begun, "status": info.status, "ended": info.ended, "attempts": info.attempts,
+        "waits": info.waits, "input": info.input or None, "pruned": is_pruned(info),
+    }  # fmt: skip
