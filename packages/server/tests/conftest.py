@@ -4,8 +4,8 @@ import pytest
 from mission import World
 
 
-@pytest.fixture(params=["heart"])
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
-    made = World(tmp_path, str(tmp_path / "store"), request.param)
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path, str(tmp_path / "store"))
     made.fill()
     return made

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 from mission import World
+from rollcage.heart import order_of
 from rollcage_cli.app import main
 from rollcage_server import Role
 
@@ -114,7 +115,7 @@ def test_a_server_that_is_killed_leaves_nothing_behind_and_the_next_one_goes_on(
         assert client.post(f"{at}/lift", json={}).status_code == 200
         lines = client.get("/api/v1/audit").json()["lines"]
     assert [line["action"] for line in lines] == ["stop", "stop", "lift", "lift"]
-    assert world.store.stop_order(world.runs["lost"]) is None
+    assert order_of(world.store, world.runs["lost"]) is None
 
 
 def test_the_page_of_this_machine_signs_one_browser_in_once(
@@ -140,5 +141,5 @@ def test_a_store_that_nobody_has_made(
     for command in (("serve",), ("ui", "--no-browser")):
         said = rollcage(*command, "--store", where)
         assert said.code == 2
-        assert f"there is no store at {where} so far" in said.err
+        assert f"{where} so far: a first session makes it" in said.err
     assert [*tmp_path.iterdir()] == []

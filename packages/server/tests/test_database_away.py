@@ -10,11 +10,12 @@ import pytest
 from listening import WAIT, messages, next_message, serving, token
 from mission import World, served_write
 from postgres import Network, new_store
-from rollcage.session.session import Session
-from rollcage.store import open_store
+from rollcage import Session
+from rollcage.heart import order_of
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.audit import Audit
 from rollcage_server.events import Hub
+from rollcage_server.stores import Stores
 
 MANY = 50  # more requests at once than threads serve them
 
@@ -60,15 +61,11 @@ async def test_a_database_that_goes_away_is_said_soon_nothing_is_done_and_viewer
                 assert (await client.get("/healthz")).text == "ok\n"
                 assert (await client.get("/runs")).status_code == 200
                 assert (hub.viewers, hub.followers) == (1, 1)
-        assert world.store.stop_order(lost) is None
+        assert order_of(world.store, lost) is None
         assert list(Audit(world.store).lines()) == []
 
 
 def test_a_url_says_for_how_long_its_database_may_be_away() -> None:
     pytest.importorskip("psycopg")
-    store: Any = open_store("postgresql://localhost/x?store_timeout=7", patience=2)
-    address = store._shared.database.address
-    assert (address.timeout, address.silence) == (7.0, 2)
-    usual: Any = open_store("postgresql://localhost/x")
-    assert usual._shared.database.address.timeout > 7
-    assert "store_timeout" not in open_store("postgresql://localhost/x", patience=2).url
+    store: Any = Stores("postgresql://localhost/x?store_timeout=7").open()
+    assert (store.database.timeout, store.database.silence) == (7.0, 4.0)

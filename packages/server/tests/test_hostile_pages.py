@@ -8,10 +8,9 @@ from urllib.parse import quote, urlsplit
 import pytest
 from markup import HOSTILE, Markup
 from mission import World
-from rollcage import ApprovalRequired, UnknownOutcome, Verdict, tool
-from rollcage import open_store as open_heart
-from rollcage.gate import QueueApprover
-from rollcage.session.session import Session
+from rollcage import ApprovalRequired, Session, UnknownOutcome, Verdict, tool
+from rollcage.heart import QueueApprover
+from rollcage_policy import UserInput
 from rollcage_server import Role
 from rollcage_server.access import rights_of
 from rollcage_views import visible
@@ -48,10 +47,10 @@ def hostile(tmp_path: Path) -> World:
     world = World(tmp_path, str(tmp_path / "store"))
     queue = QueueApprover(world.store)
     for number, text in enumerate(HOSTILE):
-        given: dict[str, Any] = {"store": world.url, "rules": [_rule], "approver": queue}
+        given: dict[str, Any] = {"store": world.url, "approver": queue}
         given["actor"] = text if text.isprintable() else "carl"  # none other names a person
         with (
-            Session(f"{text} job", **given, user_input=[text]) as session,
+            Session(f"{text} job", **given, gate=[_rule, UserInput(text)]) as session,
             session.place(agent=text),
         ):
             hostile_keep("yes", text, {text: [text, f"{text}\n{text}"]})
@@ -61,13 +60,13 @@ def hostile(tmp_path: Path) -> World:
         world.runs[f"job {number}"] = session.run_id
         with (
             pytest.raises(ApprovalRequired),
-            Session(f"{text} ask", **given) as session,
+            Session(f"{text} ask", **given, gate=[_rule]) as session,
             session.place(agent=text),
         ):
             hostile_keep("ask", text)
         with (
             pytest.raises(UnknownOutcome),
-            Session(f"{text} lost", **given) as session,
+            Session(f"{text} lost", **given, gate=[_rule]) as session,
             session.place(agent=text),
         ):
             hostile_keep("lost", text)
@@ -127,7 +126,7 @@ async def test_an_address_that_would_act_on_a_page_does_not(hostile: World) -> N
 
 @pytest.mark.parametrize("role", [Role.OBSERVER, Role.ADMIN])
 async def test_workflows_and_tools_are_text_too(hostile: World, role: Role) -> None:
-    orders = Commands(open_heart(hostile.url))
+    orders = Commands(hostile.store)
     for number, text in enumerate(HOSTILE):
         orders.start(f"{text} plan", {"text": text}, id=f"{number} {text}", by="ann")
     async with hostile.client(role) as client:

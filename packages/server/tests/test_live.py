@@ -13,8 +13,8 @@ import orjson
 import pytest
 from listening import WAIT, messages, next_message, serving, token
 from mission import RESULT, SECRET, World, served_write
-from rollcage.session.session import Session
-from rollcage.store import open_store, pause_run, unpause_run
+from rollcage import Session, open_store
+from rollcage.heart import lift_order, pause_run
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.errors import TooMany
 from rollcage_server.events import EventStream, Hub, News, message
@@ -90,14 +90,14 @@ async def test_a_pause_and_its_end_arrive_on_pages_and_for_programs(
                 pages, programs, veiled = messages(html), messages(json), messages(blind)
                 for each in (programs, veiled):
                     assert (await next_message(each))["event"] == "news"
-                order = pause_run(world.store, session.run_id, by="ann", reason="why", time=5)
+                order = pause_run(world.store, session.run_id, by="ann", reason="why")
                 assert (await next_message(pages))["event"] == "reset"
                 told = await next_message(programs)
                 assert (told["event"], orjson.loads(told["data"])) == ("order", asdict(order))
                 assert orjson.loads((await next_message(veiled))["data"])["reason"] == ""
                 again = (await client.get(at, headers=token(world))).text
                 assert "Paused by ann" in again
-                unpause_run(world.store, session.run_id)
+                lift_order(world.store, session.run_id)
                 assert (await next_message(pages))["event"] == "reset"
                 assert orjson.loads((await next_message(programs))["data"]) is None
             stale = re.search(r'sse-connect="([^"]+)"', again)

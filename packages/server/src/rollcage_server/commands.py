@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final
 
 import typer
 from rollcage import open_store
-from rollcage.store import without_password
 from rollcage_cli.errors import UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, print_json, visible
@@ -216,8 +215,9 @@ def _check_there(store: str) -> None:
     Raises:
         UsageError: there is none.
     """
-    if not is_there(open_store(store)):
-        shown = visible(without_password(store))
+    own = open_store(store)
+    if not is_there(own):
+        shown = visible(own.url)
         raise UsageError(f"there is no store at {shown} so far: a first session makes it")
 
 

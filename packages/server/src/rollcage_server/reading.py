@@ -6,9 +6,9 @@ import dataclasses
 import time
 from typing import Any, Final
 
-from rollcage.errors import RollcageError, RunNotFound
+from rollcage.errors import RollcageError, RunNotFound, StoreInvalid
 from rollcage.heart import RunInfo, Store, list_runs, run_info, trace_of
-from rollcage.store import is_run_id
+from rollcage.heart.keys import check_run as check_id
 from rollcage.trace import Run, Step, read_run
 from rollcage_views import (
     Hit,
@@ -69,13 +69,15 @@ def now() -> int:
 
 
 def check_run(run: str) -> str:
-    """A run's id, as it came in a path.
+    """Return a run's id, as it came in a path.
 
     Raises:
-        RunNotFound: it has another form.
+        RunNotFound: it can't be one.
     """
-    if not is_run_id(run):
-        raise RunNotFound("this is not the form of a run's id")
+    try:
+        check_id(run)
+    except StoreInvalid:
+        raise RunNotFound("this is not the form of a run's id") from None
     return run
 
 

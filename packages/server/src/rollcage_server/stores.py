@@ -10,7 +10,6 @@ from typing import Final
 from rollcage.errors import StoreError
 from rollcage.heart import Store, open_store
 from rollcage.heart.folder import Folder
-from rollcage.store import without_password
 
 __all__ = ["Stores", "is_there", "key_of"]
 
@@ -41,8 +40,7 @@ class Stores:
         """
         store = self.open()
         if not is_there(store):
-            shown = without_password(self.url)
-            raise StoreError(f"there is no store at {shown}, or it can't be reached; try again")
+            raise StoreError(f"there is no store at {store.url}, or it can't be reached; try again")
         return store
 
     def check(self) -> None:

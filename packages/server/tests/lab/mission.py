@@ -5,10 +5,8 @@ from typing import Any
 
 import httpx
 import pytest
-import rollcage
-from rollcage import ApprovalRequired, UnknownOutcome, Verdict, heart, open_store, tool
-from rollcage.gate import QueueApprover
-from rollcage.heart.stages import queue as heart_queue
+from rollcage import ApprovalRequired, Session, UnknownOutcome, Verdict, open_store, tool
+from rollcage.heart import QueueApprover
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.tokens import TokenFile
 from rollcage_views import Requests
@@ -37,30 +35,23 @@ class World:
     Args:
         root: a folder.
         store: where the runs are.
-        core: which one records them: `old` or `heart`.
     """
 
-    def __init__(self, root: Path, store: str, core: str = "old") -> None:
+    def __init__(self, root: Path, store: str) -> None:
         self.url = store
-        self.core = core
         self.store = open_store(store)
         self.tokens = TokenFile(root / "tokens.json")
         self.token = {role: self.tokens.create(f"{role} person", [role], 3600)[1] for role in ROLES}
         self.app = create_app(store, Authority(tokens=self.tokens))
         self.runs: dict[str, str] = {}
 
-    def session(self, name: str, **given: Any) -> Any:
-        """A session of the core that records here."""
-        if self.core == "old":
-            return rollcage.Session(name, store=self.url, **given)
-        return heart.Session(name, store=self.url, **given)
+    def session(self, name: str, **given: Any) -> Session:
+        """A session that records here."""
+        return Session(name, store=self.url, **given)
 
-    def asking(self, name: str, **given: Any) -> Any:
+    def asking(self, name: str, **given: Any) -> Session:
         """A session that has each call be approved."""
-        if self.core == "old":
-            gate = {"rules": [asks], "approver": QueueApprover(self.store.old)}
-        else:
-            gate = {"gate": [asks], "approver": heart_queue.QueueApprover(self.url)}
+        gate = {"gate": [asks], "approver": QueueApprover(self.url)}
         return self.session(name, actor="the requester", **gate, **given)
 
     def client(self, role: Role | None = None, **options: Any) -> httpx.AsyncClient:
