@@ -174,7 +174,7 @@ def _wanted(run: Run, request: Request) -> list[Step]:
 
 def _numbers(run: Run, steps: Iterable[Step], *, whole: bool) -> set[int]:
     """The numbers of steps that are to go, with those of an undo that has not ended."""
-    found = {step.n for step in steps if not step.gone}
+    found = {step.n for step in steps if step.gone in ("", "left")}
     if run.undoing is not None:
         found.update(run.undoing["steps"])
         if "block" in run.undoing:
