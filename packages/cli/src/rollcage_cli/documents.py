@@ -45,6 +45,7 @@ Sent = dict[tuple[str, str], bytes]
 """Documents by kind and key."""
 What = Literal["copied", "moved", "already there", "in use", "elsewhere", "conflict", "unreadable"]
 
+_REGISTRY: Final = "registry"
 _APPROVALS: Final = "approvals"
 _COMMANDS: Final = "commands"
 _RESULTS: Final = "results"
@@ -192,6 +193,8 @@ def copy_of_heart(
         names: only what is about executions of these names; None for all.
         move: whether their runs were moved, not copied.
     """
+    if names is None:
+        yield from _registry_of(source, target)
     for kind in (_PLANS, *_SENT, *((_SCHEDULES, _ACTIONS) if names is None else ())):
         for key in every_key(source, kind):
             data = source.get(kind, key)
@@ -206,6 +209,33 @@ def copy_of_heart(
             if found.error is None:
                 drop(source, _COMMANDS, key)
             yield found
+
+
+def _registry_of(source: Heart, target: Heart) -> Iterator[Beside]:
+    """Copy the registry of tools, if the target's is an earlier state of it.
+
+    Its lines are one value, chained by hashes, so an earlier state is the beginning of a later one;
+    the note of where they end goes last, as it does when a line is added.
+    """
+    while True:
+        own, end = source.get(_REGISTRY, "lines"), source.get(_REGISTRY, "end")
+        if own is None:
+            return
+        there = target.get(_REGISTRY, "lines") or b""
+        if there.startswith(own):
+            yield Beside(_REGISTRY, "", "already there")
+            return
+        if not own.startswith(there):
+            message = (
+                f"the registry of tools in {target.url} has lines of its own: tools were proposed "
+                f"or approved in both stores. The target's stays; see: rollcage tools log"
+            )
+            yield Beside(_REGISTRY, "", "conflict", RunConflict(message))
+            return
+        if target.swap(_REGISTRY, "lines", there or None, own):
+            target.swap(_REGISTRY, "end", target.get(_REGISTRY, "end"), end)
+            yield Beside(_REGISTRY, "", "copied")
+            return
 
 
 def _is_about(kind: str, data: bytes, names: Collection[str] | None) -> bool:
