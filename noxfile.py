@@ -349,7 +349,8 @@ def exhaustive(session: nox.Session) -> None:
     """Every run up to a bound, ROLLCAGE_EXHAUSTIVE: a larger one than in `tests`."""
     session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
     bound = {"ROLLCAGE_EXHAUSTIVE": os.environ.get("ROLLCAGE_EXHAUSTIVE", "5")}
-    session.run(*PYTEST, "tests/laws/test_exhaustive.py", *session.posargs, env=bound)
+    tests = ("packages/core/tests/test_exhaustive.py", "tests/laws/test_exhaustive.py")
+    session.run(*PYTEST, *tests, *session.posargs, env=bound)
 
 
 @nox.session

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Diverged, UnknownOutcome, tool
-from rollcage.session.session import Session
+from rollcage import Diverged, Session, UnknownOutcome, tool
 from rollcage.store import JsonlStore
 from rollcage_cli import errors
 

@@ -9,16 +9,14 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import ApprovalRequired, StepView, Verdict, tool
-from rollcage.gate import QueueApprover
-from rollcage.session.session import Session
+from rollcage import ApprovalRequired, QueueApprover, Session, StepView, Verdict, tool
 
 Cli = Callable[..., Any]
 WAITING = """
 import sys
 from rollcage import Verdict, tool
-from rollcage.gate import QueueApprover
-from rollcage.session.session import Session
+from rollcage import QueueApprover
+from rollcage import Session
 
 store = sys.argv[1]
 
@@ -29,7 +27,7 @@ def pay(to: str, amount: int, pin: str = "pin-4711") -> str:
 def asks(step):
     return Verdict.ask("who is that?")
 
-with Session("job", store=store, rules=[asks], approver=QueueApprover(store), actor="carl"):
+with Session("job", store=store, gate=[asks], approver=QueueApprover(store), actor="carl"):
     print(pay("bob", 500))
 """
 
@@ -197,7 +195,7 @@ def test_a_model_can_not_act_on_the_terminal(cli: Cli, store: Path, evil: str) -
     approver = QueueApprover(store)
     with (
         pytest.raises(ApprovalRequired),
-        Session("job", store=store, rules=[asks], approver=approver),
+        Session("job", store=store, gate=[asks], approver=approver),
     ):
         say(evil)
     (one,) = cli("approvals", "--json").data["approvals"]

@@ -11,10 +11,17 @@ from typing import Any
 
 import pytest
 from markup import Markup
-from rollcage import Approval, ApprovalRequired, Blocked, Verdict, compensate, tool
-from rollcage.gate import QueueApprover
-from rollcage.session.finished import undo_run
-from rollcage.session.session import Session
+from rollcage import (
+    Approval,
+    ApprovalRequired,
+    Blocked,
+    QueueApprover,
+    Session,
+    Verdict,
+    compensate,
+    tool,
+    undo_run,
+)
 from rollcage.store import JsonlStore
 from rollcage_cli.errors import CORRUPT, USAGE
 
@@ -74,7 +81,7 @@ def kept(store: Path) -> str:
     def rule(view: Any) -> Verdict | None:
         return Verdict.deny("outside", code="path_escape") if view.args["key"] == "/" else None
 
-    with Session("keeper", store=store, rules=[rule], actor="ann") as session:
+    with Session("keeper", store=store, gate=[rule], actor="ann") as session:
         keep("a", "one")
         keep("b", "two")
         with pytest.raises(Blocked):
@@ -157,7 +164,7 @@ def test_approvals_say_by_whom(store: Path, audit: Cli) -> None:
     def approver(request: Any) -> Approval:
         return Approval(request.args["key"] == "a", by="bob", reason="as agreed")
 
-    with Session("job", store=store, rules=[ask], approver=approver) as session:
+    with Session("job", store=store, gate=[ask], approver=approver) as session:
         keep("a", "one")
         with pytest.raises(Blocked):
             keep("b", "two")
@@ -181,7 +188,7 @@ def test_a_request_that_a_later_run_went_on_with_is_no_longer_pending(
         return Verdict.ask(f"{view.name} is asked for")
 
     def run() -> str:
-        session = Session("job", store=store, rules=[ask], approver=QueueApprover(store))
+        session = Session("job", store=store, gate=[ask], approver=QueueApprover(store))
         with session:
             keep("a", "one")
         return session.run_id
@@ -257,7 +264,7 @@ def test_what_was_undone(kept: str, store: Path, audit: Cli) -> None:
 
 def test_runs_are_named_as_everywhere(kept: str, record: Record, audit: Cli, store: Path) -> None:
     other = record("other")
-    path = store / "runs" / f"{other}.jsonl"
+    path = store / "logs" / f"{other}.jsonl"
     for references, runs in (
         ([], {kept, other}),
         ([kept], {kept}),
@@ -309,14 +316,14 @@ def test_a_run_cut_short_is_damaged(kept: str, cli: Cli, edit: Callable[..., Non
 
 def test_a_run_whose_trace_is_gone(kept: str, store: Path, record: Record, cli: Cli) -> None:
     record()
-    (store / "runs" / f"{kept}.jsonl").unlink()
+    (store / "logs" / f"{kept}.jsonl").unlink()
     result = cli("audit", "--format", "jsonl")
     assert result.code == CORRUPT
     assert [e["code"] for e in lines(result) if e["kind"] == "damaged"] == ["run_not_found"]
 
 
 def test_a_torn_line_is_left_out_and_reported(dead: str, store: Path, cli: Cli) -> None:
-    with (store / "runs" / f"{dead}.jsonl").open("ab") as trace:
+    with (store / "logs" / f"{dead}.jsonl").open("ab") as trace:
         trace.write(b'{"event":')
     result = cli("audit")
     assert result.code == 0
@@ -338,7 +345,7 @@ def hostile(store: Path, evil: str) -> str:
     def rule(view: Any) -> Verdict | None:
         return Verdict.deny(view.args["text"]) if view.args["key"] == "no" else None
 
-    with Session("=job<script>", store=store, rules=[rule]) as session:
+    with Session("=job<script>", store=store, gate=[rule]) as session:
         for text in texts:
             with session.place(agent=text):
                 keep("yes", text)
@@ -437,7 +444,7 @@ def test_credentials_are_taken_out_of_what_is_shown(form: str, store: Path, cli:
     def rule(view: Any) -> Verdict | None:
         return Verdict.deny(f"not {view.args['value']}") if view.args["value"] == GITHUB else None
 
-    with Session(f"job {GITHUB}", store=store, rules=[rule]) as session:
+    with Session(f"job {GITHUB}", store=store, gate=[rule]) as session:
         use(f"token {GITHUB} " + "x" * 5_000)
         use({"password": "correct-horse", 1: {"api_key": "battery-staple"}})
         use({GITHUB: b"key " + GITHUB.encode()})

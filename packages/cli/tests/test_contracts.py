@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from rollcage import OutputDrift, tool
-from rollcage.session.session import Session
+from rollcage import OutputDrift, Session, tool
 
 Cli = Callable[..., Any]
 

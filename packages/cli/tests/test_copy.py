@@ -6,12 +6,20 @@ from typing import Any
 
 import pytest
 from command_line import Cli
-from rollcage import ApprovalRequired, ReplayMiss, RunStopped, StepView, Verdict, compensate, tool
-from rollcage.gate import QueueApprover
-from rollcage.session.finished import undo_run
-from rollcage.session.session import Session
+from rollcage import (
+    ApprovalRequired,
+    QueueApprover,
+    ReplayMiss,
+    RunStopped,
+    Session,
+    StepView,
+    Verdict,
+    compensate,
+    open_store,
+    tool,
+    undo_run,
+)
 from rollcage.store import JsonlStore, Store, check_attested
-from rollcage.store.url import open_store
 from rollcage.trace import check_events
 from rollcage_governance import Facade, Registry
 

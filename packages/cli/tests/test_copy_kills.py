@@ -13,19 +13,19 @@ from command_line import Cli
 from postgres import new_store
 from rollcage import (
     ApprovalRequired,
+    QueueApprover,
     RunPruned,
     RunStopped,
+    Session,
     StepView,
     UnknownOutcome,
     Verdict,
     compensate,
+    open_store,
     tool,
+    undo_run,
 )
-from rollcage.gate import QueueApprover
-from rollcage.session.finished import undo_run
-from rollcage.session.session import Session
 from rollcage.store import StopOrder, Store, check_attested
-from rollcage.store.url import open_store
 from rollcage.trace import check_events
 from rollcage_governance import Registry
 

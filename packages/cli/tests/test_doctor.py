@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 from command_line import Cli
-from rollcage import UnknownOutcome, tool
-from rollcage.session.session import Session
+from rollcage import Session, UnknownOutcome, open_store, tool
 from rollcage.store import JsonlStore
-from rollcage.store.url import open_store
 
 world: list[str] = []
 
@@ -88,12 +86,12 @@ def test_an_index_that_is_out_of_date_or_damaged(cli: Cli, store: Path) -> None:
 
 def test_what_killed_processes_left(cli: Cli, store: Path) -> None:
     dead = work(store, "a", "fail")
-    page = store / "runs" / f"{dead}.control"
+    page = store / "logs" / f"{dead}.control"
     page.write_bytes(b"\0")
-    cut_off = store / "runs" / f"{dead}.jsonl.0123abcd"
+    cut_off = store / "logs" / f"{dead}.jsonl.0123abcd"
     cut_off.write_bytes(b"half a copy")
     with Session("live", store=store) as live:
-        used = store / "runs" / f"{live.run_id}.control"
+        used = store / "logs" / f"{live.run_id}.control"
         used.write_bytes(b"\0")  # as an order that was lifted leaves it
         told = found(cli, code=0)
         assert told.keys() == {("left_over", "")}
@@ -131,7 +129,7 @@ def test_traces_that_are_damaged_or_gone(cli: Cli, store: Path, edit: Any) -> No
     damaged, gone, fine = (work(store, "a", name=name) for name in ("damaged", "gone", "fine"))
     shutil.copytree(store, "backup")
     edit(damaged, lambda lines: [*lines[:1], lines[1].replace(b"keep", b"kept"), *lines[2:]])
-    (store / "runs" / f"{gone}.jsonl").unlink()
+    (store / "logs" / f"{gone}.jsonl").unlink()
     told = found(cli, code=3)
     assert told.keys() == {("trace_corrupt", damaged), ("trace_missing", gone)}
     assert told["trace_corrupt", damaged] == ""

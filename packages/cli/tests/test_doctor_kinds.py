@@ -11,9 +11,7 @@ import psycopg
 import pytest
 from command_line import Cli
 from postgres import new_store, server
-from rollcage import tool
-from rollcage.session.session import Session
-from rollcage.store.url import open_store
+from rollcage import Session, open_store, tool
 from rollcage_governance import Registry
 
 pytestmark = pytest.mark.damaged

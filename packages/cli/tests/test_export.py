@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from pydantic import SecretStr
-from rollcage import Blocked, NotReplayable, Verdict, tool
-from rollcage.session.session import Session
+from rollcage import Blocked, NotReplayable, Session, Verdict, tool
 from rollcage.trace import event_adapter
 
 Cli = Callable[..., Any]
@@ -73,7 +72,7 @@ def test_a_named_argument_goes_wherever_it_is(store: Path, exported: Any) -> Non
     def refuse(body: str) -> None:
         raise ValueError(body)
 
-    with Session("job", store=store, rules=[rule]) as session:
+    with Session("job", store=store, gate=[rule]) as session:
         send("ann", diary)
         with pytest.raises(ValueError, match="diary"):
             refuse(diary)
@@ -169,7 +168,7 @@ def test_a_damaged_trace_is_not_sealed_anew(cli: Cli, record: Record, edit: Any)
 
 
 def test_a_torn_tail_is_left_out(cli: Cli, dead: str, store: Path) -> None:
-    with (store / "runs" / f"{dead}.jsonl").open("ab") as trace:
+    with (store / "logs" / f"{dead}.jsonl").open("ab") as trace:
         trace.write(b'{"event":"st')
     result = cli("export", dead)
     assert result.code == 0
@@ -200,7 +199,7 @@ def test_a_reader_that_goes_away(record: Record, tmp_path: Path) -> None:
 def test_a_conversation_is_redacted_once_and_verifies(
     store: Path, exported: Any, cli: Cli, tmp_path: Path
 ) -> None:
-    from rollcage.adapter import model_contract, model_request
+    from rollcage_adapter import model_contract, model_request
 
     model, messages = model_contract("chat-1", "test"), list[dict[str, Any]]()
     with Session("job", store=store) as session:
@@ -209,7 +208,7 @@ def test_a_conversation_is_redacted_once_and_verifies(
                 {"role": "user", "content": f"diary {turn}".ljust(70_000 if turn == 2 else 300)}
             ]
             request = model_request(messages, options={})
-            session.run(model, request, lambda **_: "noted", kind="model")
+            session.run_call(model, request, lambda **_: "noted", kind="model")
     assert cli("verify", session.run_id, "--json").data["findings"] == []
     path = exported(session.run_id, "--redact", "content")
     assert "diary" not in path.read_text()

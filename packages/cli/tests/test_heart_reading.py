@@ -10,10 +10,10 @@ import pytest
 from rollcage import Session, open_store
 from rollcage.errors import ArgumentsInvalid, Blocked
 from rollcage.gate import Verdict
+from rollcage.heart import trace_of
 from rollcage.heart.stages.orders import pause_run
 from rollcage.trace import read_run
 from rollcage_views import hits_of
-from rollcage_views.both import open_store as open_store_of
 
 
 @pytest.fixture(autouse=True)
@@ -317,7 +317,7 @@ def test_what_a_rule_denied_is_audited_as_that(cli: Any, store: Path) -> None:
     told = [orjson.loads(x) for x in cli("audit", "latest", "-f", "jsonl").out.splitlines()]
     (denied,) = (each for each in told if each.get("state") == "blocked")
     assert (denied["decision"], denied["rule"], denied["code"]) == ("deny", "paths", "path_escape")
-    (hit,) = hits_of(read_run(open_store_of(store).read(session.run_id)))
+    (hit,) = hits_of(read_run(trace_of(store, session.run_id)))
     assert (hit.name, hit.state, hit.rule) == ("shop.add", "blocked", "paths")
     shown = cli("show").out
     assert "2 calls refused" in shown

@@ -1,4 +1,4 @@
-"""Runs of the heart are copied, moved, pruned, examined and mended beside those of the old core."""
+"""Runs are copied, moved, pruned, examined and mended."""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ def project(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["other", "sqlite:///other.db"])
-def test_runs_of_both_cores_are_copied(cli: Any, store: Path, record: Any, to: str) -> None:
-    old, new = record("old job"), shop.resumed_twice(store, "new job")
+def test_runs_are_copied(cli: Any, store: Path, to: str) -> None:
+    old, new = shop.finished(store, "old job"), shop.resumed_twice(store, "new job")
     told = cli("copy", "--to", to)
     assert told.code == 0, told.err
     assert "2 runs copied" in told.out
@@ -52,14 +52,6 @@ def test_a_copy_is_read_only_until_it_is_moved(cli: Any, store: Path) -> None:
     assert cli("copy", run, "--to", "third", "--json").data["runs"][0]["what"] == "elsewhere"
 
 
-def test_an_old_run_is_not_moved(cli: Any, record: Any) -> None:
-    run = record()
-    refused = cli("copy", run, "--to", "other", "--move")
-    assert refused.code == 2
-    assert f"run {run} has the format rollcage/1: it can be copied, and not moved" in refused.err
-    assert not Path("other").exists()
-
-
 def test_a_run_in_use_is_left_out(cli: Any, store: Path) -> None:
     done = shop.finished(store, "done")
     with Session("job", store=store) as session:
@@ -70,8 +62,8 @@ def test_a_run_in_use_is_left_out(cli: Any, store: Path) -> None:
     assert what == {done: "copied", session.run_id: "in use"}
 
 
-def test_old_runs_of_both_cores_are_pruned(cli: Any, store: Path, record: Any) -> None:
-    old, new = record("old job"), shop.finished(store, "new job")
+def test_old_runs_are_pruned(cli: Any, store: Path) -> None:
+    old, new = shop.finished(store, "old job"), shop.finished(store, "new job")
     stays = shop.crashed(store, "other job")
     dry = cli("prune", "--older", "0s", "--json").data
     assert {row["run"] for row in dry["pruned"]} == {old, new}
@@ -89,7 +81,7 @@ def test_old_runs_of_both_cores_are_pruned(cli: Any, store: Path, record: Any) -
     assert cli("runs", "--json").data["runs"][0]["run"] == stays
 
 
-def test_the_doctor_names_what_is_wrong_with_both(cli: Any, store: Path, dead: str) -> None:
+def test_the_doctor_names_what_is_wrong(cli: Any, store: Path, dead: str) -> None:
     clean = shop.finished(store, "clean")
     unknown = shop.died(store)
     stopped = shop.crashed(store, "stopped")

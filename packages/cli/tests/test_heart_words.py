@@ -125,7 +125,6 @@ def test_who_resolved_a_step_is_on_record(cli: Any, store: Path) -> None:
     told = cli("resolve", "@job", 2, "--happened", "--result", "7", "--by", "ann", "--json")
     assert told.data == {
         "run": run, "step": 2, "name": "shop.dies", "outcome": {"status": "ok", "value": 7},
-        "attested": False,
     }  # fmt: skip
     assert lines(store, run, "outcome")[-1]["by"] == "ann"
     assert cli("resolve", run, 2, "--happened").code == 2

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rollcage.session.session import Session
+from rollcage import Session
 
 Cli = Callable[..., Any]
 Record = Callable[..., str]

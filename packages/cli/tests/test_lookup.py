@@ -24,7 +24,7 @@ def test_by_id_beginning_end_name_latest_and_file(cli: Cli, record: Record, stor
     assert shown(cli, other[: _shared(run, other) + 1]) == other
     assert shown(cli, "@one") == run
     assert shown(cli, "latest") == other
-    assert shown(cli, store / "runs" / f"{run}.jsonl") == run
+    assert shown(cli, store / "logs" / f"{run}.jsonl") == run
 
 
 def _shared(a: str, b: str) -> int:

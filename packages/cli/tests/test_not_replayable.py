@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import NotReplayable, NotReplayableWarning, tool
-from rollcage.session.session import Session
+from rollcage import NotReplayable, NotReplayableWarning, Session, tool
 
 Cli = Callable[..., Any]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.session.session import Session
+from rollcage import Session
 from rollcage.store import JsonlStore
 
 Cli = Callable[..., Any]
@@ -17,7 +17,7 @@ Record = Callable[..., str]
 JOB = """
 import sys
 from rollcage import tool
-from rollcage.session.session import Session
+from rollcage import Session
 
 @tool
 def put(number: int) -> int:
@@ -175,7 +175,7 @@ def test_a_file_outside_of_a_store_cannot_be_paused(
 ) -> None:
     run = record()
     lone = tmp_path / f"{run}.jsonl"
-    lone.write_bytes((store / "runs" / f"{run}.jsonl").read_bytes())
+    lone.write_bytes((store / "logs" / f"{run}.jsonl").read_bytes())
     refused = cli("pause", str(lone))
     assert refused.code == 2
     assert "outside of a store" in refused.err

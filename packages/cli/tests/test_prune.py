@@ -10,20 +10,20 @@ import pytest
 from command_line import Cli
 from rollcage import (
     ApprovalRequired,
+    Clock,
     Compensation,
+    QueueApprover,
     RunPruned,
+    Session,
     StepView,
     UnknownOutcome,
     Verdict,
+    abandon_run,
     compensate,
+    open_store,
     tool,
 )
-from rollcage.gate import QueueApprover
-from rollcage.session.abandon import abandon_run
-from rollcage.session.session import Session
-from rollcage.step.clock import Clock
 from rollcage.store import Store
-from rollcage.store.url import open_store
 
 URLS = [".rollcage", "sqlite:///prune.db"]
 NOW = "0s"

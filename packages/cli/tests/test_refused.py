@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import ArgumentsInvalid, tool
-from rollcage.session.session import Session
+from rollcage import ArgumentsInvalid, Session, tool
 
 Cli = Callable[..., Any]
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import UnknownOutcome
-from rollcage.session.session import Session
+from rollcage import Session, UnknownOutcome
 
 Cli = Callable[..., Any]
 Payment = Callable[..., Any]
@@ -82,7 +81,7 @@ def test_a_resolve_that_was_killed_leaves_a_whole_run(cli: Cli, store: Path, too
     result = cli("verify", run)
     assert result.code == 0
     assert "1 word(s) on unknown steps or on the run stand after the end" in result.out
-    trace = store / "runs" / f"{run}.jsonl"
+    trace = store / "logs" / f"{run}.jsonl"
     trace.write_bytes(trace.read_bytes()[:-9])  # or in the middle of the line
     result = cli("verify", run)
     assert result.code == 0
@@ -148,7 +147,7 @@ def test_options_that_make_no_sense(cli: Cli, dead: str, options: list[str], sai
 
 
 def test_a_run_in_use_is_left_alone(cli: Cli, dead: str, store: Path) -> None:
-    path = store / "runs" / f"{dead}.jsonl"
+    path = store / "logs" / f"{dead}.jsonl"
     before = path.read_bytes()
     with path.open("rb") as trace:
         fcntl.flock(trace, fcntl.LOCK_EX)
@@ -164,11 +163,11 @@ def test_a_corrupt_run_is_left_alone(cli: Cli, dead: str, edit: Any) -> None:
 
 
 def test_a_torn_tail_is_set_aside(cli: Cli, dead: str, store: Path) -> None:
-    with (store / "runs" / f"{dead}.jsonl").open("ab") as trace:
+    with (store / "logs" / f"{dead}.jsonl").open("ab") as trace:
         trace.write(b'{"event":"step.finished"')
     assert cli("resolve", dead, 2, "--did-not-happen").code == 0
     assert cli("verify", dead, "--json").data["torn_bytes"] == 0
-    assert (store / "runs" / f"{dead}.torn").exists()
+    assert (store / "logs" / f"{dead}.torn").exists()
 
 
 def test_a_file_outside_of_a_store(cli: Cli, dead: str, store: Path, tmp_path: Path) -> None:

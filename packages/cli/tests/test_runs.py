@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.session.session import Session
+from rollcage import Session
 
 Cli = Callable[..., Any]
 Record = Callable[..., str]

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.adapter import Answer
-from rollcage.session.session import Session
+from rollcage import Session
+from rollcage_adapter import Answer
 
 Cli = Callable[..., Any]
 Record = Callable[..., str]
@@ -65,7 +65,7 @@ def test_hits_and_what_they_saved(cli: Cli, store: Path, tools: Any) -> None:
         with Session("job", store=store, replay=replay) as session:
             tools.put("a", "text")
             contract = tools.look.__rollcage_contract__
-            session.run(contract, {"path": "x"}, model, kind="model", answer=answered)
+            session.run_call(contract, {"path": "x"}, model, kind="model", answer=answered)
     data = cli("show", "latest", "--json").data
     assert [s["state"] for s in data["steps"]] == ["hit", "hit"]
     assert data["totals"]["tokens_saved"] == 7
@@ -124,7 +124,7 @@ def test_the_error_that_ended_a_run(cli: Cli, store: Path) -> None:
 
 
 def test_a_torn_tail_is_left_out(cli: Cli, dead: str, store: Path) -> None:
-    with (store / "runs" / f"{dead}.jsonl").open("ab") as trace:
+    with (store / "logs" / f"{dead}.jsonl").open("ab") as trace:
         trace.write(b'{"event":"step.fin')
     assert "A torn last line of 18 bytes is left out." in cli("show", dead).out
     assert cli("show", dead, "--json").data["torn_bytes"] == 18

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import tool
-from rollcage.adapter import Answer, ToolRequest
-from rollcage.session.session import Session
+from rollcage import Session, tool
+from rollcage_adapter import Answer, ToolRequest
 
 Cli = Callable[..., Any]
 Record = Callable[..., str]
@@ -57,7 +56,7 @@ def talk(store: Path) -> Callable[[str], None]:
     def talk(said: str) -> None:
         asked = ToolRequest("look", '{"path": "a.txt"}', "call_1")
         with Session("talk", store=store) as session:
-            session.run(
+            session.run_call(
                 ASK_MODEL.__rollcage_contract__,
                 {
                     "messages": [

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 from markup import Markup
-from rollcage import UnknownOutcome, compensate, tool
-from rollcage.session.finished import undo_run
-from rollcage.session.session import Session
+from rollcage import Session, UnknownOutcome, compensate, tool, undo_run
 from rollcage_cli import errors
 
 Cli = Callable[..., Any]

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import RunStopped, SessionHalted
-from rollcage.session.session import Session
+from rollcage import RunStopped, Session, SessionHalted
 from rollcage.store import JsonlStore
 
 Cli = Callable[..., Any]
@@ -17,7 +16,7 @@ Record = Callable[..., str]
 JOB = """
 import sys
 from rollcage import RunStopped, tool
-from rollcage.session.session import Session
+from rollcage import Session
 
 @tool
 def put(number: int) -> int:
@@ -144,7 +143,7 @@ def test_a_file_outside_of_a_store_has_nobody_to_stop(
 ) -> None:
     run = record()
     path = tmp_path / f"{run}.jsonl"
-    path.write_bytes((store / "runs" / f"{run}.jsonl").read_bytes())
+    path.write_bytes((store / "logs" / f"{run}.jsonl").read_bytes())
     result = cli("stop", path)
     assert (result.code, "outside of a store" in result.err) == (2, True)
 

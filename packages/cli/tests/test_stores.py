@@ -10,10 +10,17 @@ from typing import Any
 
 import pytest
 from postgres import new_store
-from rollcage import ApprovalRequired, Compensation, StepView, Verdict, compensate, tool
-from rollcage.gate import QueueApprover
-from rollcage.session.session import Session
-from rollcage.store.url import open_store
+from rollcage import (
+    ApprovalRequired,
+    Compensation,
+    QueueApprover,
+    Session,
+    StepView,
+    Verdict,
+    compensate,
+    open_store,
+    tool,
+)
 
 SQLITE = "sqlite:///runs.db"
 URL = SQLITE
@@ -54,7 +61,7 @@ def record(*numbers: int, name: str = "job") -> str:
     approver = QueueApprover(URL)
     with (
         contextlib.suppress(KeyboardInterrupt),
-        Session(name, store=URL, rules=[asks], approver=approver) as session,
+        Session(name, store=URL, gate=[asks], approver=approver) as session,
     ):
         for number in numbers:
             keep(number)

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage.session.session import Session
+from rollcage import Session
 
 Cli = Callable[..., Any]
 
@@ -69,7 +69,7 @@ JOB = """
 import sys
 from pathlib import Path
 from mytools import cli_aput, cli_mail, cli_put
-from rollcage.session.session import Session
+from rollcage import Session
 
 with Session("job") as session:
     for name in sys.argv[1:]:
@@ -251,7 +251,7 @@ def test_a_tool_that_is_missing_is_named(cli: Cli, job: Any, tmp_path: Path) -> 
 def test_requests_that_make_no_sense(cli: Cli, job: Any, store: Path, tmp_path: Path) -> None:
     job("a")
     assert "--json can't ask" in cli("undo", "latest", "--json").err
-    (trace,) = (store / "runs").glob("*.jsonl")
+    (trace,) = (store / "logs").glob("*.jsonl")
     copy = tmp_path / trace.name
     copy.write_bytes(trace.read_bytes())
     assert "outside of a store" in cli("undo", copy).err

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage.session.session import Session
+from rollcage import Session
 from rollcage.store import JsonlStore
 from rollcage.trace import CHAIN_START, seal_line
 from rollcage_cli.verify import verify_trace
@@ -104,7 +104,7 @@ def test_the_end_of_an_unfinished_run_is_not_attested(cli: Cli, dead: str, edit:
 
 
 def test_a_torn_tail_is_reported(cli: Cli, dead: str, store: Path) -> None:
-    with (store / "runs" / f"{dead}.jsonl").open("ab") as trace:
+    with (store / "logs" / f"{dead}.jsonl").open("ab") as trace:
         trace.write(b'{"event":"st')
     result = cli("verify", dead, "--json")
     assert (result.code, result.data["torn_bytes"]) == (0, 12)
@@ -113,7 +113,7 @@ def test_a_torn_tail_is_reported(cli: Cli, dead: str, store: Path) -> None:
 
 def test_bytes_after_a_finished_run_are_found(cli: Cli, record: Record, store: Path) -> None:
     run = record()
-    with (store / "runs" / f"{run}.jsonl").open("ab") as trace:
+    with (store / "logs" / f"{run}.jsonl").open("ab") as trace:
         trace.write(b"x")
     result = cli("verify", run, "--json")
     assert (result.code, result.data["findings"][0]["code"]) == (3, "torn")
@@ -282,7 +282,7 @@ def test_what_a_finding_quotes_is_harmless(cli: Cli, record: Record, edit: Any, 
 
 
 def test_many_lines_show_their_progress_on_a_terminal_only(store: Path) -> None:
-    with Session("long", store=store, rules=[]) as session:
+    with Session("long", store=store, gate=[]) as session:
         for index in range(2600):
             session.call(count, index=index)
     code = (
@@ -309,7 +309,7 @@ def test_no_byte_of_a_finished_run_can_change_or_go(store: Path, tools: Any) -> 
     with Session("job", store=store) as session:
         tools.put("a", "b")
     reader, run = JsonlStore(store), session.run_id
-    path = store / "runs" / f"{run}.jsonl"
+    path = store / "logs" / f"{run}.jsonl"
     whole = path.read_bytes()
     assert verify_trace(reader.read(run), reader).ok
     for at in range(len(whole)):

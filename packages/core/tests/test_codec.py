@@ -19,9 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollcage import Unencodable
 from rollcage.fingerprint.identity import jcs
-from rollcage.values.codec import TAG, encode, encode_result
-from rollcage.values.decoding import decode
-from rollcage.values.natives import register_native
+from rollcage.trace import TAG, decode, encode, encode_result, register_native
 
 
 def seal(secret: str) -> str:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage.store import store_option
+from rollcage.heart import abandon_run, store_option, trace_of
 from rollcage.trace import read_run
-from rollcage_views import lineage_of, standing, steering
+from rollcage_views import standing
 
 from rollcage_cli.lookup import find_kept
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, who
@@ -33,12 +33,11 @@ def abandon(
     """
     own, id_ = find_kept(store, run, "abandon")
     name = who(by, required=False)
-    seen = read_run(own.read(id_))
-    steering.abandon_run(own, id_, by=name, reason=reason or "")
-    stands = standing(lineage_of(own, seen))
+    seen = read_run(trace_of(own, id_))
+    abandon_run(own, id_, by=name, reason=reason or "")
+    stands = standing(seen)
     done = [row for row in seen.effects if row.state != "unknown"]
-    built_on = [each for each in stands.ahead if each.run != id_]  # that is set aside, too
-    stay = len(done) + len(built_on)
+    stay = len(done)
     if as_json:
         details = {
             "by": name,

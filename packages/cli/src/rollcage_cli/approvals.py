@@ -8,13 +8,12 @@ from typing import Annotated, Any, Final, cast
 import typer
 from rich.text import Text
 from rollcage import Approval, ApprovalCorrupt, ApprovalInvalid
-from rollcage.gate import Queued
-from rollcage.store import without_password
 from rollcage.trace import TAG
 from rollcage_views import Requests, queued_data, time_text
+from rollcage_views.requests import Queued
 
 from rollcage_cli.errors import CORRUPT, UsageError
-from rollcage_cli.lookup import opened
+from rollcage_cli.lookup import named, opened
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, json_given, who
 from rollcage_cli.output import arguments_text, console, print_json, value_text, visible
 from rollcage_cli.table import Table
@@ -48,7 +47,8 @@ def approvals(
 
     A request that was changed or damaged is listed as such: its call does not run.
     """
-    queue = Requests(opened(store))
+    own = opened(store)
+    queue = Requests(own)
     if approval is not None:
         _one(queue, _id(queue, approval), as_json=as_json)
         return
@@ -57,9 +57,7 @@ def approvals(
     shown = [each for each in found if every or each.state(now) in ("waiting", "decided")]
     if as_json:
         requests = [queued_data(each, now) for each in shown]
-        print_json(
-            {"store": without_password(str(store)), "approvals": requests, "damaged": damaged}
-        )
+        print_json({"store": named(own, store), "approvals": requests, "damaged": damaged})
     else:
         _list(shown, damaged, now)
     if damaged:

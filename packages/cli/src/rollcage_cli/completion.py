@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from rollcage.store import RunInfo
+    from rollcage.heart import RunInfo
 
 __all__ = ["complete_name", "complete_run"]
 
@@ -40,10 +40,10 @@ def _names(infos: list[RunInfo]) -> list[str]:
 
 def _newest(context: typer.Context) -> list[RunInfo]:
     from rollcage.errors import RollcageError
-    from rollcage_views.both import open_store
+    from rollcage.heart import list_runs
 
     store = context.params.get("store") or os.environ.get("ROLLCAGE_STORE") or ".rollcage"
     try:
-        return [*open_store(str(store)).runs(limit=_LOOKED_AT)][::-1]
+        return list_runs(str(store), limit=_LOOKED_AT)
     except RollcageError:
         return []  # the command itself says what is wrong

@@ -4,41 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.text import Text
-from rollcage.errors import (
-    RollcageError,
-    RunConflict,
-    RunInUse,
-    StoreError,
-    StoreReadOnly,
-    TraceCorrupt,
-)
-from rollcage.store import RunInfo, RunTrace, Store, check_attested, job_name
-from rollcage.trace import check_events
-from rollcage_views.both import Both, heart_with, info_of, open_store
+from rollcage.heart import Store, all_runs, open_store, run_info
 
-from rollcage_cli.blobs import blobs_of
-from rollcage_cli.documents import (
-    Beside,
-    Sent,
-    What,
-    copy_approvals,
-    copy_beside,
-    copy_commands,
-    copy_of_heart,
-    copy_plans,
-    put,
-    sent_in,
-)
+from rollcage_cli.documents import Beside, copy_beside
 from rollcage_cli.errors import OK, UsageError, exit_code
-from rollcage_cli.lookup import find
+from rollcage_cli.lookup import find, named, opened
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption
 from rollcage_cli.output import console, counted, print_json, visible
 from rollcage_cli.table import Table
+
+if TYPE_CHECKING:
+    from rollcage_stores.copies import Copied
 
 __all__ = ["copy"]
 
@@ -46,14 +26,6 @@ _STYLES: Final = {
     "copied": "green", "moved": "green", "already there": "dim", "in use": "yellow",
     "elsewhere": "yellow", "conflict": "red", "unreadable": "red",
 }  # fmt: skip
-
-
-class Copied(NamedTuple):
-    """What became of one run."""
-
-    info: RunInfo
-    what: What
-    error: RollcageError | None = None
 
 
 def copy(
@@ -82,38 +54,32 @@ def copy(
     ] = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Copy runs into another store, each with what it builds on.
+    """Copy runs into another store, each with the runs that it goes on from.
 
-    Traces stay the same bytes, with their attested ends; large values, approvals, signals, pauses,
-    open commands and stop orders come along, and where no run is named, the registry of tools and
-    the schedules of workflows, too. What is there already is left alone, so it can be run again
-    after it was cut off. A new store takes over the key that secrets and inputs are hashed with;
-    one that has another key is refused. Runs in use are left out. A copy of a run is read-only:
-    its job goes on where the run was, unless --move has it go on there. Exits with 4 if a run was
-    in use, with 1 after a conflict, and with 3 if a trace is damaged.
+    Logs stay the same bytes; large values, approvals, orders and claims come along, and what
+    workflows keep: signals, holds, results, plans; and where no run is named, the registry of tools
+    and the schedules, too. What is there already is left alone, so it can be run again after it was
+    cut off. A new store takes over the key that secrets and inputs are hashed with; one that has
+    another key is refused. Runs in use are left out. A copy of a run is read-only: its job goes on
+    where the run was, unless --move has it go on there. Exits with 4 if a run was in use, with 1
+    after a conflict, and with 3 if a log is damaged.
     """
-    source, target = open_store(origin), open_store(to)
-    if not source.exists():
-        raise UsageError(f"there is no store at {visible(origin)}; say where with --from")
-    if _place(source) == _place(target):
+    from rollcage_stores.copies import copy_runs  # which only this command waits for
+
+    source, target = opened(origin, option="--from", needed=True), open_store(to)
+    if source.url == target.url:
         raise UsageError("--from and --to name the same store")
-    every = _chosen(source, origin, runs or ())
-    chosen = [info for info in every if heart_with(source, info.run) is None]
-    if move and chosen:
-        raise UsageError(
-            f"run {chosen[0].run} has the format rollcage/1: it can be copied, and not moved"
-        )
-    copied = _of_heart(source, target, [i.run for i in every if i not in chosen], move=move)
-    if chosen or not runs:
-        _take_key(source.old, target.old)
-    ours, beside = _all_copied(source.old, target.old, chosen, whole=not runs)
-    copied += ours
-    if source.heart is not None and target.heart is not None:
-        names = {job_name(info.name) for info in every} if runs else None
-        beside += copy_of_heart(source.heart, target.heart, names, move=move)
+    chosen = _chosen(source, origin, runs or ())
+    copied = copy_runs(source, target, chosen, move=move)
+    names = None if chosen is None else {run_info(source, run).name for run in chosen}
+    beside = [*copy_beside(source, target, names, move=move)]
     if as_json:
         more = [_document(each) for each in beside]
-        parts = {"from": origin, "to": to, "runs": [_data(each) for each in copied]}
+        parts = {
+            "from": named(source, origin),
+            "to": named(target, to),
+            "runs": [_data(each) for each in copied],
+        }
         print_json(parts | {"documents": more})
     else:
         _print(copied, beside, target)
@@ -124,139 +90,24 @@ def copy(
         raise typer.Exit(code)
 
 
-def _of_heart(source: Both, target: Both, runs: Sequence[str], *, move: bool) -> list[Copied]:
-    """Copy runs of the heart, or move them.
-
-    Raises:
-        UsageError: the target can't keep them, or has a key of its own.
-    """
-    if not runs:
-        return []
-    from rollcage_stores.copies import copy_runs
-
-    if source.heart is None or target.heart is None:
-        raise UsageError(f"{visible(target.url)} keeps no runs of the format rollcage/2")
-    done = copy_runs(source.heart, target.heart, runs, move=move)
-    return [Copied(info_of(each.info), each.what, each.error) for each in done]
-
-
-def _place(store: Store) -> str:
-    """Where a store is, however it was named."""
-    return store.url if "://" in store.url else str(Path(store.url).resolve())
-
-
-def _chosen(store: Store, named: str, references: Sequence[str]) -> Sequence[RunInfo]:
-    """The runs that are meant, and all that they build on, in the order in which they began."""
-    known = store.runs()
+def _chosen(store: Store, given: str, references: Sequence[str]) -> list[str] | None:
+    """The ids of the runs that are meant, and of those that they go on from; None: all runs."""
     if not references:
-        return known
-    infos = {info.run: info for info in known}
+        return None
+    infos = {info.run: info for info in all_runs(store)}
     meant: set[str] = set()
     for reference in references:
-        found = find(named, reference)
-        if found.run not in infos:
-            raise UsageError(f"{visible(reference)} is not in the store {visible(named)}")
-        same = store.runs(name=infos[found.run].name) if reference.startswith("@") else ()
-        waiting = [found.run, *(info.run for info in same)]
+        found = find(given, reference)
+        if found.run not in infos or found.store.url != store.url:
+            raise UsageError(f"{visible(reference)} is not in the store {named(store, given)}")
+        name = infos[found.run].name if reference.startswith("@") else None
+        waiting = [found.run, *(info.run for info in infos.values() if info.name == name)]
         while waiting:
             run = waiting.pop()
             if run in infos and run not in meant:
                 meant.add(run)
-                waiting.append(infos[run].source or "")
-    return [info for info in known if info.run in meant]
-
-
-def _take_key(source: Store, target: Store) -> None:
-    """Have the target hash secrets with the source's key.
-
-    Raises:
-        UsageError: it has another one.
-    """
-    try:
-        key = source.secret_key()
-    except StoreReadOnly:  # it has none: nothing in it was hashed with one
-        return
-    if not target.take_key(key):
-        raise UsageError(
-            f"{visible(target.url)} has a key of its own. Secrets, inputs and approvals of the "
-            f"runs to be copied are hashed with the key of {visible(source.url)}: under another "
-            f"one, no session would find what was done, and do it again. Copy into a new store"
-        )
-
-
-def _all_copied(
-    source: Store, target: Store, chosen: Sequence[RunInfo], *, whole: bool
-) -> tuple[list[Copied], list[Beside]]:
-    """Copy runs, and then what has to find them there; of a `whole` store, what has no run, too."""
-    sent = sent_in(source)
-    names = {job_name(info.name) for info in chosen}
-    copied = [_copied(source, target, info, sent.get(job_name(info.name), {})) for info in chosen]
-    for name in names:
-        sent.pop(name, None)
-    beside = list(copy_beside(source, target, sent)) if whole else []
-    there = {each.info.run for each in copied if each.error is None}
-    beside += copy_commands(source, target, there, None if whole else names)
-    return copied, beside
-
-
-def _copied(source: Store, target: Store, info: RunInfo, sent: Sent) -> Copied:
-    try:
-        new = _copy(source, target, info, sent)
-    except RunInUse as error:
-        return Copied(info, "in use", error)
-    except RunConflict as error:
-        return Copied(info, "conflict", error)
-    except TraceCorrupt as error:
-        return Copied(info, "unreadable", error)
-    return Copied(info, "copied" if new else "already there")
-
-
-def _copy(source: Store, target: Store, info: RunInfo, sent: Sent) -> bool:
-    """Copy one run; whether anything was new of it. What belongs to it is there before it is."""
-    run = info.run
-    if info.pruned is not None and info.count is None:
-        new = _put_sent(target, run, sent)
-        return target.restore(RunTrace(run, source.url, b"", b"", info)) or new
-    _check_free(source, run)
-    trace = source.read(run)
-    check_events(trace.data, trace.where)
-    check_attested(trace)
-    for held in (blobs := dict(blobs_of(source, trace.data))).values():
-        if isinstance(held, StoreError):
-            raise TraceCorrupt(trace.where, 1, f"it can't be copied whole: {held}")
-    for digest, held in blobs.items():
-        assert isinstance(held, bytes)
-        _put_blob(target, digest, held)
-    copy_plans(source, target, trace)
-    new = copy_approvals(source, target, trace)
-    new = _put_sent(target, run, sent) or new
-    _check_free(source, run)
-    new = target.restore(trace) or new
-    order = source.stop_order(run)
-    if order is not None and order.run == run and target.stop_order(run) is None:
-        target.stop(order)
-        new = True
-    return new
-
-
-def _put_sent(target: Store, run: str, sent: Sent) -> bool:
-    """Keep what was sent to a run's execution; whether anything was new."""
-    copied = [put(target, *at, data, f"run {run}: its {at[0][:-1]}") for at, data in sent.items()]
-    return any(copied)
-
-
-def _put_blob(target: Store, digest: str, data: bytes) -> None:
-    """Keep a large value, also in place of one that is damaged."""
-    try:
-        target.get_blob(digest)
-    except StoreError:
-        target.drop_blob(digest)
-        target.put_blob(digest, data)
-
-
-def _check_free(store: Store, run: str) -> None:
-    if store.live(run):
-        raise RunInUse(f"run {run} is being written or resumed by another session")
+                waiting.append(infos[run].origin)
+    return sorted(meant)
 
 
 def _data(each: Copied) -> dict[str, Any]:
@@ -275,18 +126,18 @@ def _print(copied: Sequence[Copied], beside: Sequence[Beside], target: Store) ->
         table = Table()
         for title in ("run", "name", "status", "what"):
             table.add_column(title, no_wrap=True)
-        for info, what, _ in copied:
+        for each in copied:
             table.add_row(
-                Text(visible(info.run)),
-                Text(visible(info.name)),
-                Text(visible(info.status or "unfinished")),
-                Text(what, style=_STYLES[what]),
+                Text(visible(each.info.run)),
+                Text(visible(each.info.name)),
+                Text(visible(each.info.status or "unfinished")),
+                Text(each.what, style=_STYLES[each.what]),
             )
         out.print(table)
     outcomes: list[Copied | Beside] = [*copied, *beside]
-    for each in outcomes:
-        if each.error is not None:
-            out.print(Text(visible(str(each.error)), style=_STYLES[each.what]), soft_wrap=True)
+    for end in outcomes:
+        if end.error is not None:
+            out.print(Text(visible(str(end.error)), style=_STYLES[end.what]), soft_wrap=True)
     out.print(f"{_counts(copied, beside)}; now in {visible(target.url)}", soft_wrap=True)
 
 

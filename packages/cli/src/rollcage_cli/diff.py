@@ -14,7 +14,6 @@ from rollcage_views import (
     align,
     first_difference,
     in_order,
-    lineage_of,
     pair_data,
     standing,
     words,
@@ -63,15 +62,14 @@ def diff(
     found = find(store, a), find(store, b)
     seen = [read_run(each.read()) for each in found]
     pairs = align(*map(in_order, seen))
-    stands = [standing(lineage_of(each.reader, run)) for each, run in zip(found, seen, strict=True)]
+    stands = [standing(run) for run in seen]
     first = first_difference(pairs)
     differing = sum(pair.relation != "same" for pair in pairs)
     if html is not None:
         from rollcage_views.html import write_diff  # templates, which only a page waits for
 
-        readers = found[0].reader, found[1].reader
         with page_file(html, force=force) as page:
-            write_diff(page, readers, (seen[0], seen[1]))
+            write_diff(page, (seen[0], seen[1]), (found[0].at, found[1].at))
     elif as_json:
         shown = [pair_data(pair) for pair in pairs if all_steps or pair.relation != "same"]
         print_json(
@@ -88,7 +86,7 @@ def diff(
         else:
             _print(pairs, differing, all_steps=all_steps)
         for each, run, stand in zip(found, seen, stands, strict=True):
-            for note in words(stand, run.status, each.run, each.reader):
+            for note in words(stand, run.status, each.run, each.at):
                 console().print(Text(note, style="yellow"), soft_wrap=True)
     if differing:
         raise typer.Exit(DIFFERENT)

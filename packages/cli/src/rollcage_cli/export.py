@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rollcage.store import Store, check_attested
-from rollcage.trace import check_events, is_log
+from rollcage.heart import StoreSeal
+from rollcage.trace import check_events
 
 from rollcage_cli.errors import UsageError
+from rollcage_cli.logfile import LogFile
 from rollcage_cli.lookup import Found, find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, visible
-from rollcage_cli.redact import Redaction, sealed
-from rollcage_cli.redact_log import LogRedaction, chained_anew
+from rollcage_cli.redact import Redaction, chained_anew
 
 __all__ = ["export"]
 
@@ -37,30 +37,31 @@ def export(
     store: StoreOption = DEFAULT_STORE,
     _as_json: JsonOption = OFF,
 ) -> None:
-    """Write a run's trace to stdout, or send its spans.
+    """Write a run's log to stdout, or send its spans.
 
-    The trace is redacted: secrets are always removed. Saved as RUN.jsonl it can be shown, compared
-    and verified. Large values stay in the store's blobs folder, and the lines name them.
+    The log is redacted: secrets are always removed. Saved as RUN.jsonl it can be shown, compared
+    and verified. Large values stay in the store, and the lines name them.
     """
     found = find(store, run)
     trace = found.read()
-    check_attested(trace)
     # A damaged trace must not be sealed anew; what refers to other messages goes on doing so.
     events = check_events(trace.data, trace.where, restore=False)
-    if trace.torn:
-        console(error=True).print(f"A torn last line of {len(trace.torn)} bytes is left out.")
-    log = is_log(trace.data)
-    taken_out = (LogRedaction if log else Redaction)(
-        redact or (), values=not no_values, key=_key(found), get_blob=found.reader.get_blob
+    if isinstance(found.store, LogFile) and found.store.torn:
+        console(error=True).print(f"A torn last line of {found.store.torn} bytes is left out.")
+    taken_out = Redaction(
+        redact or (),
+        values=not no_values,
+        key=_key(found),
+        get_blob=found.blob,
     )
     for event in events:
         taken_out.read(event)
     cleaned = [taken_out(event) for event in events]
     if taken_out.redacted:
         cleaned[0]["redacted"] = True
-    lines = chained_anew(cleaned) if log else sealed(cleaned)
+    lines = chained_anew(cleaned)
     if otlp is not None:
-        _send([*lines], otlp)
+        _send(lines, otlp)
         return
     out = sys.stdout.buffer
     for line in lines:
@@ -86,4 +87,6 @@ def _send(lines: Sequence[bytes], url: str) -> None:
 
 def _key(found: Found) -> bytes:
     """Of a store: one that stays, so that two exports can be compared."""
-    return found.reader.secret_key() if isinstance(found.reader, Store) else secrets.token_bytes(32)
+    if isinstance(found.store, LogFile):
+        return secrets.token_bytes(32)
+    return bytes.fromhex(StoreSeal(found.store)("rollcage export"))

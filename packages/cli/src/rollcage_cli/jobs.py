@@ -7,11 +7,10 @@ from typing import Annotated, Final
 
 import typer
 from rich.text import Text
-from rollcage.store import without_password
 from rollcage_views import Job, JobRun, jobs_of, short_ids, time_text
 
 from rollcage_cli.completion import complete_name
-from rollcage_cli.lookup import opened
+from rollcage_cli.lookup import named, opened
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import console, paged, print_json, visible
 from rollcage_cli.runs import STATUS_STYLES
@@ -33,20 +32,20 @@ def jobs(
     limit: Annotated[int, typer.Option(min=0, help="Only the newest; 0 lists all.")] = 50,
     as_json: JsonOption = OFF,
 ) -> None:
-    """List the jobs, newest first, each with its attempts.
+    """List the jobs, newest first, each with its runs.
 
-    An attempt is a run that resumed the one before it: `died → ok`. Forks and replays for a test
-    only look at others, so they are not listed.
+    A job has one run, or several if it went on from a copy: `died → ok`. Forks only look at
+    others, so they are not listed.
     """
     own = opened(store)
     found = jobs_of(own, name=name, limit=limit + 1 if limit else None)
     shown = found[:limit] if limit else found
     if as_json:
-        data = {"store": without_password(store), "more": len(shown) < len(found)}
+        data = {"store": named(own, store), "more": len(shown) < len(found)}
         print_json(data | {"jobs": [job.as_data() for job in shown]})
         return
     if not found:
-        console().print(f"No jobs in {visible(without_password(store))}.")
+        console().print(f"No jobs in {named(own, store)}.")
         return
     ids = short_ids(own, [each.info.run for job in shown for each in job.attempts])
     with paged() as out:

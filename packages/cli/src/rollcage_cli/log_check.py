@@ -5,36 +5,48 @@ They are made from the format's definition, not with the code that wrote the log
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, Final
 
 import orjson
 import pydantic
+import rfc8785
 from rollcage.errors import StoreError
-from rollcage.store import Reader, RunTrace
+from rollcage.heart import Store
 from rollcage.trace import LOG_FORMAT, event_adapter
 from rollcage.trace.logs import LogFolding
+from rollcage_stores.blobs import blob
 from rollcage_views import items_of, mapping_of, tag_of
 
+from rollcage_cli.logfile import LogFile
 from rollcage_cli.output import visible
-from rollcage_cli.trace_check import Discrepancy, digests_of
 
-__all__ = ["LogCheck"]
+__all__ = ["Discrepancy", "LogCheck"]
 
 _ENDS: Final = ("ended", "held", "gone", "pruned")  # after these, nothing is missing from a log
 _BAD: Final = (LookupError, TypeError, ValueError, AttributeError, AssertionError)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Discrepancy:
+    """Something that is not as it was written; `line` counts from 1."""
+
+    line: int
+    code: str
+    message: str
+
+
 class LogCheck:
     """Looks at one line after the other."""
 
-    def __init__(self, run: str, reader: Reader) -> None:
+    def __init__(self, run: str, store: Store) -> None:
         self.findings: list[Discrepancy] = []
         self.notes: list[str] = []
         self.line = 0
         self._run = run
-        self._reader = reader
+        self._store = store
         self._validate = event_adapter(LOG_FORMAT).validate_json
         self._folding = LogFolding()
         self._blobs: dict[str, bool] = {}
@@ -73,13 +85,11 @@ class LogCheck:
             self._blob(value)
         return True
 
-    def end(self, trace: RunTrace) -> None:
+    def end(self) -> None:
         """Check what only shows at the end, and say what can't be known."""
-        if trace.torn:
-            self.notes.append(
-                f"a torn last line of {len(trace.torn)} bytes: its writing was cut off; the next "
-                f"session sets it aside"
-            )
+        torn = self._store.torn if isinstance(self._store, LogFile) else 0
+        if torn:
+            self.notes.append(f"a torn last line of {torn} bytes: its writing was cut off")
         run = self._folding.fold.id
         if run != self._run:
             self.found("order", f"it says that it is run {visible(run)}")
@@ -107,23 +117,23 @@ class LogCheck:
         if hidden or event["effect"] in ("branch", "model"):
             return
         identity = ["rollcage/1", "tool", event["name"], event.get("version", ""), args]
-        if event["key"] not in digests_of(identity):
+        if event["key"] not in _digests_of(identity):
             self.found("key", f"step {event['step']}: its key is not its arguments'")
 
     def _blob(self, value: Any) -> None:
         """A large value, which is kept beside the log."""
-        blob = mapping_of(value)
-        if blob is None or not _is_blob(value):
+        named = mapping_of(value)
+        if named is None or not _is_blob(value):
             return
-        digest = str(blob["sha256"])
+        digest = str(named["sha256"])
         if digest in self._blobs:
             return
         try:
-            data = self._reader.get_blob(digest)
+            data = blob(self._store, digest)
         except StoreError as error:
             self.found("blob", str(error))
         else:
-            if sha256(data).hexdigest() != digest or len(data) != blob.get("size"):
+            if len(data) != named.get("size"):
                 self.found("blob", f"the large value {visible(digest)} is another one")
         self._blobs[digest] = True
 
@@ -141,3 +151,12 @@ def _values_in(event: dict[str, Any]) -> Iterator[Any]:
     yield from (mapping_of(event.get("before")) or {}).values()
     for call in items_of(event.get("plan")) or ():
         yield from (mapping_of((mapping_of(call) or {}).get("args")) or {}).values()
+
+
+def _digests_of(identity: list[Any]) -> Iterator[str]:
+    """Yield an identity's digest by orjson, which almost always equals JCS and is fast; by JCS."""
+    yield sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    try:
+        yield sha256(rfc8785.dumps(identity)).hexdigest()
+    except rfc8785.CanonicalizationError:
+        return

@@ -2,95 +2,140 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rollcage.errors import RunNotFound
-from rollcage.store import (
-    Reader,
+from rollcage.errors import RunNotFound, StoreInvalid
+from rollcage.heart import (
+    LogTrace,
     RunInfo,
-    RunTrace,
     Store,
-    is_run_id,
+    all_runs,
+    list_runs,
     newest_run,
-    open_trace,
-    without_password,
+    open_store,
+    store_option,
+    trace_of,
 )
+from rollcage.heart.folder import Folder
 from rollcage_views import time_text
-from rollcage_views.both import heart_with, open_store
 
 from rollcage_cli.errors import RunAmbiguous, UsageError
+from rollcage_cli.logfile import LogFile
 from rollcage_cli.options import DEFAULT_STORE
 from rollcage_cli.output import visible
 
-__all__ = ["Found", "find", "find_kept", "opened"]
+__all__ = ["Found", "find", "find_kept", "named", "opened"]
 
 _LISTED: Final = 10
 
 
 class Found(NamedTuple):
-    """A run that was asked for, and where it lies."""
+    """A run that was asked for, and the store that it is in: of a file, a `LogFile`."""
 
-    reader: Reader
+    store: Store
     run: str
 
-    def read(self) -> RunTrace:
-        """Its trace."""
-        return self.reader.read(self.run)
+    @property
+    def at(self) -> str:
+        """What a command line needs to find the store; empty for a file."""
+        return "" if isinstance(self.store, LogFile) else store_option(self.store)
+
+    def read(self) -> LogTrace:
+        """Return its lines."""
+        if isinstance(self.store, LogFile):
+            return self.store.trace()
+        return trace_of(self.store, self.run)
+
+    def blob(self, digest: str) -> bytes:
+        """Return a large value.
+
+        Raises:
+            StoreError: it is not there, or is another.
+        """
+        from rollcage_stores.blobs import blob  # most commands need none
+
+        return blob(self.store, digest)
 
 
-def opened(store: str) -> Store:
-    """The store at a URL; the default one need not have been made so far.
+def opened(store: str, *, option: str = "--store", needed: bool = False) -> Store:
+    """Return the store at a URL; the default one need not have been made so far.
+
+    Args:
+        store: the URL.
+        option: the option that names it.
+        needed: whether the default one has to be there, too.
 
     Raises:
         UsageError: there is none: its name may be wrong.
     """
     own = open_store(store)
-    if store != DEFAULT_STORE and not own.exists():
-        shown = visible(without_password(store))
-        raise UsageError(f"there is no store at {shown}; say where with --store")
+    if (needed or store != DEFAULT_STORE) and not _is_there(own):
+        raise UsageError(f"there is no store at {named(own, store)}; say where with {option}")
     return own
 
 
+def named(store: Store, given: str) -> str:
+    """Return how a store is called: a folder as it was given, a URL without a password."""
+    return visible(store.url if "://" in given else given)
+
+
+def _is_there(store: Store) -> bool:
+    """Return whether the folder or file of a store is there; a server says so itself."""
+    path = store.root if isinstance(store, Folder) else getattr(store, "path", None)
+    return not isinstance(path, str) or Path(path).exists()
+
+
 def find(store: str, reference: str) -> Found:
-    """The one run that `reference` means.
+    """Return the one run that `reference` means.
 
     Raises:
         RunNotFound: none; the message says what there is.
         RunAmbiguous: more than one.
-        TraceCorrupt: a trace is damaged, and the store's index has lost its run.
     """
     if "/" in reference or reference.endswith(".jsonl"):
         return _at_path(Path(reference))
-    reader = open_store(store)
-    if is_run_id(reference):  # the index is not needed: it may have been lost
-        return Found(reader, reference)
-    latest = reader.runs(limit=1)
-    if not latest:
+    own = open_store(store)
+    if _has(own, reference):
+        return Found(own, reference)
+    latest = next(all_runs(own), None)
+    if latest is None:
         raise RunNotFound(
-            f"there are no runs in {without_password(store)}; name their store with --store"
+            f"there are no runs in {named(own, store)}; name their store with --store"
         )
     if reference == "latest":
-        return Found(reader, latest[0].run)
+        return Found(own, latest.run)
     if reference.startswith("@"):
-        return Found(reader, _of_job(reader, reference[1:]).run)
-    return Found(reader, _by_part(reader.runs(), reference))
+        return Found(own, _of_job(own, reference[1:]).run)
+    return Found(own, _by_part(list_runs(own), reference))
+
+
+def _has(store: Store, run: str) -> bool:
+    with contextlib.suppress(RunNotFound, StoreInvalid):  # it can't be the id of a run
+        store.ends(run)
+        return True
+    return False
 
 
 def _at_path(path: Path) -> Found:
     """The run in a file; a log in a store's folder is the run of that store."""
+    if not path.exists():
+        raise RunNotFound(f"there is no file {path}")
     root = path.resolve().parent
-    if root.name == "logs" and is_run_id(path.stem):
+    if root.name == "logs":
         own = open_store(root.parent)
-        if heart_with(own, path.stem) is not None:
+        if _has(own, path.stem):
             return Found(own, path.stem)
-    return Found(*open_trace(path))
+    file = LogFile(path)
+    return Found(file, file.run)
 
 
 def find_kept(store: str, reference: str, to_do: str) -> tuple[Store, str]:
-    """The one run that `reference` means, to be changed: the store that it lies in, and its id.
+    """Return the store and the id of the one run that `reference` means, to be changed.
 
     Args:
         store: the URL of a store.
@@ -98,22 +143,26 @@ def find_kept(store: str, reference: str, to_do: str) -> tuple[Store, str]:
         to_do: what is to be done with it, in a word.
 
     Raises:
-        UsageError: it is a file that lies in no store.
+        UsageError: it is a file that is in no store.
     """
     found = find(store, reference)
-    if not isinstance(found.reader, Store):
+    if isinstance(found.store, LogFile):
         shown = visible(reference)
         raise UsageError(f"{shown} is a file outside of a store; {to_do} it in its store")
-    return found.reader, found.run
+    return found.store, found.run
 
 
 def _of_job(store: Store, name: str) -> RunInfo:
-    """The run that the job's next session would resume or read; else its newest replay."""
-    so_named = store.runs(name=name)
-    own = newest_run(so_named, name) or next(reversed(so_named), None)
-    if own is not None:
-        return own
-    names = sorted({info.name for info in store.runs()})
+    """The run that the job's next session looks at; else its newest one, and rather no fork."""
+    name = unicodedata.normalize("NFC", name)
+    with contextlib.suppress(RunNotFound):
+        newest = newest_run(store, name)
+        if newest is not None:
+            return newest
+    so_named = list_runs(store, name=name)
+    if so_named:
+        return next((info for info in so_named if not info.fork), so_named[0])
+    names = sorted({info.name for info in all_runs(store)})
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:_LISTED]
     listed = ", ".join(f"@{visible(each)}" for each in near)
     raise RunNotFound(f"no run is named {visible(name)!r}; there is {listed}")
@@ -129,8 +178,8 @@ def _by_part(runs: Sequence[RunInfo], part: str) -> str:
         )
     if len(found) > 1:
         listed = "".join(
-            f"\n  {info.run}  {time_text(info.time)}  {visible(info.name)}"
-            for info in found[-_LISTED:]
+            f"\n  {info.run}  {time_text(info.begun)}  {visible(info.name)}"
+            for info in found[:_LISTED][::-1]
         )
         more = f"\n  and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
         raise RunAmbiguous(f"{visible(part)!r} means {len(found)} runs:{listed}{more}")

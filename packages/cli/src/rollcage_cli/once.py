@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from itertools import islice
 from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
 from rollcage.errors import RollcageError
-from rollcage.store import Store, store_option, without_password
-from rollcage_views import OnceEffect, steering
+from rollcage.heart import Store, every_key, store_option
+from rollcage.heart.stages.once import Effect, once_of
 
 from rollcage_cli.errors import UsageError
-from rollcage_cli.lookup import opened
+from rollcage_cli.lookup import named, opened
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, json_given, who
 from rollcage_cli.output import console, counted, paged, print_json, value_text, visible
 from rollcage_cli.table import Table
@@ -59,13 +60,13 @@ def once(
     if key is None:
         if happened is not None:
             raise UsageError("say of which effect: rollcage once KEY --happened")
-        _list(own, store, limit, as_json=as_json)
+        _list(own, named(own, store), limit, as_json=as_json)
         return
     found = _known(own, key)
     if happened is not None:
         given = {} if result is None else {"result": json_given("--result", result)}
         found.resolve(happened=happened, by=who(by, required=False), **given)
-        now = steering.effect_of(own, key)
+        now = once_of(own, key)
         if as_json:
             print_json(_data(found) | {"state": "free"} if now is None else _data(now))
             return
@@ -77,22 +78,22 @@ def once(
         _print(own, found)
 
 
-def _known(store: Store, key: str) -> OnceEffect:
+def _known(store: Store, key: str) -> Effect:
     """What became of an effect.
 
     Raises:
         UsageError: nobody has claimed it.
     """
-    found = steering.effect_of(store, key)
+    found = once_of(store, key)
     if found is None:
         raise UsageError(
-            f"no call has claimed {visible(key)!r} in {visible(without_password(store.url))}; "
+            f"no call has claimed {visible(key)!r} in {visible(store.url)}; "
             f"these were: rollcage once{store_option(store)}"
         )
     return found
 
 
-def _data(found: OnceEffect) -> dict[str, Any]:
+def _data(found: Effect) -> dict[str, Any]:
     names = ("key", "state", "tool", "run", "step", "outcome")
     return {name: getattr(found, name) for name in names}
 
@@ -101,7 +102,7 @@ def _styled(state: str) -> Text:
     return Text(_WORDS.get(state, state), style=_STYLES[state])
 
 
-def _print(store: Store, found: OnceEffect) -> None:
+def _print(store: Store, found: Effect) -> None:
     out, at = console(), store_option(store)
     out.print(Text(f"{visible(found.key)}  ", style="bold").append_text(_styled(found.state)))
     step = f"step {found.step} of " if found.step else ""
@@ -124,24 +125,24 @@ def _print(store: Store, found: OnceEffect) -> None:
 
 def _list(store: Store, where: str, limit: int, *, as_json: bool) -> None:
     """All effects, by their keys; one that can't be read is listed as such."""
-    keys = steering.effect_keys(store, limit + 1 if limit else None)
+    keys = [*islice(every_key(store, "once"), limit + 1 if limit else None)]
     shown = keys[:limit] if limit else keys
-    found: list[OnceEffect] = []
+    found: list[Effect] = []
     damaged: dict[str, str] = {}
     for key in shown:
         try:
-            effect = steering.effect_of(store, key)
+            effect = once_of(store, key)
         except RollcageError as error:
             damaged[key] = str(error)
             continue
         if effect is not None:
             found.append(effect)
     if as_json:
-        data = {"store": without_password(where), "more": len(shown) < len(keys)}
+        data = {"store": where, "more": len(shown) < len(keys)}
         print_json(data | {"effects": [_data(each) for each in found], "damaged": damaged})
         return
     if not keys:
-        console().print(f"No effect was claimed in {visible(without_password(where))}.")
+        console().print(f"No effect was claimed in {where}.")
         return
     with paged() as out:
         out.print(_table(found))
@@ -155,7 +156,7 @@ def _list(store: Store, where: str, limit: int, *, as_json: bool) -> None:
             out.print(Text(text, style="yellow"), soft_wrap=True)
 
 
-def _table(found: Sequence[OnceEffect]) -> Table:
+def _table(found: Sequence[Effect]) -> Table:
     table = Table()
     for title in ("key", "state", "call", "run", "step"):
         table.add_column(title, right=title == "step", no_wrap=title != "key")

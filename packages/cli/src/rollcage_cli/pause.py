@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage.store import store_option
-from rollcage_views import order_data, pause_text, steering
+from rollcage.heart import order_of, pause_run, store_option
+from rollcage.heart.stages.orders import unpause_run
+from rollcage_views import order_data, pause_text
 
 from rollcage_cli.lookup import find_kept
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, who
@@ -34,17 +35,17 @@ def pause(
     also while it is paused.
     """
     own, id_ = find_kept(store, run, "pause")
-    before = own.stop_order(id_)
-    order = steering.pause_run(own, id_, by=who(by, required=False), reason=reason or "")
+    before = order_of(own, id_)
+    order = pause_run(own, id_, by=who(by, required=False), reason=reason or "")
     if as_json:
-        print_json({"run": order.run, "paused": True, "order": order_data(order)})
+        print_json({"run": id_, "paused": True, "order": order_data(order)})
         return
     out = console()
-    out.print(Text(f"run {order.run} is paused", style="green"), soft_wrap=True)
+    out.print(Text(f"run {id_} is paused", style="green"), soft_wrap=True)
     if before is not None:
         out.print(f"It was {pause_text(before)}. The new order replaces that one.", soft_wrap=True)
     out.print(
-        f"Its next call waits. To let it go on: rollcage unpause {order.run}{store_option(own)}",
+        f"Its next call waits. To let it go on: rollcage unpause {id_}{store_option(own)}",
         soft_wrap=True,
     )
 
@@ -57,17 +58,10 @@ def unpause(
     The calls that wait are made now.
     """
     own, id_ = find_kept(store, run, "unpause")
-    order, still = steering.unpause_run(own, id_)
+    order = unpause_run(own, id_)
     if as_json:
-        print_json({"run": id_, "paused": still is not None, "lifted": order_data(order)})
+        print_json({"run": id_, "paused": False, "lifted": order_data(order)})
         return
     out = console()
     out.print(f"Run {id_} was {pause_text(order)}.", soft_wrap=True)
-    if still is None:
-        out.print(Text("It goes on.", style="green"), soft_wrap=True)
-        return
-    out.print(
-        f"That is lifted, and it stays paused: run {still.run}, which it builds on, is. To lift "
-        f"that: rollcage unpause {still.run}{store_option(own)}",
-        soft_wrap=True,
-    )
+    out.print(Text("It goes on.", style="green"), soft_wrap=True)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
-from rollcage.store import without_password
+from rollcage.heart import Store
 from rollcage_views import time_text
-from rollcage_views.both import Both, info_of, open_store
 
-from rollcage_cli.errors import UsageError
-from rollcage_cli.lookup import find
+from rollcage_cli.lookup import find, named, opened
 from rollcage_cli.moments import moment
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, counted, print_json, visible
-from rollcage_cli.prunable import Choice, choices, drop_unused, prune_run
 from rollcage_cli.table import Table
+
+if TYPE_CHECKING:
+    from rollcage_stores.prune import Choice
 
 __all__ = ["prune"]
 
@@ -31,7 +30,7 @@ def prune(
     ],
     hold: Annotated[
         list[str] | None,
-        typer.Option(metavar="RUN", help="Keep this run, and all that it builds on (repeatable)."),
+        typer.Option(metavar="RUN", help="Keep this run (repeatable)."),
     ] = None,
     keep_skeleton: Annotated[
         bool,
@@ -51,60 +50,33 @@ def prune(
     Their large values and approvals go, too. A stub of each stays: its name, input, status, when it
     ran, the count and hash of its lines, who removed it and when. So its job still counts as done,
     and is not resumed, undone or replayed. Without --yes, only shows what would go. A run stays if
-    it is in use, if the next session of its job would resume it, if a step of it has an unknown
-    outcome, or if a run that stays builds on it.
+    it is in use, if the next session of its job would resume it, or if a step of it has an unknown
+    outcome.
     """
     before = moment(older, datetime.now(UTC))
-    own = open_store(store)
-    if not own.exists():
-        raise UsageError(
-            f"there is no store at {visible(without_password(store))}; say where with --store"
-        )
+    from rollcage_stores.prune import prune as prune_runs  # which only this command waits for
+
+    own = opened(store, needed=True)
     held, name = _held(own, store, hold or ()), who(by, required=False)
-    chosen = choices(own.old, before, held)
+    done = prune_runs(own, before, hold=held, by=name, keep_skeleton=keep_skeleton, dry=not yes)
+    chosen = done.chosen[::-1]
     going = [each for each in chosen if not each.stays]
-    for each in reversed(going) if yes else ():  # what builds on a run goes before it
-        run, now = each.info.run, time.time_ns() // 1000
-        prune_run(own.old, run, by=name, time=now, keep_skeleton=keep_skeleton)
-    dropped = drop_unused(own.old) if yes else 0
-    theirs, also = _of_heart(own, before, held, by=name, keep_skeleton=keep_skeleton, yes=yes)
-    chosen += theirs
-    going = [each for each in chosen if not each.stays]
-    dropped = None if dropped is None or also is None else dropped + also
     if as_json:
         print_json(
             {
-                "store": without_password(store),
+                "store": named(own, store),
                 "dry_run": not yes,
                 "pruned": [_data(each) for each in going],
                 "stay": [_data(each) for each in chosen if each.stays],
-                "blobs": dropped,
+                "blobs": done.blobs,
             }
         )
         return
-    _print(chosen, dropped, done=yes)
+    _print(chosen, done.blobs, done=yes)
 
 
-def _of_heart(
-    own: Both, before: int, held: Sequence[str], *, by: str, keep_skeleton: bool, yes: bool
-) -> tuple[list[Choice], int | None]:
-    """The runs of the heart, oldest first; and how many large values went: None while one runs."""
-    if own.heart is None:
-        return [], 0
-    from rollcage_stores.prune import prune as prune_heart
-
-    done = prune_heart(
-        own.heart, before, hold=held, by=by, keep_skeleton=keep_skeleton, dry=not yes
-    )
-    chosen = [
-        Choice(info_of(each.info), each.lines, each.size, each.stays, each.helps)
-        for each in reversed(done.chosen)
-    ]
-    return chosen, done.blobs
-
-
-def _held(own: Both, store: str, references: Sequence[str]) -> list[str]:
-    """The runs that are to stay; what they build on does, too.
+def _held(own: Store, store: str, references: Sequence[str]) -> list[str]:
+    """The runs that are to stay.
 
     Raises:
         UsageError: one is not in the store.
@@ -112,7 +84,7 @@ def _held(own: Both, store: str, references: Sequence[str]) -> list[str]:
     held: list[str] = []
     for reference in references:
         found = find(store, reference)
-        own.info(found.run)
+        own.ends(found.run)
         held.append(found.run)
     return held
 
@@ -140,7 +112,7 @@ def _print(chosen: Sequence[Choice], dropped: int | None, *, done: bool) -> None
                 Text(visible(each.info.run)),
                 Text(visible(each.info.name)),
                 Text(visible(each.info.status or "unfinished")),
-                Text(time_text(each.info.time)),
+                Text(time_text(each.info.begun)),
                 Text(str(each.lines or "")),
                 Text("stays", style="yellow") if each.stays else Text(goes, style="green"),
             )

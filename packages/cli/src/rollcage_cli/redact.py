@@ -1,31 +1,29 @@
-"""Takes values out of a trace's events, and keeps the trace one that verifies.
+"""Takes values out of the lines of a run's log, and keeps it one that can be folded and verified.
 
 What is left must not tell what was taken out: a key is a hash of the arguments, and a short value
 could be guessed from it. So where more goes than the tags of secrets (HMACs, which nobody without
-the store's key can guess from), keys, fingerprints and worlds are replaced by HMACs of themselves.
+the store's key can guess from), keys, fingerprints, worlds and the ids of requests are replaced by
+HMACs of themselves.
 """
 
 from __future__ import annotations
 
 import hmac
-import re
 from collections.abc import Callable, Iterable, Iterator
-from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 from rollcage.errors import StoreError
-from rollcage.trace import CHAIN_START, TAG, seal_line
+from rollcage.heart.log import chained
+from rollcage.trace import TAG
 from rollcage_views import items_of, mapping_of, pairs_of, tag_of
 
 from rollcage_cli.output import escape_json
 
-__all__ = ["Redaction", "sealed"]
+__all__ = ["Redaction", "chained_anew"]
 
 _REDACTED: Final = {TAG: "redacted"}
 _TEXT: Final = "<redacted>"
-_NESTED: Final = re.compile("#([0-9a-f]{64})")  # a step's fingerprint, in the name of a branch
-_MAX_64: Final = 2**64 - 1
 _SHORTEST: Final = 4  # characters from which on a text that quotes a value is found
 
 Event = dict[str, Any]
@@ -54,66 +52,56 @@ class Redaction:
         self._all = not values
         self._key = key
         self._get_blob = get_blob
-        self._fingerprints: dict[str, str] = {}  # as they were: as they are written
-        self._approvals: dict[str, str] = {}  # ids of requests: the same
+        self._blocks: set[int] = set()  # steps whose outcomes are worlds
         self._quotes: dict[
             str, set[str]
         ] = {}  # values to be found in texts, by their first letters
 
     def read(self, event: Event) -> None:
-        """Learn the values that go, so that texts which quote them can be cut: for each event."""
+        """Learn the values that go, so that texts which quote them can be cut: for each line."""
         if self._names and not self._all:
             for part in _parts(event):
                 self._learn(part, named=False)
 
     def __call__(self, event: Event) -> Event:
-        """The event without them, its hash still to be made."""
-        event = {name: value for name, value in event.items() if name != "hash"}
-        before = event
-        if "args" in event:
-            event = event | {"args": self._arguments(event["args"])}
-        if event.get("input"):
-            event = event | {"input": self._input(event["input"])}
-        if event.get("user_input"):
-            event = event | {"user_input": self._user_input(event["user_input"])}
-        if "outcome" in event:
-            event = event | {"outcome": self._outcome(event["outcome"])}
-        if event.get("verdict"):
-            event = event | {"verdict": self._verdict(event["verdict"])}
-        if event.get("drift"):
-            event = event | {"drift": self._text(event["drift"])}
-        if event.get("error"):
-            event = event | {"error": self._error(event["error"])}
-        if event.get("undeclared"):  # paths and hosts, which arguments may have named
-            event = event | {"undeclared": [self._text(each) for each in event["undeclared"]]}
-        event = self._undo(event)
-        if event != before:
-            self.redacted = True
-        if "outcome" in event and event["outcome"] != before["outcome"]:
-            event["digest"] = sha256(orjson.dumps(event["outcome"])).hexdigest()
-            if "linked" in event:
-                event["linked"] = event["digest"]
-        return self._rename(event) if self._names or self._all else event
-
-    # --- values ----------------------------------------------------------------------------------
-
-    def _undo(self, event: Event) -> Event:
-        """What is kept of an undo: states are values, and so are their digests."""
-        if event.get("reason"):
-            event = event | {"reason": self._text(event["reason"])}
+        """Return the line without them, its hash still to be made."""
+        before = {name: value for name, value in event.items() if name != "hash"}
+        if before.get("effect") == "branch":
+            self._blocks.add(before["step"])
+        event = {name: self._field(name, value, before) for name, value in before.items()}
         if self._names or self._all:
-            return {name: value for name, value in event.items() if name not in _OF_UNDO}
-        if event.get("before"):
-            event = event | {"before": self._value(event["before"])}
-        if event.get("plan"):
-            event = event | {"plan": self._value(event["plan"])}
+            is_block = before.get("step") in self._blocks
+            gone = _OF_UNDO - {"after"} if is_block else _OF_UNDO
+            event = {name: value for name, value in event.items() if name not in gone}
+            event = self._rename(event)
+        self.redacted = self.redacted or event != before or bool(self._names or self._all)
         return event
 
-    def _input(self, given: Event) -> Event:
-        """What the job worked on: its digest is made with the store's key, and tells nothing."""
-        if "value" not in given:
-            return given
-        return given | {"value": _REDACTED if self._all else self._value(given["value"])}
+    def _field(self, name: str, value: Any, event: Event) -> Any:
+        if name in ("drift", "reason", "waits") and isinstance(value, str):
+            return self._text(value)
+        if name in ("before", "plan") or (name == "input" and not self._all):
+            return self._value(value)
+        if name == "input":
+            return _REDACTED
+        if name == "args":
+            return self._arguments(value)
+        if name == "user_input" and value:
+            return self._user_input(value)
+        if name == "verdict" and value:
+            return self._verdict(value)
+        if name == "error" and isinstance(value, dict):
+            return self._error(cast("Event", value))
+        if name == "undeclared" and value:  # paths and hosts, which arguments may have named
+            return [self._text(each) for each in value]
+        if name == "once":
+            word, *rest = value
+            return [word, *(self._text(each) if isinstance(each, str) else each for each in rest)]
+        if name == "outcome" and value is not None:
+            return self._outcome(value, is_block=event.get("step") in self._blocks)
+        return value
+
+    # --- values ----------------------------------------------------------------------------------
 
     def _user_input(self, given: Any) -> Any:
         """The user input: texts, or a blob of them."""
@@ -128,8 +116,14 @@ class Redaction:
         found: dict[str, Any] = self._value(arguments)
         return found
 
-    def _outcome(self, outcome: Event) -> Event:
+    def _outcome(self, outcome: Event, *, is_block: bool) -> Event:
         changed = dict(outcome)
+        if is_block:  # its value is a world
+            if isinstance(outcome.get("value"), str) and (self._names or self._all):
+                changed["value"] = self._pseudonym(outcome["value"])
+            if outcome.get("error"):
+                changed["error"] = self._error(outcome["error"])
+            return changed
         if "value" in outcome:
             changed["value"] = _REDACTED if self._all else self._value(outcome["value"])
         if outcome.get("error"):
@@ -233,64 +227,42 @@ class Redaction:
 
     def _rename(self, event: Event) -> Event:
         """Replace the hashes from which arguments could be guessed; equal ones stay equal."""
-        joined = event["event"] == "branch.joined"
-        named = joined or event["event"] == "branch.forked"
         changed = dict(event)
-        for name in ("key", "asked", "idempotency_key", "world", *(["digest"] if joined else [])):
+        for name in ("key", "fingerprint"):
             if name in event:
                 changed[name] = self._pseudonym(event[name])
-        if "idempotency_key" in event:
-            changed["id"] = changed["idempotency_key"][: len(event["id"])]
-            self._approvals[event["id"]] = changed["id"]
-        if "approval" in event:
-            changed["approval"] = self._approvals.get(event["approval"], "")
-        for name in ("branch", *(["name"] if named else [])):
-            if name in event:
-                changed[name] = _NESTED.sub(self._nested, event[name])
-        if "fingerprint" in event:
-            changed["fingerprint"] = self._fingerprint(event, changed)
+        for name in ("id", "approval"):  # the id of an attempt is random
+            if event.get(name) and event["event"] != "attempt":
+                changed[name] = self._another_id(event[name])
+        if event.get("branch", "")[:1] == "#":
+            changed["branch"] = f"#{self._pseudonym(event['branch'][1:])}"
         return changed
 
-    def _fingerprint(self, event: Event, changed: Event) -> str:
-        """One that follows from the new key and world where it followed from the old ones."""
-        old: str = event["fingerprint"]
-        if old not in self._fingerprints:
-            own = "occurrence" in event and _fingerprint_of(event) == old
-            self._fingerprints[old] = _fingerprint_of(changed) if own else self._pseudonym(old)
-        return self._fingerprints[old]
-
-    def _nested(self, found: re.Match[str]) -> str:
-        return f"#{self._fingerprints.get(found[1]) or self._pseudonym(found[1])}"
+    def _another_id(self, request: str) -> str:
+        """The id of a request for approval, as long as it was."""
+        made = hmac.new(self._key, b"rollcage export" + request.encode(), "sha256").hexdigest()
+        return made[: len(request)]
 
     def _pseudonym(self, digest: str) -> str:
         return hmac.new(self._key, b"rollcage export" + bytes.fromhex(digest), "sha256").hexdigest()
 
 
-def sealed(events: list[dict[str, Any]]) -> Iterator[bytes]:
-    """Lines in a new chain; what a terminal might act on is escaped in them."""
-    head = CHAIN_START
-    for event in events:
-        body: Any = orjson.Fragment(escape_json(orjson.dumps(event).decode()).encode())
-        line, head = seal_line(body, head)
-        yield line
+def chained_anew(events: Iterable[Event]) -> list[bytes]:
+    """Return lines in a new chain; what a terminal might act on is escaped in them."""
+    parts: Any = (
+        orjson.Fragment(escape_json(orjson.dumps(event).decode()).encode()) for event in events
+    )
+    return chained(parts)
 
 
 _OF_A_TAG: Final = frozenset({TAG, "type", "module", "dtype"})  # they name what it is
-_OF_UNDO: Final = frozenset({"before", "plan", "after", "reversible", "differs"})
+_OF_UNDO: Final = frozenset({"before", "plan", "after", "reversible", "differs"})  # states
 
 
-def _fingerprint_of(event: Event) -> str:
-    """DESIGN §2: sha256(key | world | occurrence)."""
-    hashed = sha256(bytes.fromhex(event["key"]) + bytes.fromhex(event["world"]))
-    for count in event["occurrence"]:
-        hashed.update((count & _MAX_64).to_bytes(8, "big"))
-    return hashed.hexdigest()
-
-
-def _parts(event: Event) -> Iterable[Any]:
-    """Where an event holds values."""
+def _parts(event: Event) -> Iterator[Any]:
+    """Where a line holds values."""
     yield event.get("args")
-    yield (event.get("input") or {}).get("value")  # pyright: ignore[reportUnknownMemberType] - a framework's own data
+    yield event.get("input")
     yield event.get("before")
     for call in event.get("plan") or ():
         yield call.get("args")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from rollcage.store import Store, store_option
-from rollcage.trace import read_run
-from rollcage_views import lineage_of, standing, steering
-from rollcage_views.both import heart_with
+from rollcage.heart import resolve_step
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find_kept
@@ -53,8 +50,7 @@ def resolve(
 
     Then its run can be resumed: a step that happened is replayed with its result, one that did not
     happen runs again. For a write that was performed and whose result has no encoding, --result
-    records the value to replay. Find out first: this can't be undone. With @NAME, the step is
-    looked up in all runs that the newest one builds on.
+    records the value to replay. Find out first: this can't be undone.
 
     With --undone, a step that an undo can't take back counts as undone: no undo does anything about
     it, and the program may go another way.
@@ -65,23 +61,25 @@ def resolve(
         said = "--undone" if undone else "--did-not-happen"
         raise UsageError(f"{said} takes no --result")
     given = {} if result is None else {"result": json_given("--result", result)}
-    own, newest = find_kept(store, run, "resolve")
-    where = _where_in_job(own, newest, step) if run.startswith("@") else newest
+    own, where = find_kept(store, run, "resolve")
     name = who(by, required=False)
     if undone:
-        tool = steering.accept_step(own, where, step, by=name)
+        tool = resolve_step(own, where, step, undone=True, by=name).name
         _print_undone(where, step, tool, as_json=as_json)
         return
     assert happened is not None
-    found = steering.resolve_step(own, where, step, happened=happened, by=name, **given)
+    found = resolve_step(own, where, step, happened=happened, by=name, **given)
+    outcome: dict[str, Any] = {"status": "not_started"}
+    if happened:
+        outcome = {"status": "ok", "value": given.get("result")}
     if as_json:
-        print_json({"run": where, "step": step} | found._asdict())
+        print_json({"run": where, "step": step, "name": found.name, "outcome": outcome})
         return
     out = console()
     what = "happened" if happened else "did not happen"
     text = Text(f"step {step} ({visible(found.name)}) {what}", style="green")
     if happened:
-        text.append(f", with the result {value_text(found.outcome['value'])}")
+        text.append(f", with the result {value_text(outcome['value'])}")
     out.print(text, soft_wrap=True)
     out.print("The next session of this name resumes from there.")
 
@@ -92,20 +90,3 @@ def _print_undone(run: str, step: int, tool: str, *, as_json: bool) -> None:
         return
     text = f"step {step} ({visible(tool)}) counts as undone"
     console().print(Text(text, style="green"), soft_wrap=True)
-
-
-def _where_in_job(store: Store, newest: str, step: int) -> str:
-    """The run of a job in which the step of this number waits for a word; else its newest.
-
-    Raises:
-        UsageError: there are several.
-    """
-    if heart_with(store, newest) is not None:  # until the old core goes: a job is one run
-        return newest
-    stands = standing(lineage_of(store, read_run(store.read(newest))))
-    meant = [each for each in (*stands.unknown, *stands.lost) if each.step == step]
-    if len(meant) > 1:
-        at = store_option(store)
-        listed = "".join(f"\n  rollcage resolve {each.run} {step}{at}" for each in meant)
-        raise UsageError(f"step {step} may be that of {len(meant)} runs of the job:{listed}")
-    return meant[0].run if meant else newest

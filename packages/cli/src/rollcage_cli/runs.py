@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
 from rollcage.errors import RollcageError
-from rollcage.store import Reader, RunInfo, StopOrder, without_password
+from rollcage.heart import Order, RunInfo, Store, list_runs, trace_of
 from rollcage.trace import read_run
 from rollcage_views import (
-    LineageStatus,
-    lineage_of,
+    Standing,
     order_data,
     pause_of,
     pause_text,
@@ -21,10 +19,10 @@ from rollcage_views import (
     standing,
     time_text,
 )
-from rollcage_views.both import LogInfo
+from rollcage_views.infos import info_data, is_pruned, mode_of
 
 from rollcage_cli.completion import complete_name
-from rollcage_cli.lookup import opened
+from rollcage_cli.lookup import named, opened
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import console, paged, print_json, visible
 from rollcage_cli.table import Table
@@ -38,7 +36,7 @@ STATUS_STYLES = {
 }  # fmt: skip
 
 _WIDE: Final = 120  # columns from which on whole ids have room
-_JOINED: Final = {"resume": "resumes", "fork": "fork of", "offline": "replays"}
+_JOINED: Final = {"resume": "goes on from", "fork": "fork of"}
 
 
 def runs(
@@ -59,12 +57,12 @@ def runs(
     """List the runs, newest first.
 
     A run that is unfinished is being written, or its process died; one that is paused waits for an
-    approval, an interrupt or a signal; one that is partial never asked for all that its source had
-    done. The next session of its name builds on any that is not ok or abandoned.
+    approval, an interrupt or a signal; one that is partial never asked for all that earlier
+    attempts had done. The next session of its name resumes any that is not ok or abandoned.
     """
     own = opened(store)
     # One more than is shown tells whether there are others.
-    found = own.runs(name=name, status=status, limit=limit + 1 if limit else None)[::-1]
+    found = list_runs(own, name=name, status=status, limit=limit + 1 if limit else None)
     shown = found[:limit] if limit else found
     open_ = {info.run: _standing(own, info) for info in shown}
     refused = {info.run: _refused(own, info.run) for info in shown}
@@ -72,7 +70,7 @@ def runs(
     if as_json:
         print_json(
             {
-                "store": without_password(store),
+                "store": named(own, store),
                 "more": len(shown) < len(found),
                 "runs": [
                     _data(info, open_[info.run])
@@ -84,46 +82,45 @@ def runs(
         return
     if not found:
         which = "No runs" if name is None and status is None else "No such runs"
-        console().print(f"{which} in {visible(without_password(store))}.")
+        console().print(f"{which} in {named(own, store)}.")
         return
     with paged() as out:
         if out.width >= _WIDE:
             out.print(_table(shown, open_, refused, pauses))
         else:
-            ids = short_ids(own, [run for info in shown for run in (info.run, info.source) if run])
+            ids = short_ids(own, [run for info in shown for run in (info.run, info.origin) if run])
             out.print(_narrow(shown, open_, refused, ids, pauses))
         if len(shown) < len(found):
             out.print("Older ones are not shown (--limit 0 lists all).")
 
 
-def _standing(reader: Reader, info: RunInfo) -> LineageStatus | None:
-    """What is open of a run; None where nothing can be, or its trace can't be read."""
+def _standing(store: Store, info: RunInfo) -> Standing | None:
+    """What is open of a run; None where nothing can be, or its log can't be read."""
     try:
-        trace = reader.read(info.run)
-        if info.status == "ok" and b'"orphans":[' not in trace.data:
+        trace = trace_of(store, info.run)
+        if info.status == "ok" and b'"left":' not in trace.data:
             return None
-        return standing(lineage_of(reader, read_run(trace)))
+        return standing(read_run(trace))
     except RollcageError:
         return None  # reading that one reports it
 
 
-def _refused(reader: Reader, run: str) -> int | None:
-    """How many calls never became steps; None where the trace can't be read."""
+def _refused(store: Store, run: str) -> int | None:
+    """How many calls never became steps; None where the log can't be read."""
     try:
-        data = reader.read(run).data
-        return sum(data.count(b'\n{"event":"%b",' % kind) for kind in (b"call.refused", b"refused"))
+        return sum(line.startswith(b'{"event":"refused",') for line in store.read(run))
     except RollcageError:
         return None
 
 
-def _data(info: RunInfo, stands: LineageStatus | None) -> dict[str, Any]:
+def _data(info: RunInfo, stands: Standing | None) -> dict[str, Any]:
     effects = {} if stands is None else stands.as_data()
     names = ("unknown", "unclear", "left_behind", "not_asked_for")
     left = {name: effects.get(name, []) for name in names}
-    return dataclasses.asdict(info) | {"status": _status(info)} | left
+    return info_data(info) | {"status": _status(info)} | left
 
 
-def _open_text(stands: LineageStatus | None, pause: StopOrder | None) -> str:
+def _open_text(stands: Standing | None, pause: Order | None) -> str:
     """What somebody has to look after: by whom the run was paused, and how many writes of it."""
     paused = [] if pause is None else [pause_text(pause)]
     if stands is None:
@@ -141,9 +138,9 @@ def _status(info: RunInfo) -> str:
 
 def _table(
     found: Sequence[RunInfo],
-    open_: Mapping[str, LineageStatus | None],
+    open_: Mapping[str, Standing | None],
     refused: Mapping[str, int | None],
-    pauses: Mapping[str, StopOrder | None],
+    pauses: Mapping[str, Order | None],
 ) -> Table:
     table = Table()
     titles = ["run", "name", "status", "mode", "started", "source", "open"]
@@ -154,9 +151,9 @@ def _table(
             Text(visible(info.run)),
             Text(visible(info.name)),
             _status_text(info),
-            Text(visible(info.mode)),
-            Text(time_text(info.time)),
-            Text(visible(info.source[-12:]) if info.source else ""),
+            Text(mode_of(info)),
+            Text(time_text(info.begun)),
+            Text(visible(info.origin[-12:])),
             Text(_open_text(open_[info.run], pauses[info.run]), style="yellow"),
             *([Text(str(refused[info.run] or ""))] if any(refused.values()) else []),
         )
@@ -165,10 +162,10 @@ def _table(
 
 def _narrow(
     found: Sequence[RunInfo],
-    open_: Mapping[str, LineageStatus | None],
+    open_: Mapping[str, Standing | None],
     refused: Mapping[str, int | None],
     ids: Mapping[str, str],
-    pauses: Mapping[str, StopOrder | None],
+    pauses: Mapping[str, Order | None],
 ) -> Table:
     """What a terminal of 80 columns has room for: short ids, and what is open in words."""
     table = Table()
@@ -178,20 +175,19 @@ def _narrow(
     table.add_column("started", no_wrap=True)
     table.add_column("")
     for info in found:
-        source = f"{_JOINED.get(info.mode, info.mode)} {ids[info.source]}" if info.source else ""
+        source = f"{_JOINED[mode_of(info)]} {ids[info.origin]}" if info.origin else ""
         refusals = f"{refused[info.run]} refused" if refused[info.run] else ""
-        tries = info.attempts if isinstance(info, LogInfo) else 1
-        attempts = f"{tries} attempts" if tries > 1 else ""
-        notes = [source or (info.mode if info.mode != "record" else ""), attempts, refusals]
+        attempts = f"{info.attempts} attempts" if info.attempts > 1 else ""
+        notes = [source, attempts, refusals]
         text = Text(visible(", ".join(filter(None, notes))))
         left = _open_text(open_[info.run], pauses[info.run])
         text.append(f"{', ' if text.plain and left else ''}{left}", style="yellow")
-        started = time_text(info.time)[5:16]
+        started = time_text(info.begun)[5:16]
         table.add_row(ids[info.run], Text(visible(info.name)), _status_text(info), started, text)
     return table
 
 
 def _status_text(info: RunInfo) -> Text:
     status = _status(info)
-    pruned = ", pruned" * bool(info.pruned)
+    pruned = ", pruned" if is_pruned(info) else ""
     return Text(f"{visible(status)}{pruned}", style=STATUS_STYLES.get(status, ""))

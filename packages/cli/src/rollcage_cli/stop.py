@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage.store import Store, store_option
-from rollcage_views import steering
+from rollcage.heart import Store, stop_run, store_option
+from rollcage.heart.stages.orders import lift_stop
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find_kept
@@ -43,34 +43,22 @@ def stop(
             raise UsageError("--reason and --by are for a new stop, not for --lift")
         _lift(own, id_, as_json=as_json)
         return
-    order = steering.stop_run(own, id_, by=who(by, required=False), reason=reason or "")
+    order = stop_run(own, id_, by=who(by, required=False), reason=reason or "")
     if as_json:
-        print_json({"run": order.run, "stopped": True, "by": order.by, "reason": order.reason})
+        print_json({"run": id_, "stopped": True, "by": order.by, "reason": order.reason})
         return
     out = console()
-    out.print(Text(f"run {order.run} is stopped", style="green"), soft_wrap=True)
+    out.print(Text(f"run {id_} is stopped", style="green"), soft_wrap=True)
     out.print(
         f"Nothing more runs in it, and nothing resumes it. To let it go on: "
-        f"rollcage stop {order.run} --lift{store_option(own)}",
+        f"rollcage stop {id_} --lift{store_option(own)}",
         soft_wrap=True,
     )
 
 
 def _lift(store: Store, run: str, *, as_json: bool) -> None:
-    still = steering.lift_stop(store, run)
+    lift_stop(store, run)
     if as_json:
-        details = (
-            {} if still is None else {"by": still.by, "reason": still.reason, "order": still.run}
-        )
-        print_json({"run": run, "stopped": still is not None} | details)
+        print_json({"run": run, "stopped": False})
         return
-    out = console()
-    if still is None:
-        out.print(Text(f"run {run} may be resumed", style="green"), soft_wrap=True)
-        return
-    other = still.run or run
-    out.print(
-        f"The stop of run {run} is lifted, and it stays stopped: run {other}, which it builds on, "
-        f"is. To lift that: rollcage stop {other} --lift{store_option(store)}",
-        soft_wrap=True,
-    )
+    console().print(Text(f"run {run} may be resumed", style="green"), soft_wrap=True)

@@ -17,8 +17,8 @@ from rollcage import (
     UndoReport,
 )
 from rollcage.errors import ToolMissing
-from rollcage.store import Store
-from rollcage_views import steering
+from rollcage.heart import Store, aplan_undo, aundo_run, plan_undo, undo_run
+from rollcage.heart.finished import PlanOptions
 
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.lookup import find_kept
@@ -95,7 +95,7 @@ class _Work:
     def __init__(
         self, store: Store, run: str, to: int | None, tools: list[Source], *, restore: bool
     ) -> None:
-        self._options: steering.UndoChoices = {
+        self._options: PlanOptions = {
             "to": to, "tools": tools, "in_doubt": "restore" if restore else "list",
         }  # fmt: skip
         self._where = store, run
@@ -105,8 +105,8 @@ class _Work:
         """What would be done."""
         try:
             if self._waits:
-                return asyncio.run(steering.aplan_undo(*self._where, **self._options))
-            return steering.plan_undo(*self._where, **self._options)
+                return asyncio.run(aplan_undo(*self._where, **self._options))
+            return plan_undo(*self._where, **self._options)
         except ToolMissing as error:
             parts = "name its module with --tools MODULE, or in tool.rollcage.tools"
             raise ToolMissing(f"{error} ({parts})", error.tool) from error
@@ -114,8 +114,8 @@ class _Work:
     def undo(self, planned: UndoPlan) -> UndoReport:
         """Do what was shown, or nothing."""
         if self._waits:
-            return asyncio.run(steering.aundo_run(*self._where, expected=planned, **self._options))
-        return steering.undo_run(*self._where, expected=planned, **self._options)
+            return asyncio.run(aundo_run(*self._where, expected=planned, **self._options))
+        return undo_run(*self._where, expected=planned, **self._options)
 
 
 # --- for people ----------------------------------------------------------------------------------

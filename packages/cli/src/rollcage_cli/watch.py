@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 from rollcage.errors import RunNotFound
-from rollcage.store import StopOrder, Store
+from rollcage.heart import Order, order_of
 from rollcage.trace import Step
 from rollcage_views import (
     Following,
@@ -57,17 +57,17 @@ def watch(
     it ended to wait for somebody, 7 where its process died. Ctrl-C ends the watching, not the run.
     """
     found = _found(store, run)
-    following = Following(found.reader, found.run)
+    following = Following(found.store, found.run)
     out = console()
-    paused: StopOrder | None = None
+    paused: Order | None = None
     while True:
-        # Asked before the trace is read: what its last breath wrote is not missed.
-        live = isinstance(found.reader, Store) and found.reader.live(found.run)
+        # Asked before the log is read: what its last breath wrote is not missed.
+        live = found.store.is_live(found.run)
         for each in following.news():
             _tell(out, each)
         if not live:
             break
-        paused = _tell_pause(out, found.reader.stop_order(found.run), paused)
+        paused = _tell_pause(out, order_of(found.store, found.run), paused)
         time.sleep(every)
     end = following.finished
     status = "died" if end is None else str(end.get("status", "abandoned"))
@@ -91,11 +91,9 @@ def _found(store: str, reference: str) -> Found:
         return find(store, f"@{reference}")
 
 
-def _tell_pause(
-    out: Console, order: StopOrder | None, before: StopOrder | None
-) -> StopOrder | None:
+def _tell_pause(out: Console, order: Order | None, before: Order | None) -> Order | None:
     """Tell that the run was paused, or goes on, where that is new; the order that holds now."""
-    now = order if order is not None and order.is_pause else None
+    now = order if order is not None and order.kind == "pause" else None
     if now is not None and now != before:
         out.print(Text(f"   = {pause_text(now)}", style="bold yellow"), soft_wrap=True)
     elif now is None and before is not None and order is None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from rollcage import Verdict, tool
-from rollcage.session.session import Session
+from rollcage import Session, Verdict, tool
 from rollcage_cli.app import main
 
 __all__ = [
@@ -129,7 +128,7 @@ def record(store: Path) -> Callable[..., str]:
     """Record a run of everything that can happen to a step; its id."""
 
     def record(name: str = "job", *, text: str = "some text", **options: Any) -> str:
-        with Session(name, store=store, replay="off", rules=[no_passwd], **options) as session:
+        with Session(name, store=store, replay="off", gate=[no_passwd], **options) as session:
             look("a.txt")
             put("b.txt", text)
             login("ann", "hunter2-password")
@@ -147,8 +146,7 @@ def record(store: Path) -> Callable[..., str]:
 
 DYING = """
 import os, sys
-from rollcage import tool
-from rollcage.session.session import Session
+from rollcage import Session, tool
 
 @tool
 def put(path: str) -> str:
@@ -181,16 +179,16 @@ def payment(store: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
 def dead(payment: Callable[..., Any], store: Path) -> str:
     """The run that such a process left: its step 2 is unknown."""
     assert payment().returncode == 9
-    (path,) = (store / "runs").glob("*.jsonl")
+    (path,) = (store / "logs").glob("*.jsonl")
     return path.stem
 
 
 @pytest.fixture
 def edit(store: Path) -> Callable[..., None]:
-    """Change a run's trace in the store, byte by byte."""
+    """Change a run's log in the store, byte by byte."""
 
     def edit(run: str, change: Callable[[list[bytes]], list[bytes]]) -> None:
-        path = store / "runs" / f"{run}.jsonl"
+        path = store / "logs" / f"{run}.jsonl"
         path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
 
     return edit

@@ -116,12 +116,12 @@ def audit(
         undone=undone,
     )
     chosen = form or _form_of(output)
-    meant, later = runs_meant(store, runs or (), name or (), wanted.until)
+    meant = runs_meant(store, runs or (), name or (), wanted.until)
     summary = Summary()
     to_file = output is not None or html is not None
     shows = is_terminal(sys.stderr) and (to_file or not is_terminal(sys.stdout))
-    with _progress(2 * len(meant) + len(later), shown=shows) as advance:
-        items = audited(meant, later, wanted, summary, advance)
+    with _progress(len(meant), shown=shows) as advance:
+        items = audited(meant, wanted, summary, advance)
         if html is None:
             _write(chosen, items, summary, output)
         else:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from rollcage.store import Store
+from rollcage.heart import RunInfo, Store, run_info
 from rollcage_views.audit import Named, runs_of
 
-from rollcage_cli.lookup import find, opened
+from rollcage_cli.logfile import LogFile
+from rollcage_cli.lookup import Found, find, opened
 
 __all__ = ["runs_meant"]
 
 
 def runs_meant(
     store: str, references: Sequence[str], names: Sequence[str], until: int | None
-) -> tuple[list[Named], list[Named]]:
-    """The runs that are meant, and others that may hold an undo of their steps.
+) -> list[Named]:
+    """Return the runs that are meant, oldest first.
 
     Args:
-        store: the directory.
+        store: the URL of a store.
         references: as for every command; none: all runs of the store.
         names: globs over the names of jobs.
         until: runs that began later are left out.
 
     Raises:
-        RollcageError: a reference means no run, or the store's index can't be read.
+        RollcageError: a reference means no run, or the store can't be read.
     """
     own = opened(store)
     meant = _named(own, store, references) if references else None
@@ -32,23 +33,15 @@ def runs_meant(
 
 
 def _named(own: Store, store: str, references: Sequence[str]) -> list[Named]:
-    known = {info.run: Named(own, info.run, info) for info in own.runs()}
     meant: dict[str, Named] = {}
     for reference in references:
         found = find(store, reference)
-        in_store = isinstance(found.reader, Store) and found.reader.url == own.url
-        ours = known.get(found.run) if in_store else None
-        if ours is not None and reference.startswith("@"):  # a job is all that it builds on
-            meant |= _builds_on(ours, known)
-        meant[found.run] = ours or Named(found.reader, found.run, None)
+        meant[found.run] = Named(found.run, found.read, _info(own, found))
     return list(meant.values())
 
 
-def _builds_on(newest: Named, known: Mapping[str, Named]) -> dict[str, Named]:
-    """The runs that one builds on, oldest first."""
-    found: dict[str, Named] = {}
-    each: Named | None = newest
-    while each is not None and each.info is not None and each.run not in found:
-        found[each.run] = each
-        each = known.get(each.info.source or "")
-    return dict(reversed(found.items()))
+def _info(own: Store, found: Found) -> RunInfo | None:
+    """What a list of the store says of a run; None of one that is elsewhere."""
+    if isinstance(found.store, LogFile) or found.store.url != own.url:
+        return None
+    return run_info(found.store, found.run)

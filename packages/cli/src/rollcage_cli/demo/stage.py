@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.text import Text
+from rollcage.heart import list_runs, open_store, trace_of
 from rollcage.trace import RefusedCall, Run, Step, read_run
 from rollcage_views import outcome_text
-from rollcage_views.both import open_store
 
 from rollcage_cli.demo.job import (
     NAME_DRIFT,
@@ -33,7 +33,7 @@ from rollcage_cli.errors import ClaimFailed, DemoUnavailable
 from rollcage_cli.options import OFF, JsonOption
 from rollcage_cli.output import arguments_text, console, print_json, visible
 from rollcage_cli.show import styled_state
-from rollcage_cli.verify import verify_trace
+from rollcage_cli.verify import verify_log
 
 __all__ = ["NEEDED", "demo", "folder_for"]
 
@@ -198,7 +198,7 @@ class _Stage:
             "6. Somebody edits the record: one digit, in a copy of the first run's trace."
         )
         run = self.runs["crashed"]
-        found = verify_trace(self._store.read(run), self._store)
+        found = verify_log(trace_of(self._store, run), self._store)
         self.show.claim(f"verify finds the run whole: {found.lines} lines", found.ok)
         shutil.copytree(self._scene.store, self._scene.edited)
         edited = open_store(self._scene.edited)
@@ -206,7 +206,7 @@ class _Stage:
         before = path.read_bytes()
         line = before[: before.index(_EDIT[0])].count(b"\n") + 1
         path.write_bytes(before.replace(*_EDIT, 1))
-        findings = verify_trace(edited.read(run), edited).findings
+        findings = verify_log(trace_of(edited, run), edited).findings
         message = f"line {findings[0].line}: {findings[0].message}" if findings else "nothing"
         self.show.claim(
             f"in the copy it finds {visible(message)}", [f.line for f in findings] == [line]
@@ -255,7 +255,7 @@ class _Stage:
 
     def _enter(self, agent: Program, *acts: str) -> None:
         """A new process plays these acts; it makes runs, or attempts at those that are there."""
-        runs = [self._run(info.run) for info in self._store.runs()]
+        runs = [self._run(info.run) for info in list_runs(self._store)]
         self._known = {run.id: len(run.attempts) for run in runs}
         agent.enter(*acts)
 
@@ -264,7 +264,7 @@ class _Stage:
         shown: set[int] = set()
 
         def tell() -> None:
-            for info in self._store.runs():
+            for info in list_runs(self._store):
                 run = self._run(info.run) if info.name == name else None
                 if run is None or len(run.attempts) == self._known.get(run.id, 0):
                     continue
@@ -286,7 +286,7 @@ class _Stage:
         return self._run(self.runs[role])
 
     def _run(self, run: str) -> Run:
-        return read_run(self._store.read(run))
+        return read_run(trace_of(self._store, run))
 
     # --- telling it ------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from rollcage.trace import Run, read_run
 from rollcage_views import mapping_of
 
 from rollcage_cli.errors import StepNotFound, UsageError
+from rollcage_cli.logfile import LogFile
 from rollcage_cli.lookup import Found
 from rollcage_cli.options import json_given
 from rollcage_cli.output import counted, visible
@@ -87,13 +88,13 @@ def asked_fork(
         raise UsageError(str(wrong)) from None
     if tools and fork.changes != "code":
         raise UsageError("a fork changes one thing: leave --tools out, or the other change")
-    where = str(getattr(found.reader, "url", ""))
-    if not where:
+    if isinstance(found.store, LogFile):
         raise UsageError(
             f"run {found.run} is a file outside of a store, and its fork needs one: "
             f"rollcage import it first"
         )
-    data = {"store": _absolute(where), "run": found.run, "name": origin.started["name"], **changes}
+    where = _absolute(found.store.url)
+    data = {"store": where, "run": found.run, "name": origin.started["name"], **changes}
     return ForkRequest(found, origin, {**data, "tools": [*tools]} if tools else data)
 
 

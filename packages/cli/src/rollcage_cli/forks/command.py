@@ -10,8 +10,6 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.text import Text
-from rollcage import open_store
-from rollcage.heart import store_option
 from rollcage.trace import Run, Step
 from rollcage_views import Pair, align, first_difference, in_order, pair_data
 
@@ -150,8 +148,7 @@ def _print(out: Console, asked: ForkRequest, made: ForkResult, pairs: Sequence[P
         if step.origin is None:
             called = f"It wrote: {visible(step.name)}({arguments_text(step.args)})"
             out.print(Text(called, style="bold yellow"), soft_wrap=True)
-    at = store_option(open_store(asked.data["store"]))
-    out.print(f"More: rollcage show {run.id}{at}", soft_wrap=True)
+    out.print(f"More: rollcage show {run.id}{asked.found.at}", soft_wrap=True)
 
 
 def _change_text(asked: ForkRequest) -> str:

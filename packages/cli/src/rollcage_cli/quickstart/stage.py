@@ -11,8 +11,8 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
+from rollcage.heart import list_runs, open_store, trace_of
 from rollcage.trace import Run, read_run
-from rollcage_views.both import open_store
 
 from rollcage_cli.demo.process import Program
 from rollcage_cli.demo.showing import Show, new_folder
@@ -199,7 +199,8 @@ class _Incident:
 
     def _read(self, *, ended: bool) -> None:
         """What the attempts of the run show, and the outbox."""
-        runs = [self._run(info.run) for info in self._store.runs(name=self._framework.job)]
+        infos = list_runs(self._store, name=self._framework.job)
+        runs = [self._run(info.run) for info in reversed(infos)]
         if runs:
             self.runs["run"] = runs[-1].id
         attempts = [
@@ -216,7 +217,7 @@ class _Incident:
         self._show.claim(text, there == _SENT)
 
     def _run(self, run: str) -> Run:
-        return read_run(self._store.read(run))
+        return read_run(trace_of(self._store, run))
 
     def _undo(self) -> None:
         """Recall the mails, in a process that knows the run's name and no more."""

@@ -9,13 +9,12 @@ from typing import Annotated, Final, NamedTuple
 import typer
 from rich.console import Console
 from rich.text import Text
-from rollcage.store import RunTrace, StopOrder, store_option
+from rollcage.heart import Order, run_info
 from rollcage.trace import STATES, Run, Step, read_run
 from rollcage_views import (
     MARKS,
     StepFilter,
     duration_text,
-    lineage_of,
     pause_of,
     pause_text,
     run_data,
@@ -92,8 +91,7 @@ def show(
     if html is not None and (as_json or tree or step is not None):
         raise UsageError("--html is a page of a whole run: leave out --json, --tree and --step")
     found = find(store, run)
-    trace = found.read()
-    seen = read_run(trace)
+    seen = read_run(found.read())
     wanted = StepFilter(
         tuple(tool or ()),
         tuple(map(_state, state or ())),
@@ -103,23 +101,19 @@ def show(
     )
     rows = wanted.of(seen.steps) if step is None else [_wanted(seen, found.run, step)]
     if as_json:
-        stands = standing(lineage_of(found.reader, seen))
-        pause = _pause(found, trace)
-        print_json(run_data(seen, stands, rows, torn=len(trace.torn), pause=pause))
+        print_json(run_data(seen, standing(seen), rows, pause=_pause(found)))
         return
     if html is not None:
         from rollcage_views.html import write_run  # templates, which only a page waits for
 
         with page_file(html, force=force) as page:
-            write_run(page, found.reader, seen, steps=rows, torn=len(trace.torn))
+            write_run(page, seen, at=found.at, steps=rows)
         return
     with paged() as out:
         if step is not None:
             print_step(out, rows[0], len(seen.attempts))
         else:
-            _print(
-                out, found, seen, rows, _Layout(limit, tree, len(trace.torn), _pause(found, trace))
-            )
+            _print(out, found, seen, rows, _Layout(limit, tree, _pause(found)))
 
 
 class _Layout(NamedTuple):
@@ -127,16 +121,15 @@ class _Layout(NamedTuple):
 
     limit: int
     tree: bool
-    torn: int
-    pause: StopOrder | None
+    pause: Order | None
 
 
 def _print(out: Console, found: Found, seen: Run, rows: Sequence[Step], how: _Layout) -> None:
     """A whole run, or the steps of it that are asked for."""
-    print_head(out, seen, how.torn)
+    print_head(out, seen)
     print_attempts(out, seen)
     if how.pause is not None:
-        helps = f"rollcage unpause {how.pause.run}{store_option(found.reader)}"
+        helps = f"rollcage unpause {found.run}{found.at}"
         note = f"It is {pause_text(how.pause)}. To let it go on: {helps}"
         out.print(Text(note, style="bold yellow"), soft_wrap=True)
     if rows:
@@ -144,15 +137,12 @@ def _print(out: Console, found: Found, seen: Run, rows: Sequence[Step], how: _La
     else:
         out.print("No such steps." if seen.steps else "No steps.")
     _print_refused(out, seen)
-    stands = standing(lineage_of(found.reader, seen))
-    if stands.sources:
-        out.print(f"Builds on {_runs_text(stands.sources)}.", soft_wrap=True)
-    for note in words(stands, seen.status, found.run, found.reader):
+    for note in words(standing(seen), seen.status, found.run, found.at):
         out.print(Text(note, style="yellow"), soft_wrap=True)
 
 
-def _pause(found: Found, trace: RunTrace) -> StopOrder | None:
-    return None if trace.info is None else pause_of(found.reader, trace.info)
+def _pause(found: Found) -> Order | None:
+    return pause_of(found.store, run_info(found.store, found.run))
 
 
 def _state(word: str) -> str:
@@ -165,10 +155,6 @@ def _state(word: str) -> str:
     if state not in _STATES:
         raise UsageError(f"{visible(word)!r} is no state of a step: {', '.join(_STATES)}")
     return state
-
-
-def _runs_text(runs: Sequence[tuple[str, str]]) -> str:
-    return ", ".join(f"{visible(run)} ({visible(status)})" for run, status in reversed(runs))
 
 
 def _print_steps(out: Console, seen: Run, rows: Sequence[Step], how: _Layout) -> None:

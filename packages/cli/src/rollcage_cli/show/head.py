@@ -14,7 +14,7 @@ from rollcage_cli.output import value_text, visible
 __all__ = ["print_head"]
 
 
-def print_head(out: Console, seen: Run, torn: int) -> None:
+def print_head(out: Console, seen: Run) -> None:
     """The job, the run, its status and its source."""
     started = seen.started
     out.print(
@@ -47,8 +47,6 @@ def print_head(out: Console, seen: Run, torn: int) -> None:
             ),
             soft_wrap=True,
         )
-    if torn:
-        out.print(Text(f"A torn last line of {torn} bytes is left out.", style="yellow"))
     if started.get("redacted"):
         out.print("An export: values were taken out.")
     out.print()

@@ -120,8 +120,6 @@ def name_of(row: Step) -> str:
 
 
 def block_name(row: Step) -> str:
-    """What a block is called, by its kind; in a trace of rollcage/1 only its join is a step."""
+    """What a block is called, by its kind."""
     name = visible(row.name)
-    if not row.block:
-        return f"join of {name}"
     return name if row.block == name else f"{row.block} {name}"

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rollcage.errors import PackageMissing
-from rollcage.gate.guard import Given, PolicyGuard
+from rollcage.gate.guard import FacadeGuard, Given, NamedFacade, PolicyGuard
 from rollcage.gate.verdict import Rule
+from rollcage.store.protocol import Store
 
 __all__ = ["all_given", "policy_of", "recorded_facade"]
 
@@ -54,7 +55,7 @@ def policy_of(given: PolicyGuard | str | os.PathLike[str]) -> PolicyGuard:
     return Policy.load(Path(given))
 
 
-def _facade(name: str) -> Any:
+def _facade(name: str) -> NamedFacade:
     try:
         from rollcage_governance import Facade
     except ImportError as error:
@@ -62,17 +63,17 @@ def _facade(name: str) -> Any:
     return Facade(name)
 
 
-def recorded_facade(data: Mapping[str, Any]) -> Any:
-    """Return what holds a session to the facade that an attempt's line tells of.
+def recorded_facade(store: Store, data: Mapping[str, Any]) -> FacadeGuard:
+    """The facade of a run, from its trace.
 
     Raises:
         PackageMissing: without the package nothing is known to be approved, so nothing is undone.
     """
     try:
-        from rollcage_governance import Facade
+        from rollcage_governance import Registry
     except ImportError as error:
         raise _missing("governance", f"the run's facade {data['name']!r}", error) from error
-    return Facade.recorded(data)
+    return Registry(store).recorded_facade(dict(data))
 
 
 def _missing(extra: str, what: str, error: ImportError) -> PackageMissing:

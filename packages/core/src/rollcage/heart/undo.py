@@ -174,7 +174,7 @@ def _wanted(run: Run, request: Request) -> list[Step]:
 
 def _numbers(run: Run, steps: Iterable[Step], *, whole: bool) -> set[int]:
     """The numbers of steps that are to go, with those of an undo that has not ended."""
-    found = {step.n for step in steps if step.gone in ("", "left")}
+    found = {step.n for step in steps if not step.gone}
     if run.undoing is not None:
         found.update(run.undoing["steps"])
         if "block" in run.undoing:
@@ -812,8 +812,7 @@ class _Look:
         version = None if step.undo is None else step.undo.get("version", "")
         try:
             contract = self.attempt.tools.find(step.name, version).contract
-            self.attempt.session.gate.check_undo(contract)
-        except (ToolMissing, SessionError) as error:
+        except ToolMissing as error:
             if needed:
                 raise
             return None, str(error)
@@ -851,8 +850,7 @@ class _Look:
         task.happened = True
         made = None
         if contract.undo is not None and "result" in contract.undo_words:
-            known["result"] = answer.result
-            made = line["plan"] = plan_of(contract, attempt, known, attempt.session.gate)
+            made = line["plan"] = plan_of(contract, attempt, {**known, "result": answer.result})
         if self.records:
             outcome = success(contract, answer.result, attempt.seal, attempt.types)
             attempt.note(line, outcome)
@@ -881,7 +879,7 @@ class _Look:
                 functools.partial(fetched, attempt.store),
             )
             known = {"args": dict(task.values), "before": plain(before), "result": result}
-            return plan_of(contract, attempt, known, attempt.session.gate)
+            return plan_of(contract, attempt, known)
         except Exception as error:  # noqa: BLE001 - said in the report
             task.reason = f"its plan could not be made: {type(error).__name__}: {error}"
             return None
@@ -909,13 +907,11 @@ class _Look:
         if not isinstance(answer, Happened):
             return None
         task.happened = True
-        known["result"] = answer.result
-        return plan_of(contract, self.attempt, known, self.attempt.session.gate)
+        return plan_of(contract, self.attempt, {**known, "result": answer.result})
 
     def _callable(self, each: PlannedCall) -> Generator[Any, Any, tuple[Tool, dict[str, Any]]]:
         """A compensating call as it will be made."""
         tool = self.attempt.tools.find(each.name, each.version, callable_=True)
-        self.attempt.session.gate.check_undo(tool.contract)
         if inspect.iscoroutinefunction(tool.body) and not self.is_async:
             raise SessionError(
                 f"{each.name} is async: await the undo (aundo, aundo_run, async with)"

@@ -100,7 +100,7 @@ def explain(
 
 def _recorded(rerun: Rerun, store: str, run: str, step: int) -> Judged:
     found = find(store, run)
-    for judged in rerun.over(read_run(found.read()), found.reader.get_blob, explain=step):
+    for judged in rerun.over(read_run(found.read()), found.blob, explain=step):
         if judged.step == step:
             return judged
     raise StepNotFound(f"run {found.run} has no call at step {step}")

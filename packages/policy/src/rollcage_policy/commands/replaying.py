@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,14 +14,16 @@ from rich.console import Console
 from rich.progress import track
 from rich.text import Text
 from rollcage.errors import RollcageError
-from rollcage.store import check_attested
+from rollcage.heart import Store
 from rollcage.trace import read_run
 from rollcage_cli.audit.selection import runs_meant
 from rollcage_cli.errors import CORRUPT, DIFFERENT
+from rollcage_cli.lookup import Found, opened
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
 from rollcage_cli.output import arguments_text, console, counted, is_terminal, visible
 from rollcage_cli.tools import contracts_of, load_tools
-from rollcage_views.audit import Named, telling_of_others
+from rollcage_views.audit import Named
+from rollcage_views.infos import is_pruned, mode_of
 
 from rollcage_policy import Judged, Policy, Rerun
 from rollcage_policy.commands.options import (
@@ -111,15 +113,15 @@ def replay(
     contracts = contracts_of(load_tools(tools))
     loaded = Policy.load(policy)
     rerun = Rerun(loaded, tools=contracts, user_input=user_input, resolver=resolve)
-    meant, _ = runs_meant(store, runs or (), name or (), None)
+    own, meant = opened(store), runs_meant(store, runs or (), name or (), None)
     if not runs:  # what a fork was given is no evidence
-        meant = [each for each in meant if each.info is None or each.info.mode != "fork"]
+        meant = [each for each in meant if each.info is None or mode_of(each.info) != "fork"]
     summary, out = _Summary(), console()
     shown = is_terminal(sys.stderr) and not is_terminal(sys.stdout)
     followed = track(
         meant, "replaying", console=console(error=True), transient=True, disable=not shown
     )
-    for run, item in _judged(rerun, meant, followed, summary):
+    for run, item in _judged(rerun, own, followed, summary):
         if isinstance(item, _Damaged):
             message = f"rollcage: run {item.run} can't be replayed: {item.reason}"
             console(error=True).print(visible(message), soft_wrap=True)
@@ -139,28 +141,15 @@ def replay(
 
 
 def _judged(
-    rerun: Rerun, meant: Sequence[Named], followed: Iterable[Named], summary: _Summary
+    rerun: Rerun, own: Store, followed: Iterable[Named], summary: _Summary
 ) -> Iterator[tuple[str, Judged | _Damaged]]:
-    """Each call of each run; of a run that can't be read, that. One run is held at a time.
-
-    A call that waited for an approval, and went on in another of these runs, is one call.
-    """
-    decided = {
-        asked.decision["id"]
-        for run in map(telling_of_others, meant)
-        for asked in (() if run is None else run.approvals)
-        if asked.decision is not None
-    }
+    """Each call of each run; of a run that can't be read, that. One run is held at a time."""
     for each in followed:
-        if each.info is not None and each.info.pruned is not None:
+        if each.info is not None and is_pruned(each.info):
             continue  # no arguments are left of its calls
         summary.runs += 1
         try:
-            trace = each.reader.read(each.run)
-            if each.info is not None:
-                trace = dataclasses.replace(trace, info=each.info)
-            check_attested(trace)
-            found = [*rerun.over(read_run(trace), each.reader.get_blob, decided=decided)]
+            found = [*rerun.over(read_run(each.read()), Found(own, each.run).blob)]
         except RollcageError as error:
             damaged = _Damaged(each.run, error.code, str(error))
             summary.damaged.append((damaged.run, damaged.code, damaged.reason))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Final, TextIO
 
 import typer
-from rollcage.store import RunInfo, Store
+from rollcage.heart import RunInfo, Store, list_runs, run_info
 from rollcage.trace import Run
 from rollcage_cli.errors import CORRUPT, DIFFERENT, OK, UsageError
 from rollcage_cli.files import STDOUT, page_file
@@ -142,9 +141,11 @@ def backtest(
             rerun = Rerun(
                 Policy.load(policy), tools=contracts, user_input=user_input, resolver=resolve
             )
-            rows = over(
-                own, chosen, functools.partial(judged_row, rerun=rerun, get_blob=own.get_blob)
-            )
+
+            def judge(row: BacktestRow, seen: Run) -> None:
+                judged_row(row, seen, rerun, Found(own, row.run).blob)
+
+            rows = over(own, chosen, judge)
             change = f"policy {rerun.policy.name or policy.name}"
         else:
             made_by = Program.of(program or (), function)
@@ -170,14 +171,14 @@ def _chosen(
 ) -> list[RunInfo]:
     """The runs that are meant, oldest first."""
     if references:
-        return [own.info(find(store, each).run) for each in references]
+        return [run_info(own, find(store, each).run) for each in references]
     from_then = None if since is None else moment(since, datetime.now(UTC))
-    found = worth_testing(own.runs())
+    found = worth_testing(list_runs(own)[::-1])
     return [
         info
         for info in found
         if (status is None or (info.status or "unfinished") == status)
-        and (from_then is None or info.time >= from_then)
+        and (from_then is None or info.begun >= from_then)
         and (not names or any(fnmatchcase(info.name, glob) for glob in names))
     ]
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from rollcage.errors import RollcageError
-from rollcage.store import RunInfo, Store, check_attested
+from rollcage.heart import RunInfo, Store, trace_of
 from rollcage.trace import Run, Step, read_run
 from rollcage_cli.forks import ForkRequest, ForkResult, Program, run_fork, would_have
 from rollcage_views import align, first_difference, in_order
+from rollcage_views.infos import is_pruned
 
 from rollcage_policy import Judged, Rerun
 
@@ -18,8 +19,6 @@ __all__ = ["LIMITS", "BacktestRow", "forked_row", "judged_row", "over", "worth_t
 
 LIMITS: Final = ("blocked", "asked", "newly_allowed", "unknown", "writes", "failed")
 """What a threshold can be set for, by its name in a `BacktestRow`."""
-
-_JOBS: Final = ("record", "resume", "imported")  # forks and replays are no evidence of anything
 
 
 @dataclasses.dataclass(slots=True)
@@ -68,13 +67,8 @@ class BacktestRow:
 
 
 def worth_testing(infos: Sequence[RunInfo]) -> list[RunInfo]:
-    """The runs that are jobs, each with all that it builds on; oldest first."""
-    resumed = {info.source for info in infos if info.mode == "resume"}
-    return [
-        info
-        for info in infos
-        if info.mode in _JOBS and info.run not in resumed and info.pruned is None
-    ]
+    """The runs that are jobs, and not pruned: a fork is no evidence of anything."""
+    return [info for info in infos if not info.fork and not is_pruned(info)]
 
 
 def over(
@@ -84,9 +78,7 @@ def over(
     for info in infos:
         row = BacktestRow(info.run, info.name, status=info.status or "unfinished")
         try:
-            trace = dataclasses.replace(store.read(info.run), info=info)
-            check_attested(trace)
-            row_of(row, read_run(trace))
+            row_of(row, read_run(trace_of(store, info.run)))
         except RollcageError as error:
             row.error = f"{error.code}: {error}"
         yield row

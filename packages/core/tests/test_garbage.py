@@ -7,7 +7,7 @@ from pathlib import Path
 RESUMES = """
 import gc, sys
 from rollcage import tool
-from rollcage import Session
+from rollcage.session.session import Session
 
 @tool(effect="write")
 def write(number: int) -> int:
