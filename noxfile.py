@@ -301,10 +301,8 @@ def faults(session: nox.Session) -> None:
     on_stores = groups("test", "test-core")
     with_servers = groups("test-mcp", *(f"test-{each}" for each in ADAPTERS))
     session.install(*editable(*EVERYTHING), *on_stores, *with_servers, *CONSTRAINTS)
-    tests = [
-        f"packages/core/tests/test_store_{name}.py"
-        for name in ("kills", "postgres", "postgres_turns")
-    ]
+    tests = ["tests/laws/test_kills.py", "tests/laws/test_stores.py"]
+    tests.append("packages/stores/tests/test_postgres_faults.py")
     tests.append("packages/mcp/tests/test_kills.py")
     tests += [f"{PACKAGES[each][0]}/tests/test_mcp_kills.py" for each in ("autogen", "crewai")]
     often = {"ROLLCAGE_FAULTS": os.environ.get("ROLLCAGE_FAULTS", "200")}

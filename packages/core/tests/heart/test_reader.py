@@ -8,7 +8,6 @@ import jsonschema
 import orjson
 import pydantic
 import pytest
-import rollcage
 import undo_tools as files
 from rollcage import Fork, Session, abandon_run, resolve_step, tool, undo_run
 from rollcage.contract.contract import Contract
@@ -489,19 +488,6 @@ def test_gathered_calls_are_of_one_turn(tmp_path: Path) -> None:
 
 
 # --- the lines -----------------------------------------------------------------------------------
-
-
-def test_either_format_is_known_by_its_first_line(tmp_path: Path) -> None:
-    with rollcage.Session("old", store=tmp_path) as old:
-        put("a")
-    with Session("new", store=tmp_path) as new:
-        put("a")
-    runs = [read_run(rollcage.open_store(tmp_path).read(old.run_id)), seen(tmp_path, new.run_id)]
-    assert [type(run) for run in runs] == [Run, Run]
-    for run in runs:
-        assert states(run) == [("put", "ran")]
-        assert (run.steps[0].attempt, len(run.attempts), run.attempts[0].status) == (1, 1, "ok")
-        assert run.attempts[0].steps == [1]
 
 
 def test_events_can_be_read_in_parts(tmp_path: Path) -> None:

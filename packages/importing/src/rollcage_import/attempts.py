@@ -56,8 +56,7 @@ class ImportedAttempt(Session):
     def end(self, line: Event | None) -> None:
         """End the attempt with a line; without one, it was cut off."""
         open_sessions.discard(self)
-        assert self._at is not None
-        self._at.__exit__(None, None, None)
+        self._leave_context()
         if line is not None:
             self.attempt.write(line)
         self.attempt.closed = True

@@ -19,7 +19,7 @@ __all__ = ["arrive", "hold", "put_on_record", "release"]
 
 def arrive(attempt: Attempt, call: Call) -> None:
     """Let a call in: where it stands is its own from the first time on."""
-    if attempt.closed:
+    if attempt.closed or (call.session.around is not None and call.session.is_over):
         raise SessionError(
             f"{call.contract.name} was called in session {call.session.name!r}, which was left"
         )

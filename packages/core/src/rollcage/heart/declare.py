@@ -166,7 +166,12 @@ def _session_here(contract: Contract) -> Session | None:
         Blocked: sessions are open that let no tool run without them.
     """
     place = here.get()
-    if place is not None and not (place.attempt.closed and place.session.is_left):
+    while place is not None and place.session.is_left and place.session.is_over:
+        if not place.session.was_entered_here():
+            break  # a task or thread that outlives its session: the call is refused, not unguarded
+        place = place.session.entered_at
+        here.set(place)
+    if place is not None:
         return place.session
     for session in list(open_sessions):
         refused = session.gate.screen(contract, contract.function, "tool")

@@ -19,6 +19,7 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import AbstractContextManager
+from contextvars import ContextVar, Token
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -106,6 +107,8 @@ __all__ = ["Fork", "Replay", "Session"]
 
 _log: Final = logging.getLogger("rollcage")
 _END: Final = object()
+_marks: Final[ContextVar[None]] = ContextVar("rollcage.heart.marks")
+"""Whose tokens tell in which context a session was entered."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -220,7 +223,7 @@ class Session:
         self._attempt: Attempt | None = None
         self._home: Place | None = None
         self._block: AbstractContextManager[BranchHandle] | None = None
-        self._at: AbstractContextManager[Place] | None = None
+        self._entered_in: Token[None] | None = None
 
     # --- entering and leaving --------------------------------------------------------------------
 
@@ -439,6 +442,7 @@ class Session:
         self.described = self.gate.describe(self)
         self._block = open_branch(around, self.name, kind="session", given=given, session=self)
         handle = self._block.__enter__()
+        self._entered_in = _marks.set(None)
         self._attempt, self._home, self.run_id = attempt, handle.place, attempt.run.id
         self.calls_before = attempt.stats.calls + attempt.stats.seen
         open_sessions.add(self)
@@ -446,7 +450,7 @@ class Session:
             self._join_stages(attempt, handle.branch)
         except BaseException as error:
             self._leave_stages(attempt, error)
-            self._block.__exit__(type(error), error, error.__traceback__)
+            self._leave_block(error)
             raise
         for stage in self._late:
             self.add(stage)
@@ -512,8 +516,8 @@ class Session:
         self._began = self._latest = self.options.clock.monotonic()
         opened.run.begin_attempt()
         self._home = Place(attempt, self)
-        self._at = at(self._home)
-        self._at.__enter__()
+        here.set(self._home)
+        self._entered_in = _marks.set(None)
         open_sessions.add(self)
 
     def _opened(self, hooks: Hooks) -> Opened:
@@ -557,8 +561,7 @@ class Session:
         for each in self._observing:
             each.gave_up()
         open_sessions.discard(self)
-        if self._at is not None:
-            self._at.__exit__(None, None, None)
+        self._leave_context()
         self._entered_attempt().closed = True
 
     def _let_go(self) -> None:
@@ -577,7 +580,7 @@ class Session:
         if self._block is not None:
             open_sessions.discard(self)
             self._leave_stages(attempt, error)
-            self._block.__exit__(kind, error, traceback)
+            self._leave_block(error)
         else:
             failed = error
             try:
@@ -603,7 +606,7 @@ class Session:
         if self._block is not None:
             open_sessions.discard(self)
             self._leave_stages(attempt, error)
-            self._block.__exit__(kind, error, traceback)
+            self._leave_block(error)
         else:
             failed = error
             try:
@@ -620,6 +623,43 @@ class Session:
             if failed is not error and failed is not None:
                 raise failed
         self._raise_halt(attempt, error)
+
+    def _leave_context(self) -> None:
+        """Have calls of this context be made where they were made before it was entered.
+
+        Those of a session that was entered later stay its own. Another context than that in which
+        this one was entered, a thread's say, still knows it.
+        """
+        place = here.get()
+        if place is not None and place.session is self:
+            here.set(self.entered_at)
+
+    def _leave_block(self, error: BaseException | None) -> None:
+        """Join the branch that it is of another session's run."""
+        assert self._block is not None
+        place = here.get()
+        kind = None if error is None else type(error)
+        self._block.__exit__(kind, error, None if error is None else error.__traceback__)
+        here.set(place)
+        self._leave_context()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no call begins in it any more: it was left, or a session of whose run it is."""
+        if self._block is None:
+            return self._attempt is not None and self._attempt.closed
+        return self.is_left or (self.around is not None and self.around.is_over)
+
+    def was_entered_here(self) -> bool:
+        """Return whether it was entered in this context, not in one that this was copied from."""
+        if self._entered_in is None:
+            return False
+        try:
+            _marks.reset(self._entered_in)  # only its own context takes a token back, and once
+        except ValueError:
+            return False
+        self._entered_in = _marks.set(None)
+        return True
 
     def _leave(self, error: BaseException | None, *, is_async: bool) -> Flow:
         """Do what has to be done before the attempt ends."""
@@ -649,8 +689,7 @@ class Session:
         """Write how the attempt ends."""
         attempt = self._entered_attempt()
         open_sessions.discard(self)
-        assert self._at is not None
-        self._at.__exit__(None, None, None)
+        self._leave_context()
         with attempt.lock:
             said = None
             for closed in self.hooks.closed:

@@ -23,8 +23,7 @@ import numpy as np
 import pandas as pd
 import pydantic
 import pytest
-from rollcage import NotReplayable, NotReplayableWarning, tool
-from rollcage.session.session import Session
+from rollcage import NotReplayable, NotReplayableWarning, Options, Session, tool
 
 T = TypeVar("T")
 
@@ -224,11 +223,15 @@ def tried(store: Path, value: Any, annotation: Any, registered: list[type]) -> s
     said: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("warnings.warn", lambda *args, **_: said.append(args[0]))
-        with Session("job", store=store, replay="off", types=registered) as session:
+        with Session(
+            "job", store=store, replay="off", options=Options(types=registered)
+        ) as session:
             assert session.call(function) is value
     assert all(isinstance(each, NotReplayableWarning) for each in said)
     try:
-        with Session("job", store=store, replay="offline", types=registered) as session:
+        with Session(
+            "job", store=store, replay="offline", options=Options(types=registered)
+        ) as session:
             back = session.call(function)
     except NotReplayable:
         return "said" if len(said) == 1 else "not said"
