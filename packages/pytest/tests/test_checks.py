@@ -1,13 +1,12 @@
-"""The assertions about runs, on runs of sessions and on their traces."""
+"""The assertions about runs, on runs of sessions and on their logs."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import StepView, Verdict, compensate, tool
-from rollcage.adapter import Answer, model_contract
-from rollcage.session.session import Session
-from rollcage.store import JsonlStore
+from rollcage import Contract, Session, StepView, Store, Verdict, compensate, tool
+from rollcage.heart import trace_of
+from rollcage.heart.adapters import Answer
 from rollcage.trace import Run, read_run
 from rollcage_pytest import (
     assert_cost,
@@ -39,24 +38,27 @@ def look(thing: str) -> str:
     return thing
 
 
+MODEL = Contract(name="gpt", parameters={"type": "object"}, effect="read")
+
+
 def ask(session: Session) -> None:
-    session.run(
-        model_contract("gpt", "test"), {"messages": []}, lambda **_: "hello", kind="model",
+    session.run_call(
+        MODEL, {"messages": []}, lambda **_: "hello", kind="model",
         answer=lambda value: Answer(text=value, usage={"input_tokens": 3, "output_tokens": 4}),
     )  # fmt: skip
 
 
-def run_of(store: JsonlStore, session: Session) -> Run:
-    return read_run(store.read(session.run_id))
+def run_of(store: Store, session: Session) -> Run:
+    return read_run(trace_of(store, session.run_id))
 
 
-def recorded(store: JsonlStore, job: Any, **options: Any) -> Run:
+def recorded(store: Store, job: Any, **options: Any) -> Run:
     with Session("job", store=store, **{"replay": "off", **options}) as session:
         job(session)
     return run_of(store, session)
 
 
-def test_the_same_effects_whatever_was_read_and_in_which_order_of_a_turn(store: Any) -> None:
+def test_the_same_effects_whatever_was_read_and_in_which_order_of_a_turn(store: Store) -> None:
     def one(session: Session) -> None:
         look("a")
         with session.turn():
@@ -77,7 +79,7 @@ def test_the_same_effects_whatever_was_read_and_in_which_order_of_a_turn(store: 
 
     first = recorded(store, one)
     assert_same_effects(first, recorded(store, two))
-    assert_same_effects(first, store.root / "runs" / f"{first.id}.jsonl")
+    assert_same_effects(first, trace_of(store, first.id).where)
     with pytest.raises(AssertionError, match=r"(?s)other effects.*\+checked.send"):
         assert_same_effects(recorded(store, three), first)
 
@@ -90,7 +92,7 @@ def test_the_same_effects_whatever_was_read_and_in_which_order_of_a_turn(store: 
     assert_same_effects(recorded(store, undone), first)
 
 
-def test_new_writes_are_those_that_ran(store: Any) -> None:
+def test_new_writes_are_those_that_ran(store: Store) -> None:
     first = recorded(store, lambda _: put("a"))
     with pytest.raises(AssertionError, match=r'step 1: checked.put\(thing="a"\)'):
         assert_no_new_writes(first)
@@ -99,10 +101,16 @@ def test_new_writes_are_those_that_ran(store: Any) -> None:
         put("a")
         look("b")
 
+    def interrupted(session: Session) -> None:
+        put("a")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        recorded(store, interrupted)
     assert_no_new_writes(recorded(store, job, replay="resume"))
 
 
-def test_writes_outside_of_some_tools(store: Any) -> None:
+def test_writes_outside_of_some_tools(store: Store) -> None:
     def job(_: Session) -> None:
         look("a")
         put("a")
@@ -115,7 +123,7 @@ def test_writes_outside_of_some_tools(store: Any) -> None:
         assert_no_writes_outside(run, ["checked.put"])
 
 
-def test_the_cost_of_a_run(store: Any) -> None:
+def test_the_cost_of_a_run(store: Store) -> None:
     def job(session: Session) -> None:
         ask(session)
         look("a")
@@ -129,7 +137,7 @@ def test_the_cost_of_a_run(store: Any) -> None:
         assert_cost(run, calls=2, tokens=6)
 
 
-def test_a_policy_is_tried_on_what_was_done(store: Any) -> None:
+def test_a_policy_is_tried_on_what_was_done(store: Store) -> None:
     def rule(step: StepView) -> Verdict | None:
         return Verdict.deny("not there") if step.args.get("thing") == "b" else None
 
@@ -145,7 +153,7 @@ def test_a_policy_is_tried_on_what_was_done(store: Any) -> None:
         assert_policy(recorded(store, lambda _: send("c")), Policy())
 
 
-def test_effects_that_can_be_undone(store: Any, tmp_path: Path) -> None:
+def test_effects_that_can_be_undone(store: Store, tmp_path: Path) -> None:
     assert_undoable(recorded(store, lambda _: [look("a"), put("a")]))
     with pytest.raises(AssertionError, match=r"can't be undone:\n  step 1: checked.send"):
         assert_undoable(recorded(store, lambda _: send("a")))

@@ -15,8 +15,7 @@ import httpcore
 import httpx
 import pytest
 import trustme
-from rollcage import Contract, UnknownOutcome
-from rollcage.session.session import Session
+from rollcage import Contract, Session, UnknownOutcome
 from rollcage_toolbox.addresses import AddressRefused, Reachable
 from rollcage_toolbox.http import Http, HttpFailed, NoAnswer, Request, delete_location
 from rollcage_toolbox.http_wire import PinnedTransport

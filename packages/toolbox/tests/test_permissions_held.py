@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Contract
+from rollcage import Contract, Session
 from rollcage.errors import PermissionUndeclared
-from rollcage.session.session import Session
+from rollcage_policy import Permissions
 from rollcage_toolbox import Workspace, clock, system
 from rollcage_toolbox.http import Http
 from rollcage_toolbox.sql import Database
@@ -24,7 +24,7 @@ def contract(function: Callable[..., Any]) -> Contract:
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
     """A session that refuses what is not declared."""
-    with Session("held", store=tmp_path / "store", enforce="strict") as opened:
+    with Session("held", store=tmp_path / "store", gate=[Permissions("strict")]) as opened:
         yield opened
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import rollcage
 import sqlalchemy as sa
-from rollcage.session.session import Session
+from rollcage import Options, Session
 from rollcage_toolbox.sql import Database, SqlFailed, SqlRefused
 from rollcage_toolbox.sql_access import Access
 
@@ -627,7 +627,7 @@ def test_a_session_takes_all_of_it_back(
 ) -> None:
     fill(direct)
     original = direct(ALL)
-    with Session("shop", store=tmp_path / "store", tools=database) as session:
+    with Session("shop", store=tmp_path / "store", options=Options(tools=database)) as session:
         database.insert_rows(table="orders", rows=[{"item": "jam", "photo": b"\x00"}])
         database.update_rows(table="orders", where=[{"id": 3}], values={"item": "ham"})
         database.update_rows(
@@ -691,9 +691,7 @@ def test_another_process_takes_it_back(
     place = url.render_as_string(hide_password=False)
     work = """
 import sys
-from rollcage.session.finished import undo_run
-from rollcage.session.session import Session
-from rollcage.store import JsonlStore
+from rollcage import Session, list_runs, undo_run
 from rollcage_toolbox.sql import Database
 
 with Database(sys.argv[1], receipts="receipts") as database:
@@ -703,7 +701,7 @@ with Database(sys.argv[1], receipts="receipts") as database:
             database.update_rows(table="orders", where=[{"id": 3}, {"id": 1}], values={"item": "x"})
             database.delete_rows(table="orders", where=[{"id": 2}])
     else:
-        (run,) = JsonlStore(sys.argv[2]).runs()
+        (run,) = list_runs(sys.argv[2])
         report = undo_run(sys.argv[2], run.run, tools=database)
         assert report.complete, report
         print(*(each.status for each in report.steps))

@@ -1,4 +1,4 @@
-"""No tool touches a store: not its key, not its traces, by whichever way."""
+"""No tool touches a store: not its key, not its logs, by whichever way."""
 
 import os
 import shutil
@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import rollcage
-import rollcage.heart
 import sqlalchemy as sa
-from rollcage import tool
-from rollcage.errors import CaptureFailed
-from rollcage.session.session import Session
-from rollcage.store import JsonlStore
-from rollcage.store.url import open_store
+from rollcage import CaptureFailed, Contract, Session, list_runs, tool
+from rollcage.store import is_store
+from rollcage_governance import Registry
+from rollcage_policy import Permissions
 from rollcage_toolbox import PathRefused, Workspace
 from rollcage_toolbox.sql import Database
+
+KEY = "docs/keys/seal"
 
 
 @tool(effect="write", secret=["pin"])
@@ -31,7 +30,7 @@ def store_at(path: Path) -> Path:
     """A store with a finished run in it."""
     with Session("job", store=path):
         unlock("1234")
-    assert (path / "key").is_file()
+    assert (path / KEY).is_file()
     return path
 
 
@@ -55,8 +54,8 @@ def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 
 def every_way(workspace: Workspace, at: str) -> None:
     """Each tool that could read or change a store at a path."""
-    run = next(Path(at, "runs").glob("*.jsonl")).name
-    for name in ("key", "index.jsonl", "lock", f"runs/{run}", "registry.jsonl"):
+    log = next(Path(at, "logs").iterdir()).name
+    for name in (KEY, "bell", f"logs/{log}", "docs/names/job", "docs/registry/lines"):
         path = f"{at}/{name}"
         refused(workspace.read_file, path)
         refused(workspace.hash_file, path)
@@ -66,54 +65,41 @@ def every_way(workspace: Workspace, at: str) -> None:
         refused(workspace.copy_file, path, "stolen")
         refused(workspace.move_file, path, "stolen")
     workspace.write_file("mine.txt", "mine", overwrite=True)
-    refused(workspace.copy_file, "mine.txt", f"{at}/key", overwrite=True)
-    refused(workspace.move_file, "mine.txt", f"{at}/key", overwrite=True)
+    refused(workspace.copy_file, "mine.txt", f"{at}/{KEY}", overwrite=True)
+    refused(workspace.move_file, "mine.txt", f"{at}/{KEY}", overwrite=True)
     refused(workspace.list_dir, at)
-    refused(workspace.make_dir, f"{at}/approvals")
+    refused(workspace.make_dir, f"{at}/docs/approvals")
     refused(workspace.delete_dir, at)
     refused(workspace.archive, at, "all.zip")
     assert [each for each in workspace.find_files("**") if each.startswith(f"{at}/")] == []
 
 
-def heart_at(path: Path) -> Path:
-    """A store of the heart with a finished run in it."""
-    with rollcage.heart.Session("job", store=path):
-        unlock("1234")
-    assert (path / "docs" / "keys" / "seal").is_file()
-    return path
-
-
-def test_what_the_heart_keeps_in_a_store(workspace: Workspace) -> None:
-    at = heart_at(Path("deep/own"))
-    log = next((at / "logs").iterdir()).name
-    for name in (f"logs/{log}", "docs/keys/seal", "docs/names/job", "bell"):
-        path = f"{at}/{name}"
-        refused(workspace.read_file, path)
-        refused(workspace.write_file, path, "forged", overwrite=True)
-        refused(workspace.delete_file, path)
-        refused(workspace.copy_file, path, "stolen")
-        refused(workspace.move_file, path, "stolen")
-    refused(workspace.make_dir, f"{at}/docs/approvals")
+def test_what_a_store_keeps_beside_its_logs(workspace: Workspace) -> None:
+    at = store_at(Path("deep/own"))
+    every_way(workspace, str(at))
     refused(workspace.delete_dir, str(at))
-    assert workspace.find_files("**") == []
+    assert workspace.find_files("**") == ["mine.txt"]
     with Workspace(at / "docs" / "keys") as inside:
         refused(inside.read_file, "seal")
-    os.link(at / "docs" / "keys" / "seal", "hard")
+    os.link(at / KEY, "hard")
     refused(workspace.read_file, "hard")
 
 
+def test_a_store_that_holds_a_registry_and_no_run(workspace: Workspace) -> None:
+    Registry("tools").propose(Contract(name="look", parameters={}), by="ann")
+    refused(workspace.read_file, "tools/docs/registry/lines")
+    refused(workspace.write_file, "tools/docs/registry/lines", "forged", overwrite=True)
+    refused(workspace.delete_dir, "tools")
+
+
 def test_a_store_of_logs_whose_other_parts_are_lost(workspace: Workspace) -> None:
-    at = heart_at(Path("own"))
+    at = store_at(Path("own"))
     shutil.rmtree(at / "docs")
     refused(workspace.list_dir, "own")
     log = next((at / "logs").iterdir()).name
     Path("mine/logs").mkdir(parents=True)
     Path("mine/logs", log).write_text("not a run")
     assert workspace.read_file(f"mine/logs/{log}") == "not a run"
-
-
-def test_one_folder_holds_runs_of_both_cores(workspace: Workspace) -> None:
-    every_way(workspace, str(heart_at(store_at(Path("both")))))
 
 
 def test_the_default_store_next_to_the_agent(workspace: Workspace) -> None:
@@ -126,12 +112,12 @@ def test_the_default_store_next_to_the_agent(workspace: Workspace) -> None:
 def test_inside_of_a_session_an_agent_does_not_get_the_key(workspace: Workspace) -> None:
     store_at(Path(".rollcage"))
     with Session("agent") as session:
-        refused(workspace.read_file, ".rollcage/key")
+        refused(workspace.read_file, f".rollcage/{KEY}")
         with pytest.raises(CaptureFailed, match="store"):
-            workspace.write_file(".rollcage/approvals/x.decision.json", "{}")
+            workspace.write_file(".rollcage/docs/decisions/x", "{}")
         assert session.stats.misses == 1  # the read; the write could not even be prepared
-    with Session("strict", enforce="strict", replay="off"):
-        refused(workspace.read_file, ".rollcage/key")
+    with Session("strict", gate=[Permissions("strict")]):
+        refused(workspace.read_file, f".rollcage/{KEY}")
         workspace.write_file("notes.txt", "hello")
 
 
@@ -149,15 +135,12 @@ def test_the_folder_above_it_is_renamed(workspace: Workspace) -> None:
     every_way(workspace, "after/store")
 
 
-def test_before_its_first_run_and_with_parts_of_it_lost(workspace: Workspace) -> None:
-    for index, lost in enumerate(("index.jsonl", "key", "lock")):
+def test_parts_of_a_store_are_lost(workspace: Workspace) -> None:
+    for index, lost in enumerate(("bell", KEY, "docs/names/job")):
         at = store_at(Path(f"store{index}"))
-        (at / lost).unlink()
+        (at / lost).unlink(missing_ok=True)
         refused(workspace.list_dir, str(at))
         refused(workspace.write_file, f"{at}/{lost}", "forged")
-    Path("new/runs").mkdir(parents=True)
-    Path("new/lock").touch()
-    refused(workspace.write_file, "new/key", "mine")
 
 
 def test_the_agent_can_not_make_the_default_one_first(workspace: Workspace) -> None:
@@ -168,16 +151,16 @@ def test_the_agent_can_not_make_the_default_one_first(workspace: Workspace) -> N
 def test_by_links(workspace: Workspace) -> None:
     store = store_at(Path("../elsewhere").resolve() / Path.cwd().name)
     Path("link").symlink_to(store)
-    Path("key-link").symlink_to(store / "key")
-    os.link(store / "key", "hard")
-    for path in ("link/key", "key-link"):
+    Path("key-link").symlink_to(store / KEY)
+    os.link(store / KEY, "hard")
+    for path in (f"link/{KEY}", "key-link"):
         with pytest.raises((PathRefused, NotADirectoryError)):
             workspace.read_file(path)
     refused(workspace.read_file, "hard")
     refused(workspace.write_file, "hard", "forged", overwrite=True)
 
 
-@pytest.mark.parametrize("inside", ["runs", "blobs", "blobs/ab"])
+@pytest.mark.parametrize("inside", ["logs", "docs", "docs/blobs"])
 def test_a_workspace_in_a_store(inside: str) -> None:
     store = store_at(Path("store"))
     (store / inside).mkdir(parents=True, exist_ok=True)
@@ -188,10 +171,10 @@ def test_a_workspace_in_a_store(inside: str) -> None:
 
 def test_a_workspace_that_is_a_store_too(workspace: Workspace) -> None:
     store_at(Path())
-    for name in ("key", "index.jsonl", "lock"):
+    for name in (KEY, "bell", "docs/names/job"):
         refused(workspace.read_file, name)
         refused(workspace.delete_file, name)
-    refused(workspace.list_dir, "runs")
+    refused(workspace.list_dir, "logs")
     workspace.write_file("notes.txt", "hello")
     assert workspace.read_file("notes.txt") == "hello"
     assert workspace.find_files("**") == ["notes.txt"]
@@ -207,7 +190,7 @@ def test_a_folder_that_only_looks_like_one_is_let_be(workspace: Workspace) -> No
 def test_sql_does_not_open_its_files() -> None:
     store = store_at(Path("store"))
     Path("link").symlink_to(store)
-    for place in (store / "lock", store / "runs" / "x.db", Path("link/lock")):
+    for place in (store / "bell", store / "logs" / "x.db", Path("link/bell")):
         with pytest.raises(ValueError, match="no tool touches"):
             Database(f"sqlite:///{place}")
         database = Database(sa.create_engine(f"sqlite:///{place}"))
@@ -217,15 +200,13 @@ def test_sql_does_not_open_its_files() -> None:
 
 def test_sql_does_not_open_a_file_of_a_store_that_was_made_since() -> None:
     folder = Path("data")
-    (folder / "runs").mkdir(parents=True)
-    sqlite3.connect(folder / "key").close()
-    (folder / "key").touch()
-    (folder / "runs" / "notes").touch()
-    database = Database(f"sqlite:///{folder}/key")
-    (folder / "runs" / "notes").unlink()
+    (folder / "logs").mkdir(parents=True)
+    sqlite3.connect(folder / "bell").close()
+    (folder / "bell").touch()
+    database = Database(f"sqlite:///{folder}/bell")
     store_at(Path("other"))
-    (folder / "runs").rmdir()
-    Path("other/runs").rename(folder / "runs")
+    (folder / "logs").rmdir()
+    Path("other/logs").rename(folder / "logs")
     with pytest.raises(ValueError, match="no tool touches"):
         database.query("SELECT 1")
 
@@ -244,7 +225,7 @@ with rollcage.Session("job", store="sqlite:///runs.db"):
     Path("deep").mkdir()
     subprocess.run([sys.executable, "-c", program], check=True)
     if whose == "this process's":
-        assert open_store("sqlite:///runs.db").runs()[0].status == "ok"
+        assert list_runs("sqlite:///runs.db")[0].status == "ok"
     os.link("runs.db", "hard")
     for name in ("runs.db", "runs.db-runs", "hard"):
         refused(workspace.read_file, name)
@@ -264,5 +245,5 @@ with rollcage.Session("job", store="sqlite:///runs.db"):
 
 def test_what_reads_a_store_by_right_still_does() -> None:
     store = store_at(Path("store"))
-    assert len(JsonlStore(store).runs()) == 1
-    assert rollcage.store.is_store(None, str(store))
+    assert len(list_runs(store)) == 1
+    assert is_store(None, str(store))

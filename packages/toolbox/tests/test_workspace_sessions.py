@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import CaptureFailed
-from rollcage.session.finished import undo_run
-from rollcage.session.session import Session
-from rollcage.store import JsonlStore
+from rollcage import CaptureFailed, Session, list_runs, open_store, undo_run
 from rollcage_toolbox import Workspace, text
 
 
@@ -78,10 +75,10 @@ print(report.complete)
     assert snapshot(filled.root) == start
 
 
-def test_large_contents_are_kept_next_to_the_trace(filled: Workspace, tmp_path: Path) -> None:
+def test_large_contents_are_kept_next_to_the_log(filled: Workspace, tmp_path: Path) -> None:
     with Session("delete", store=tmp_path / "store") as session:
         filled.delete_file("big.bin")
-    lines = (tmp_path / f"store/runs/{session.run_id}.jsonl").read_bytes().splitlines()
+    lines = open_store(tmp_path / "store").read(session.run_id)
     assert max(map(len, lines)) < 64 * 1024
     assert all(json.loads(line) for line in lines)
 
@@ -168,7 +165,7 @@ def test_a_run_that_was_killed_is_undone_or_goes_on(
         assert done.stdout.split()[-1] == b"18"
         assert (filled.root / "moved").read_text() == "one two\r\nmoreagain".replace("\r\n", "\n")
         return
-    (run,) = JsonlStore(store).runs()
+    (run,) = list_runs(store)
     report = undo_run(store, run.run, tools=filled)
     assert report.complete
     assert snapshot(filled.root) == start

@@ -149,7 +149,8 @@ def is_store(fd: int | None, name: str = ".", *, with_name: str = "") -> bool:
 
     if there("registry.jsonl", stat.S_IFREG) and there("registry.head", stat.S_IFREG):
         return True
-    if there("docs/names/.lock", stat.S_IFREG):  # the heart has begun a run there
+    # a run was begun there, or a tool was proposed
+    if any(there(f"docs/{kind}/.lock", stat.S_IFREG) for kind in ("names", "registry")):
         return True
     if there("logs", stat.S_IFDIR) and _holds_logs(fd, f"{name}/logs"):
         return True
