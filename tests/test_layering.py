@@ -105,6 +105,7 @@ BESIDE = {
     ("rollcage_cli", "rollcage_views"),
     ("rollcage_conformance", "rollcage_governance"),
     ("rollcage_conformance", "rollcage_policy"),
+    ("rollcage_governance.commands", "rollcage_adapter"),
     ("rollcage_governance.commands", "rollcage_cli"),
     ("rollcage_governance.views", "rollcage_cli"),
     ("rollcage_governance.views", "rollcage_views"),

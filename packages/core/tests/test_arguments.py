@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollcage import ArgumentsInvalid, Contract
 from rollcage.fingerprint.identity import jcs
-from rollcage.trace import TAG, encode
+from rollcage.values.codec import TAG, encode
 
 
 def seal(secret: str) -> str:

@@ -19,7 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollcage import Unencodable
 from rollcage.fingerprint.identity import jcs
-from rollcage.trace import TAG, decode, encode, encode_result, register_native
+from rollcage.values.codec import TAG, encode, encode_result
+from rollcage.values.decoding import decode
+from rollcage.values.natives import register_native
 
 
 def seal(secret: str) -> str:

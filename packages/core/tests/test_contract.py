@@ -7,10 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pydantic
 import pytest
-from rollcage import ArgumentsInvalid, Contract, ContractError, tool
-from rollcage.adapter import Validated, held_by
-from rollcage.session.session import Session
-from rollcage.trace import TAG
+from rollcage import ArgumentsInvalid, Contract, ContractError, Session, tool
+from rollcage.contract.arguments import Validated, held_by
+from rollcage.values.codec import TAG
 
 
 def bound(contract: Contract, **arguments: Any) -> bytes:

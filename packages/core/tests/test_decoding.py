@@ -15,8 +15,10 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rollcage.trace import TAG, decode, decode_exception
 from rollcage.values import decoding
+from rollcage.values.codec import TAG
+from rollcage.values.decoding import decode
+from rollcage.values.exceptions import decode_exception
 
 hostile_scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=8),

@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 import pytest
 from rollcage import Blocked, Diverged, ReplayedError
-from rollcage.trace import TAG, decode_exception, encode_exception
+from rollcage.values.codec import TAG
+from rollcage.values.exceptions import decode_exception, encode_exception
 
 
 def seal(secret: str) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from rollcage.errors import DetectorMissing
-from rollcage.gate import detect, hide_secrets, names_secret, secrets
+from rollcage.gate import secrets
+from rollcage.gate.secrets import detect, hide_secrets, names_secret
 
 # Made up, and put together here: no scanner of this file is to take them for real ones.
 AWS = "AKIA" + "IOSFODNN7EXAMPLE"
@@ -255,7 +256,8 @@ def test_nothing_is_asked_of_the_network(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_warnings_of_the_program_are_still_shown() -> None:
     program = (
-        "import warnings; from rollcage.gate import detect; detect('a'); warnings.warn('hear')"
+        "import warnings; from rollcage.gate.secrets import detect\n"
+        "detect('a'); warnings.warn('hear')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert b"UserWarning: hear" in done.stderr
@@ -264,7 +266,7 @@ def test_the_warnings_of_the_program_are_still_shown() -> None:
 def test_a_program_that_logs_its_warnings_goes_on_to() -> None:
     program = (
         "import logging, warnings; logging.basicConfig(); logging.captureWarnings(True); "
-        "from rollcage.gate import detect; detect('a'); warnings.warn('hear')"
+        "from rollcage.gate.secrets import detect; detect('a'); warnings.warn('hear')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stderr.startswith(b"WARNING:py.warnings:")

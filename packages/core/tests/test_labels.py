@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rollcage import Contract, ContractError, Verdict, tool
-from rollcage.adapter import declare
 from rollcage.gate.labels import NO_LABELS, FoundLabels, Labels
 from rollcage.gate.leaves import MOST_TEXT, leaves, normal
 from rollcage.gate.sightings import LabelSource
@@ -315,15 +314,6 @@ def test_labels_are_words() -> None:
     for labels in refused:
         with pytest.raises(ContractError, match="labels"):
             Contract(name="f", parameters={}, labels=labels)
-
-
-def test_labels_are_declared_of_a_frameworks_tools_too() -> None:
-    def said() -> Contract:
-        return Contract(name="browse", parameters={}, framework="langchain")
-
-    for labels in ("untrusted", ["untrusted"]):
-        contract = declare(said, framework="langchain", declared={"labels": labels})
-        assert contract.labels == ("untrusted",)
 
 
 # --- the other mode, and where it can't tell -----------------------------------------------------

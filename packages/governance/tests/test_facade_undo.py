@@ -6,10 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Blocked, CaptureFailed, SessionError, compensate, heart, tool
-from rollcage.session.finished import aundo_run, plan_undo, undo_run
-from rollcage.session.session import Session
-from rollcage.store import JsonlStore
+from rollcage import (
+    Blocked,
+    CaptureFailed,
+    Options,
+    Session,
+    SessionError,
+    Store,
+    aundo_run,
+    compensate,
+    plan_undo,
+    tool,
+    undo_run,
+)
+from rollcage.heart import drop
 from rollcage_governance import Facade, Registry
 
 Approve = Callable[..., Registry]
@@ -42,17 +52,17 @@ def compensating(files: Any, undo: Any = None) -> Any:
 
 
 def test_a_plan_by_an_unapproved_tool_is_refused_before_the_effect(
-    store: JsonlStore, approve: Approve, file: Path, files: Any
+    store: Store, approve: Approve, file: Path, files: Any
 ) -> None:
     write_it = compensating(files)
     registry = approve(write_it)
-    with Session("job", store=store, facade="agent", replay="off"):
+    with Session("job", store=store, gate=[Facade("agent")], replay="off"):
         with pytest.raises(CaptureFailed, match="The tool restore_file is not approved"):
             write_it(str(file), "text")
         assert not file.exists()
     registry.propose(files.restore_file, by="ann")
     registry.approve("restore_file", by="bob")
-    with Session("job", store=store, facade="agent", replay="off") as session:
+    with Session("job", store=store, gate=[Facade("agent")], replay="off") as session:
         write_it(str(file), "text")
         with pytest.raises(Blocked, match="not one of those that this agent has"):
             files.restore_file(str(file), None)  # it undoes, no more
@@ -61,11 +71,11 @@ def test_a_plan_by_an_unapproved_tool_is_refused_before_the_effect(
 
 
 def test_a_transaction_takes_back_by_approved_tools(
-    store: JsonlStore, approve: Approve, file: Path, files: Any
+    store: Store, approve: Approve, file: Path, files: Any
 ) -> None:
     write_it = compensating(files)
     approve(write_it, files.restore_file)
-    with Session("job", store=store, facade="agent") as session:
+    with Session("job", store=store, gate=[Facade("agent")]) as session:
         with pytest.raises(ZeroDivisionError), session.transaction():
             write_it(str(file), "text")
             raise ZeroDivisionError
@@ -73,7 +83,7 @@ def test_a_transaction_takes_back_by_approved_tools(
 
 
 def test_a_plan_that_needs_the_result_is_not_carried_out_by_an_unapproved_tool(
-    store: JsonlStore, approve: Approve, file: Path, files: Any, caplog: pytest.LogCaptureFixture
+    store: Store, approve: Approve, file: Path, files: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The effect is out there by then: it stays to be undone once the tool is approved."""
 
@@ -88,7 +98,7 @@ def test_a_plan_that_needs_the_result_is_not_carried_out_by_an_unapproved_tool(
 
     write_it = compensating(files, undo)
     registry = approve(write_it)
-    with Session("job", store=store, facade="agent") as session:
+    with Session("job", store=store, gate=[Facade("agent")]) as session:
         write_it(str(file), "text")
         assert "can't be planned" in caplog.text
         assert not session.undo().complete
@@ -101,19 +111,17 @@ def test_a_plan_that_needs_the_result_is_not_carried_out_by_an_unapproved_tool(
 
 
 @pytest.fixture
-def written(
-    store: JsonlStore, approve: Approve, file: Path, files: Any
-) -> tuple[str, Any, Registry]:
+def written(store: Store, approve: Approve, file: Path, files: Any) -> tuple[str, Any, Registry]:
     """A run under a facade that wrote a file: its id, its tool and the registry."""
     write_it = compensating(files)
     registry = approve(write_it, files.restore_file)
-    with Session("job", store=store, facade="agent") as session:
+    with Session("job", store=store, gate=[Facade("agent")]) as session:
         write_it(str(file), "text")
     return session.run_id, write_it, registry
 
 
 def test_what_was_approved_then_can_take_back_what_it_did(
-    store: JsonlStore, file: Path, files: Any, written: tuple[str, Any, Registry]
+    store: Store, file: Path, files: Any, written: tuple[str, Any, Registry]
 ) -> None:
     run, _, registry = written
     for name in ("write_it", "restore_file"):
@@ -126,18 +134,18 @@ def test_what_was_approved_then_can_take_back_what_it_did(
 
 
 def test_without_a_registry_the_trace_says_what_was_approved(
-    store: JsonlStore, file: Path, files: Any, written: tuple[str, Any, Registry]
+    store: Store, file: Path, files: Any, written: tuple[str, Any, Registry]
 ) -> None:
     """On another machine, say."""
-    for name in ("registry.jsonl", "registry.head"):
-        (store.root / name).unlink()
+    for key in ("lines", "end"):
+        assert drop(store, "registry", key)
     assert undo_run(store, written[0]).complete
     assert not file.exists()
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_what_was_changed_since_takes_nothing_back_until_it_is_approved(
-    store: JsonlStore, file: Path, files: Any, written: tuple[str, Any, Registry], *, is_async: bool
+    store: Store, file: Path, files: Any, written: tuple[str, Any, Registry], *, is_async: bool
 ) -> None:
     run, write_it, registry = written
 
@@ -163,7 +171,7 @@ def test_what_was_changed_since_takes_nothing_back_until_it_is_approved(
 
 
 def test_no_observe_is_called_of_a_tool_that_was_changed(
-    store: JsonlStore, files: Any, written: tuple[str, Any, Registry]
+    store: Store, files: Any, written: tuple[str, Any, Registry]
 ) -> None:
     def observe(args: dict[str, Any]) -> dict[str, Any]:
         ran.append("observe")
@@ -180,35 +188,33 @@ def test_no_observe_is_called_of_a_tool_that_was_changed(
 
 
 def test_orphans_are_taken_back_by_what_was_approved(
-    store: JsonlStore, file: Path, files: Any, written: tuple[str, Any, Registry]
+    store: Store, file: Path, files: Any, written: tuple[str, Any, Registry]
 ) -> None:
     run, write_it, registry = written
     registry.freeze("restore_file", by="eve")
     with Session(
         "job",
         store=store,
-        facade="agent",
-        replay="resume",
+        gate=[Facade("agent")],
         source=run,
         on_divergence="undo",
-        tools=[write_it, files.restore_file],
+        options=Options(tools=[write_it, files.restore_file]),
     ):
         write_it(str(file), "another")
     assert file.read_text() == "another"
 
 
-def test_in_the_heart_what_was_approved_once_may_undo(tmp_path: Path, approve: Approve) -> None:
+def test_what_was_approved_once_may_undo(tmp_path: Path, approve: Approve) -> None:
     undone: list[str] = []
 
-    @heart.tool(effect="write", name="heart_takes_back")
+    @tool(effect="write", name="takes_back")
     def takes_back(to: str) -> None:
         """Take it back."""
         undone.append(to)
 
-    @heart.tool(
+    @tool(
         effect="write",
-        name="heart_sends",
-        undo=lambda args: [heart.compensate(takes_back, to=args["to"])],
+        undo=lambda args: [compensate(takes_back, to=args["to"])],
     )
     def sends(to: str) -> str:
         """Send it."""
@@ -217,20 +223,20 @@ def test_in_the_heart_what_was_approved_once_may_undo(tmp_path: Path, approve: A
     registry = approve(sends, takes_back)
     gate = [Facade("agent")]
     for frozen in (False, True):
-        with heart.Session("job", store=tmp_path / "store", gate=gate, replay="off") as session:
+        with Session("job", store=tmp_path / "store", gate=gate, replay="off") as session:
             sends("ann")
             if frozen:
-                registry.freeze("heart_takes_back", by="eve")
-        assert heart.undo_run(tmp_path / "store", session.run_id, gate=gate).complete
+                registry.freeze("takes_back", by="eve")
+        assert undo_run(tmp_path / "store", session.run_id, gate=gate).complete
     assert undone == ["ann", "ann"]
-    with heart.Session("job", store=tmp_path / "store", replay="off") as session:
+    with Session("job", store=tmp_path / "store", replay="off") as session:
         sends("bob")
 
-    @heart.tool(effect="write", name="heart_takes_back")
+    @tool(effect="write", name="takes_back")
     def other(to: str) -> None:
         """Take it back otherwise."""
         undone.append("other")
 
-    report = heart.undo_run(tmp_path / "store", session.run_id, gate=gate, tools=[sends, other])
-    assert not report.complete
+    with pytest.raises(SessionError, match="takes_back is frozen"):
+        undo_run(tmp_path / "store", session.run_id, gate=gate, tools=[sends, other])
     assert undone == ["ann", "ann"]

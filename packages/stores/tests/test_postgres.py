@@ -1,20 +1,12 @@
-"""The store in PostgreSQL: what every store promises, and what a network makes of it."""
+"""The store in PostgreSQL: what every store promises; see `test_postgres_faults` for networks."""
 
 from collections.abc import Iterator
 
 import pytest
+from harm import in_postgres
 from postgres import new_store
-from store_suite import StoreSuite
-
-SHARED: list[str] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared() -> Iterator[None]:
-    """A store for all cases of a property."""
-    with new_store() as url:
-        SHARED.append(url)
-        yield
+from rollcage_conformance import StoreSuite
+from rollcage_conformance.stores.base import Tamper
 
 
 class TestPostgres(StoreSuite):
@@ -23,5 +15,6 @@ class TestPostgres(StoreSuite):
         with new_store() as url:
             yield url
 
-    def shared_url(self, folders: pytest.TempPathFactory) -> str:
-        return SHARED[0]
+    @pytest.fixture
+    def tamper(self, url: str) -> Tamper:
+        return in_postgres(url)

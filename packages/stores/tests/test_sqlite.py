@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from harm import in_sqlite
 from rollcage.errors import (
     Fenced,
     RunNotFound,
@@ -15,9 +16,10 @@ from rollcage.errors import (
     TraceUnwritable,
 )
 from rollcage.heart.store import open_store
+from rollcage_conformance import StoreSuite
+from rollcage_conformance.stores.base import Other, Tamper, begun, numbers
 from rollcage_stores import sqlite
 from rollcage_stores.sqlite import Sqlite
-from store_suite import Other, StoreSuite, begun, numbers
 
 
 class TestSqlite(StoreSuite):
@@ -25,8 +27,9 @@ class TestSqlite(StoreSuite):
     def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/store.db"
 
-    def shared_url(self, folders: pytest.TempPathFactory) -> str:
-        return f"sqlite:///{folders.mktemp('shared')}/store.db"
+    @pytest.fixture
+    def tamper(self, tmp_path: Path) -> Tamper:
+        return in_sqlite(tmp_path / "store.db")
 
 
 @pytest.fixture

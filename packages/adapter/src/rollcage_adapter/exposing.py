@@ -6,9 +6,8 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final, Protocol, runtime_checkable
 
-from rollcage import Contract, Session
+from rollcage import Contract, Session, Verdict
 from rollcage.errors import ContractError, ToolRefused
-from rollcage.gate import FacadeGuard
 
 from rollcage_adapter.guards import GuardedTool, guard_of
 
@@ -26,16 +25,28 @@ def guarded_contract(tool: Any) -> Contract | None:
     return guard.contract if isinstance(guard, GuardedTool) else None
 
 
+class Granted(Protocol):
+    """The tools that an agent is granted, as `rollcage_governance.FacadeSnapshot` says them."""
+
+    def check(self, contract: Contract) -> Verdict | None:
+        """Return a denial of a tool that it does not give."""
+        ...
+
+    def refusal(self, contract: Contract, verdict: Verdict) -> ToolRefused:
+        """Return the error for who tries to give an agent this tool, with what to do next."""
+        ...
+
+
 @runtime_checkable
 class Grants(Protocol):
     """What stands in a session's gate and grants tools to its agent."""
 
-    def granted(self, session: Session) -> FacadeGuard:
+    def granted(self, session: Session) -> Granted:
         """Return the facade that holds in a session, or would hold if it were entered now."""
         ...
 
 
-def facades_of(session: Session) -> list[FacadeGuard]:
+def facades_of(session: Session) -> list[Granted]:
     """Return the facades in a session's gate, and in those around: a tool needs all of them."""
     deciding: tuple[object, ...] = session.gate.entries
     return [each.granted(session) for each in deciding if isinstance(each, Grants)]
@@ -66,7 +77,7 @@ def exposes(session: Session, contract: Contract) -> bool:
     return refused is None
 
 
-def refused_by(facades: Iterable[FacadeGuard], contract: Contract) -> ToolRefused | None:
+def refused_by(facades: Iterable[Granted], contract: Contract) -> ToolRefused | None:
     """Return the first facade's refusal of a tool; None if all give it."""
     for facade in facades:
         verdict = facade.check(contract)

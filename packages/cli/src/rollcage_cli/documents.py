@@ -62,7 +62,7 @@ def copy_beside(
         move: whether their runs were moved, not copied.
     """
     if names is None:
-        yield from _registry(source, target)
+        yield from _registry_of(source, target)
     for kind in (_PLANS, *_SENT, *(_ALONE if names is None else ())):
         for key in every_key(source, kind):
             data = source.get(kind, key)
@@ -79,28 +79,31 @@ def copy_beside(
             yield found
 
 
-def _registry(source: Store, target: Store) -> Iterator[Beside]:
-    """Copy the lines of the registry that the target does not have, and then where they end."""
-    is_new = False
-    keys = [*every_key(source, _REGISTRY)]
-    for key in sorted(keys, reverse=True):  # `lines` before `end`, which is never ahead of them
-        data, there = source.get(_REGISTRY, key), target.get(_REGISTRY, key)
-        if data is None or data == there:
-            continue
-        if key == "lines" and there is not None:
-            if there.startswith(data):
-                break  # the target has more of the same
-            if not data.startswith(there):
-                message = (
-                    f"the registry of tools in {target.url} has lines of its own: tools were "
-                    f"proposed or approved in both stores. The target's stays; see: "
-                    f"rollcage tools log"
-                )
-                yield Beside(_REGISTRY, "", "conflict", RunConflict(message))
-                return
-        is_new = target.swap(_REGISTRY, key, there, data) or is_new
-    if keys:
-        yield Beside(_REGISTRY, "", "copied" if is_new else "already there")
+def _registry_of(source: Store, target: Store) -> Iterator[Beside]:
+    """Copy the registry of tools, if the target's is an earlier state of it.
+
+    Its lines are one value, chained by hashes, so an earlier state is the beginning of a later one;
+    the note of where they end goes last, as it does when a line is added.
+    """
+    while True:
+        own, end = source.get(_REGISTRY, "lines"), source.get(_REGISTRY, "end")
+        if own is None:
+            return
+        there = target.get(_REGISTRY, "lines") or b""
+        if there.startswith(own):
+            yield Beside(_REGISTRY, "", "already there")
+            return
+        if not own.startswith(there):
+            message = (
+                f"the registry of tools in {target.url} has lines of its own: tools were proposed "
+                f"or approved in both stores. The target's stays; see: rollcage tools log"
+            )
+            yield Beside(_REGISTRY, "", "conflict", RunConflict(message))
+            return
+        if target.swap(_REGISTRY, "lines", there or None, own):
+            target.swap(_REGISTRY, "end", target.get(_REGISTRY, "end"), end)
+            yield Beside(_REGISTRY, "", "copied")
+            return
 
 
 def _is_about(kind: str, data: bytes, names: Collection[str] | None) -> bool:

@@ -1,272 +1,264 @@
 """A store of another package, `shelf://NAME/path`: sound, or with the one mistake of its name."""
 
-import contextlib
-import dataclasses
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
-from unittest import mock
 
-from rollcage.errors import RunInUse
-from rollcage.store import Pruned, RunInfo, RunTrace, StopOrder, Store, stubs
-from rollcage.store.postgres import PostgresStore
-from rollcage.store.protocol import Line
-from rollcage.store.sql_log import SqlLog
-from rollcage.store.sqlite import SqliteStore
-from rollcage.store.sqlite_database import RunLock
-from rollcage.store.sqlite_writer import SqliteWriter
+from rollcage import Store
+from rollcage.errors import RollcageError, RunInUse
+from rollcage.heart.ends import Ends
+from rollcage_stores.sqlite import Sqlite
 
 __all__ = ["STORES", "opened"]
 
 
-class Sound(SqliteStore):
+class SoundLog:
+    """A log of a SQLite file, as this store gives it."""
+
+    def __init__(self, log: Any, store: "Sound", run: str) -> None:
+        self.log, self.store, self.run = log, store, run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.log, name)
+
+
+class Sound(Sqlite):
+    logs: type[SoundLog] = SoundLog
+
     def __init__(self, url: str) -> None:
-        super().__init__(url.partition("://")[2].partition("/")[2])
-        self.url = url
+        super().__init__("sqlite:///" + url.partition("://")[2].partition("/")[2])
+        vars(self)["url"] = url
 
-    def create(self, started: dict[str, Any], order: StopOrder | None = None) -> SqliteWriter:
-        return self.written(super().create(started, order))
+    def open(self, run: str, *, take: bool = False) -> Any:
+        return self.logs(super().open(run, take=take), self, run)
 
-    def written(self, writer: SqliteWriter) -> SqliteWriter:
-        """A writer as this store gives it."""
-        return writer
+
+# --- values ---
 
 
 class Overwrites(Sound):
-    def put_once(self, kind: str, key: str, data: bytes) -> bool:
-        self.drop(kind, key)
-        return super().put_once(kind, key, data)
+    def swap(self, kind: str, key: str, was: bytes | None, new: bytes | None) -> bool:
+        return super().swap(kind, key, self.get(kind, key) if was is None else was, new)
 
 
 class AnswersTwice(Sound):
-    def put_once(self, kind: str, key: str, data: bytes) -> bool:
-        super().put_once(kind, key, data)
-        return True
+    def swap(self, kind: str, key: str, was: bytes | None, new: bytes | None) -> bool:
+        return super().swap(kind, key, was, new) or was is None
+
+
+class Races(Sound):
+    def swap(self, kind: str, key: str, was: bytes | None, new: bytes | None) -> bool:
+        if kind != "counts":
+            return super().swap(kind, key, was, new)
+        seen = self.get(kind, key)
+        time.sleep(0.002)
+        return seen == was and super().swap(kind, key, self.get(kind, key), new)
 
 
 class Unsorted(Sound):
-    def keys(self, kind: str) -> list[str]:
-        return super().keys(kind)[::-1]
+    def keys(self, kind: str, after: str = "", limit: int = 1000) -> list[str]:
+        return super().keys(kind, after, limit)[::-1]
 
 
 class Leaky(Sound):
-    def keys(self, kind: str) -> list[str]:
-        return [*super().keys("approvals"), *super().keys(kind)] if kind == "others" else []
+    def keys(self, kind: str, after: str = "", limit: int = 1000) -> list[str]:
+        return super().keys("names" if kind == "others" else kind, after, limit)
+
+
+class FoldsCase(Sound):
+    def get(self, kind: str, key: str) -> bytes | None:
+        found = super().get(kind, key)
+        return super().get(kind, key.upper()) if found is None else found
+
+
+class KeepsNoBlobs(Sound):
+    def swap(self, kind: str, key: str, was: bytes | None, new: bytes | None) -> bool:
+        return kind == "blobs" or super().swap(kind, key, was, new)
+
+
+class ClaimsTwice(Sound):
+    def swap(self, kind: str, key: str, was: bytes | None, new: bytes | None) -> bool:
+        return kind == "once" or super().swap(kind, key, was, new)
+
+
+# --- orders ---
+
+
+class RingsForAll(Sound):
+    def swap(self, kind: str, key: str, was: bytes | None, new: bytes | None) -> bool:
+        swapped = super().swap(kind, key, was, new)
+        super().swap("orders", "-", None, None)
+        return swapped
+
+
+class RingsOnceDone(Sound):
+    def swap(self, kind: str, key: str, was: bytes | None, new: bytes | None) -> bool:
+        return self.get(kind, key) == was and super().swap(kind, key, was, new)
+
+
+class HearsLate(Sound):
+    class HearsLateLog(SoundLog):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.heard = [self.log.bell]
+
+        @property
+        def bell(self) -> int:
+            self.heard.append(self.log.bell)
+            return int(self.heard[-2])
+
+        def hear(self) -> None:
+            """There is no such thing."""
+
+    logs = HearsLateLog
+
+
+# --- who writes ---
 
 
 class LocksNobody(Sound):
-    def _locked(self, run: str) -> tuple[int, RunLock]:
-        try:
-            return super()._locked(run)
-        except RunInUse:
-            return 1, RunLock(os.open(os.devnull, os.O_RDONLY))
-
-
-class OpensAtOnce(Sound):
-    @contextlib.contextmanager
-    def opening(self) -> Generator[None]:
-        with self._database.using():
-            yield
-
-    def newest(self, name: str, of: str | None) -> RunInfo | None:
-        found = super().newest(name, of)
-        time.sleep(0.05)
-        return found
+    def open(self, run: str, *, take: bool = False) -> Any:
+        return super().open(run, take=True)
 
 
 class AsksByLocking(Sound):
-    def live(self, run: str) -> bool:
+    def is_live(self, run: str) -> bool:
         try:
-            lock = self.lock(run)
+            log = self.open(run)
         except RunInUse:
             return True
-        time.sleep(0.2)
-        lock.release()
+        time.sleep(0.05)
+        log.close()
         return False
 
 
+class SaysItEnded(Sound):
+    def is_live(self, run: str) -> bool:
+        return super().is_live(run) and False
+
+
+class Unfenced(Sound):
+    """It appends behind whatever is there."""
+
+    class UnfencedLog(SoundLog):
+        def append(self, line: bytes) -> None:
+            self.log.read()
+            self.log.append(line)
+
+    logs = UnfencedLog
+
+
+class ReplacesUnfenced(Sound):
+    class ReplacesUnfencedLog(SoundLog):
+        def replace(self, lines: Sequence[bytes]) -> None:
+            self.log.read()
+            self.log.replace(lines)
+
+    logs = ReplacesUnfencedLog
+
+
+class KnowsNoFork(Sound):
+    class KnowsNoForkLog(SoundLog):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.pid = os.getpid()
+
+        def append(self, line: bytes) -> None:
+            if os.getpid() == self.pid:
+                self.log.append(line)
+
+        def wait(self) -> None:
+            if os.getpid() == self.pid:
+                self.log.wait()
+
+    logs = KnowsNoForkLog
+
+
+# --- logs ---
+
+
 class LosesAcknowledged(Sound):
-    def written(self, writer: SqliteWriter) -> SqliteWriter:
-        kept: list[dict[str, Any]] = []
-        append, attest = writer.append, writer.attest
+    """What is appended is on record when the log is closed."""
 
-        def at_the_end(status: str) -> None:
-            for event in kept:
-                append(event)
-            attest(status)
+    class LosesAcknowledgedLog(SoundLog):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.kept: list[bytes] = []
 
-        vars(writer).update(append=kept.append, attest=at_the_end)
-        return writer
+        def append(self, line: bytes) -> None:
+            self.kept.append(line)
 
+        def close(self) -> None:
+            for line in self.kept:
+                self.log.append(line)
+            self.kept.clear()
+            self.log.close()
 
-class AttestsNothing(Sound):
-    def written(self, writer: SqliteWriter) -> SqliteWriter:
-        vars(writer).update(attest=lambda _: None)
-        return writer
-
-
-class StopsLate(Sound):
-    def written(self, writer: SqliteWriter) -> SqliteWriter:
-        ask = writer.stop_order
-        seen: list[Any] = [None]
-
-        def late(*, closely: bool = False) -> Any:
-            seen.append(ask(closely=closely))
-            return seen[-4] if len(seen) > 3 else None
-
-        vars(writer).update(stop_order=late)
-        return writer
+    logs = LosesAcknowledgedLog
 
 
-class StopsOneAlone(Sound):
-    @staticmethod
-    def _built_on(db: Any, run: str) -> list[tuple[int, str | None]]:
-        return []
+class ForgetsTheLast(Sound):
+    """What is appended is on record once the next line is."""
+
+    class ForgetsTheLastLog(LosesAcknowledged.LosesAcknowledgedLog):
+        def append(self, line: bytes) -> None:
+            for each in self.kept:
+                self.log.append(each)
+            self.kept[:] = [line]
+
+    logs = ForgetsTheLastLog
 
 
-class ChecksNoLog(Sound):
-    def log(self, name: str, begins: str) -> SqlLog:
-        import orjson
+class ReplacesByParts(Sound):
+    class ReplacesByPartsLog(SoundLog):
+        def replace(self, lines: Sequence[bytes]) -> None:
+            self.log.replace(lines[:3])
+            for line in lines[3:]:
+                self.log.append(line)
 
-        class Unchecked(SqlLog):
-            def read(self) -> list[Line]:
-                with self._sql.reading() as db:
-                    rows = db.execute("SELECT number, line FROM logs ORDER BY number").fetchall()
-                return [(number, orjson.loads(line)) for number, line in rows]
-
-        return Unchecked(self._database, name, begins)
-
-
-class LogsAtOnce(Sound):
-    def log(self, name: str, begins: str) -> SqlLog:
-        class Racing(SqlLog):
-            def append(self, make: Callable[..., Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-                events = list(make(self.read()))
-                time.sleep(0.01)
-                return super().append(lambda _: events)
-
-        return Racing(self._database, name, begins)
+    logs = ReplacesByPartsLog
 
 
 class ReadsOneMore(Sound):
-    def read(self, run: str, *, after: int = 0) -> RunTrace:
-        trace = super().read(run, after=max(after - 1, 0))
-        return dataclasses.replace(trace, after=after)
+    def read(self, run: str, after: int = 0) -> list[bytes]:
+        return super().read(run, max(after - 1, 0) if after >= 0 else after)
 
 
-class NewestByTheClock(Sound):
-    def newest(self, name: str, of: str | None) -> RunInfo | None:
-        found = [info for info in self.runs(name=name) if info.input == of]
-        return max(found, key=lambda info: info.time, default=None)
-
-
-class ListsByTheClock(Sound):
-    def runs(self, **asked: Any) -> list[RunInfo]:
-        return sorted(super().runs(**asked), key=lambda info: info.time)
+class FindsAnything(Sound):
+    def read(self, run: str, after: int = 0) -> list[bytes]:
+        try:
+            return super().read(run, after)
+        except RollcageError:
+            return []
 
 
 class ListsTheOldest(Sound):
-    def runs(self, *, limit: int | None = None, **asked: Any) -> list[RunInfo]:
-        return super().runs(**asked)[:limit]
+    def runs(self, before: str = "", limit: int = 1000) -> list[Ends]:
+        return super().runs(before, 1000)[-limit:] if limit else []
 
 
-class SaysItEnded(Sound):
-    def info(self, run: str) -> RunInfo:
-        info = super().info(run)
-        return dataclasses.replace(info, status=info.status or "ok")
+class ListsWithoutEnd(Sound):
+    """A list ends with the first line of each run."""
+
+    def runs(self, before: str = "", limit: int = 1000) -> list[Ends]:
+        return [Ends(each.run, each.first, each.first) for each in super().runs(before, limit)]
 
 
-class CountsOneLess(Sound):
-    def read(self, run: str, *, after: int = 0) -> RunTrace:
-        trace = super().read(run, after=after)
-        if trace.info is None or trace.info.count is None:
-            return trace
-        return dataclasses.replace(
-            trace, info=dataclasses.replace(trace.info, count=trace.info.count - 1)
-        )
+class ListsByReadingAll(Sound):
+    def ends(self, run: str) -> Ends:
+        return next(each for each in self._all() if each.run == run)
 
-
-class ChecksNoBlob(Sound):
-    def get_blob(self, digest: str) -> bytes:
-        own = "SELECT data FROM blobs WHERE digest = ?"
-        with self._database.using() as db:
-            row = db.execute(own, (digest,)).fetchone()
-        return super().get_blob(digest) if row is None else bytes(row[0])
-
-
-class PrunesSources(Sound):
-    def prune(self, run: str, *, by: str, time: int, skeleton: bytes = b"") -> None:
-        with mock.patch.object(stubs, "check_unneeded"):
-            super().prune(run, by=by, time=time, skeleton=skeleton)
-
-
-class PrunesUnfinished(Sound):
-    def prune(self, run: str, *, by: str, time: int, skeleton: bytes = b"") -> None:
-        def left(info: RunInfo, by: str, time: int) -> RunInfo:
-            pruned = Pruned(time, by, info.count or 0, info.head or "")
-            return dataclasses.replace(info, status=info.status or "ok", pruned=pruned)
-
-        with mock.patch.object(stubs, "pruned_of", left):
-            super().prune(run, by=by, time=time, skeleton=skeleton)
-
-
-class ForgetsPruned(Sound):
-    def prune(self, run: str, *, by: str, time: int, skeleton: bytes = b"") -> None:
-        super().prune(run, by=by, time=time, skeleton=skeleton)
-        with self._database.changing() as db:
-            db.execute("DELETE FROM runs WHERE run = ?", (run,))
-
-
-class RestoresTwice(Sound):
-    def restore(self, trace: RunTrace) -> bool:
-        super().restore(trace)
-        return True
-
-
-class RestoresOver(Sound):
-    def restore(self, trace: RunTrace) -> bool:
-        def over(trace: RunTrace, here: bytes, where: str) -> bytes | None:
-            return trace.data[len(here) :] or None
-
-        with mock.patch.object(stubs, "goes_on", over):
-            return super().restore(trace)
-
-
-class KeepsLoopsWaiting(Sound):
-    waits = False
-
-
-class NewKeys(Sound):
-    def secret_key(self) -> bytes:
-        return os.urandom(32)
-
-
-class MadeByLooking(Sound):
-    def exists(self) -> bool:
-        with self._database.using():
-            return super().exists()
-
-
-class Unfenced(PostgresStore):
-    """It takes a run over without the row that keeps its old writer out."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(Path(url.partition("://")[2].partition("/")[2]).read_text())
-        self.url = url
-
-    def lock(self, run: str) -> Any:
-        lock = super().lock(run)
-        with self._sql.changing() as db:
-            db.execute("DELETE FROM lines WHERE place = ? AND fence", (self._place(db, run),))
-        return lock
+    def _all(self) -> Iterator[Ends]:
+        for each in super().runs("", 10**6):
+            lines = self.read(each.run)
+            yield Ends(each.run, lines[0], lines[-1])
 
 
 STORES: Final = {
     each.__name__.lower(): each
     for each in list(globals().values())
-    if isinstance(each, type) and issubclass(each, Sound | Unfenced)
+    if isinstance(each, type) and issubclass(each, Sound)
 }
 
 

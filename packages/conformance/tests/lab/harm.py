@@ -1,21 +1,15 @@
-"""What is done to a store behind its back: bytes that change, and locks that get lost."""
+"""What is done to a store behind its back: bytes that change."""
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import psycopg
-from postgres import server
-from rollcage.store import Store
-from rollcage.store.postgres import PostgresStore
+from rollcage_conformance.stores.base import Tamper
 
-__all__ = ["Tamper", "in_folder", "in_postgres", "in_sqlite", "lose_locks"]
+__all__ = ["in_folder", "in_postgres", "in_sqlite"]
 
-Tamper = Callable[[bytes, bytes], None]
-
-_KEPT: Final = (("lines", "line"), ("logs", "line"), ("blobs", "data"))
+_KEPT: Final = (("log_lines", "line"), ("log_values", "value"))
 
 
 def in_folder(folder: Path) -> Tamper:
@@ -45,6 +39,8 @@ def in_sqlite(path: Path) -> Tamper:
 
 def in_postgres(url: str) -> Tamper:
     """Replaces bytes in all that is kept in a schema of PostgreSQL."""
+    import psycopg
+    from postgres import server
 
     def change(old: bytes, new: bytes) -> None:
         with psycopg.connect(server(), autocommit=True) as db:
@@ -55,10 +51,3 @@ def in_postgres(url: str) -> Tamper:
                     db.execute(statement.encode(), (data.replace(old, new), data))
 
     return change
-
-
-def lose_locks(store: Store) -> None:
-    """The server lost the locks, while the connection lives."""
-    assert isinstance(store, PostgresStore)
-    unlock = "SELECT pg_advisory_unlock_all()"
-    store._shared.committer.do(lambda db: db.execute(unlock) and None)

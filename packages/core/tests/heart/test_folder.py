@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harm import in_folder
 from rollcage.errors import (
     Fenced,
     RunNotFound,
@@ -19,16 +20,20 @@ from rollcage.errors import (
 )
 from rollcage.heart import folder
 from rollcage.heart.folder import Folder
-from store_suite import FIRST, Other, StoreSuite, begun, events_of, numbers
+from rollcage_conformance import StoreSuite
+from rollcage_conformance.stores.base import FIRST, Other, Tamper, begun, events_of, numbers
 
 
 class TestFolder(StoreSuite):
+    lists_by_name = True
+
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return str(tmp_path / "store")
 
-    def shared_url(self, folders: pytest.TempPathFactory) -> str:
-        return str(folders.mktemp("shared"))
+    @pytest.fixture
+    def tamper(self, tmp_path: Path) -> Tamper:
+        return in_folder(tmp_path / "store")
 
 
 class TestDurableFolder(TestFolder):

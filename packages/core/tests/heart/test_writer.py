@@ -14,7 +14,7 @@ from rollcage.errors import Fenced, TraceUnwritable
 from rollcage.heart.folder import Folder
 from rollcage.heart.log import Chain
 from rollcage.heart.writer import Queued
-from store_suite import FIRST, begun, numbers
+from rollcage_conformance.stores.base import FIRST, begun, numbers
 
 
 @pytest.fixture

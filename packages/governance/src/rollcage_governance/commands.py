@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from rollcage import Contract
-from rollcage.adapter import model_contract
-from rollcage.store import without_password
+from rollcage import Contract, open_store
+from rollcage_adapter import model_contract
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, print_json, visible
@@ -65,11 +64,11 @@ def list_(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None
     state = Registry(store).state()
     found = [state.tools[at] for at in sorted(state.tools)]
     if as_json:
-        print_json({"store": without_password(str(store)), "tools": [*map(governed_data, found)]})
+        print_json({"store": open_store(store).url, "tools": [*map(governed_data, found)]})
     elif found:
         console().print(governed_table(found))
     else:
-        console().print(f"No tools in the registry of {visible(without_password(str(store)))}.")
+        console().print(f"No tools in the registry of {visible(open_store(store).url)}.")
 
 
 @tools.command()

@@ -9,9 +9,8 @@ from hashlib import sha256
 from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple
 
-from rollcage import Contract
+from rollcage import Contract, Verdict
 from rollcage.errors import FacadeMissing, ToolRefused
-from rollcage.gate import FacadeGuard, Verdict
 from rollcage.trace import jcs
 
 from rollcage_governance.lifecycle import Governed, Lifecycle
@@ -51,7 +50,7 @@ class _Seen(NamedTuple):
         return bool(given == self.schema)
 
 
-class FacadeSnapshot(FacadeGuard):
+class FacadeSnapshot:
     """A facade as of the opening of a session: the tools that its agent is granted.
 
     Attributes:
@@ -114,27 +113,14 @@ class FacadeSnapshot(FacadeGuard):
     def recorded(
         cls, data: Mapping[str, Any], state: Lifecycle, option: str = ""
     ) -> FacadeSnapshot:
-        """The facade of a run, from its trace; `state` is the registry's current state."""
+        """Return the facade that the line of an attempt tells of; `state` is the registry's now."""
         return cls(str(data["name"]), data["tools"], data["models"], state.tools, option)
 
     def as_data(self) -> dict[str, Any]:
-        """The form in which a trace holds it."""
+        """Return the form in which a log holds it."""
         return {
             "name": self.name, "digest": self.digest, "tools": self.tools, "models": self.models,
         }  # fmt: skip
-
-    def within(self, outer: FacadeGuard) -> FacadeSnapshot:
-        """The facade of a session inside another one: the tools that both grant."""
-        if not isinstance(outer, FacadeSnapshot):
-            raise TypeError(f"{outer!r} has nothing in common with a facade of a registry")
-        tools = {n: pin for n, pin in self.tools.items() if outer.tools.get(n) == pin}
-        one, other = self.models, outer.models
-        if one is None or other is None:
-            models = other if one is None else one
-        else:
-            models = {n: pin for n, pin in one.items() if other.get(n) == pin}
-        known = {**outer.known, **self.known}
-        return FacadeSnapshot(self.name, tools, models, known, self.option)
 
     def _pin(self, kind: str, name: str) -> str | None:
         return self.tools.get(name) if kind == "tool" else (self.models or {}).get(name)

@@ -30,7 +30,6 @@ class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, defer_build=True, frozen=True)
 
     time: int = Field(ge=0, description="Unix time in microseconds")
-    hash: str = ""
 
 
 class RegistryStarted(_Line):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 import pydantic
-from rollcage import Contract, Stage
+from rollcage import Contract, Stage, Store, Verdict, open_store
 from rollcage.errors import GovernanceError, RegistryCorrupt, RollcageError
-from rollcage.gate import NamedFacade, Verdict, person
-from rollcage.heart.both import old_store
-from rollcage.store import Line, Store, store_option
+from rollcage.gate import person
+from rollcage.heart.store import store_option
 
 from rollcage_governance.facade import FacadeSnapshot
+from rollcage_governance.kept import RegistryLines
 from rollcage_governance.lifecycle import (
     BEGINS,
     FORMAT,
@@ -29,7 +29,6 @@ from rollcage_governance.pin import described, diff, digest_of
 if TYPE_CHECKING:
     from rollcage import Session
     from rollcage.heart import Call
-    from rollcage.heart.store import Store as HeartStore
 
 __all__ = ["Facade", "FacadeStage", "Registry"]
 
@@ -37,7 +36,7 @@ Tool = Contract | Callable[..., Any]
 """A function declared with `@rollcage.tool`, or a contract."""
 
 
-class Facade(NamedFacade):
+class Facade:
     """The facade of this name, for `Session(gate=[…])`; read from the registry of its store.
 
     ::
@@ -51,17 +50,32 @@ class Facade(NamedFacade):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._granted: Mapping[str, Any] | None = None
+
+    @classmethod
+    def recorded(cls, data: Mapping[str, Any]) -> Facade:
+        """Return the facade that an attempt was held to, by what its line tells of it.
+
+        It grants what it granted then, on another machine, too, whose registry does not know it.
+        """
+        facade = cls(str(data["name"]))
+        facade._granted = data
+        return facade
 
     def __repr__(self) -> str:
         return f"Facade({self.name!r})"
 
     def taken(self, store: Store) -> FacadeSnapshot:
-        """See `NamedFacade`."""
+        """Return what it grants, as a store's registry has it now.
+
+        Raises:
+            FacadeMissing: the registry has none of this name.
+        """
         return Registry(store).facade(self.name)
 
     def of_session(self) -> FacadeStage:
-        """Return what holds one session of the heart to this facade."""
-        return FacadeStage(self.name)
+        """Return what holds one session to this facade."""
+        return FacadeStage(self.name, self._granted)
 
 
 class FacadeStage(Stage):
@@ -72,14 +86,15 @@ class FacadeStage(Stage):
 
     Attributes:
         name: its name in the registry.
-        facade: the tools that it grants; None before the session is entered.
+        facade: what it grants; None before the session is entered.
     """
 
     enforces = True
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, recorded: Mapping[str, Any] | None = None) -> None:
         self.name = name
         self.facade: FacadeSnapshot | None = None
+        self._recorded = recorded
 
     def describes(self, session: Session) -> dict[str, Any]:
         """Return what it grants, for the record.
@@ -96,13 +111,22 @@ class FacadeStage(Stage):
         Raises:
             FacadeMissing: the registry has none of this name.
         """
-        return self.facade or Registry(session.store).facade(self.name)
+        if self.facade is not None:
+            return self.facade
+        registry = Registry(session.store)
+        if self._recorded is None:
+            return registry.facade(self.name)
+        return FacadeSnapshot.recorded(self._recorded, registry.state(), registry.option)
 
     def screen(
         self, contract: Contract, body: Callable[..., Any] | None, kind: str
     ) -> Verdict | None:
         """Return a denial of a tool that it does not give, or that was changed."""
         return self._check(contract, body, kind=kind)
+
+    def screen_undo(self, contract: Contract) -> Verdict | None:
+        """Return a denial of a tool that was never approved as it is."""
+        return self._check(contract, None, kind="tool", undo=True)
 
     def decide(self, call: Call) -> Verdict | None:
         """Return the same for a call; any tool that was ever approved may undo something."""
@@ -120,8 +144,8 @@ class FacadeStage(Stage):
 class Registry:
     """The registry of a store: every transition of a tool is a line, with who made it and why.
 
-    Each call reads the current lines, and any number of processes may write. A transition that is
-    not allowed raises, and nothing is written.
+    Each call reads the current lines, and any number of processes may add some. A transition that
+    is not allowed raises, and nothing is written.
 
     Args:
         store: a folder, a URL, or a `Store` (see `rollcage.open_store`).
@@ -130,15 +154,15 @@ class Registry:
         option: the option of commands that names the store: ` --store URL`, or nothing.
     """
 
-    def __init__(self, store: str | os.PathLike[str] | Store | HeartStore) -> None:
-        kept = old_store(store)  # until the old core goes: its store keeps the registry
-        self._log = kept.log("registry", BEGINS)
+    def __init__(self, store: str | os.PathLike[str] | Store) -> None:
+        kept = open_store(store)
+        self._lines = RegistryLines(kept, BEGINS)
         self.option = store_option(kept)
 
     @property
     def where(self) -> str:
         """Its name in messages."""
-        return self._log.where
+        return self._lines.where
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -148,7 +172,7 @@ class Registry:
         Raises:
             RegistryCorrupt: names the first line that was changed or that is not allowed.
         """
-        return self._followed(self._log.read())
+        return self._followed(self._lines.read())
 
     def tool(self, name: str, *, kind: Kind = "tool") -> Governed:
         """The current state of a tool.
@@ -163,9 +187,9 @@ class Registry:
 
     def history(self, name: str | None = None) -> list[dict[str, Any]]:
         """All transitions, or those of one tool or facade, in order."""
-        lines = self._log.read()
+        lines = self._lines.read()
         self._followed(lines)
-        events = [event for _, event in lines[1:]]
+        events = lines[1:]
         if name is None:
             return events
         return [event for event in events if name in (event.get("tool"), event.get("facade"))]
@@ -177,10 +201,6 @@ class Registry:
             FacadeMissing: there is none of that name.
         """
         return FacadeSnapshot.of(self.state(), name, self.where, self.option)
-
-    def recorded_facade(self, data: dict[str, Any]) -> FacadeSnapshot:
-        """The facade of a run, from its `run.started`."""
-        return FacadeSnapshot.recorded(data, self.state(), self.option)
 
     def diff(self, name: str, tool: Tool | None = None, *, kind: Kind = "tool") -> str:
         """How a tool, or else its proposal, differs from the approved description, by field.
@@ -308,7 +328,7 @@ class Registry:
         signed: dict[str, Any] = {"by": _person(by), "why": _text("why", why)}
         state = Lifecycle()
 
-        def lines(before: list[Line]) -> list[dict[str, Any]]:
+        def lines(before: list[dict[str, Any]]) -> list[dict[str, Any]]:
             nonlocal state
             state = self._followed(before)
             now = time_ns() // 1000
@@ -321,14 +341,14 @@ class Registry:
             return [line] if before else [begins, line]
 
         try:
-            self._log.append(lines)
+            self._lines.append(lines)
         except NotAllowed as error:
             raise GovernanceError(str(error)) from None
         return state
 
-    def _followed(self, lines: list[Line]) -> Lifecycle:
+    def _followed(self, lines: list[dict[str, Any]]) -> Lifecycle:
         state = Lifecycle()
-        for number, line in lines:
+        for number, line in enumerate(lines, 1):
             flaw = _flaw(line)
             if flaw:
                 raise RegistryCorrupt(self.where, number, flaw)

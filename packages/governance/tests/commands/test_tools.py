@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 from command_line import Cli
+from rollcage import open_store
 from rollcage_cli import options
 from rollcage_governance import Registry
 from rollcage_governance import commands as registry
@@ -201,8 +202,9 @@ def test_facades(cli: Cli, approved: Any) -> None:
     assert "the packs are: mail, models" in cli("tools", "facade", "x", "typo").err
 
 
-def test_nothing_yet(cli: Cli) -> None:
-    assert cli("tools", "list").out == "No tools in the registry of .rollcage.\n"
+def test_nothing_yet(cli: Cli, store: Path) -> None:
+    said = cli("tools", "list").out
+    assert " ".join(said.split()) == f"No tools in the registry of {store}."
     assert cli("tools", "list", "--json").data["tools"] == []
     assert cli("tools", "facade").out == "No facade is defined.\n"
     assert cli("tools", "log").out == "Nothing is on record.\n"
@@ -229,12 +231,14 @@ def test_requests_that_make_no_sense(cli: Cli, words: list[str], said: str) -> N
 
 
 def test_a_damaged_registry(cli: Cli, approved: Any, store: Path) -> None:
-    path = store / "registry.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"by":"bob"', b'"by":"eve"'))
+    kept = open_store(store)
+    lines = kept.get("registry", "lines")
+    assert lines is not None
+    assert kept.swap("registry", "lines", lines, lines.replace(b'"by":"bob"', b'"by":"eve"'))
     for words in (["list"], ["log"], ["facade"], ["freeze", "send", "--why", "x", "--by", "b"]):
         result = cli("tools", *words)
         assert result.code == 3
-        assert "registry.jsonl, line 3: its hash does not follow" in result.err
+        assert "line 3: it, or a line before it, was changed" in " ".join(result.err.split())
 
 
 def test_hostile_names_do_not_reach_the_terminal(cli: Cli, govern: Any, evil: str) -> None:
@@ -283,9 +287,10 @@ def make(path: str) -> None:
 '''
 JOB = """
 from undotools import make
-from rollcage.session.session import Session
+from rollcage import Session
+from rollcage_governance import Facade
 
-with Session("job", facade="agent"):
+with Session("job", gate=[Facade("agent")]):
     make("made")
 """
 

@@ -409,10 +409,7 @@ def _swap(
 
 
 def _bring_up(db: sqlite3.Connection, url: str) -> None:
-    """Make the tables, unless they are there; refuse a file that is another program's, or newer.
-
-    A file in which the old core keeps runs gets them beside its own.  # until the old core goes
-    """
+    """Make the tables, unless they are there; refuse a file that is another program's, or newer."""
     if not _is_ours(db):
         raise StoreInvalid(f"{url} is a database of another program")
     if not _has_tables(db):

@@ -7,16 +7,29 @@ that is a step in it. What it puts on record beside its calls is then given, too
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rollcage import Contract, Session, Stage, Store
-from rollcage.gate import FacadeGuard, NamedFacade
 
 from rollcage_workflow.graph import Checked, Loop, blocks_in
 from rollcage_workflow.plan import Plan
 from rollcage_workflow.records import OWN
 
+if TYPE_CHECKING:
+    from rollcage_governance import FacadeSnapshot
+
 __all__ = ["governed", "plan_contract"]
+
+
+@runtime_checkable
+class NamedFacade(Protocol):
+    """What stands in a gate for a facade of the registry, as `rollcage_governance.Facade`."""
+
+    name: str
+
+    def taken(self, store: Store) -> FacadeSnapshot:
+        """Return what it grants, as a store's registry has it now."""
+        ...
 
 
 def plan_contract(plan: Plan) -> Contract:
@@ -52,12 +65,12 @@ def governed(checked: Checked, options: Mapping[str, Any], store: Store) -> dict
     if named is None:
         return given
     contracts = [plan_contract(plan) for plan in _plans(checked)]
-    _check(named.taken(cast("Any", store)), contracts)
+    _check(named.taken(store), contracts)
     given["gate"] = [_OfPlan(named, contracts) if each is named else each for each in gate]
     return given
 
 
-def _check(facade: FacadeGuard, contracts: list[Contract]) -> None:
+def _check(facade: FacadeSnapshot, contracts: list[Contract]) -> None:
     for contract in contracts:
         verdict = facade.check(contract)
         if verdict is not None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from rollcage import Contract
-from rollcage.adapter import declared_contract
 
 from rollcage_workflow.errors import PlanFinding, PlanInvalid
 
@@ -36,9 +35,15 @@ def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
 
 def declared_in(tools: Iterable[Callable[..., Any]]) -> list[Callable[..., Any]]:
     """Those that are declared: the others undo nothing, and nothing undoes them."""
-    return [each for each in tools if declared_contract(each) is not None]
+    return [each for each in tools if _declared(each) is not None]
 
 
 def contract_of(tool: Callable[..., Any]) -> Contract:
     """A tool's contract; that of an undeclared function is a write's."""
-    return declared_contract(tool) or Contract.of(tool)
+    return _declared(tool) or Contract.of(tool)
+
+
+def _declared(tool: Callable[..., Any]) -> Contract | None:
+    """Return what `@rollcage.tool` attached to a function."""
+    found = getattr(tool, "__rollcage_contract__", None)
+    return found if isinstance(found, Contract) else None

@@ -1,4 +1,4 @@
-"""What every store does: crashes, forks, two resumes at once, stop orders, documents, logs, damage.
+"""What every store promises: logs, writers, values, orders, and sessions that rely on them.
 
 ::
 
@@ -11,18 +11,31 @@
             return f"mystore://{tmp_path}/runs"
 """
 
-from rollcage_conformance.stores.beside import BesideSuite
-from rollcage_conformance.stores.copies import CopySuite
 from rollcage_conformance.stores.costs import CostSuite
 from rollcage_conformance.stores.crashes import CrashSuite
-from rollcage_conformance.stores.looking import LookingSuite
+from rollcage_conformance.stores.listing import ListingSuite
+from rollcage_conformance.stores.logs import LogSuite
+from rollcage_conformance.stores.loops import LoopSuite
+from rollcage_conformance.stores.orders import OrderSuite
 from rollcage_conformance.stores.sessions import SessionSuite
+from rollcage_conformance.stores.swaps import SwapSuite
+from rollcage_conformance.stores.writers import WriterSuite
 
 __all__ = ["StoreSuite"]
 
 
-class StoreSuite(LookingSuite, CostSuite, CrashSuite, BesideSuite, CopySuite, SessionSuite):
+class StoreSuite(
+    LogSuite,
+    WriterSuite,
+    SwapSuite,
+    OrderSuite,
+    LoopSuite,
+    ListingSuite,
+    CostSuite,
+    CrashSuite,
+    SessionSuite,
+):
     """Subclass it, and say with the fixture `url` where a new store of each test's own is.
 
-    With the fixtures `tamper` and `lose_locks` it tests more: see `StoreBase`.
+    With the fixture `tamper` it tests more: see `StoreBase`.
     """

@@ -1,98 +1,155 @@
-"""What the tests of stores share: a store, processes that use it, tools, and ways to harm it."""
+"""What the tests of stores share: a store, other processes that use it, logs, tools, and damage."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import pytest
-from rollcage import Compensation, compensate, tool
-from rollcage.store import Store, check_attested
-from rollcage.store.url import open_store
-from rollcage.trace import check_events
+from rollcage import Store, compensate, open_store, tool
+from rollcage.heart.log import FORMAT, Chain, parse
 
-__all__ = ["HOLD", "JOB", "StoreBase", "drop", "keep", "note", "world"]
+from rollcage_conformance.stores import worker
 
-JOB: Final = """
-import asyncio, os, signal, sys
-from rollcage import UnknownOutcome, tool
-from rollcage.session.session import Session
+__all__ = [
+    "FIRST",
+    "ODD",
+    "Other",
+    "StoreBase",
+    "Tamper",
+    "begun",
+    "events_of",
+    "numbers",
+    "on_a_loop",
+    "store_keep",
+    "store_note",
+    "world",
+]
 
-url, world, at, when, how = sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:]
+Tamper = Callable[[bytes, bytes], None]
+Asked = ParamSpec("Asked")
+Self = TypeVar("Self")
 
-def put(number):
-    if number == at and when == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    with open(world, "a") as file:
-        file.write(f"{number}\\n")
-    if number == at and when == "after":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-def ended(number):
-    if number == at and when == "between":
-        os.kill(os.getpid(), signal.SIGKILL)
-
-async def tasks():
-    @tool(effect="write", name="store_suite.add")
-    async def add(number: int) -> int:
-        return put(number)
-
-    async with Session("job", store=url):
-        for number in range(5):
-            await add(number)
-            ended(number)
-
-if how == "tasks":
-    asyncio.run(tasks())
-
-@tool(effect="write", name="store_suite.add")
-def add(number: int) -> int:
-    return put(number)
-
-with Session("job", store=url):
-    for number in range(5):
-        add(number)
-        ended(number)
-"""
-HOLD: Final = """
-import sys
-from rollcage import tool
-from rollcage.session.session import Session
-
-@tool(effect="write", name="store_suite.note")
-def note(text: str) -> str:
-    return text
-
-with Session("held", store=sys.argv[1], replay=sys.argv[2]) as session:
-    note("one")
-    print(session.run_id, flush=True)
-    sys.stdin.readline()
-    note("two")
-"""
+FIRST: Final = {"event": "run", "format": FORMAT}
+ODD: Final = [
+    "a", "A", "a b", "..", ".", "../../up", "/etc/passwd", "a/b", "~a", "%2e", "a%", "-rf", "é",
+    "nul.txt", "a\nb", "日本", "😀" * 40, "x" * 200, ".lock", ".part", "a.jsonl", "'; DROP TABLE--",
+    "\x1b[31m", "\u202e", "con", " ",
+]  # fmt: skip
+"""Texts that somebody takes for a name, and that a careless store takes for something else."""
 
 
-@tool(effect="write", name="store_suite.note")
-def note(text: str) -> str:
+class Other:
+    """Another process that uses the store: see `worker`."""
+
+    def __init__(self, url: str) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, worker.__file__, url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._process.pid
+
+    def ask(self, name: str, /, **given: Any) -> None:
+        """Ask it to do something, and don't wait for that."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([name, given]) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        """Return its answer to the oldest question, or the name of the error."""
+        assert self._process.stdout is not None
+        found = json.loads(self._process.stdout.readline())
+        return found.get("error") or found["gave"]
+
+    def do(self, name: str, /, **given: Any) -> Any:
+        """Ask it to do something, and return its answer."""
+        self.ask(name, **given)
+        return self.answer()
+
+    def freeze(self) -> None:
+        """Stop the process where it is."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self.until_frozen()
+
+    def until_frozen(self) -> None:
+        """Wait until it has stopped itself."""
+        assert os.WIFSTOPPED(os.waitpid(self.pid, os.WUNTRACED)[1])
+
+    def wake(self) -> None:
+        """Let it go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill it, and wait until it is gone."""
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> None:
+        """Kill it, and close its pipes."""
+        with self._process:
+            self._process.kill()
+
+
+def begun(store: Store, run: str = "r1", **options: Any) -> Chain:
+    """Return a log with its first line, open."""
+    chain = Chain(store.open(run, **options))
+    if not chain.read():
+        chain.append(FIRST)
+    return chain
+
+
+def events_of(store: Store, run: str = "r1") -> list[dict[str, Any]]:
+    """Return all events of a run, its chain checked."""
+    return parse(store.read(run), run)
+
+
+def numbers(store: Store, run: str = "r1") -> list[int]:
+    """Return the number in each line of a run behind the first."""
+    return [event["n"] for event in events_of(store, run)[1:]]
+
+
+def on_a_loop(
+    test: Callable[Concatenate[Self, Asked], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[Self, Asked], None]:
+    """Run an async test in a loop of its own: a store's author may have no plugin for that."""
+
+    @functools.wraps(test)
+    def run(self: Self, /, *given: Asked.args, **more: Asked.kwargs) -> None:
+        import asyncio
+
+        asyncio.run(test(self, *given, **more))
+
+    return run
+
+
+@tool(effect="write")
+def store_note(text: str) -> str:
     """Give the text back."""
     return text
 
 
-@tool(effect="write", name="store_suite.drop")
-def drop(number: int) -> None:
+@tool(effect="write")
+def store_drop(number: int) -> None:
     """Take a number out of the world."""
     world.remove(number)
 
 
-def _dropped(args: Any) -> list[Compensation]:
-    return [compensate(drop, number=args["number"])]
+def _dropped(args: Any) -> list[Any]:
+    return [compensate(store_drop, number=args["number"])]
 
 
-@tool(effect="write", name="store_suite.keep", undo=_dropped)
-def keep(number: int) -> int:
+@tool(effect="write", undo=_dropped)
+def store_keep(number: int) -> int:
     """Put a number into the world."""
     world.append(number)
     return number
@@ -106,47 +163,46 @@ class StoreBase:
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
-        """The URL of a store of the test's own, which is not there yet."""
+        """Return the URL of a store of the test's own, which is not there yet."""
         raise NotImplementedError
 
     @pytest.fixture
-    def tamper(self) -> Callable[[bytes, bytes], None] | None:
-        """Replace some bytes by as many others in all that the store keeps, without its knowledge.
+    def tamper(self) -> Tamper | None:
+        """Return what replaces bytes by as many others in all that the store keeps.
 
-        Without it, nothing shows whether the store checks what it gives: those tests are skipped.
+        Without it, nothing shows that changed lines and values are found: those tests are skipped.
         """
         return None
 
     @pytest.fixture
-    def lose_locks(self) -> Callable[[Store], None] | None:
-        """Have the locks of all runs lost that this process writes, though it lives and goes on.
-
-        Leave it out where only the end of a process can lose them: that test is skipped.
-        """
-        return None
-
-    @pytest.fixture
-    def store(self, url: str) -> Iterator[Store]:
-        """That store; the traces that a test left in it are checked."""
+    def store(self, url: str) -> Store:
+        """Return that store."""
         world.clear()
-        store = open_store(url)
-        yield store
-        for info in store.runs():
-            if info.pruned is not None:
-                continue
-            trace = open_store(url).read(info.run)
-            if trace.data:
-                check_events(trace.data, trace.where)
-                check_attested(trace)
+        return open_store(url)
 
     @pytest.fixture
-    def origin(self, tmp_path: Path) -> Store:
-        """Another store, which runs are copied from."""
-        return open_store(str(tmp_path / "origin"))
+    def other(self, url: str) -> Iterator[Other]:
+        """Start another process that uses the store."""
+        with self.others(url, 1) as (other,):
+            yield other
+
+    @contextlib.contextmanager
+    def others(self, url: str, count: int) -> Iterator[list[Other]]:
+        """Start so many processes that use the store."""
+        found = [Other(url) for _ in range(count)]
+        try:
+            yield found
+        finally:
+            for each in found:
+                each.end()
+
+    def until_free(self, store: Store, run: str = "r1") -> None:
+        """Wait until the store has seen that the writer of a run was killed."""
+        store.open(run).close()
 
     @pytest.fixture
     def start(self, url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-        """Run a program in a process of its own, with the store's URL and more arguments."""
+        """Return what runs a program in another process, with the store's URL and arguments."""
         started: list[subprocess.Popen[str]] = []
 
         def begin(program: str, *arguments: str) -> subprocess.Popen[str]:

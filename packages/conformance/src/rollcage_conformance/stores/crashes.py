@@ -1,45 +1,110 @@
-"""Processes that die, fork, race for a run, lose it, or are ordered to stop."""
+"""Processes that die, freeze, fork, or race for a run: what a session promises all the same."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import sha256
 from pathlib import Path
-from subprocess import TimeoutExpired
-from typing import Any
+from typing import Any, Final
 
-import orjson
 import pytest
-from rollcage import RunStopped, SessionHalted, UnknownOutcome, tool
-from rollcage.errors import (
-    Forked,
-    OrderRefused,
-    RunInUse,
-    RunNotFound,
-    TraceUnwritable,
+from rollcage import (
+    Options,
+    Session,
+    Store,
+    UnknownOutcome,
+    list_runs,
+    open_store,
+    resolve_step,
+    run_info,
+    tool,
+    undo_run,
 )
-from rollcage.session.finished import undo_run
-from rollcage.session.session import Session
-from rollcage.store import StopOrder, Store, pause_run, unpause_run
-from rollcage.store.url import open_store
-from rollcage.trace import check_events, step_resolved
+from rollcage.errors import Forked, RunInUse
 
-from rollcage_conformance.stores.base import HOLD, JOB, StoreBase, note
+from rollcage_conformance.stores.base import StoreBase, events_of, store_note
 
-__all__ = ["CrashSuite"]
+__all__ = ["HOLD", "CrashSuite"]
 
+_JOB: Final = """
+import asyncio, os, signal, sys
+from rollcage import Session, tool
 
-def _at_once(both: threading.Barrier, do: Callable[..., Any], *args: Any) -> Any:
-    both.wait(60)
-    return do(*args)
+url, world, at, when, how = sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:]
+
+def die(number, moment):
+    if (number, moment) == (at, when):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def put(number):
+    die(number, "before")
+    with open(world, "a") as file:
+        file.write(f"{number}\\n")
+    die(number, "after")
+    return number
+
+async def tasks():
+    @tool(effect="write", name="store_add")
+    async def add(number: int) -> int:
+        return put(number)
+
+    async with Session("job", store=url):
+        for number in range(5):
+            await add(number)
+            die(number, "between")
+
+if how == "tasks":
+    asyncio.run(tasks())
+
+@tool(effect="write", name="store_add")
+def add(number: int) -> int:
+    return put(number)
+
+with Session("job", store=url):
+    for number in range(5):
+        add(number)
+        die(number, "between")
+"""
+_UNDO: Final = """
+import os, signal, sys
+from rollcage import compensate, tool, undo_run
+
+url, world, run, at = *sys.argv[1:4], int(sys.argv[4])
+
+@tool(effect="write", name="store_remove", idempotent=True)
+def remove(number: int) -> None:
+    with open(world, "a") as file:
+        file.write(f"-{number}\\n")
+    if number == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+undo_run(url, run, tools=[remove])
+"""
+HOLD: Final = """
+import sys
+from rollcage import Session, tool
+
+@tool(effect="write")
+def store_note(text: str) -> str:
+    if text == "two":
+        print("two ran", flush=True)
+    return text
+
+with Session("held", store=sys.argv[1]) as session:
+    store_note("one")
+    print(session.run_id, flush=True)
+    sys.stdin.readline()
+    store_note("two")
+"""
+"""A session that makes one call, tells its run, and waits for a line before the next call."""
 
 
 class CrashSuite(StoreBase):
-    """Processes that die, fork, race for a run, lose it, or are ordered to stop or pause."""
+    """Processes that die, freeze, fork, or race for a run."""
 
     @pytest.mark.parametrize("when", ["before", "after", "between"])
     @pytest.mark.parametrize(("at", "how"), [(0, "thread"), (2, "tasks"), (4, "thread")])
@@ -48,10 +113,10 @@ class CrashSuite(StoreBase):
     ) -> None:
         world = tmp_path / "world"
         world.write_text("")
-        process = start(JOB, str(world), str(at), when, how)
-        assert process.wait(60) == -9, process.communicate()
+        process = start(_JOB, str(world), str(at), when, how)
+        assert process.wait(60) == -signal.SIGKILL, process.communicate()
 
-        @tool(effect="write", name="store_suite.add")
+        @tool(effect="write", name="store_add")
         def add(number: int) -> int:
             with world.open("a") as file:
                 file.write(f"{number}\n")
@@ -62,60 +127,74 @@ class CrashSuite(StoreBase):
                 for number in range(5):
                     add(number)
 
-        if when == "between":
-            job()
-        else:
+        if when != "between":
             with pytest.raises(UnknownOutcome) as unknown:
                 job()
-            self._resolve(store, unknown.value, done=when == "after", value=at)
-            job()
+            run, step = unknown.value.run, unknown.value.step
+            if when == "after":
+                resolve_step(store, run, step, happened=True, result=at)
+            else:
+                resolve_step(store, run, step, happened=False)
+        job()
         assert world.read_text().split() == ["0", "1", "2", "3", "4"]
-        assert [info.status for info in store.runs()][-1] == "ok"
+        assert [(info.status, info.last) for info in list_runs(store)] == [("ok", "ended")]
 
-    @staticmethod
-    def _resolve(store: Store, unknown: UnknownOutcome, *, done: bool, value: Any) -> None:
-        outcome = {"status": "ok", "value": value} if done else {"status": "not_started"}
-        info = store.read(unknown.run).info
-        writer = store.reopen(unknown.run)
-        try:
-            digest = sha256(orjson.dumps(outcome)).hexdigest()
-            writer.append(
-                step_resolved(
-                    time=0, step=unknown.step, by="operator", outcome=outcome, digest=digest
-                )
-            )
-            if info is not None and info.status is not None:
-                writer.attest(info.status)
-        finally:
-            writer.close()
+    @pytest.mark.parametrize("at", [0, 1])
+    def test_an_undo_that_was_killed_is_finished_by_the_next(
+        self, store: Store, tmp_path: Path, start: Any, at: int
+    ) -> None:
+        world = tmp_path / "world"
+        world.write_text("")
+
+        def note(text: str) -> None:
+            with world.open("a") as file:
+                file.write(f"{text}\n")
+
+        @tool(effect="write", name="store_remove", idempotent=True)
+        def remove(number: int) -> None:
+            note(f"-{number}")
+
+        @tool(effect="write", name="store_put", undo=_removed)
+        def put(number: int) -> None:
+            note(f"{number}")
+
+        with Session("job", store=store) as session:
+            for number in range(3):
+                put(number)
+        process = start(_UNDO, str(world), session.run_id, str(at))
+        assert process.wait(60) == -signal.SIGKILL, process.communicate()
+        report = undo_run(store, session.run_id, tools=[remove])
+        assert report.complete
+        assert dict.fromkeys(world.read_text().split()[3:]) == dict.fromkeys(["-2", "-1", "-0"])
 
     def test_two_resumes_at_once(self, store: Store, url: str, start: Any) -> None:
-        holder = start(HOLD, "auto")
+        holder = start(HOLD)
         run = holder.stdout.readline().strip()
         with pytest.raises(RunInUse), Session("held", store=url):
             pytest.fail("two sessions resume one run")
-        with pytest.raises(RunInUse):
-            store.reopen(run)
         with pytest.raises(RunInUse):
             undo_run(store, run)
         holder.kill()
         holder.wait()
         with Session("held", store=url) as session:  # free at once
-            note("one")
+            store_note("one")
             with pytest.raises(RunInUse):
-                store.lock(run)
-            note("two")
-        assert session.stats.hits == 1
-        store.lock(run).release()
+                store.open(run)
+            store_note("two")
+        assert (session.run_id, session.stats.hits) == (run, 1)
+        store.open(run).close()
 
     def test_sessions_that_open_at_once_are_one(self, store: Store, url: str) -> None:
+        with Session("job", store=url, options=_TAKES) as first, pytest.raises(KeyError):
+            store_note("one")
+            raise KeyError
         ready, tried = threading.Barrier(4), threading.Barrier(4)
 
         def job() -> bool:
             ready.wait(30)
             try:
-                with Session("job", store=open_store(url)):
-                    note("one")
+                with Session("job", store=open_store(url), replay="continue"):
+                    store_note("one")
                     tried.wait(30)
             except RunInUse:
                 tried.wait(30)
@@ -125,208 +204,77 @@ class CrashSuite(StoreBase):
         with ThreadPoolExecutor(4) as pool:
             won = [pool.submit(job) for _ in range(4)]
         assert sum(each.result() for each in won) == 1
-        assert len(store.runs()) == 1
+        assert [info.run for info in list_runs(store)] == [first.run_id]
 
-    def test_whoever_lost_its_run_is_refused_before_the_body(
-        self,
-        store: Store,
-        start: Any,
-        lose_locks: Callable[[Store], None] | None,
+    def test_jobs_that_begin_at_once_share_a_run_or_have_one_each(
+        self, store: Store, url: str
     ) -> None:
-        if lose_locks is None:
-            pytest.skip("the fixture `lose_locks` does not say how a lock is lost")
-        ran: list[str] = []
+        """Nobody who looks for the newest run of the job finds one that is not there."""
+        ready = threading.Barrier(4)
 
-        @tool(effect="write", name="store_suite.late")
-        def late() -> None:
-            ran.append("late")
+        def job() -> str:
+            ready.wait(30)
+            with contextlib.suppress(RunInUse), Session("new", store=open_store(url)) as session:
+                store_note("one")
+                return session.run_id
+            return ""
 
-        successor: Any = None
-        with pytest.raises(TraceUnwritable), Session("held", store=store) as session:
-            note("one")
-            lose_locks(store)
-            successor = start(HOLD, "auto")
-            assert successor.stdout.readline().strip(), successor.communicate()
-            late()
-        assert ran == []
-        successor.communicate("\n", timeout=60)
-        assert successor.returncode == 0
-        assert store.info(session.run_id).status != "ok"
-        assert store.runs(name="held")[-1].status == "ok"
+        with ThreadPoolExecutor(4) as pool:
+            runs = {each for each in pool.map(lambda _: job(), range(4)) if each}
+        assert runs
+        assert {info.run for info in list_runs(store)} >= runs
+        assert {run_info(store, run).status for run in runs} == {"ok"}
+        with Session("new", store=url, replay="continue") as again:
+            assert store_note("one") == "one"
+        assert again.run_id in runs
+        assert again.stats.hits == 1
+
+    def test_a_frozen_session_is_refused_before_its_next_body(
+        self, store: Store, url: str, start: Any
+    ) -> None:
+        holder = start(HOLD)
+        run = holder.stdout.readline().strip()
+        os.kill(holder.pid, signal.SIGSTOP)
+        assert os.WIFSTOPPED(os.waitpid(holder.pid, os.WUNTRACED)[1])
+        with pytest.raises(RunInUse), Session("held", store=url):
+            pytest.fail("its writer lives")
+        with Session("held", store=url, options=_TAKES) as session:
+            store_note("one")
+            store_note("two")
+        assert (session.run_id, session.stats.hits) == (run, 1)
+        os.kill(holder.pid, signal.SIGCONT)
+        said, error = holder.communicate("\n", timeout=60)
+        assert said == ""
+        assert "Fenced" in error
+        assert run_info(store, run).status == "ok"
+        written = [each["args"]["text"] for each in events_of(store, run) if "args" in each]
+        assert written == ["one", "two"]
 
     def test_a_forked_child_leaves_the_run_alone(self, store: Store, url: str) -> None:
         with Session("job", store=url) as session:
-            note("one")
+            store_note("one")
             child = os.fork()
             if not child:
                 code = 1
                 try:
-                    note("in the child")
+                    store_note("in the child")
                 except Forked:
                     code = 0
                 finally:
                     os._exit(code)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             with pytest.raises(RunInUse):
-                store.lock(session.run_id)
-            note("two")
-        trace = store.read(session.run_id)
-        texts = [each["args"]["text"] for each in check_events(trace.data, "") if "args" in each]
-        assert texts == ["one", "two"]
+                store.open(session.run_id)
+            store_note("two")
+        lines = events_of(store, session.run_id)
+        assert [each["args"]["text"] for each in lines if "args" in each] == ["one", "two"]
 
-    def test_a_stop_order_is_seen_by_the_very_next_call(
-        self, store: Store, url: str, start: Any
-    ) -> None:
-        with pytest.raises(RunStopped), Session("job", store=url) as session:
-            note("one")
-            store.stop(StopOrder(session.run_id, "ann", "enough", 1))
-            note("two")
-        holder = start(HOLD, "auto")
-        run = holder.stdout.readline().strip()
-        open_store(url).stop(StopOrder(run, "ann", "enough", 1))
-        holder.communicate("\n", timeout=60)
-        assert holder.returncode == 1
-        assert store.stop_order(run) == StopOrder(run, "ann", "enough", 1)
-        with pytest.raises(RunStopped), Session("held", store=url):
-            note("one")
-        assert open_store(url).lift(run)
-        assert not store.lift(run)
-        with Session("held", store=url) as session:
-            note("one")
-            note("two")
-        assert session.stats.hits == 1
-        with pytest.raises(RunNotFound):
-            store.stop(StopOrder("01a201da-e587-7294-a93d-cf1f79b301bb", "ann", "", 1))
 
-    def test_a_pause_is_seen_by_the_very_next_call_until_it_is_lifted(
-        self, store: Store, url: str, start: Any
-    ) -> None:
-        holder = start(HOLD, "auto")
-        run = holder.stdout.readline().strip()
-        before = store.read(run).data
-        order = pause_run(open_store(url), run, by="ann", reason="a look", time=1)
-        assert order == StopOrder(run, "ann", "a look", 1, "pause")
-        holder.stdin.write("\n")
-        holder.stdin.flush()
-        with pytest.raises(TimeoutExpired):
-            holder.wait(1)
-        assert open_store(url).stop_order(run) == order
-        assert store.read(run).data == before, "what waits has written nothing"
-        assert not store.lift(run, "stop")
-        assert unpause_run(store, run) == (order, None)
-        assert holder.wait(60) == 0, holder.communicate()
-        assert store.info(run).status == "ok"
-        with pytest.raises(OrderRefused):
-            pause_run(store, run, by="ann", reason="", time=2)
+def _removed(args: Any) -> list[Any]:
+    from rollcage import compensate
 
-    def test_a_pause_outlives_the_process_and_holds_for_who_resumes_the_run(
-        self, store: Store, url: str, start: Any
-    ) -> None:
-        holder = start(HOLD, "auto")
-        run = holder.stdout.readline().strip()
-        pause_run(store, run, by="ann", reason="", time=1)
-        holder.kill()
-        holder.wait()
-        with Session("held", store=url) as session, ThreadPoolExecutor(1) as pool:
-            assert store.stop_order(session.run_id) == StopOrder(run, "ann", "", 1, "pause")
-            given = pool.submit(session.call, note, text="one")
-            with pytest.raises(TimeoutError):
-                given.result(0.5)
-            with pytest.raises(OrderRefused, match=run):
-                unpause_run(store, session.run_id)
-            unpause_run(open_store(url), run)
-            given.result(60)
-            assert store.stop_order(session.run_id) is None
-        assert session.stats.hits == 1
+    return [compensate("store_remove", number=args["number"])]
 
-    def test_no_pause_takes_the_place_of_a_stop(self, store: Store, url: str) -> None:
-        with pytest.raises(KeyError), Session("job", store=url) as session:
-            note("one")
-            raise KeyError
-        run = session.run_id
-        pause_run(store, run, by="ann", reason="first", time=1)
-        pause_run(store, run, by="bob", reason="second", time=2)
-        assert store.stop_order(run) == StopOrder(run, "bob", "second", 2, "pause")
-        store.stop(stop := StopOrder(run, "ann", "enough", 3))
-        with pytest.raises(OrderRefused, match="stopped by ann: enough"):
-            pause_run(store, run, by="ann", reason="", time=4)
-        with pytest.raises(OrderRefused, match="stopped by ann: enough"):
-            unpause_run(store, run)
-        assert not store.lift(run, "pause")
-        assert store.stop_order(run) == stop
-        assert store.lift(run, "stop")
-        assert store.stop_order(run) is None
 
-    @pytest.mark.parametrize("kind", ["stop", "pause"])
-    def test_a_live_run_whose_stop_is_lifted_keeps_the_order_of_what_it_builds_on(
-        self, store: Store, url: str, kind: Any
-    ) -> None:
-        with pytest.raises(KeyError), Session("job", store=url) as first:
-            note("one")
-            raise KeyError
-        with pytest.raises(KeyError), Session("job", store=url) as second:
-            note("one")
-            raise KeyError
-        session = Session("job", store=url)
-        stopped = pytest.raises(RunStopped) if kind == "stop" else contextlib.nullcontext()
-        with stopped, session, ThreadPoolExecutor(1) as pool:
-            own = StopOrder(session.run_id, "bob", "this one", 2)
-            above = StopOrder(first.run_id, "ann", "all of it", 1, kind)
-            between = StopOrder(second.run_id, "eve", "both", 3)
-            if kind == "stop":  # the stop of one's own takes its place
-                store.stop(above)
-            for each in (own, between):
-                store.stop(each)
-            if kind == "pause":  # it can't take the place of the stop
-                store.stop(above)
-            assert store.stop_order(session.run_id) == between
-            assert store.lift(second.run_id)
-            assert store.stop_order(second.run_id) == above
-            assert store.stop_order(session.run_id) == above
-            store.stop(own)
-            assert store.lift(session.run_id)
-            assert store.stop_order(session.run_id) == above
-            given = pool.submit(session.call, note, text="one")
-            if kind == "stop":
-                with pytest.raises(SessionHalted):
-                    given.result(60)
-            else:
-                with pytest.raises(TimeoutError):
-                    given.result(0.5)
-                assert store.lift(first.run_id)
-                assert given.result(60) == "one"
-
-    def test_a_stop_that_comes_while_another_order_is_lifted_holds(
-        self, store: Store, url: str
-    ) -> None:
-        with pytest.raises(KeyError), Session("job", store=url) as first:
-            note("one")
-            raise KeyError
-        with (
-            pytest.raises(RunStopped),
-            Session("job", store=url) as session,
-            ThreadPoolExecutor(2) as pool,
-        ):
-            own = StopOrder(session.run_id, "bob", "this one", 2)
-            for _ in range(40):
-                store.stop(StopOrder(first.run_id, "ann", "a look", 1, "pause"))
-                both = threading.Barrier(2)
-                lifting = pool.submit(_at_once, both, store.lift, first.run_id, "pause")
-                stopping = pool.submit(_at_once, both, open_store(url).stop, own)
-                assert (lifting.result(60), stopping.result(60)) == (True, None)
-                assert store.stop_order(session.run_id) == own
-                assert store.lift(session.run_id)
-            store.stop(own)
-            note("one")
-
-    def test_whoever_resumes_a_stopped_run_is_stopped_too(self, store: Store, url: str) -> None:
-        with pytest.raises(KeyError), Session("job", store=url) as first:
-            note("one")
-            raise KeyError
-        with pytest.raises(RunStopped), Session("job", store=url):
-            note("one")
-            store.stop(StopOrder(first.run_id, "ann", "", 1))
-            note("two")
-        store.lift(first.run_id)
-        with Session("job", store=url):
-            note("one")
+_TAKES: Final = Options(take=True)
+_Start = Callable[..., Any]

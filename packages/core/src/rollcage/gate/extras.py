@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rollcage.errors import PackageMissing
-from rollcage.gate.guard import FacadeGuard, Given, NamedFacade, PolicyGuard
+from rollcage.gate.guard import Given, PolicyGuard
 from rollcage.gate.verdict import Rule
-from rollcage.store.protocol import Store
 
 __all__ = ["all_given", "policy_of", "recorded_facade"]
 
@@ -55,7 +54,7 @@ def policy_of(given: PolicyGuard | str | os.PathLike[str]) -> PolicyGuard:
     return Policy.load(Path(given))
 
 
-def _facade(name: str) -> NamedFacade:
+def _facade(name: str) -> Any:
     try:
         from rollcage_governance import Facade
     except ImportError as error:
@@ -63,17 +62,17 @@ def _facade(name: str) -> NamedFacade:
     return Facade(name)
 
 
-def recorded_facade(store: Store, data: Mapping[str, Any]) -> FacadeGuard:
-    """The facade of a run, from its trace.
+def recorded_facade(data: Mapping[str, Any]) -> Any:
+    """Return what holds a session to the facade that an attempt's line tells of.
 
     Raises:
         PackageMissing: without the package nothing is known to be approved, so nothing is undone.
     """
     try:
-        from rollcage_governance import Registry
+        from rollcage_governance import Facade
     except ImportError as error:
         raise _missing("governance", f"the run's facade {data['name']!r}", error) from error
-    return Registry(store).recorded_facade(dict(data))
+    return Facade.recorded(data)
 
 
 def _missing(extra: str, what: str, error: ImportError) -> PackageMissing:

@@ -159,7 +159,8 @@ class Transaction:
     """A block whose effects are taken back when it raises; `with` or `async with`.
 
     It is a branch. A halt or a kill is no failure of the block, for the run is not over: a resume
-    goes on in it. A cancellation is one, for the job may go on behind it.
+    goes on in it. A cancellation is one, for the job may go on behind it; so is the end of a
+    generator that somebody closes.
     """
 
     def __init__(self, place: Place, name: str) -> None:
@@ -196,6 +197,8 @@ class Transaction:
         traceback: TracebackType | None,
     ) -> None:
         try:
+            if kind is GeneratorExit:  # a task that was destroyed can't wait: this is its end
+                await asyncio.sleep(0)
             await adrive(self._left(error, is_async=True))
         except BaseException as halt:
             self._block.__exit__(type(halt), halt, halt.__traceback__)
@@ -217,7 +220,7 @@ class Transaction:
             if error is None:
                 yield from go_otherwise(attempt, branch, is_async=is_async)
             return
-        if _is_failure(error) or isinstance(error, asyncio.CancelledError):
+        if _is_failure(error) or isinstance(error, (asyncio.CancelledError, GeneratorExit)):
             held = [step for step in attempt.run.inside(branch.name) if not step.compensates]
             if held:
                 try:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
 from rollcage.errors import SessionError
 
-__all__ = ["Flow", "adrive", "drive", "finished_in_thread"]
+__all__ = ["Flow", "adrive", "drive", "finished_in_thread", "in_background"]
 
 Flow = Generator[Callable[[], Any], Any, Any]
 
@@ -72,6 +73,14 @@ async def finished_in_thread(
         except asyncio.CancelledError as error:
             cut = error
     return thread, cut
+
+
+def in_background(function: Callable[[], None]) -> None:
+    """Run a function in a thread that nobody waits for; here, if the system has none."""
+    try:
+        threading.Thread(target=function, name="rollcage-leaving").start()
+    except RuntimeError:
+        function()
 
 
 def _fetched(data: bytes) -> Callable[[str], bytes]:

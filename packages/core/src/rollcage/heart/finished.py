@@ -10,7 +10,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 import orjson
 
-from rollcage.gate import all_given
+from rollcage.gate import recorded_facade
 from rollcage.heart.driver import adrive, drive
 from rollcage.heart.gate import Entry
 from rollcage.heart.options import Options
@@ -181,9 +181,10 @@ def _facades(store: Where, run: str) -> tuple[Any, ...]:
     """
     lines = open_store(store).read(run)
     held = (orjson.loads(line).get("gate", ()) for line in lines if _FACADE in line)
-    names = dict.fromkeys(
-        str(each["facade"]["name"]) for gate in held for each in gate if "facade" in each
-    )
-    return tuple(
-        each for name in names for each in all_given((), policy=None, facade=name, rules=())
-    )
+    found = {
+        (str(each["facade"]["name"]), str(each["facade"]["digest"])): each["facade"]
+        for gate in held
+        for each in gate
+        if "facade" in each
+    }
+    return tuple(recorded_facade(each) for each in found.values())

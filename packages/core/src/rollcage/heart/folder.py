@@ -240,8 +240,8 @@ class FolderLog:
         )
 
     def __del__(self) -> None:
-        if getattr(self, "_unread", -1) >= 0:
-            os.close(self._unread)
+        if getattr(self, "_unread", -1) >= 0:  # a session that is collected with it may still write
+            self._refuse(TraceUnwritable(f"{self.where} is closed"))
 
     def _refuse(self, refusal: RollcageError) -> RollcageError:
         """Take no further line, for this reason; what else holds the file may have it."""

@@ -28,6 +28,7 @@ Entry = Rule | Guard | Stage | OfSession
 
 _Decide = Callable[["Call"], Verdict | None]
 _Settled = Callable[["Call | None", "Outcome", "Step | None"], None]
+_ScreenUndo = Callable[["Contract"], Verdict | None]
 _Screen = Callable[["Contract", Callable[..., Any] | None, str], Verdict | None]
 
 
@@ -40,6 +41,7 @@ class Gate:
         decides: what decides on a call, by the names under which verdicts are recorded.
         settles: what is told how calls ended.
         screens: what looks at a tool before the arguments of a call are bound.
+        undo_screens: what looks at a tool before an undo uses it, or is planned by it.
         strict: whether arguments that would have to be coerced are refused.
 
     Raises:
@@ -54,6 +56,7 @@ class Gate:
         self.decides: tuple[tuple[str, _Decide], ...] = ()
         self.settles: tuple[_Settled, ...] = ()
         self.screens: tuple[tuple[str, _Screen], ...] = ()
+        self.undo_screens: tuple[_ScreenUndo, ...] = ()
         self.strict = any(getattr(each, "strict", False) for each in self.own)
         for each in self.own:
             self._take(each)
@@ -63,6 +66,7 @@ class Gate:
             self.decides += ((rule_name(each), _by_rule(each, self._session)),)
             return
         decide, screen = overridden(each, "decide", Guard), overridden(each, "screen", Guard)
+        screen_undo = overridden(each, "screen_undo", Guard)
         settled = None if isinstance(each, Stage) else overridden(each, "settled", Guard)
         if settled is not None:
             watch = _Watched(type(each).__qualname__, decide, settled)
@@ -72,6 +76,8 @@ class Gate:
             self.decides += ((type(each).__qualname__, decide),)
         if screen is not None:
             self.screens += ((type(each).__qualname__, screen),)
+        if screen_undo is not None:
+            self.undo_screens += (screen_undo,)
 
     def within(self, around: Gate) -> None:
         """Have the gate of the session around this one hold for its calls as well."""
@@ -79,6 +85,7 @@ class Gate:
         self.decides = (*around.decides, *self.decides)
         self.settles = (*around.settles, *self.settles)
         self.screens = (*around.screens, *self.screens)
+        self.undo_screens = (*around.undo_screens, *self.undo_screens)
         self.strict = self.strict or around.strict
 
     @property
@@ -109,6 +116,20 @@ class Gate:
             if verdict is not None and verdict.decision == "deny":
                 return verdict if verdict.rule else dataclasses.replace(verdict, rule=name)
         return None
+
+    def check_undo(self, contract: Contract) -> None:
+        """Refuse a tool that an undo would use.
+
+        Raises:
+            SessionError: somebody denies it, or failed to decide.
+        """
+        for screen in self.undo_screens:
+            try:
+                verdict = _checked(screen(contract))
+            except Exception as error:  # noqa: BLE001 - whatever it raises, the tool is not used
+                verdict = _failed(error)
+            if verdict is not None and verdict.decision == "deny":
+                raise SessionError(f"an undo must not use it: {verdict.reason}")
 
     def decide(self, call: Call) -> Verdict | None:
         """Return the combined verdict on a call; None if it may run. What raises denies."""

@@ -22,7 +22,9 @@ from rollcage.values.decoding import decode
 if TYPE_CHECKING:
     from rollcage.contract.contract import Contract
     from rollcage.heart.attempt import Attempt
+    from rollcage.heart.gate import Gate
     from rollcage.heart.store import Store
+    from rollcage.undo.compensation import Tool
 
 __all__ = ["consult", "fetched", "has_large", "keep_large", "plain", "plan_of", "revived"]
 
@@ -47,13 +49,23 @@ def plain(states: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def plan_of(
-    contract: Contract, attempt: Attempt, known: Mapping[str, Any]
+    contract: Contract, attempt: Attempt, known: Mapping[str, Any], gate: Gate
 ) -> list[dict[str, Any]] | None:
-    """Return the plan that a tool makes of what is known; None if it can't be taken back."""
+    """Return the plan that a tool makes of what is known; None if it can't be taken back.
+
+    Raises:
+        SessionError: the gate denies a tool that the plan would call.
+        ContractError: it is no plan.
+    """
     assert contract.undo is not None
     made = contract.undo(**{word: known[word] for word in contract.undo_words})
-    plan = plan_from(made, attempt.tools, attempt.seal)
+    allow = (lambda tool: gate.check_undo(tool.contract)) if gate.undo_screens else _allow
+    plan = plan_from(made, attempt.tools, attempt.seal, allow)
     return None if plan is None else [each.as_data() for each in plan]
+
+
+def _allow(tool: Tool) -> None:
+    """Let any tool be called."""
 
 
 def has_large(marks: Mapping[str, Any]) -> bool:

@@ -670,6 +670,9 @@ class Run:
             self._asked_for(step.n)
             if why == "undone":
                 self._is_clear(step)
+                if step.n in self._left:  # nothing is there of it any more
+                    step.gone = why
+                    self._left.discard(step.n)
             anywhere = step.effect in ("pure", "model")
             by_place["" if anywhere else "in", step.key if anywhere else step.branch].add(step.n)
         for (where, name), numbers in by_place.items():
@@ -882,8 +885,9 @@ class Run:
         )
 
     def held(self) -> Iterator[Step]:
-        """The steps that hold, but for those of undos, in no order."""
-        for steps in (*self.branches.values(), *self.anywhere.values()):
+        """The steps that hold or were left behind, but for those of undos, in no order."""
+        left = [self.steps[n] for n in self._left]
+        for steps in (*self.branches.values(), *self.anywhere.values(), left):
             for step in steps:
                 if not step.compensates:
                     yield step
@@ -899,7 +903,7 @@ class Run:
         """
         found = {n for n in gone if any(s.n not in gone for s in self.body(self.steps[n]))}
         for n in gone:
-            if self.steps[n].loose:  # the call around it ended without it
+            if self.steps[n].loose or n in self._left:  # the call around it went on without it
                 continue
             owner = self.owner(self.steps[n].branch)
             while owner is not None:

@@ -52,7 +52,7 @@ from rollcage.heart.call import Call, Place, at, here, open_sessions
 from rollcage.heart.declare import bound_to
 from rollcage.heart.declared import declaration
 from rollcage.heart.divergence import leaving
-from rollcage.heart.driver import Flow, adrive, drive, finished_in_thread
+from rollcage.heart.driver import Flow, adrive, drive, finished_in_thread, in_background
 from rollcage.heart.ending import failed, returned
 from rollcage.heart.flow import (
     admit,
@@ -618,8 +618,11 @@ class Session:
             self._end(failed)
             if attempt.log is not None:
                 closing = functools.partial(self._closing, attempt, failed)
-                _, cut = await finished_in_thread(closing)
-                failed = failed or cut
+                if isinstance(error, GeneratorExit):  # its task was destroyed, and can't wait
+                    in_background(closing)
+                else:
+                    _, cut = await finished_in_thread(closing)
+                    failed = failed or cut
             if failed is not error and failed is not None:
                 raise failed
         self._raise_halt(attempt, error)

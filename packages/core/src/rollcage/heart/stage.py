@@ -180,6 +180,12 @@ class Guard:
             kind: `tool` or `model`.
         """
 
+    def screen_undo(self, contract: Contract) -> Verdict | None:
+        """Return a denial if an undo must not use a tool: call it, observe with it, or probe.
+
+        A write is not begun whose plan names such a tool; an undo that needs one touches nothing.
+        """
+
     def decide(self, call: Call) -> Verdict | None:
         """Return the verdict on a call, or None to abstain. One that raises denies."""
 

@@ -151,9 +151,9 @@ def newest_first(steps: Iterable[Step]) -> list[Step]:
     in reverse order, and a batch in the reverse order of its slots.
     """
     every = list(steps)
-    first: dict[tuple[str, int], int] = {}
+    first: dict[tuple[str, int, str], int] = {}
     for step in every:
-        at = step.branch, step.pos
+        at = step.branch, step.pos, step.gone  # one that was left behind is of another batch
         first[at] = min(first.get(at, step.n), step.n)
     on: defaultdict[str, list[Step]] = defaultdict(list)
     for step in sorted(every, key=lambda step: -step.n):
@@ -168,7 +168,7 @@ def newest_first(steps: Iterable[Step]) -> list[Step]:
                 then[newer.n].append(older)
 
     def rank(step: Step) -> tuple[int, int, int]:
-        return -first[step.branch, step.pos], -step.slot, -step.n
+        return -first[step.branch, step.pos, step.gone], -step.slot, -step.n
 
     ready = [(rank(step), step.n, step) for step in every if not before[step.n]]
     heapq.heapify(ready)
@@ -185,7 +185,11 @@ def newest_first(steps: Iterable[Step]) -> list[Step]:
 
 def keeps_place(run: Run, step: Step, gone: set[int]) -> bool:
     """Whether a write that is undone keeps its place, for others of its batch stay."""
-    return step.effect in CHANGES and any(
-        other.pos == step.pos and other.effect in CHANGES and other.n not in gone
-        for other in run.branches.get(step.branch, ())
+    return (
+        not step.gone
+        and step.effect in CHANGES
+        and any(
+            other.pos == step.pos and other.effect in CHANGES and other.n not in gone
+            for other in run.branches.get(step.branch, ())
+        )
     )

@@ -174,7 +174,7 @@ def _wanted(run: Run, request: Request) -> list[Step]:
 
 def _numbers(run: Run, steps: Iterable[Step], *, whole: bool) -> set[int]:
     """The numbers of steps that are to go, with those of an undo that has not ended."""
-    found = {step.n for step in steps if not step.gone}
+    found = {step.n for step in steps if step.gone in ("", "left")}
     if run.undoing is not None:
         found.update(run.undoing["steps"])
         if "block" in run.undoing:
@@ -812,7 +812,8 @@ class _Look:
         version = None if step.undo is None else step.undo.get("version", "")
         try:
             contract = self.attempt.tools.find(step.name, version).contract
-        except ToolMissing as error:
+            self.attempt.session.gate.check_undo(contract)
+        except (ToolMissing, SessionError) as error:
             if needed:
                 raise
             return None, str(error)
@@ -850,7 +851,8 @@ class _Look:
         task.happened = True
         made = None
         if contract.undo is not None and "result" in contract.undo_words:
-            made = line["plan"] = plan_of(contract, attempt, {**known, "result": answer.result})
+            known["result"] = answer.result
+            made = line["plan"] = plan_of(contract, attempt, known, attempt.session.gate)
         if self.records:
             outcome = success(contract, answer.result, attempt.seal, attempt.types)
             attempt.note(line, outcome)
@@ -879,7 +881,7 @@ class _Look:
                 functools.partial(fetched, attempt.store),
             )
             known = {"args": dict(task.values), "before": plain(before), "result": result}
-            return plan_of(contract, attempt, known)
+            return plan_of(contract, attempt, known, attempt.session.gate)
         except Exception as error:  # noqa: BLE001 - said in the report
             task.reason = f"its plan could not be made: {type(error).__name__}: {error}"
             return None
@@ -907,11 +909,13 @@ class _Look:
         if not isinstance(answer, Happened):
             return None
         task.happened = True
-        return plan_of(contract, self.attempt, {**known, "result": answer.result})
+        known["result"] = answer.result
+        return plan_of(contract, self.attempt, known, self.attempt.session.gate)
 
     def _callable(self, each: PlannedCall) -> Generator[Any, Any, tuple[Tool, dict[str, Any]]]:
         """A compensating call as it will be made."""
         tool = self.attempt.tools.find(each.name, each.version, callable_=True)
+        self.attempt.session.gate.check_undo(tool.contract)
         if inspect.iscoroutinefunction(tool.body) and not self.is_async:
             raise SessionError(
                 f"{each.name} is async: await the undo (aundo, aundo_run, async with)"

@@ -221,7 +221,7 @@ def _recorded(
     """
     settings = lineage.settings
     given = settings.get("facade")
-    facade = None if given is None else recorded_facade(run.store, given)
+    facade = None if given is None else recorded_facade(given)
     key = Key(run.store)
     seal = (Detecting if settings.get("secrets") == "detected" else Sealing)(key.sign)
     return sealed_within(seal, key, lent), facade

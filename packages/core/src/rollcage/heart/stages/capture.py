@@ -79,7 +79,7 @@ class Capture(Stage):
                 marks["reversible"] = True
                 if "result" not in contract.undo_words:
                     known = {"args": dict(call.values), "before": plain(before)}
-                    marks["plan"] = plan_of(contract, attempt, known)
+                    marks["plan"] = plan_of(contract, attempt, known, call.session.gate)
             if has_large(marks):
                 marks = yield consult(keep_large, call.is_async, attempt.store, marks)
         except (Halt, SessionHalted, CaptureFailed):
@@ -175,7 +175,7 @@ def _plan_late(call: Call, result: Any) -> Event | None:
     before = (call.kept or {}).get("before")
     known = {"args": dict(call.values), "before": plain(before), "result": result}
     try:
-        return {"plan": plan_of(contract, call.attempt, known)}
+        return {"plan": plan_of(contract, call.attempt, known, call.session.gate)}
     except Exception:  # noqa: BLE001 - the call has happened: its report says that it has no plan
         _log.exception("the undo of %s can't be planned", contract.name)
         return None

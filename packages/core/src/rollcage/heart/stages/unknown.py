@@ -198,4 +198,4 @@ def _plan_found(call: Call, before: Any, result: Any) -> None:
     if "result" not in contract.undo_words:
         return
     known = {"args": dict(call.values), "before": plain(before), "result": result}
-    call.keep("plan found", plan_of(contract, call.attempt, known))
+    call.keep("plan found", plan_of(contract, call.attempt, known, call.session.gate))

@@ -7,7 +7,7 @@ from pathlib import Path
 RESUMES = """
 import gc, sys
 from rollcage import tool
-from rollcage.session.session import Session
+from rollcage import Session
 
 @tool(effect="write")
 def write(number: int) -> int:

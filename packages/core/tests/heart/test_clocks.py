@@ -7,18 +7,27 @@ time on a host with another clock. At the end each of its effects is there once,
 import dataclasses
 import itertools
 import os
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from programs import folder
-from rollcage import Blocked, DidNotHappen, Happened, current_step, tool
-from rollcage.session.session import Session
-from rollcage.step.clock import Clock
-from rollcage.store import JsonlStore, newest_run
-from rollcage.trace import check_events
+from rollcage import (
+    Blocked,
+    Clock,
+    DidNotHappen,
+    Happened,
+    Options,
+    Session,
+    Store,
+    current_step,
+    newest_run,
+    tool,
+)
+from rollcage.heart.folder import Folder
 from rollcage_policy import Policy
 
 pytestmark = pytest.mark.law
@@ -94,17 +103,16 @@ class World:
 
 
 def run(
-    store: JsonlStore, world: World, program: Sequence[str], host: Host, end: End | None
+    store: Folder, world: World, program: Sequence[str], host: Host, end: End | None
 ) -> Session:
     """One session of the job, on a host whose wall clock is this."""
-    tools, session = world.tools(), Session("job", store=store, clock=host.clock())
-    files = [store.root / "index.jsonl"]
+    tools = world.tools()
+    session = Session("job", store=store, options=Options(clock=host.clock()))
     sizes: list[int] = []
     world.end, world.calls = end, 0
-    world.killed = lambda: sizes.extend(path.stat().st_size for path in files)
+    world.killed = lambda: sizes.append(Path(store.path_of(session.run_id)).stat().st_size)
     try:
         with session:
-            files.append(store.root / "runs" / f"{session.run_id}.jsonl")
             for number, name in enumerate(program):
                 assert tools[name](number) == answer(name, number, program)
                 world.meet("behind")
@@ -112,8 +120,7 @@ def run(
     except Killed:
         assert end is not None
         if end.killed:  # what was written behind that is not there
-            for path, size in zip(files, sizes, strict=True):
-                os.truncate(path, size)
+            os.truncate(store.path_of(session.run_id), sizes[0])
     return session
 
 
@@ -137,14 +144,14 @@ BACK = [
 @given(programs, st.lists(st.tuples(hosts, ends), max_size=4), hosts)
 @example(["write"] * 6, BACK, Host(-1, (0,)))
 def test_12_a_clock_that_jumps_loses_nothing_and_doubles_nothing(
-    program: list[str], generations: list[tuple[Host, End]], last: Host
+    program: list[str], attempts: list[tuple[Host, End]], last: Host
 ) -> None:
-    with folder() as root:
-        store, world = JsonlStore(root), World()
+    with tempfile.TemporaryDirectory() as root:
+        store, world = Folder(root), World()
         before = run(store, world, ["double"], last, None)  # of a day before: it ended well
-        for host, end in generations:
+        for host, end in attempts:
             session = run(store, world, program, host, end)
-            newest = newest_run(store.runs(), "job")
+            newest = newest_run(store, "job")
             assert newest is not None
             assert newest.run == session.run_id != before.run_id
             if newest.status == "ok":  # it was to end behind its last call
@@ -152,7 +159,7 @@ def test_12_a_clock_that_jumps_loses_nothing_and_doubles_nothing(
         else:
             session = run(store, world, program, last, None)
         assert world.effects == [i for i, name in enumerate(program) if name == "write"]
-        newest = newest_run(store.runs(), "job")
+        newest = newest_run(store, "job")
         assert newest is not None
         assert (newest.run, newest.status) == (session.run_id, "ok")
 
@@ -162,18 +169,18 @@ RATE = "version = 1\ndefault = 'allow'\n[[limits.rules]]\nid = 'rate'\nrate = '5
 
 @pytest.mark.parametrize("jumps", [(0, 9), (0, -9), (-3, 7, 1)])
 def test_no_rate_and_no_duration_goes_by_a_clock_that_jumps(
-    store: JsonlStore, jumps: tuple[int, ...]
+    store: Store, events: Callable[[str], list[dict[str, Any]]], jumps: tuple[int, ...]
 ) -> None:
     """Neither more calls than a rate allows, nor fewer, and none that took less than no time."""
     world = World()
     write = world.tools()["write"]
-    settings: dict[str, Any] = {"store": store, "policy": Policy.parse(RATE)}
-    with Session("job", **settings, clock=Host(0, jumps).clock()) as session:
+    clock = Options(clock=Host(0, jumps).clock())
+    with Session("job", store=store, gate=[Policy.parse(RATE)], options=clock) as session:
         for number in range(5):
             write(number)
         with pytest.raises(Blocked) as refused:
             write(5)
     assert refused.value.verdict_code == "limit_rate"
     assert world.effects == [0, 1, 2, 3, 4]
-    events = check_events(store.read(session.run_id).data, session.run_id)
-    assert all(event.get("duration", 0) < 60_000_000 for event in events)
+    lines = events(session.run_id)
+    assert all(line.get("duration", 0) < 60_000_000 for line in lines)

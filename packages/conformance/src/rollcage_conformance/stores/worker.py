@@ -16,6 +16,8 @@ from rollcage.heart.store import open_store
 
 
 class Worker:
+    """What a process can be told to do."""
+
     def __init__(self, url: str) -> None:
         self.store = open_store(url)
         self.chain: Chain
@@ -87,6 +89,7 @@ class Worker:
 
 
 def main() -> None:
+    """Do what each line of the input says, and answer in a line."""
     worker = Worker(sys.argv[1])
     for asked in sys.stdin:
         name, given = json.loads(asked)
@@ -94,7 +97,8 @@ def main() -> None:
             answer = {"gave": getattr(worker, name)(**given)}
         except RollcageError as error:
             answer = {"error": type(error).__name__, "said": str(error)}
-        print(json.dumps(answer), flush=True)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
