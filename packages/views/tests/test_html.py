@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from incident import Incident
 from markup import HOSTILE, Markup
-from rollcage import Verdict, tool
-from rollcage.session.finished import plan_undo
-from rollcage.session.session import Session
-from rollcage.store import open_store
+from rollcage import Session, Verdict, open_store, plan_undo, tool
+from rollcage.heart import trace_of
 from rollcage.trace import STATES, Run, Step, read_run
-from rollcage_views import SEES_ALL, Viewer, lineage_of, visible
+from rollcage_views import SEES_ALL, Viewer, visible
 from rollcage_views.audit import Selection, Summary, audited, runs_of
 from rollcage_views.html import (
     TONES,
@@ -47,8 +45,8 @@ ATTRIBUTES = {
 
 
 def page_of(store: Path, run: str, viewer: Viewer = SEES_ALL) -> str:
-    own, out = open_store(store), io.StringIO()
-    write_run(out, own, read_run(own.read(run)), viewer=viewer)
+    out = io.StringIO()
+    write_run(out, read_run(trace_of(store, run)), viewer=viewer)
     return out.getvalue()
 
 
@@ -68,9 +66,8 @@ def hostile(store: Path) -> str:
     with Session(
         HOSTILE[1],
         store=store,
-        rules=[rule],
+        gate=[rule],
         actor=HOSTILE[2],
-        user_input=list(HOSTILE),
         input=HOSTILE[0],
     ) as session:
         for text in HOSTILE:
@@ -94,8 +91,9 @@ def test_text_stays_text(store: Path, hostile: str) -> None:
 
 
 def diff_of(store: Path, a: str, b: str, viewer: Viewer = SEES_ALL) -> str:
-    own, out = open_store(store), io.StringIO()
-    write_diff(out, (own, own), (read_run(own.read(a)), read_run(own.read(b))), viewer)
+    out = io.StringIO()
+    runs = read_run(trace_of(store, a)), read_run(trace_of(store, b))
+    write_diff(out, runs, viewer=viewer)
     return out.getvalue()
 
 
@@ -144,7 +142,7 @@ def test_a_page_needs_nothing_else(incident: Incident) -> None:
 def test_a_page_tells_what_happened(incident: Incident) -> None:
     page = Markup(page_of(incident.store, incident.job))
     assert {"ok", "bad", "denied", "undone"} <= page.classes
-    for said in ("view_put", "reversible write", "path_escape", "ran, undone", "branch side",
+    for said in ("view_put", "reversible write", "path_escape", "ran, undone", "side branch",
                  "ValueError", "- two".replace("- ", "-   "), "+   2"):  # fmt: skip
         assert said in page.text, said
     waits = Markup(page_of(incident.store, incident.waits)).text
@@ -152,7 +150,7 @@ def test_a_page_tells_what_happened(incident: Incident) -> None:
     unknown = Markup(page_of(incident.store, incident.unknown)).text
     assert f"rollcage resolve {incident.unknown} 1" in unknown
     resumed = Markup(page_of(incident.store, incident.resumed)).text
-    for said in ("Attempts", "approval of view_pay", "approved by ann", "first ran step 1 of run"):
+    for said in ("Attempts", "approval of view_pay", "approved by ann", "replay saved"):
         assert said in resumed, said
 
 
@@ -177,8 +175,7 @@ def test_a_secret_is_on_no_page(store: Path, record: Record) -> None:
 
 @pytest.mark.parametrize("state", [*STATES, "undone"])
 def test_every_state_has_a_look(incident: Incident, state: str) -> None:
-    own = open_store(incident.store)
-    seen = read_run(own.read(incident.job))
+    seen = read_run(trace_of(incident.store, incident.job))
     step = seen.steps[0]
     shown = (
         dataclasses.replace(step, undone="verified")
@@ -190,7 +187,7 @@ def test_every_state_has_a_look(incident: Incident, state: str) -> None:
     assert tone(state) in TONES
     assert f".{tone(state)} {{ --tone:" in stylesheet()
     out = io.StringIO()
-    write_run(out, own, dataclasses.replace(seen, steps=[shown]))
+    write_run(out, dataclasses.replace(seen, steps=[shown]))
     assert state.replace("_", " ") in Markup(out.getvalue()).text
 
 
@@ -214,7 +211,7 @@ def test_a_deep_value_is_written(store: Path) -> None:
 
 def many(store: Path, record: Record, count: int) -> Run:
     """A run of so many steps."""
-    seen = read_run(open_store(store).read(record()))
+    seen = read_run(trace_of(store, record()))
     first = seen.steps[0]
     steps: list[Step] = [
         dataclasses.replace(first, step=n, turn=n, time=first.time + n, args={"path": f"file {n}"})
@@ -225,7 +222,7 @@ def many(store: Path, record: Record, count: int) -> Run:
 
 def test_ten_thousand_steps_are_one_page(store: Path, record: Record) -> None:
     seen, out = many(store, record, 10_000), io.StringIO()
-    write_run(out, open_store(store), seen)
+    write_run(out, seen)
     text = out.getvalue()
     assert len(text) < 8_000_000
     assert text.count('id="step-') == 10_000
@@ -234,8 +231,8 @@ def test_ten_thousand_steps_are_one_page(store: Path, record: Record) -> None:
 
 def audit_of(store: Path, viewer: Viewer = SEES_ALL) -> str:
     out, summary = io.StringIO(), Summary()
-    meant, later = runs_of(open_store(store))
-    write_audit(out, audited(meant, later, Selection(), summary, viewer=viewer), summary)
+    meant = runs_of(open_store(store))
+    write_audit(out, audited(meant, Selection(), summary, viewer=viewer), summary)
     return out.getvalue()
 
 
@@ -255,14 +252,13 @@ def test_who_may_not_see_values_audits_without(incident: Incident) -> None:
     assert incident.text not in hidden
     assert "deny by _rules" in hidden
     for run in (incident.waits, incident.resumed):
-        for asked in read_run(open_store(incident.store).read(run)).approvals:
+        for asked in read_run(trace_of(incident.store, run)).approvals:
             assert (asked.request or asked.decision or {})["id"] not in hidden
 
 
 def test_a_report_has_no_credential_that_can_be_found(store: Path, record: Record) -> None:
     token = "ghp" + "_" + "a1B2" * 9
-    own = open_store(store)
-    seen = read_run(own.read(record()))
+    seen = read_run(trace_of(store, record()))
     told = [{"role": "user", "content": f"use {token} {n}"} for n in range(3)]
     answer = {"text": f"I use {token}", "tool_calls": [{"name": "x", "arguments": token}]}
     state = {"r": {"text": f"{token}\nold"}}
@@ -280,7 +276,7 @@ def test_a_report_has_no_credential_that_can_be_found(store: Path, record: Recor
         ),
     ]  # fmt: skip
     out = io.StringIO()
-    write_run(out, own, dataclasses.replace(seen, steps=steps))
+    write_run(out, dataclasses.replace(seen, steps=steps))
     text = out.getvalue()
     assert token not in text
     assert "hunter3" not in text
@@ -288,11 +284,11 @@ def test_a_report_has_no_credential_that_can_be_found(store: Path, record: Recor
     assert "2 new messages" in page
     assert page.count("use <GitHub Token>") >= 4
     whole = io.StringIO()
-    write_run(whole, own, dataclasses.replace(seen, steps=steps), viewer=SEES_ALL)
+    write_run(whole, dataclasses.replace(seen, steps=steps), viewer=SEES_ALL)
     assert whole.getvalue().count(token) > 8
     pairs = io.StringIO()
     other = dataclasses.replace(seen, steps=[dataclasses.replace(steps[2], args={"password": "x"})])
-    write_diff(pairs, (own, own), (dataclasses.replace(seen, steps=steps), other))
+    write_diff(pairs, (dataclasses.replace(seen, steps=steps), other))
     assert token not in pairs.getvalue()
     assert "hunter3" not in pairs.getvalue()
 
@@ -303,8 +299,8 @@ def test_the_plan_of_an_undo_shows_what_it_takes_back(incident: Incident, values
     (disk,) = incident.store.parent.glob("disk-*")
     (disk / "old.txt").write_text("somebody else")
     data = plan_undo(own, incident.job).as_data()
-    runs = lineage_of(own, read_run(own.read(incident.job)))
-    rows = undo_rows(data, runs if values else (), Viewer(values=values))
+    seen = read_run(trace_of(own, incident.job))
+    rows = undo_rows(data, seen if values else None, Viewer(values=values))
     assert [row.step for row in rows] == [each["step"] for each in data["steps"]]
     assert {"conflict", "reversible", "irreversible"} & {row.state for row in rows}
     template = environment().from_string(

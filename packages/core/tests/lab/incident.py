@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from rollcage import RollcageError, UnknownOutcome, Verdict, compensate, tool
-from rollcage.gate import ApprovalQueue, QueueApprover
-from rollcage.session.session import Session
+from rollcage import (
+    Approval,
+    ApprovalRequired,
+    RollcageError,
+    Session,
+    UnknownOutcome,
+    Verdict,
+    compensate,
+    tool,
+)
+from rollcage.heart import ApprovalQueue, QueueApprover
 
 __all__ = ["Incident", "incident", "view_files"]
 
@@ -24,7 +31,7 @@ class Incident(NamedTuple):
         job: a run of reads, writes, a failure, a block, a nested call, a branch and an undo.
         waits: a run that waits for an approval.
         unknown: a run that halted on a write of unknown outcome.
-        resumed: the run that went on with one which had waited.
+        resumed: a run of two attempts: the first waited for an approval, the second had it.
         store: where they are.
         text: what is in each of their values.
     """
@@ -114,24 +121,21 @@ def incident(store: Path, tmp_path: Path) -> Incident:
     disk = tmp_path / f"disk-{SEEN}"
     disk.mkdir()
     job = _job(store, disk)
-    waits = _waiting(store, "refund", ApprovalQueue(store).ids())
+    waits = _paying(store, "refund")
     with contextlib.suppress(UnknownOutcome), Session("transfer", store=store) as session:
         view_pay(SEEN, 13)
     unknown = session.run_id
-    _waiting(store, "payout", ApprovalQueue(store).ids(), decide=True)
-    with Session(
-        "payout", store=store, rules=[_asks], approver=QueueApprover(store), actor="carl"
-    ) as session:
-        view_look(SEEN)
-        view_pay(SEEN, 500)
-    return Incident(job, waits, unknown, session.run_id, store, SEEN)
+    resumed = _paying(store, "payout")
+    queue = ApprovalQueue(store)
+    (asked,) = (each.id for each in queue.waiting() if each.run == resumed)
+    queue.decide(asked, Approval(True, by="ann"))
+    assert _paying(store, "payout") == resumed
+    return Incident(job, waits, unknown, resumed, store, SEEN)
 
 
 def _job(store: Path, disk: Path) -> str:
     (disk / "old.txt").write_text(f"one\ntwo {SEEN}\nthree\n")
-    with Session(
-        "job", store=store, rules=[_rules], user_input=[SEEN], input={"of": SEEN}, actor="carl"
-    ) as session:
+    with Session("job", store=store, gate=[_rules], input={"of": SEEN}, actor="carl") as session:
         view_look(SEEN)
         view_put(str(disk / "old.txt"), f"one\n2 {SEEN}\nthree\n")
         view_append(str(disk / "old.txt"), f"four {SEEN}\n")
@@ -147,22 +151,14 @@ def _job(store: Path, disk: Path) -> str:
     return session.run_id
 
 
-def _waiting(store: Path, name: str, known: list[str], *, decide: bool = False) -> str:
-    from rollcage import Approval, ApprovalRequired
-
+def _paying(store: Path, name: str) -> str:
+    """An attempt at a payment that somebody has to approve."""
     with (
         contextlib.suppress(ApprovalRequired),
         Session(
-            name, store=store, rules=[_asks], approver=QueueApprover(store), actor="carl"
+            name, store=store, gate=[_asks], approver=QueueApprover(store), actor="carl"
         ) as session,
     ):
         view_look(SEEN)
         view_pay(SEEN, 500)
-    if decide:
-        queue = ApprovalQueue(store)
-        (new,) = set(queue.ids()) - set(known)
-        queue.decide(new, Approval(True, by="ann"))
     return session.run_id
-
-
-Make = Callable[..., str]

@@ -29,12 +29,13 @@ from rollcage_server.live import after_of, live
 from rollcage_server.orders import told_order
 from rollcage_server.roles import Right
 
-__all__ = ["Data", "First", "Limit", "api"]
+__all__ = ["Behind", "Data", "First", "Limit", "api"]
 
 api = Routes("/api/v1", documented=True)
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 First = Annotated[int, Query(ge=1, le=2**31 - 1)]
+Behind = Annotated[str, Query(max_length=200, description="The id of a run")]
 Moment = Annotated[int | None, Query(ge=0, description="Unix time (µs)")]
 
 
@@ -77,11 +78,12 @@ def runs(
     mode: str = "",
     since: Moment = None,
     before: Moment = None,
+    behind: Behind = "",
     limit: Limit = reading.PAGE,
 ) -> Response:
-    """List runs, the newest first; of one after the other page, those `before` its last."""
+    """List runs, the newest first; the next page is of the runs `behind` the last one of this."""
     wanted = reading.filter_of(name=name, status=status, mode=mode, since=since, before=before)
-    found = reading.runs(asking.store, wanted, limit=limit)
+    found = reading.runs(asking.store, wanted, limit=limit, behind=behind)
     return Data({"runs": [reading.info_data(each, asking.who.viewer) for each in found]})
 
 

@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from rollcage_server import reading
 from rollcage_server.access import AskingNow, Routes
-from rollcage_server.api import First
+from rollcage_server.api import Behind, First
 from rollcage_server.live import after_of, live
 from rollcage_server.orders import order_key
 from rollcage_server.rendering import page
@@ -45,11 +45,11 @@ def runs(
     name: str = "",
     status: str = "",
     mode: str = "",
-    before: int | None = None,
+    behind: Behind = "",
 ) -> Response:
     """The runs, with filters."""
-    wanted = reading.filter_of(name=name, status=status, mode=mode, since=None, before=before)
-    found = reading.runs(asking.store, wanted)
+    wanted = reading.filter_of(name=name, status=status, mode=mode, since=None, before=None)
+    found = reading.runs(asking.store, wanted, behind=behind)
     asked = {"name": name, "status": status, "mode": mode}
     return page(request, "runs.html", asking, runs=found, asked=asked, size=reading.PAGE)
 

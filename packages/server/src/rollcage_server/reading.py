@@ -92,9 +92,9 @@ def jobs(store: Store, *, name: str = "", limit: int = PAGE) -> list[Job]:
     return jobs_of(store, name=name or None, limit=limit)
 
 
-def runs(store: Store, wanted: RunFilter, *, limit: int = PAGE) -> list[RunInfo]:
-    """The runs that are asked for, the newest first."""
-    return search_runs(store, wanted, limit=limit)
+def runs(store: Store, wanted: RunFilter, *, limit: int = PAGE, behind: str = "") -> list[RunInfo]:
+    """Return the runs that are asked for, the newest first; only those behind one."""
+    return search_runs(store, wanted, limit=limit, behind=check_run(behind) if behind else "")
 
 
 def filter_of(

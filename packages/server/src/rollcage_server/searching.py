@@ -12,9 +12,9 @@ from rollcage_views import RunFilter, Search, StepFilter, Viewer, search_page, s
 from starlette.responses import Response
 
 from rollcage_server.access import Asking, AskingNow, Routes
-from rollcage_server.api import Data
+from rollcage_server.api import Behind, Data
 from rollcage_server.errors import BadRequest
-from rollcage_server.reading import PAGE, info_data
+from rollcage_server.reading import PAGE, check_run, info_data
 from rollcage_server.rendering import page
 from rollcage_server.roles import Right
 
@@ -38,11 +38,11 @@ def found(
     agent: Text = "",
     state: Text = "",
     since: Moment = None,
-    before: Moment = None,
+    behind: Behind = "",
 ) -> Response:
-    """Look for steps and runs, the newest first; for more, `before` what the last answer says."""
+    """Look for steps and runs, the newest first; for more, `behind` what the last answer says."""
     given = {"text": text, "name": name, "tool": tool, "agent": agent, "state": state}
-    return Data(_data(_search(asking, given, since, before), asking.who.viewer))
+    return Data(_data(_search(asking, given, since, behind), asking.who.viewer))
 
 
 @searching.get("/search", Right.SEE)
@@ -55,27 +55,28 @@ def shown(
     agent: Text = "",
     state: Text = "",
     since: Text = "",
-    before: Moment = None,
+    behind: Behind = "",
 ) -> Response:
     """What is looked for, and what was found."""
     given = {"text": text, "name": name, "tool": tool, "agent": agent, "state": state}
     asked = any(given.values()) or bool(since)
-    result = _search(asking, given, _midnight(since), before) if asked else None
+    result = _search(asking, given, _midnight(since), behind) if asked else None
     return page(request, "search.html", asking, result=result, states=_STATES, size=PAGE,
                 asked={**given, "since": since})  # fmt: skip
 
 
-def _search(asking: Asking, given: dict[str, str], since: int | None, before: int | None) -> Search:
+def _search(asking: Asking, given: dict[str, str], since: int | None, behind: str) -> Search:
     if given["state"] not in ("", *_STATES):
         raise BadRequest(f"state: one of {', '.join(_STATES)}")
-    runs = RunFilter(names=_globs(given["name"]), since=since, before=before)
+    runs = RunFilter(names=_globs(given["name"]), since=since)
     steps = StepFilter(
         tools=_globs(given["tool"]),
         agents=_globs(given["agent"]),
         states=[given["state"]] if given["state"] else (),
         text=given["text"],
     )
-    return search_page(asking.store, runs, steps, viewer=asking.who.viewer)
+    behind = check_run(behind) if behind else ""
+    return search_page(asking.store, runs, steps, viewer=asking.who.viewer, behind=behind)
 
 
 def _globs(text: str) -> Sequence[str]:
@@ -110,5 +111,5 @@ def _data(result: Search, viewer: Viewer) -> dict[str, Any]:
         ],
         "looked": result.looked,
         "unread": result.unread,
-        "before": result.before,
+        "behind": result.last or None,
     }

@@ -140,6 +140,7 @@ def newest_first(
     status: str | None = None,
     since: int | None = None,
     before: int | None = None,
+    behind: str = "",
 ) -> Iterator[RunInfo]:
     """Yield runs, newest first; they are read from the store as they are asked for.
 
@@ -149,12 +150,14 @@ def newest_first(
         status: only runs with this one; `unfinished`: only those that have none.
         since: only runs that began then or later (Unix, µs).
         before: only runs that began earlier than that (Unix, µs).
+        behind: the id of a run: only the runs that come behind it. Two that begin in one
+            millisecond need not come in the order of their times, so that a list goes on by this.
 
     Raises:
         StoreError: the store can't be read.
     """
     wanted = None if name is None else unicodedata.normalize("NFC", name)
-    for info in all_runs(store):
+    for info in all_runs(store, behind):
         if (
             (wanted is None or info.name == wanted)
             and (status is None or (info.status or "unfinished") == status)

@@ -107,18 +107,22 @@ class FoundStep(NamedTuple):
     step: Step
 
 
-def search_runs(store: Store, wanted: RunFilter, *, limit: int | None = None) -> list[RunInfo]:
+def search_runs(
+    store: Store, wanted: RunFilter, *, limit: int | None = None, behind: str = ""
+) -> list[RunInfo]:
     """The runs that are like what is asked for, the newest first.
 
     Args:
         store: where they are.
         wanted: what they have to be like.
         limit: only so many.
+        behind: the id of a run: only the runs that come behind it in the list.
 
     Raises:
         StoreError: the store can't be read.
     """
-    return list(islice((info for info in newest_first(store) if info in wanted), limit))
+    found = newest_first(store, behind=behind)
+    return list(islice((info for info in found if info in wanted), limit))
 
 
 def search_steps(

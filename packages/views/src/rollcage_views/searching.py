@@ -43,14 +43,14 @@ class Search:
         runs: in which something was found, the newest first.
         looked: through how many runs' steps was looked.
         unread: how many of the runs have steps that can't be read, or were pruned.
-        before: when the oldest of them began (Unix, µs): the next page is of those that began
-            before it, at which nobody has looked. None where all were looked at.
+        last: the id of the run that was looked at last: the next page is of the runs behind it.
+            Empty where all were looked at.
     """
 
     runs: tuple[FoundRun, ...]
     looked: int
     unread: int
-    before: int | None
+    last: str
 
 
 def search_page(
@@ -59,6 +59,7 @@ def search_page(
     steps: StepFilter,
     *,
     viewer: Viewer = SEES_ALL,
+    behind: str = "",
     most_runs: int = 100,
     most_steps: int = 50,
     each: int = 10,
@@ -73,6 +74,7 @@ def search_page(
         runs: what runs have to be like; its text is not looked at.
         steps: what steps have to be like; its text may also be in the name or id of their run.
         viewer: who looks.
+        behind: the id of a run: only the runs that come behind it are looked at.
         most_runs: through the steps of how many runs is looked.
         most_steps: how many steps and runs are shown; those of the last run may be more.
         each: how many steps of a run are shown.
@@ -84,12 +86,11 @@ def search_page(
     of_runs_alone = steps == StepFilter(text=steps.text)
     found: list[FoundRun] = []
     listed = looked = unread = size = shown = 0
-    last: int | None = None
-    for info in newest_first(store, since=runs.since, before=runs.before):
-        full = listed >= _LISTED or looked >= most_runs or size >= _BYTES or shown >= most_steps
-        if full and info.begun != last:  # those of one moment stay together
+    last = ""
+    for info in newest_first(store, since=runs.since, before=runs.before, behind=behind):
+        if listed >= _LISTED or looked >= most_runs or size >= _BYTES or shown >= most_steps:
             return Search(tuple(found), looked, unread, last)
-        listed, last = listed + 1, info.begun
+        listed, last = listed + 1, info.run
         if info not in runs:
             continue
         like: list[Step] = []
@@ -106,4 +107,4 @@ def search_page(
         if like or (of_runs_alone and info in by_name):
             found.append(FoundRun(info, tuple(like[:each]), len(like)))
             shown += max(1, min(len(like), each))
-    return Search(tuple(found), looked, unread, None)
+    return Search(tuple(found), looked, unread, "")

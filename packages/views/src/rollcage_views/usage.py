@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rollcage.trace import REPLAYED, Run, Step
@@ -44,12 +45,12 @@ class UsageRow:
     spared: int = 0
     cost: float | None = None
 
+    def _spare(self, step: Step, times: int) -> None:
+        self.replayed += times
+        self.spared += times * (step.duration or 0)
+        self.spared_tokens += times * step.tokens
+
     def _add(self, step: Step, cost: float | None) -> None:
-        if step.state in REPLAYED:
-            self.replayed += 1
-            self.spared += step.duration or 0
-            self.spared_tokens += step.tokens
-            return
         if step.outcome is None:
             return  # blocked, or cut off: nothing is known of it
         first = self.calls == 0
@@ -90,14 +91,24 @@ def usage_of(seen: Run, price: Price | None = None) -> Usage:
     """
     rows: dict[tuple[str, str], UsageRow] = {}
     total = UsageRow("run", "")
+    answered = Counter(_answers(seen))
     for step in seen.steps:
         if step.kind == "branch":
             continue
         cost = None if price is None else price(step)
         row = rows.setdefault((step.kind, step.name), UsageRow(step.kind, step.name))
-        row._add(step, cost)  # noqa: SLF001 - its own module
-        total._add(step, cost)  # noqa: SLF001
+        times = max(answered[step.step], step.state in REPLAYED)
+        for each in (row, total):
+            each._spare(step, times)  # noqa: SLF001 - its own module
+            if step.state not in REPLAYED:
+                each._add(step, cost)  # noqa: SLF001 - its own module
     order = sorted(
         rows.values(), key=lambda row: (-row.input_tokens - row.output_tokens, -row.duration)
     )
     return Usage(order, total)
+
+
+def _answers(seen: Run) -> Iterator[int]:
+    """The numbers of the steps that answered calls, once for each attempt."""
+    for attempt in seen.attempts:
+        yield from {n for first, last in attempt.replayed for n in range(first, last + 1)}

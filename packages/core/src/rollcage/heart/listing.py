@@ -120,11 +120,16 @@ def list_runs(
     return found
 
 
-def all_runs(store: Where) -> Iterator[RunInfo]:
-    """Yield all runs of a store as `list_runs` does."""
+def all_runs(store: Where, behind: str = "") -> Iterator[RunInfo]:
+    """Yield all runs of a store as `list_runs` does.
+
+    Args:
+        store: a folder, a URL or a `Store`.
+        behind: the id of a run: only the runs that come behind it.
+    """
     opened = open_store(store)
     pages = iter(_PAGES)
-    page, last = next(pages), ""
+    page, last = next(pages), behind
     while ends := opened.runs(last, page):
         for each in ends:
             yield _info(opened, each)

@@ -249,7 +249,7 @@ def _effect(step: Step) -> str:
     if step.kind == "tool":
         written = "reversible write" if step.reversible else "write"
         return {"write": written, "scope": "scope"}.get(effect, "")
-    return "model" if step.kind == "model" else ""
+    return "model" if step.kind == "model" else step.block
 
 
 def _has_turns(seen: Run) -> bool:

@@ -197,6 +197,8 @@ def _facts(seen: Run) -> list[tuple[str, str]]:
     totals = seen.totals
     fork = started.get("fork") or {}
     abandoned = seen.abandoned or {}
+    is_replayed = any(each.replayed for each in seen.attempts)
+    is_replayed = is_replayed or any(step.state in REPLAYED for step in seen.steps)
     saved = f"{duration_text(round(totals.seconds_saved * 1e6))}, {totals.tokens_saved:,} tokens"
     return [
         ("mode", str(started["mode"])),
@@ -211,7 +213,7 @@ def _facts(seen: Run) -> list[tuple[str, str]]:
         ("waits for", str((seen.finished or {}).get("reason") or "")),
         ("abandoned", f"by {abandoned.get('by') or '?'}: {abandoned.get('reason', '')}"
          if abandoned else ""),
-        ("replay saved", saved if any(s.state in REPLAYED for s in seen.steps) else ""),
+        ("replay saved", saved if is_replayed else ""),
     ]  # fmt: skip
 
 
