@@ -67,7 +67,6 @@ UNDO: Final[dict[str, Spec]] = {
 FLOOR: Final[dict[str, Spec]] = {"floor": Spec("floor", "floor", "write")}
 OPENING: Final[dict[str, Spec]] = {
     "open": Spec("open a source", "ours", "open_source", sourced=True),
-    "reopen": Spec("open it again", "ours", "open_again", sourced=True),
     "parse": Spec("parse its lines", "ours", "parse_source", sourced=True),
     "crash-2": Spec("2nd resume of a crashing job", "ours", "open_second"),
     "crash-60": Spec("60th resume of a crashing job", "ours", "open_sixtieth"),

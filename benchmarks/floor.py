@@ -30,7 +30,7 @@ _Parameters = create_model(
 
 
 class Floor:
-    """A trace as the core writes it, without the core."""
+    """A log as the core writes it, without the core."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -44,26 +44,24 @@ class Floor:
         """Record one write call."""
         model = self._validate(arguments)
         canonical = orjson.dumps(self._dump(model, mode="json"), option=_SORT)
-        key = sha256(b'["rollcage/1","tool","send_mail","",' + canonical + b"]").digest()
+        key = sha256(b'["rollcage/2","tool","send_mail","",' + canonical + b"]").digest()
         fingerprint = sha256(key + self._world + bytes(16)).digest()
         self._step = step = self._step + 1
         body = orjson.dumps(
             {
-                "event": "step.started",
-                "time": time.time_ns() // 1000,
+                "event": "step",
                 "step": step,
-                "kind": "tool",
                 "name": "send_mail",
-                "version": "",
                 "effect": "write",
+                "key": key.hex(),
                 "args": orjson.Fragment(canonical),
+                "branch": "",
+                "start": step - 1,
+                "pos": step - 1,
                 "turn": step,
                 "slot": 0,
-                "world": self._world.hex(),
-                "position": step,
-                "occurrence": [0, 0],
-                "key": key.hex(),
                 "fingerprint": fingerprint.hex(),
+                "time": time.time_ns() // 1000,
             }
         )
         chained = sha256(self._head + body)
@@ -74,12 +72,10 @@ class Floor:
         ended = time.perf_counter_ns()
         body = orjson.dumps(
             {
-                "event": "step.finished",
-                "time": time.time_ns() // 1000,
+                "event": "outcome",
                 "step": step,
-                "outcome": {"status": "ok", "value": value},
-                "digest": key.hex(),  # in place of the outcome's own hash: as long, and free
                 "duration": (ended - began) // 1000,
+                "outcome": {"status": "ok", "value": value},
             }
         )
         self._world = sha256(self._world + fingerprint).digest()

@@ -21,9 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from rollcage import Contract
-from rollcage.gate import StepView
-from rollcage.session.session import Session
+from rollcage import Contract, Session, StepView
 from rollcage_policy import Policy
 
 from benchmarks.ours import write_mail
@@ -82,7 +80,7 @@ def write(calls: int, folder: Path, *, rules: int = 0) -> dict[str, float]:
     """A recorded write under a policy of so many rules, which apply to it."""
     applying = "".join(APPLYING.format(number) for number in range(rules))
     policy = Policy.parse('version = 1\ndefault = "allow"\n' + applying)
-    with Session("bench", store=folder, replay="off", policy=policy):
+    with Session("bench", store=folder, replay="off", gate=[policy]):
         return {"cpu_us": cpu_per_call(lambda arguments: write_mail(**arguments), calls)}
 
 

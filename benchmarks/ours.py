@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
-from rollcage import tool
-from rollcage.session.session import Session
+from rollcage import Session, tool
 
 from benchmarks.timing import WARM_UP, cpu_per_await, cpu_per_call
 from benchmarks.workload import asend_mail, mail, send_mail
@@ -67,10 +64,10 @@ async def afresh(body: Body, calls: int, folder: Path) -> dict[str, float]:
 
 def trace(folder: Path, run: str) -> Path:
     """The file of a run in a store."""
-    return folder / "runs" / f"{run}.jsonl"
+    return folder / "logs" / f"{run}.jsonl"
 
 
-# --- with a source -------------------------------------------------------------------------------
+# --- with a recorded run -------------------------------------------------------------------------
 
 
 def record_source(calls: int, folder: Path) -> dict[str, float]:
@@ -80,48 +77,39 @@ def record_source(calls: int, folder: Path) -> dict[str, float]:
 
 def _source(folder: Path) -> Path:
     """The run that `record_source` left in the folder."""
-    return min(folder.glob("runs/*.jsonl"))  # ids are in order of time
+    return min(folder.glob("logs/*.jsonl"))  # ids are in order of time
 
 
 def hit(calls: int, folder: Path) -> dict[str, float]:
     """A write that is answered from the recording."""
-    with Session("bench", store=folder, source=_source(folder)) as session:
+    before = _source(folder).stat().st_size
+    with Session("bench", store=folder, replay="continue") as session:
         cpu = cpu_per_call(lambda arguments: write_mail(**arguments), calls)
-        return _of_hits(session, cpu, calls, folder)
+    return _of_hits(session, cpu, calls, _source(folder).stat().st_size - before)
 
 
 def ahit(calls: int, folder: Path) -> dict[str, float]:
     """The same, of an async tool."""
 
     async def resume() -> dict[str, float]:
-        async with Session("bench", store=folder, source=_source(folder)) as session:
+        before = _source(folder).stat().st_size
+        async with Session("bench", store=folder, replay="continue") as session:
             cpu = await cpu_per_await(lambda arguments: awrite_mail(**arguments), calls)
-            return _of_hits(session, cpu, calls, folder)
+        return _of_hits(session, cpu, calls, _source(folder).stat().st_size - before)
 
     return asyncio.run(resume())
 
 
-def _of_hits(session: Session, cpu: float, calls: int, folder: Path) -> dict[str, float]:
+def _of_hits(session: Session, cpu: float, calls: int, size: int) -> dict[str, float]:
     stats = session.stats
     if stats.hits != WARM_UP + calls:
         raise AssertionError(f"not what was to be measured: {stats}")
-    size = trace(folder, session.run_id).stat().st_size
     return {"cpu_us": cpu, "bytes": size / (WARM_UP + calls)}
 
 
 def open_source(calls: int, folder: Path) -> dict[str, float]:
     """Entering a session that resumes a run: CPU (s), wall time (s) and memory (MiB)."""
-    session = Session("bench", store=folder, source=_source(folder))
-    return _opening(session.__enter__, calls)
-
-
-def open_again(calls: int, folder: Path) -> dict[str, float]:
-    """The same once more: what was made of the run's trace is kept beside it by then."""
-    source = _source(folder)
-    opens = "Session('bench', store=sys.argv[1], source=sys.argv[2]).__enter__()"
-    command = [sys.executable, "-c", f"import sys; from rollcage import Session; {opens}"]
-    subprocess.run([*command, str(folder), str(source)], check=True)
-    session = Session("bench", store=folder, source=source)
+    session = Session("bench", store=folder, replay="continue")
     return _opening(session.__enter__, calls)
 
 

@@ -21,8 +21,7 @@ from types import FrameType
 from typing import Any, Final
 
 import rollcage
-from rollcage import Contract, Session, tool
-from rollcage.gate.verdict import StepView, Verdict
+from rollcage import Contract, Session, StepView, Verdict, tool
 from rollcage.heart.call import Call
 from rollcage.heart.stage import Guard, Stage
 from rollcage_policy import Policy

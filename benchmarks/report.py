@@ -28,7 +28,6 @@ FLOORS: Final = {"write": 2.7, "read": 2.4, "hit": 2.2}  # a recorded call, in f
 POLICED_TIMES: Final = {"write-0-rules": 1.1, "write-10-rules": 1.4}  # under a policy, in writes
 FLAT: Final = 1.25  # the largest size against the smallest
 OPEN_PARSES: Final = 4.0  # opening a source, against parsing its lines
-REOPEN_PARSES: Final = 1.0  # opening it again
 CRASH_TIMES: Final = 3.0  # opening the 60th resume of a job that crashes each time, against the 2nd
 PEER_TIMES: Final = 10.0  # a peer's recorded call, against ours
 DECISION_TIMES: Final = 1.3  # a policy's decision, against the conditions it evaluates
@@ -77,8 +76,6 @@ def targets(series: Sequence[Series]) -> list[Target]:
     opening = {case: each for (case, _), each in by.items()}
     ratio = _ratio(opening["open"], opening["parse"], "cpu_s")
     found.append(Target("opening a source to parsing its lines", ratio, OPEN_PARSES))
-    ratio = _ratio(opening["reopen"], opening["parse"], "cpu_s")
-    found.append(Target("opening it again to parsing its lines", ratio, REOPEN_PARSES))
     ratio = _ratio(opening["crash-60"], opening["crash-2"], "cpu_s")
     found.append(Target("60th resume of a crashing job to its 2nd", ratio, CRASH_TIMES))
     found += _decisions(opening)

@@ -22,8 +22,7 @@ from typing import Any
 
 import httpx
 import uvicorn
-from rollcage import tool
-from rollcage.session.session import Session
+from rollcage import Session, tool
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.tokens import TokenFile
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from rollcage.session.session import Session
-from rollcage.step.observing import Observer
+from rollcage import Observer, Session
 from rollcage_otel import Spans
 
 from benchmarks.ours import write_mail

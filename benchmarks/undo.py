@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rollcage import Compensation, UndoReport, compensate, tool
-from rollcage.session.finished import undo_run
-from rollcage.session.session import Session
+from rollcage import Compensation, Session, UndoReport, compensate, tool, undo_run
 
 from benchmarks.ours import afresh, fresh, trace
 from benchmarks.timing import WARM_UP
