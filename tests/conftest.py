@@ -38,7 +38,7 @@ def run_offline(tmp_path_factory: pytest.TempPathFactory) -> Run:
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("ROLLCAGE_")},
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "PYTHONPATH": str(site),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")])),
         "XDG_STATE_HOME": str(site / "state"),  # not that of whoever runs the tests
         "PYTHONUTF8": "1",
         "PYTHONUNBUFFERED": "1",  # what a killed process printed is on a terminal at once

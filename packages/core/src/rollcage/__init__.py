@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from rollcage.heart.stages.observing import recorded_events
     from rollcage.heart.stages.orders import lift_order, order_of, pause_run, stop_run
     from rollcage.heart.stages.queue import ApprovalQueue, QueueApprover
+    from rollcage.heart.stages.secrets import Secrets
     from rollcage.heart.store import Store, open_store
     from rollcage.step.clock import Clock
     from rollcage.trace.told import Instrument, Observer, RunEvent, StepEvent
@@ -110,6 +111,7 @@ if TYPE_CHECKING:
         compensate,
     )
     from rollcage.undo.report import PlannedStep, UndoneStep, UndoPlan, UndoReport
+    from rollcage.values.natives import register_native
     from rollcage.values.registered import register
 
 __all__ = [
@@ -173,6 +175,7 @@ __all__ = [
     "RunPruned",
     "RunStopped",
     "RunTooOld",
+    "Secrets",
     "Session",
     "SessionError",
     "SessionHalted",
@@ -218,6 +221,7 @@ __all__ = [
     "plan_undo",
     "recorded_events",
     "register",
+    "register_native",
     "resolve_step",
     "run_info",
     "stop_run",
@@ -265,6 +269,7 @@ _LATE: Final = {
     "order_of": "heart.stages.orders",
     "pause_run": "heart.stages.orders",
     "stop_run": "heart.stages.orders",
+    "Secrets": "heart.stages.secrets",
     "ApprovalQueue": "heart.stages.queue",
     "QueueApprover": "heart.stages.queue",
     "Store": "heart.store",
@@ -284,6 +289,7 @@ _LATE: Final = {
     "UndoReport": "undo.report",
     "UndoneStep": "undo.report",
     "register": "values.registered",
+    "register_native": "values.natives",
 }
 
 

@@ -262,3 +262,28 @@ async def test_the_same_in_async_sessions(tmp_path: Path) -> None:
         with pytest.raises(Blocked):
             await inner.acall(write, n=4)
     assert marks.said == ["opened inner", *["gate.write"] * 3, "closed inner"]
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        lambda labels: "untrusted" in labels,
+        lambda labels: {"untrusted"} & labels,
+        lambda labels: labels & {"untrusted"},
+        lambda labels: not labels.isdisjoint(["untrusted"]),
+        lambda labels: {"untrusted"} <= labels,
+        lambda labels: not {"untrusted"}.isdisjoint(labels),
+        lambda labels: any(each == "untrusted" for each in labels),
+        bool,
+        lambda labels: len(labels) > 0,
+        lambda labels: labels == frozenset({"untrusted"}),
+        lambda labels: frozenset({"untrusted"}) == labels,
+        sorted,
+    ],
+)
+def test_labels_that_nobody_tracks_deny(tmp_path: Path, reads: Callable[[Any], Any]) -> None:
+    def rule(step: StepView) -> Verdict | None:
+        return Verdict.deny("it is a page's") if reads(step.labels) else None
+
+    with Session("job", store=tmp_path, gate=[rule]):
+        assert code(lambda: write(1)) == "labels_untracked"

@@ -14,6 +14,7 @@ from rollcage import Session, tool
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
     Blocked,
+    Diverged,
     NotReplayable,
     OutputDrift,
     ReplayMiss,
@@ -577,3 +578,17 @@ def test_reads_of_many_turns_are_asked_for_in_one(
         with again.turn() as turn, turn.slot(0):
             send("b")
     assert again.stats.hits == 5
+
+
+def test_a_divergence_names_the_nearest_call(tmp_path: Path) -> None:
+    @tool(effect="write", name="nearest.put")
+    def put(thing: str) -> None: ...
+
+    with pytest.raises(KeyError), Session("letters", store=tmp_path):
+        put("letter one")
+        put("letter two")
+        raise KeyError
+    with pytest.raises(Diverged) as diverged, Session("letters", store=tmp_path):
+        put("letter ONE")
+    assert [step for _, step in diverged.value.orphans] == [1, 2]
+    assert "it differs in argument 'thing': recorded 'letter one'" in str(diverged.value)

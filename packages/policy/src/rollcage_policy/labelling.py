@@ -168,8 +168,7 @@ class Labelling(Stage):
 
     def shows(self, call: Call) -> Mapping[str, Any] | None:
         """Return the labels of a call's arguments."""
-        found = self.found(call)
-        return {"labels": found.labels} if found.labels else None
+        return {"labels": self.found(call).labels}
 
     def marks(self, call: Call) -> Event | None:
         """Return the labels of a result that somebody else gave; a stream's hold from now on."""

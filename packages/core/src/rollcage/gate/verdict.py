@@ -13,7 +13,9 @@ from rollcage.values.copies import own_copy
 
 __all__ = [
     "ALLOWED",
+    "UNTRACKED",
     "Decision",
+    "LabelsUntracked",
     "Rule",
     "RunView",
     "StepView",
@@ -125,6 +127,31 @@ class RunView(Protocol):
         ...
 
 
+class LabelsUntracked(Exception):
+    """A rule read the labels of a call in a session that does not track any."""
+
+
+class _Untracked:
+    """Raises at whatever a rule asks of it: it is no set, so no operation of a set passes by."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: object) -> Any:
+        raise LabelsUntracked(
+            "labels are not tracked in this session: put Labelling() of rollcage_policy into its "
+            "stages=, or a policy into its gate="
+        )
+
+    __contains__ = __iter__ = __len__ = __and__ = __rand__ = __or__ = __ror__ = _refuse
+    __sub__ = __rsub__ = __xor__ = __rxor__ = __le__ = __lt__ = __ge__ = __gt__ = _refuse
+    __eq__ = __ne__ = __getattr__ = _refuse
+    __hash__ = None  # type: ignore[assignment]  # as of any class with an equality of its own
+
+
+UNTRACKED: Final = cast("frozenset[str]", _Untracked())
+"""The labels of a call where nobody tracks labels: no rule may take them for none."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepView:
     """What a rule sees of a call, before anything of it happens.
@@ -139,7 +166,8 @@ class StepView:
         data: the canonical arguments, as the trace shows them: JSON, secrets sealed.
         key: the call's content identity (64 hex digits).
         run: the run so far; None if there is none (a policy being tested).
-        labels: the labels of the values in the arguments (`untrusted`, `secret`, a user's own).
+        labels: the labels of the values in the arguments (`untrusted`, `secret`, your own). In a
+            session that does not track labels, reading them raises: a rule that does is denied.
     """
 
     kind: str
@@ -209,6 +237,8 @@ def _ask(rule: Rule, view: StepView) -> Verdict | None:
         if inspect.iscoroutine(found):
             found.close()
             return Verdict("deny", "a rule is async: make it a plain function", _INVALID)
+    except LabelsUntracked as error:
+        return Verdict("deny", str(error), "labels_untracked")
     except Exception as error:  # noqa: BLE001 - whatever a rule raises, the call must not run
         return Verdict("deny", f"a rule failed: {type(error).__name__}", "rule_error")
     return Verdict("deny", "a rule returned no verdict", _INVALID)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollcage.errors import ApprovalRequired, Blocked, Halt, ReplayMiss, UnknownOutcome
+from rollcage.errors import ApprovalRequired, Blocked, Diverged, Halt, ReplayMiss, UnknownOutcome
 from rollcage.gate.verdict import Verdict
 from rollcage.heart.arrival import arrive, hold
 from rollcage.heart.branches import ended
@@ -12,6 +12,7 @@ from rollcage.heart.call import Call, Match, refusal
 from rollcage.heart.divergence import go_otherwise, leave, rolled_around
 from rollcage.heart.intent import intent_of
 from rollcage.heart.matching import find_match
+from rollcage.heart.missing import explained
 from rollcage.heart.run import Event, Outcome, Step, spans_of
 from rollcage.heart.stage import Work
 from rollcage.heart.undo import take_back
@@ -69,6 +70,8 @@ def _commit(attempt: Attempt, call: Call, match: Match) -> Work | None:
             raise match.refusal  # it is what is recorded of this call: others may be answered
         if isinstance(match.refusal, ReplayMiss) and call.contract.on_miss == "error_result":
             raise match.refusal
+        if isinstance(match.refusal, Diverged):
+            raise attempt.halt(explained(attempt, call, match.refusal))
         raise attempt.halt(match.refusal)
     if call.verdict is not None and call.granted != call.verdict:
         raise _unanswered(attempt, call, call.verdict)

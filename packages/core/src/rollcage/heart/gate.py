@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from rollcage.errors import SessionError
-from rollcage.gate.verdict import Rule, StepView, Verdict, rule_name
+from rollcage.gate.verdict import UNTRACKED, Rule, StepView, Verdict, rule_name
 from rollcage.gate.verdict import decide as decide_by_rules
 from rollcage.heart.stage import Guard, OfSession, Stage, overridden
 
@@ -222,7 +222,7 @@ class RunSoFar:
 def view_of(call: Call, session: Session | None = None) -> StepView:
     """Return what a rule sees of a call; `session`: the one that has the rule in its gate."""
     run = RunSoFar(session or call.session, call)
-    shown: dict[str, Any] = {"run": run}
+    shown: dict[str, Any] = {"run": run, "labels": UNTRACKED}
     for shows in call.hooks.shows:
         shown.update(shows(call) or ())
     return StepView(

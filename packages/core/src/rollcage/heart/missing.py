@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollcage.errors import NotReplayable, ReplayMiss, RollcageError
+from rollcage.errors import Diverged, NotReplayable, ReplayMiss, RollcageError
 from rollcage.fingerprint.identity import key_digest
 from rollcage.heart.run import CHANGES
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rollcage.heart.call import Call
     from rollcage.heart.run import Step
 
-__all__ = ["changed", "miss"]
+__all__ = ["changed", "explained", "miss"]
 
 _IN_A_THREAD = (
     ". It was called in a thread, and threads have no order that a replay could follow: give each "
@@ -45,23 +45,8 @@ class _Recorded:
 
 def miss(attempt: Attempt, call: Call) -> ReplayMiss:
     """Return the error of a call that is not recorded and may not run; it names the nearest one."""
-    from rollcage.replay.nearest import nearest  # most programs miss nothing
-
     run, contract = attempt.run, call.contract
-    recorded = list(_calls(attempt))
-    used = {
-        each
-        for each in recorded
-        if (step := run.steps.get(each.step)) is not None and step.effect != "pure" and step.taken
-    }
-    near = nearest(recorded, contract.name, contract.version, call.arguments, used)
-    message = "nothing is recorded at this place"
-    if near is not None:
-        found, differs = near
-        message = (
-            f"the nearest recorded call is step {found.step} ({found.name}); it differs in "
-            f"{differs}"
-        )
+    message = _near(attempt, call) or "nothing is recorded at this place"
     asked = len(run.anywhere.get(call.key, ())) if call.kind == "model" else 0
     if asked:
         many = (
@@ -73,6 +58,30 @@ def miss(attempt: Attempt, call: Call) -> ReplayMiss:
     if call.place.turn is None and threading.current_thread() is not threading.main_thread():
         message += _IN_A_THREAD
     return ReplayMiss(f"no recorded step for {contract.name} in run {run.id}: {message}")
+
+
+def explained(attempt: Attempt, call: Call, refusal: Diverged) -> Diverged:
+    """Return the error of a new call with the recorded one that is nearest to it."""
+    near = _near(attempt, call)
+    return Diverged(f"{refusal}. {near[0].upper()}{near[1:]}", refusal.orphans) if near else refusal
+
+
+def _near(attempt: Attempt, call: Call) -> str:
+    """Return which recorded call is nearest to one that is not recorded, and how they differ."""
+    from rollcage.replay.nearest import nearest  # most programs miss nothing
+
+    run, contract = attempt.run, call.contract
+    recorded = list(_calls(attempt))
+    used = {
+        each
+        for each in recorded
+        if (step := run.steps.get(each.step)) is not None and step.effect != "pure" and step.taken
+    }
+    near = nearest(recorded, contract.name, contract.version, call.arguments, used)
+    if near is None:
+        return ""
+    found, differs = near
+    return f"the nearest recorded call is step {found.step} ({found.name}); it differs in {differs}"
 
 
 def _calls(attempt: Attempt) -> Iterator[_Recorded]:

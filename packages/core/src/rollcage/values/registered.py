@@ -124,7 +124,7 @@ def _check(kind: Any) -> None:
             f"{name} can't be registered: its values have no form as data. What can be: a "
             f"dataclass, a named tuple, an enum, a Pydantic model, an attrs class, an exception, a "
             f"class derived from str, int, list, dict or the like; for any other, declare how it "
-            f"is encoded and restored with rollcage.trace.register_native"
+            f"is encoded and restored with rollcage.register_native"
         )
 
 
