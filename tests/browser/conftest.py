@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
-from rollcage.store import open_store
+from rollcage import open_store
+from rollcage.heart import StoreSeal
 
 from tests.browser.served import Server, SignIn
 
@@ -22,7 +23,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of a store that commands and tools of the test use, too."""
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     monkeypatch.setenv("ROLLCAGE_STORE", url)
-    open_store(url).secret_key()  # as a first session makes it
+    StoreSeal(open_store(url))("")  # makes the file, as a first session does
     return url
 
 

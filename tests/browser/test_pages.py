@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
-from rollcage import tool
-from rollcage.session.session import Session
+from rollcage import Session, tool
 from rollcage_governance import Registry
 
 from tests.browser.served import Server, SignIn

@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from rollcage.errors import StoreError
-from rollcage.store import RunTrace
+from rollcage.heart import LogTrace
 from rollcage.trace import Step, check_events, read_events, read_run
 from rollcage_cli.log_check import LogCheck
-from rollcage_cli.redact_log import LogRedaction, chained_anew
+from rollcage_cli.redact import Redaction, chained_anew
 from rollcage_views import (
     Following,
     Viewer,
-    lineage_of,
     outcome_text,
     run_data,
     sheet_of,
@@ -21,6 +20,7 @@ from rollcage_views import (
     state_text,
     timeline_of,
     tree_of,
+    usage_of,
     words,
 )
 
@@ -36,33 +36,41 @@ LOSES = ("work", "work", "fail", "lose before", "lose after")
 
 
 class Lines:
-    """A run whose log grows, as a reader of a store."""
+    """A run whose log grows, as far of a store as is read of it."""
 
     url = ""
 
     def __init__(self, run: str, lines: list[bytes]) -> None:
         self.run, self.lines, self.count = run, lines, len(lines)
 
-    def read(self, run: str, *, after: int = 0) -> RunTrace:
-        return RunTrace(run, "the log", b"".join(self.lines[after : self.count]), b"", None, after)
+    def read(self, run: str, after: int = 0) -> list[bytes]:
+        return self.lines[after : self.count]
 
-    def get_blob(self, digest: str) -> bytes:
-        raise StoreError(f"there is no {digest}")
+    def get(self, kind: str, key: str) -> None:
+        return None
+
+    def trace(self) -> LogTrace:
+        return LogTrace(self.run, "the log", b"".join(self.read(self.run)))
 
 
-def shows(reader: Any) -> None:
+def no_blob(digest: str) -> bytes:
+    raise StoreError(f"there is no {digest}")
+
+
+def shows(reader: Lines) -> None:
     """Show a run in each way; nothing raises, and the parts fit together."""
-    trace = reader.read(reader.run)
+    trace = reader.trace()
     seen = read_run(trace, schema=False)
-    stands = standing(lineage_of(reader, seen))
-    words(stands, seen.status, seen.id, reader)
+    stands = standing(seen)
+    words(stands, seen.status, seen.id, "")
+    usage_of(seen)
     run_data(seen, stands, seen.steps)
     for step in seen.steps:
         assert state_text(step)
         outcome_text(step)
     shown = [node.step.step for root in tree_of(seen.steps) for _, node in root.walk() if node.step]
     assert sorted(shown) == sorted(step.step for step in seen.steps)
-    bars = sorted(bar.step for bar in timeline_of([seen]).bars if bar.step)
+    bars = sorted(bar.step for bar in timeline_of(seen).bars if bar.step)
     assert bars == sorted(
         step.step for step in seen.steps if step.attempt or len(seen.attempts) < 2
     )
@@ -82,7 +90,7 @@ def follows(reader: Lines, chance: random.Random) -> None:
     for reader.count in sorted({*(chance.randrange(whole + 1) for _ in range(6)), whole}):
         told.update({each.step: each for each in following.news() if isinstance(each, Step)})
     assert following.lines == whole
-    seen = read_run(reader.read(reader.run), schema=False)
+    seen = read_run(reader.trace(), schema=False)
     by_number = {step.step: step for step in seen.steps}
     for n, step in by_number.items():
         if not step.gone and step.state in ("ran", "failed"):
@@ -93,12 +101,10 @@ def follows(reader: Lines, chance: random.Random) -> None:
 
 def exports(reader: Lines, chance: random.Random) -> None:
     """Verify a log and its export; both show the same steps."""
-    trace = reader.read(reader.run)
-    assert verified(reader, trace) == []
+    trace = reader.trace()
+    assert verified(reader) == []
     values = chance.random() < 0.5
-    taken = LogRedaction(
-        ["value"] if values else [], values=values, key=b"k" * 32, get_blob=reader.get_blob
-    )
+    taken = Redaction(["value"] if values else [], values=values, key=b"k" * 32, get_blob=no_blob)
     events = check_events(trace.data, "", restore=False)
     for event in events:
         taken.read(event)
@@ -108,21 +114,22 @@ def exports(reader: Lines, chance: random.Random) -> None:
     lines = chained_anew(cleaned)
     check_events(b"".join(lines), "the export")
     export = Lines(reader.run, lines)
-    assert verified(export, export.read(reader.run)) == []
-    here, there = (read_run(each.read(reader.run)) for each in (reader, export))
+    assert verified(export) == []
+    here, there = (read_run(each.trace()) for each in (reader, export))
     for one, other in zip(here.steps, there.steps, strict=True):
         for field in ("step", "state", "gone", "parent", "attempt", "undone", "rolled"):
             assert getattr(one, field) == getattr(other, field), (one.step, field)
     shows(export)
 
 
-def verified(reader: Any, trace: RunTrace) -> list[Any]:
-    check = LogCheck(reader.run, reader)
-    for line, event in read_events(trace.data, ""):
+def verified(reader: Lines) -> list[Any]:
+    store: Any = reader  # all that is asked of it is to read
+    check = LogCheck(reader.run, store)
+    for line, event in read_events(reader.trace().data, ""):
         check.line = line
         if not check.event(event):
             break
-    check.end(trace)
+    check.end()
     return check.findings
 
 
@@ -146,9 +153,7 @@ def recorded(program: Program, seed: int, *, undoes: bool = False) -> None:
         lab = whole.at(root / "cut", moment, chances(chance.random()))
         resumed(lab, program, chance)
         run = lab.newest()
-        steps = [
-            step.step for step in read_run(Lines(run, lab.timeline.lines(run)).read(run)).steps
-        ]
+        steps = [step.step for step in read_run(Lines(run, lab.timeline.lines(run)).trace()).steps]
         if steps and undoes:
             undo(lab, run, chance, to=chance.choice([None, *steps]))
         views(lab, chance)
