@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage.store import JsonlStore
+from rollcage.heart import trace_of
 from rollcage.trace import Run, read_run
 from rollcage_import import import_file
 
@@ -87,7 +87,7 @@ def take(folder: Path, data: bytes) -> tuple[Any, Run]:
     file = folder / "runs.jsonl"
     file.write_bytes(data)
     found = import_file(file, store=folder / "store")
-    return found, read_run(JsonlStore(folder / "store").read(found.runs[0].run))
+    return found, read_run(trace_of(folder / "store", found.runs[0].run))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -8,12 +8,23 @@ import orjson
 import pytest
 from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]  # it has none
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from rollcage import ReplayedError, Verdict, tool
-from rollcage.adapter import Answer, ToolRequest, model_contract
-from rollcage.errors import RollcageError
-from rollcage.session.session import Session
-from rollcage.store import JsonlStore
-from rollcage.trace import Run, read_run
+from rollcage import (
+    Fork,
+    ReplayedError,
+    Session,
+    Verdict,
+    abandon_run,
+    list_runs,
+    open_store,
+    plan_undo,
+    resolve_step,
+    tool,
+    undo_run,
+)
+from rollcage.errors import ForkEnded, OrderRefused, RollcageError, SessionError
+from rollcage.heart import pause_run, run_info, stop_run, trace_of
+from rollcage.trace import Run, check_events, read_run
+from rollcage_adapter import Answer, ToolRequest, model_contract
 from rollcage_import import Imports, import_file, recording
 from rollcage_otel.export import spans_of
 
@@ -72,7 +83,9 @@ def take(folder: Path, *spans: dict[str, Any], **options: Any) -> tuple[Imports,
     file = folder / "spans.json"
     file.write_bytes(orjson.dumps(document(*spans)))
     found = import_file(file, store=folder / "store", **options)
-    return found, read_run(JsonlStore(folder / "store").read(found.runs[0].run))
+    trace = trace_of(folder / "store", found.runs[0].run)
+    check_events(trace.data, trace.where)  # against the published schema
+    return found, read_run(trace)
 
 
 # --- a run of Rollcage, there and back -----------------------------------------------------------
@@ -90,20 +103,20 @@ def buy(items: list[str]) -> dict[str, object]:
     return {"total": sum(price(each) for each in items), "items": items}
 
 
-@tool
+@tool(raises=[ValueError])
 def fail(times: int) -> None:
     """Fail."""
     raise ValueError("no luck")
 
 
 def shopping(folder: Path) -> Run:
-    store = JsonlStore(folder / "before")
+    store = open_store(folder / "before")
     asks = (ToolRequest("buy", '{"items":["apple","fig"]}', "c1"),)
     answer = Answer("let me see", tool_calls=asks, usage={"input_tokens": 3, "output_tokens": 5})
     with Session("shopping", store=store) as session:
         asked = {"messages": [{"role": "user", "content": "two fruits"}]}
         model = model_contract("gpt", "")
-        session.run(model, asked, lambda **_: ["x"], kind="model", answer=lambda _: answer)
+        session.run_call(model, asked, lambda **_: ["x"], kind="model", answer=lambda _: answer)
         with session.place(turn=1, slot=0, call_id="c1", agent="buyer"):
             buy(["apple", "fig"])
         with pytest.raises(ValueError, match="no luck"):
@@ -118,7 +131,7 @@ def shopping(folder: Path) -> Run:
             each[field] = base64.b64decode(each.get(field, "")).hex()
     (folder / "spans.json").write_bytes(orjson.dumps(told))
     (folder / "lines.jsonl").write_bytes(orjson.dumps(told) + b"\n")
-    return read_run(store.read(session.run_id))
+    return read_run(trace_of(store, session.run_id))
 
 
 def steps(run: Run) -> list[object]:
@@ -144,10 +157,32 @@ def steps(run: Run) -> list[object]:
 def test_a_run_that_was_exported_comes_back_with_the_same_steps(tmp_path: Path, name: str) -> None:
     before = shopping(tmp_path)
     found = import_file(tmp_path / name, store=tmp_path / "after")
-    assert (found.format, found.skipped, found.runs[0].skipped) == ("otel", {}, {})
-    after = read_run(JsonlStore(tmp_path / "after").read(found.runs[0].run))
+    assert (found.format, found.skipped) == ("otel", {})
+    assert found.runs[0].skipped == {"an attempt at the run": 1}
+    after = read_run(trace_of(tmp_path / "after", found.runs[0].run))
     assert steps(after) == steps(before)
     assert after.started["name"] == "shopping"
+
+
+def test_attempts_of_a_run_are_no_steps_of_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "before")
+    with pytest.raises(ZeroDivisionError), Session("shopping", store=store):
+        price("apple")
+        buy(["fig"])
+        raise ZeroDivisionError
+    with Session("shopping", store=store) as session:
+        price("apple")
+        buy(["fig"])
+        price("plum")
+    spans = encode_spans(spans_of(store.read(session.run_id), content=True))
+    (tmp_path / "spans.pb").write_bytes(spans.SerializeToString())
+    (found,) = import_file(tmp_path / "spans.pb", store=tmp_path / "after").runs
+    run = read_run(trace_of(tmp_path / "after", found.run))
+    assert [(step.name, step.parent) for step in run.steps] == [
+        ("price", None), ("buy", None), ("price", 2), ("price", None),
+    ]  # fmt: skip
+    assert (found.name, run.status) == ("shopping", "ok")
+    assert found.skipped == {"an attempt at the run": 2, "a call that was replayed": 2}
 
 
 def test_a_mark_of_the_byte_order_is_no_part_of_it(tmp_path: Path) -> None:
@@ -161,10 +196,10 @@ def test_a_mark_of_the_byte_order_is_no_part_of_it(tmp_path: Path) -> None:
 def test_importing_again_changes_nothing(tmp_path: Path) -> None:
     shopping(tmp_path)
     (first,) = import_file(tmp_path / "spans.json", store=tmp_path / "after").runs
-    trace = JsonlStore(tmp_path / "after").read(first.run).data
+    lines = open_store(tmp_path / "after").read(first.run)
     (again,) = import_file(tmp_path / "spans.pb", store=tmp_path / "after", name="other").runs
     assert (again.run, again.name, again.there) == (first.run, "shopping", True)
-    assert JsonlStore(tmp_path / "after").read(first.run).data == trace
+    assert open_store(tmp_path / "after").read(first.run) == lines
 
 
 def test_an_import_that_was_cut_off_is_made_again(
@@ -179,12 +214,13 @@ def test_an_import_that_was_cut_off_is_made_again(
     monkeypatch.setattr(recording, "_raised", interrupted)
     with pytest.raises(KeyboardInterrupt):
         import_file(tmp_path / "spans.json", store=tmp_path / "after")
+    assert list_runs(tmp_path / "after") == [], "half a run is none"
     monkeypatch.setattr(recording, "_raised", said)
     (whole,) = import_file(tmp_path / "spans.json", store=tmp_path / "after").runs
     assert not whole.there
     (again,) = import_file(tmp_path / "spans.json", store=tmp_path / "after").runs
     assert (again.there, again.run) == (True, whole.run)
-    assert len(JsonlStore(tmp_path / "after").runs()) == 2
+    assert len(list_runs(tmp_path / "after")) == 1
 
 
 def test_a_session_around_it_has_no_part_in_it(tmp_path: Path) -> None:
@@ -192,10 +228,10 @@ def test_a_session_around_it_has_no_part_in_it(tmp_path: Path) -> None:
         return Verdict("deny", "no", code="no")
 
     told: list[object] = []
-    with Session("outer", store=tmp_path / "outer", rules=[deny], observers=[told.append]) as outer:
+    with Session("outer", store=tmp_path / "outer", gate=[deny], observers=[told.append]) as outer:
         _, run = take(tmp_path, AGENT, tool_span("2"))
     assert (len(run.steps), told, outer.stats.calls) == (1, [], 0)
-    assert "within" not in run.started
+    assert run.attempts[0].gate == []
 
 
 # --- the names of others -------------------------------------------------------------------------
@@ -398,7 +434,7 @@ def test_calls_at_once_are_of_one_turn(tmp_path: Path) -> None:
     together = [tool_span(own, at=at) for own, at in (("2", 2), ("3", 2), ("4", 9))]
     together[0]["endTimeUnixNano"] = together[1]["endTimeUnixNano"] = "5000000"
     _, run = take(tmp_path, AGENT, *together)
-    one, two, later = ((step.turn, step.slot, step.world) for step in run.steps)
+    one, two, later = ((step.turn, step.slot, step.position) for step in run.steps)
     assert one[0] == two[0]
     assert one[0] != later[0]
     assert (one[1], two[1]) == (0, 1)
@@ -512,3 +548,115 @@ def test_declared_tools_say_what_no_trace_says(tmp_path: Path) -> None:
     with Session("shop", store=tmp_path / "store", replay="offline", source=run.id) as session:
         answer: object = session.call(price, item="apple")
         assert answer == {"euros": 2}
+
+
+# --- what an imported run is good for ------------------------------------------------------------
+
+
+@tool(name="price", effect="write")
+def buy_at_price(item: str) -> dict[str, int]:
+    raise AssertionError("nothing runs")
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> tuple[Path, str]:
+    found, _ = take(tmp_path, AGENT, tool_span("2"))
+    return tmp_path / "store", found.runs[0].run
+
+
+def test_no_session_takes_a_write_from_it(imported: tuple[Path, str], tmp_path: Path) -> None:
+    @tool(name="price", effect="write")
+    def sold(item: str) -> str:
+        return f"live {item}"
+
+    store, run = imported
+    log = open_store(store).path_of(run)  # type: ignore[attr-defined]  # it is a folder
+    with Session("shop", store=store) as live:
+        assert sold("apple") == "live apple"
+    assert live.run_id != run
+    for named in (
+        Session("shop", store=store, replay="off", source=run),
+        Session("shop", store=store, source=log),
+        Session("shop", store=tmp_path / "other", source=(store, run)),
+        Session("shop", store=store, run=run, replay="resume"),
+        Session("shop", store=store, run=run, replay="continue"),
+    ):
+        with pytest.raises(SessionError, match="was imported"), named:
+            sold("apple")
+
+
+async def test_no_async_session_goes_on_with_it(imported: tuple[Path, str]) -> None:
+    store, run = imported
+    with pytest.raises(SessionError, match="was imported"):
+        async with Session("shop", store=store, source=run):
+            pass
+
+
+def test_it_replays_offline_where_it_is_named(imported: tuple[Path, str]) -> None:
+    store, run = imported
+    with Session("shop", store=store, replay="offline", source=run):
+        assert buy_at_price("apple") == {"euros": 2}
+
+
+def test_a_fork_of_it_says_what_would_be(imported: tuple[Path, str]) -> None:
+    store, run = imported
+    with Session("shop", store=store, fork=Fork(run, at=1, result={"euros": 9})) as fork:
+        assert buy_at_price("apple") == {"euros": 9}
+    with (
+        pytest.raises(ForkEnded, match="would be written"),
+        Session("shop", store=store, fork=Fork(run)),
+    ):
+        buy_at_price("fig")
+    for source in (run, fork.run_id):  # nor is a fork of the fork
+        live = Session("shop", store=store, fork=Fork(source, at=1, result=1, live=True))
+        with pytest.raises(SessionError, match="can't be live"), live:
+            pass
+
+
+def test_nothing_of_it_is_undone_or_changed(imported: tuple[Path, str]) -> None:
+    store, run = imported
+    before = open_store(store).read(run)
+    for refused in (
+        lambda: undo_run(store, run),
+        lambda: plan_undo(store, run),
+        lambda: abandon_run(store, run, by="ann"),
+        lambda: resolve_step(store, run, 1, undone=True),
+    ):
+        with pytest.raises(SessionError, match="was imported"):
+            refused()
+    assert open_store(store).read(run) == before
+
+
+def test_no_order_is_given_to_it(tmp_path: Path) -> None:
+    top = {**AGENT, "status": {"code": 2, "message": "gave up"}}
+    _, run = take(tmp_path, top, tool_span("2"))
+    for give in (stop_run, pause_run):
+        with pytest.raises(OrderRefused, match="was imported"):
+            give(tmp_path / "store", run.id)
+
+
+def test_it_says_that_it_was_imported(imported: tuple[Path, str]) -> None:
+    store, run = imported
+    assert run_info(store, run).imported == "otel"
+    started = read_run(trace_of(store, run)).started
+    assert started["mode"] == "imported"
+    assert (started["imported"]["format"], started["imported"]["trace"]) == ("otel", TRACE)
+
+
+def test_it_is_no_fork_in_a_process_that_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session("shop", store=tmp_path / "before") as recorded:
+        price("apple")
+    asked = {"store": str(tmp_path / "before"), "run": recorded.run_id, "name": "shop"}
+    (tmp_path / "fork.json").write_bytes(orjson.dumps(asked))
+    monkeypatch.setenv("ROLLCAGE_FORK", str(tmp_path / "fork.json"))
+    _, run = take(tmp_path, AGENT, tool_span("2"))
+    assert run.started["mode"] == "imported"
+
+
+def test_a_call_that_failed_may_come_again(tmp_path: Path) -> None:
+    """Nobody asks whether it happened: nothing is performed."""
+    bad = tool_span("2", status={"code": 2, "message": "no luck"})
+    _, run = take(tmp_path, AGENT, bad, tool_span("3", at=5), tool_span("4", at=8))
+    assert [step.state for step in run.steps] == ["failed", "ran", "ran"]

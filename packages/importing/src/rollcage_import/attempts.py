@@ -21,7 +21,7 @@ from rollcage.heart.imports import (
 )
 
 if TYPE_CHECKING:
-    from rollcage import Store
+    from rollcage import Options, Store
 
 __all__ = ["ImportedAttempt", "put_lines", "scratch_store"]
 
@@ -34,6 +34,10 @@ class ImportedAttempt(Session):
     """
 
     finishes_undo = False
+
+    def __init__(self, name: str, store: Store, options: Options) -> None:
+        # As one that runs nothing it is no fork, even if its process was started as one.
+        super().__init__(name, store=store, replay="offline", on_divergence="warn", options=options)
 
     def begin(self, log: Chain, line: Event, stages: tuple[Stage, ...]) -> None:
         """Begin an attempt at the run whose log this is.

@@ -198,9 +198,7 @@ class _Generation:
         self._now = events[0]["time"]
         clock = Clock(wall=lambda: self._now * 1000)
         options = Options(clock=clock, retry_failed=False, seed=events[0]["seed"])
-        self._session = ImportedAttempt(
-            events[0]["name"], store=store, on_divergence="warn", options=options
-        )
+        self._session = ImportedAttempt(events[0]["name"], store, options)
         self._marks = _Marks()
         self._turns: dict[int, Turn] = {}
         self._places: dict[str, Place] = {}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from rollcage.adapter import NOT_RECORDED
+from rollcage_adapter import NOT_RECORDED
 
 from rollcage_import.messages import answered, conversation
 from rollcage_import.spans import Kind, Span, data_of, moment, structured
@@ -61,7 +61,6 @@ def _spans(given: list[Any], trace: dict[str, Any], skipped: Counter[str]) -> It
         top.end = max((end for end in ends if end is not None), default=None)
         for each in spans:
             each.parent = each.parent or top.id
-            each.conversation = str(trace.get("session_id") or "")
         yield top
     yield from spans
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from rollcage.adapter import NOT_RECORDED, Answer
+from rollcage_adapter import NOT_RECORDED, Answer
 
 from rollcage_import.messages import answered, conversation
 from rollcage_import.spans import Kind, Span, data_of, moment, structured, tool_answer
@@ -55,7 +55,6 @@ def _span(given: dict[str, Any], parent: str, trace: str) -> Span | None:
     span = Span(its_trace, own, around, kind, called, name, start, end)
     extra = data_of(given.get("extra"))
     about = data_of(extra.get("metadata"))
-    span.conversation = str(about.get("thread_id") or about.get("session_id") or "")
     span.agent = str(about.get("lc_agent_name") or "") if kind in ("tool", "model") else ""
     if kind == "tool":
         span.args = _arguments(given.get("inputs"))

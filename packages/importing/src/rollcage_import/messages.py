@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import orjson
-from rollcage.adapter import Answer, ToolRequest
+from rollcage_adapter import Answer, ToolRequest
 
 from rollcage_import.spans import data_of, structured
 

@@ -11,7 +11,7 @@ from typing import Final
 from rollcage_import.spans import Kind
 
 __all__ = [
-    "AGENT", "ANSWER", "ARGUMENTS", "CALL_ID", "CONVERSATION", "FINISH", "INPUT_TOKENS", "KINDS",
+    "AGENT", "ANSWER", "ARGUMENTS", "CALL_ID", "FINISH", "INPUT_TOKENS", "KINDS",
     "MESSAGES", "MODEL", "NAMES", "OUTPUT_TOKENS", "RESULT",
 ]  # fmt: skip
 
@@ -45,11 +45,6 @@ NAMES: Final[dict[Kind, tuple[str, ...]]] = {
     "other": (),
 }
 CALL_ID: Final = ("gen_ai.tool.call.id", "tool_call.id", "tool.id", "ai.toolCall.id")
-CONVERSATION: Final = (
-    "gen_ai.conversation.id",
-    "session.id",
-    "traceloop.association.properties.thread_id",
-)
 ARGUMENTS: Final = (
     "gen_ai.tool.call.arguments", "tool.parameters", "ai.toolCall.args", "input.value",
     "traceloop.entity.input",

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from rollcage.adapter import NOT_RECORDED, Answer, Effect
+from rollcage_adapter import NOT_RECORDED, Answer, Effect
 
 from rollcage_import import names
 from rollcage_import.messages import answered, conversation
@@ -22,6 +22,7 @@ _LATEST: Final = 2**62  # ns: the year 2116
 _ERROR: Final = frozenset({2, "2", "STATUS_CODE_ERROR"})
 _EFFECTS: Final[dict[Any, Effect]] = {"pure": "pure", "read": "read"}
 _WAS_REFUSED: Final = "blocked"
+_WAS_REPLAYED: Final = "hit"
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 # Events that hold the messages of a model's call, as the conventions once had it, by role.
@@ -78,15 +79,19 @@ def _span(given: dict[str, Any], scope: str, *, base64_ids: bool) -> Span | None
         (str(e.get("name", "")), _attributes(e.get("attributes")))
         for e in _objects(given, "events")
     ]
+    ours = scope == _OURS
     kind, other = _kind(values)
     named = str(given.get("name") or "")
+    if ours and kind == "other" and "rollcage.run.status" in values:
+        kind, named = "agent", named.removeprefix("run ")
+    elif ours and values.get("rollcage.step.state") == _WAS_REPLAYED:
+        kind, other = "other", "a call that was replayed"
     span = Span(
         ids[0], ids[1], ids[2], kind, _called(values, kind, named) or other, named, start, end
     )
     status = given.get("status")
     span.error = _error(values, events, status if isinstance(status, dict) else _NOTHING)
-    span.conversation = str(_first(values, names.CONVERSATION, ""))
-    ours = scope == _OURS
+    span.is_attempt = ours and "rollcage.run.attempt" in values
     if kind == "tool":
         span.args = structured(_first(values, names.ARGUMENTS), scalars=ours)
         gave = structured(_first(values, names.RESULT), scalars=ours)

@@ -1,8 +1,7 @@
-"""Writes the traces of others as runs of the mode `imported`."""
+"""Writes the traces of others as logs of runs that were imported: no session goes on with one."""
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import dataclasses
 import os
@@ -14,23 +13,29 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from rollcage import Clock, Contract, NotReplayableWarning, ReplayedError
-from rollcage.adapter import (
+import orjson
+from rollcage import (
+    Clock,
+    Contract,
+    NotReplayableWarning,
+    Options,
+    ReplayedError,
+    Store,
+    open_store,
+)
+from rollcage.errors import ContractError, RunNotFound
+from rollcage.heart import StoreSeal
+from rollcage.heart.imports import FORMAT, Chain, Event, Secrets, Session, uuid7
+from rollcage_adapter import (
     HALTED,
     NOT_RECORDED,
     REFUSED,
     Answer,
-    import_session,
-    imported_run,
     model_contract,
     model_request,
 )
-from rollcage.errors import ContractError
-from rollcage.session.session import Session
-from rollcage.store import RunInfo, Store
-from rollcage.store.url import open_store
-from rollcage.trace import read_run
 
+from rollcage_import.attempts import ImportedAttempt, put_lines, scratch_store
 from rollcage_import.files import Format, Unreadable, read_spans
 from rollcage_import.spans import Span
 from rollcage_import.trees import SpanStep, Tree, trees
@@ -40,6 +45,7 @@ __all__ = ["ImportedRun", "Imports", "import_file"]
 _ANY: Final[Mapping[str, Any]] = {"type": "object"}
 _UNNAMED: Final = "imported"
 _LONGEST: Final = 200  # characters of a name
+_CLEAN: Final = (ReplayedError,)  # what a call raised elsewhere keeps no other from being imported
 _ERROR: Final = re.compile(r"[A-Za-z_][\w.]{0,150}", re.ASCII)
 
 
@@ -142,63 +148,83 @@ class _Recording:
         self._attempt = 0
 
     def write(self, name: str | None) -> ImportedRun:
-        """Write it, unless the store has it whole.
+        """Write it, unless the store has it.
 
         Raises:
             RunInUse: another process is importing it.
         """
         tree = self._tree
-        named = _name(name or (_job(tree.top) if tree.top else "") or _UNNAMED)
-        there = imported_run(self._store, self._clock())
-        while there is not None and not self._is_whole(there):
-            self._attempt += 1
-            there = imported_run(self._store, self._clock())
+        clock = self._clock()
+        run = uuid7(clock.wall() // 1_000_000, clock.random(10))
+        there = self._there(run)
         if there is not None:
-            return ImportedRun(
-                there.run, there.name, tree.trace, None, dict(tree.skipped), there=True
-            )
-        session = self._session(named)
-        error = None if tree.top is None else tree.top.error
-        with contextlib.suppress(ReplayedError), warnings.catch_warnings(), session:
-            warnings.simplefilter("ignore", NotReplayableWarning)  # its steps say so themselves
-            self._steps(session, tree.steps)
-            self._now = tree.end
-            if error is not None:
-                raise _raised(error)
+            return there
+        named = _name(name or (_job(tree.top) if tree.top else "") or _UNNAMED)
+        # It is made aside and put into the store as a whole, for nothing goes on with half of one.
+        with scratch_store() as made:
+            log = Chain(made.open(run))
+            log.append(self._begins(run, named))
+            session = ImportedAttempt(named, self._store, Options(clock=clock))
+            line: Event = {
+                "event": "attempt", "id": clock.random(12).hex(), "time": tree.start // 1000,
+            }  # fmt: skip
+            session.begin(log, line, (Secrets(detect=True),))
+            self._perform(session)
+            lines = made.read(run)
+        if not put_lines(self._store, run, lines):  # by another process, meanwhile
+            there = self._there(run)
+            assert there is not None
+            return there
         skipped = dict(tree.skipped + self._refused)
-        return ImportedRun(session.run_id, session.name, tree.trace, session.stats.calls, skipped)
+        return ImportedRun(run, named, tree.trace, session.stats.calls, skipped)
 
-    def _is_whole(self, there: RunInfo) -> bool:
-        """Whether an import that was there before had come to its end; a killed one had not."""
-        if there.pruned is not None:
-            return True
-        if there.status is None:
-            self._store.lock(there.run).release()
-        ended = read_run(self._store.read(there.run)).finished
-        top = self._tree.top
-        expected = None if top is None or top.error is None else _raised(top.error).type_name
-        return ended is not None and (ended.get("error") or {}).get("type") == expected
+    def _there(self, run: str) -> ImportedRun | None:
+        """Return the run, if it was imported before."""
+        try:
+            begins = orjson.loads(self._store.ends(run).first)
+        except RunNotFound:
+            return None
+        tree = self._tree
+        return ImportedRun(run, begins["name"], tree.trace, None, dict(tree.skipped), there=True)
+
+    def _begins(self, run: str, name: str) -> Event:
+        """Return the first line: where it comes from, and the keyed digest of what was read."""
+        tree = self._tree
+        content = "\n".join(sorted(repr(dataclasses.astuple(s)) for s in _spans(tree.steps)))
+        content = content.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+        imported: dict[str, Any] = {
+            "format": self._format, "trace": tree.trace, "digest": StoreSeal(self._store)(content),
+        }  # fmt: skip
+        if tree.skipped:
+            imported["skipped"] = dict(tree.skipped)
+        return {
+            "event": "run", "format": FORMAT, "run": run, "name": name, "time": tree.start // 1000,
+            "imported": imported,
+        }  # fmt: skip
 
     def _clock(self) -> Clock:
-        seed = f"rollcage/1 import|{self._format}|{self._tree.trace}|{self._attempt}"
+        """Return a clock that tells the times of the spans, and the same ids each time."""
+        seed = f"rollcage import|{self._format}|{self._tree.trace}"
         return Clock(
             wall=lambda: self._now,
             monotonic=lambda: self._now,
             random=lambda size: sha256(seed.encode("utf-8", "replace")).digest()[:size],
         )
 
-    def _session(self, name: str) -> Session:
+    def _perform(self, session: ImportedAttempt) -> None:
+        """Make the calls, each with a body that does nothing but give what is recorded."""
         tree = self._tree
-        content = "\n".join(sorted(repr(dataclasses.astuple(s)) for s in _spans(tree.steps)))
-        return import_session(
-            name,
-            store=self._store,
-            format=self._format,
-            trace=tree.trace,
-            source=content.encode("utf-8", "surrogateescape"),
-            skipped=tree.skipped,
-            clock=self._clock(),
-        )
+        error = None if tree.top is None else tree.top.error
+        raised = None if error is None else _raised(error)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotReplayableWarning)  # its steps say so themselves
+                self._steps(session, tree.steps)
+            self._now = tree.end
+        except BaseException as failed:
+            session.__exit__(type(failed), failed, None)
+            raise
+        session.__exit__(None if raised is None else type(raised), raised, None)
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -208,7 +234,7 @@ class _Recording:
             self._now = span.start
             where = session.place(
                 turn=step.turn, slot=step.slot, agent=span.agent[:_LONGEST],
-                call_id=span.call_id[:_LONGEST], conversation=span.conversation[:_LONGEST],
+                call_id=span.call_id[:_LONGEST],
             )  # fmt: skip
             try:
                 with where:
@@ -240,9 +266,9 @@ class _Recording:
             return _pieces(span) if span.kind == "model" else span.result
 
         if span.kind == "model":
-            session.run(contract, arguments, body, kind="model", answer=_answer_of(span))
+            session.run_call(contract, arguments, body, kind="model", answer=_answer_of(span))
         else:
-            session.run(contract, arguments, body)
+            session.run_call(contract, arguments, body)
 
     def _contract(self, span: Span) -> Contract:
         name = _name(span.name or span.kind)
@@ -255,7 +281,7 @@ class _Recording:
                 made = model_contract(name, "")
             else:
                 effect = "scope" if span.kind == "agent" else span.effect
-                made = Contract(name=name, parameters=_ANY, effect=effect)
+                made = Contract(name=name, parameters=_ANY, effect=effect, raises=_CLEAN)
             self._contracts[span.kind, name] = made
         return made
 
@@ -287,7 +313,7 @@ def _bodiless(contract: Contract) -> Contract:
     """A tool's contract without what would run: nothing of an import calls the application."""
     return dataclasses.replace(
         contract, undo=None, observe=None, probe=None, returns=None, json_output=False,
-        max_output=None, allow_empty=True, on_drift=None, function=None,
+        max_output=None, allow_empty=True, on_drift=None, function=None, once="", raises=_CLEAN,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import re
 from typing import Any, Final, Literal
 
 import orjson
-from rollcage.adapter import NOT_RECORDED, Answer, Effect
+from rollcage_adapter import NOT_RECORDED, Answer, Effect
 
 __all__ = ["Kind", "Span", "data_of", "moment", "structured", "tool_answer"]
 
@@ -37,8 +37,8 @@ class Span:
         refused: the code of a call that was refused, so that nothing ran.
         call_id: the model's id of the call.
         agent: who made it.
-        conversation: the thread that it belongs to.
         effect: of a tool that Rollcage called, as it was declared there.
+        is_attempt: whether it is a session of Rollcage: an attempt at the run around it.
     """
 
     trace: str
@@ -56,8 +56,8 @@ class Span:
     refused: str = ""
     call_id: str = ""
     agent: str = ""
-    conversation: str = ""
     effect: Effect = "write"
+    is_attempt: bool = False
 
 
 def moment(value: Any) -> int | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from rollcage.adapter import NOT_RECORDED, ToolRequest
+from rollcage_adapter import NOT_RECORDED, ToolRequest
 
 from rollcage_import.spans import Span, data_of
 
@@ -89,7 +89,7 @@ def _tree(trace: str, found: list[Span]) -> Tree:
     top = around[0] if len(around) == 1 and around[0].kind in ("agent", "other") else None
     start = min(span.start for span in found)
     end = max(span.end or span.start for span in found)
-    steps = _Steps(children, skipped).of(roots, top)
+    steps = _Steps(children, skipped, top).of(roots)
     return Tree(trace, top, start, max(start, end), steps, skipped)
 
 
@@ -106,11 +106,14 @@ def _reached(roots: list[Span], children: dict[str, list[Span]]) -> set[str]:
 class _Steps:
     """Makes the steps of a trace out of its spans, without a call of its own for each level."""
 
-    def __init__(self, children: dict[str, list[Span]], skipped: Counter[str]) -> None:
+    def __init__(
+        self, children: dict[str, list[Span]], skipped: Counter[str], top: Span | None
+    ) -> None:
         self._children = children
         self._skipped = skipped
+        self._top = top
 
-    def of(self, roots: list[Span], top: Span | None) -> list[SpanStep]:
+    def of(self, roots: list[Span]) -> list[SpanStep]:
         """The steps of these spans; what is inside of one that is none moves up."""
         outermost: list[SpanStep] = []
         # each with the step around it, the list that it goes into, and how deep that is
@@ -120,10 +123,10 @@ class _Steps:
         while left:
             span, around, into, depth = left.pop()
             inner = around, into, depth
-            why = "" if span is top else self._why_not(span, around, depth)
+            why = "" if span is self._top else self._why_not(span, around, depth)
             if why:
                 self._skipped[why] += 1
-            elif span is not top:
+            elif span is not self._top:
                 step = SpanStep(span)
                 into.append(step)
                 if span.kind == "model":  # a model calls no tools: what is inside comes after it
@@ -144,6 +147,8 @@ class _Steps:
     def _why_not(self, span: Span, around: SpanStep | None, depth: int) -> str:
         if span.kind == "other":
             return span.name
+        if span.is_attempt and self._top is not None and span.parent == self._top.id:
+            return "an attempt at the run"
         if depth >= _DEEPEST:
             return f"inside of {_DEEPEST} steps"
         if around is not None and _same_call(around.span, span):
@@ -168,7 +173,7 @@ def _complete(span: Span, twin: Span) -> None:
             setattr(span, field, getattr(twin, field))
     span.answer = span.answer or twin.answer
     span.error = span.error or twin.error
-    for field in ("call_id", "agent", "conversation"):
+    for field in ("call_id", "agent"):
         setattr(span, field, getattr(span, field) or getattr(twin, field))
 
 

@@ -32,7 +32,7 @@ Where = str | os.PathLike[str] | Store
 _KEPT: Final = (
     "again", "calls", "effect", "hits", "id", "name", "number", "order", "status", "step", "time",
 )  # fmt: skip
-_HEAD: Final = ("event", "format", "run", "name", "time", "actor", "copied", "fork")
+_HEAD: Final = ("event", "format", "run", "name", "time", "actor", "copied", "fork", "imported")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

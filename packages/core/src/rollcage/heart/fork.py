@@ -275,7 +275,7 @@ def copied_lines(events: list[Event], run: str, name: str, fork: Fork | None) ->
     """
     source = events[0]
     first: Event = {"event": "run", "format": FORMAT, "run": run, "name": name}
-    kept = ("time", "input", "actor", "seed")
+    kept = ("time", "input", "actor", "seed", "imported")
     first.update((field, source[field]) for field in kept if field in source)
     first["copied"] = source["run"]
     if fork is not None:
@@ -298,8 +298,14 @@ def forked_lines(
         seal: hides the secrets in what it is changed to.
 
     Raises:
-        SessionError: there is no such step to change, or it can't be changed like this.
+        SessionError: there is no such step to change, or it can't be changed like this; or the run
+            was imported, and the fork would write.
     """
+    if found.imported is not None and (fork is None or fork.live):
+        raise SessionError(
+            f"run {source} was imported, so nobody knows which of its writes were made: a fork of "
+            f"it can't be live, and no session goes on from it"
+        )
     forked: Event = {"event": "forked", "run": copied[0]["run"], "name": name, "from": source}
     if fork is None:
         return [{**forked, "continues": True}]

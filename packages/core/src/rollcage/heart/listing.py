@@ -53,6 +53,7 @@ class RunInfo:
         actor: the person that it acts for, if that was said.
         given: the input as it is recorded; None if it has none, or the run was pruned.
         digest: that of the input of a run that was pruned.
+        imported: the format that it was imported from; empty if it was recorded here.
         last: the kind of its last line; `held`: this is a copy; `gone`: it goes on in another
             store; `pruned`: nothing else is left of it.
     """
@@ -70,6 +71,7 @@ class RunInfo:
     given: Any = None
     last: str = ""
     digest: str = ""
+    imported: str = ""
 
     @property
     def input(self) -> str:
@@ -175,6 +177,7 @@ def _info(store: Store, ends: Ends) -> RunInfo:
             actor=first.get("actor", ""),
             given=first.get("input"),
             digest=first.get("digest", ""),
+            imported=first.get("imported", {}).get("format", ""),
             last=last["event"],
         )
         if last["event"] in ENDS:

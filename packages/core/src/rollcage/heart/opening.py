@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from rollcage.heart.store import Store
     from rollcage.values.hiding import Seal
 
-__all__ = ["OVER", "Opened", "check_open", "ended_as", "job_key", "open_run"]
+__all__ = [
+    "OVER", "Opened", "check_open", "check_performed", "ended_as", "job_key", "open_run",
+]  # fmt: skip
 
 OVER: Final = ("ok", "abandoned")
 """How a run ended that no session resumes by itself: the next one of its name begins another."""
@@ -169,14 +171,32 @@ def _check_whole(run: Run) -> None:
         )
 
 
+def check_performed(run: Run, store: Store) -> None:
+    """Refuse a run that was imported. A dry fork of one writes nothing, and is none.
+
+    Raises:
+        SessionError: nobody knows which of its effects were made.
+    """
+    if run.imported is None or run.dry:
+        return
+    raise SessionError(
+        f"run {run.id} was imported: nothing of it was performed here, and nobody knows how its "
+        f"effects are taken back, so it is not resumed, undone or changed. To look at it: rollcage "
+        f"show {run.id}{store_option(store)}; to replay it: Session({run.name!r}, "
+        f'replay="offline", source={run.id!r})'
+    )
+
+
 def check_open(run: Run, store: Store) -> None:
     """Refuse a run to which nothing may be added.
 
     Raises:
         RunElsewhere: it is a copy that was not claimed, or it was moved.
         RunPruned: it was pruned.
+        SessionError: it was imported.
     """
     _check_whole(run)
+    check_performed(run, store)
     if run.shut is None:
         return
     kind = run.shut["event"]

@@ -299,6 +299,8 @@ class Run:
         backed: of that undo, the steps that were taken back, and how well.
         rolled: by the branch of a transaction that was rolled back, its steps.
         copied: the run that this one is a copy of, until all of its lines are there.
+        imported: where it comes from, if something else has recorded it: nobody knows which of its
+            effects were made, so no session goes on with it; None if it was performed here.
         shut: why nothing may be added to it: it is a copy that was not claimed, it goes on in
             another store, or it was pruned; None if something may.
         dry: whether it is a fork that must not write.
@@ -331,6 +333,7 @@ class Run:
         self.unanswered: dict[tuple[str, str], int] = {}
         self.copied = ""
         self.shut: Event | None = None
+        self.imported: Event | None = None
         self.dry = self.continues = False
         self.fixed: set[int] = set()
         self.edits: dict[int, Event] = {}
@@ -380,6 +383,7 @@ class Run:
     def _run(self, event: Event) -> None:
         self.id, self.name = event["run"], event.get("name", "")
         self.copied = event.get("copied", "")
+        self.imported = event.get("imported")
 
     def _attempt(self, event: Event) -> None:
         self._before = self.last

@@ -36,6 +36,7 @@ from rollcage.errors import (
     UndoIncomplete,
 )
 from rollcage.heart.call import Call, Place, here
+from rollcage.heart.opening import check_performed
 from rollcage.heart.outcome import given, success
 from rollcage.heart.plan import consult, fetched, plain, plan_of, revived
 from rollcage.heart.store import store_option
@@ -158,6 +159,7 @@ def plan(attempt: Attempt, request: Request, *, is_async: bool) -> Flow:
     """Say what an undo would do, by the states as they are now; gives an `UndoPlan`."""
     request.check()
     run = attempt.run
+    check_performed(run, attempt.store)
     numbers = _numbers(run, _wanted(run, request), whole=True)
     look = _Look(attempt, request, is_async=is_async, records=False)
     tasks = yield from look.tasks(numbers)

@@ -14,6 +14,7 @@ from rollcage.trace.parts import (
     AnswerData,
     Digest,
     DriftData,
+    ImportedData,
     Microseconds,
     Part,
     PlannedCallData,
@@ -103,6 +104,9 @@ class RunLine(_LogLine):
     seed: str = Field("", description="sets its worlds apart")
     copied: str | None = Field(None, description="the run of which the next lines are a copy")
     fork: Literal["dry", "live"] | None = Field(None, description="what kind of fork it is")
+    imported: ImportedData | None = Field(
+        None, description="where it comes from, if something else has recorded it"
+    )
     digest: str = Field("", description="of the input, where the run was pruned")
     redacted: bool = Field(False, description="values were taken out by an export")
 

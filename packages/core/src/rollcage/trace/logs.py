@@ -359,6 +359,8 @@ class LogFolding:
         first, fold, attempts = self._first, self.fold, self._run.attempts
         forked = self._forked
         mode, source = "resume" if len(attempts) > 1 else "record", None
+        if fold.imported is not None:
+            mode = "imported"
         if forked is not None:
             mode, source = "resume" if fold.continues else "fork", forked["from"]
         gate = [each for attempt in attempts[-1:] for each in attempt.gate]
@@ -377,6 +379,7 @@ class LogFolding:
             rules=[each["rule"] for each in gate if "rule" in each],
             input_={"value": first["input"]} if "input" in first else None,
             actor=first.get("actor", ""),
+            imported=fold.imported if forked is None else None,
         )
         if first.get("redacted"):
             started["redacted"] = True

@@ -69,7 +69,7 @@ def stop_run(
 
     Raises:
         RunNotFound: there is no such run.
-        OrderRefused: it has come to its end.
+        OrderRefused: it has come to its end, or was imported.
     """
     own = open_store(store)
     ended = ended_as(own, run)
@@ -91,7 +91,7 @@ def pause_run(
 
     Raises:
         RunNotFound: there is no such run.
-        OrderRefused: it has come to its end, or is stopped.
+        OrderRefused: it has come to its end, is stopped, or was imported.
     """
     own = open_store(store)
     ended = ended_as(own, run)
@@ -173,6 +173,10 @@ def order_of(store: str | os.PathLike[str] | Store, run: str) -> Order | None:
 
 
 def _give(store: Store, run: str, kind: Kind, by: str, reason: str) -> Order:
+    if "imported" in orjson.loads(store.ends(run).first):
+        raise OrderRefused(
+            f"there is nothing to {kind} in run {run}: it was imported, and nothing runs in it"
+        )
     order = Order(kind, writable(by), writable(reason), time.time_ns() // 1000)
     data = orjson.dumps(dataclasses.asdict(order) | {"nonce": os.urandom(8).hex()})
     while True:
