@@ -43,7 +43,7 @@ ADAPTER = [
     "call_id_here", "check_names", "declare", "declare_tool", "declared_contract", "expose",
     "exposes", "facade_here", "fixed", "gathered", "guard_each", "guard_of",
     "guarded_contract", "guarding",
-    "held_by", "import_session", "imported_run", "is_list", "is_model_class", "is_object",
+    "held_by", "is_list", "is_model_class", "is_object",
     "is_tuple", "mcp_blocks", "mcp_content",
     "mcp_definition", "mcp_definitions", "mcp_failure", "model_contract",
     "model_request", "offered", "option", "plain_body", "refuse_bare", "refuses_unguarded",

@@ -97,6 +97,10 @@ class LogCheck:
             self.notes.append(
                 "its last attempt has not ended: lines missing from its end would not show"
             )
+        if self._first.get("imported"):
+            self.notes.append(
+                "it was imported: the chain attests what was written here, nothing of its origin"
+            )
         if self._first.get("redacted"):
             self.notes.append("an export with values taken out: keys can't be checked against them")
 

@@ -176,6 +176,7 @@ def _narrow(
     table.add_column("")
     for info in found:
         source = f"{_JOINED[mode_of(info)]} {ids[info.origin]}" if info.origin else ""
+        source = source or (mode_of(info) if info.imported else "")
         refusals = f"{refused[info.run]} refused" if refused[info.run] else ""
         attempts = f"{info.attempts} attempts" if info.attempts > 1 else ""
         notes = [source, attempts, refusals]

@@ -10,9 +10,15 @@ __all__ = ["info_data", "is_pruned", "mode_of"]
 
 
 def mode_of(info: RunInfo) -> str:
-    """Return how a run came to be: `record`, `fork`, or `resume`: it goes on from another store."""
+    """Return how a run came to be.
+
+    `record`, `fork`, `resume`: it goes on from another store; `imported`: something else has
+    recorded it.
+    """
     if info.fork:
         return "fork"
+    if info.imported:
+        return "imported"
     return "resume" if info.origin else "record"
 
 

@@ -65,7 +65,6 @@ from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate import Ask, Instead
 from rollcage.replay.ahead import WorkAttempt
 from rollcage.session.current import step_here
-from rollcage.session.importing import import_session, imported_run
 from rollcage.session.scope import Asked, asking, call_id_here, facade_here
 from rollcage.step.waiting import stepped
 from rollcage.values.answer import Answer, ToolRequest
@@ -123,8 +122,6 @@ __all__ = [
     "guarded_contract",
     "guarding",
     "held_by",
-    "import_session",
-    "imported_run",
     "is_list",
     "is_model_class",
     "is_object",

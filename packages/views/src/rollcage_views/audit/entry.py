@@ -124,7 +124,7 @@ class RunHeading:
         run: its id.
         job: its name.
         status: `ok`, `error`, `halted`, `paused`, `partial` or `unfinished`.
-        mode: `record`, `resume`, or `fork`.
+        mode: `record`, `resume`, `imported`, or `fork`.
         source: the run that it goes on from or is a fork of; empty if none.
         time: when it started (Unix, µs).
         policy: the policy that it began with, its name and digest; empty without one.
