@@ -1,6 +1,8 @@
 """What is made of recorded runs: timelines, inboxes, changes, hits, sums, searches."""
 
+import contextlib
 import dataclasses
+import io
 import json
 from base64 import b64encode
 from collections.abc import Callable
@@ -38,6 +40,8 @@ from rollcage_views import (
     tree_of,
     usage_of,
 )
+from rollcage_views.audit import AuditEntry, Selection, Summary, audited, runs_of
+from rollcage_views.html import write_run
 
 Record = Callable[..., str]
 BLIND = Viewer(values=False)
@@ -321,3 +325,49 @@ def test_many_writes_on_one_resource_are_read_in_time(incident: Incident) -> Non
     assert [*states.after(4999, "r")] == [{"n": "5000"}]
     assert [*states.after(5000, "r")] == []
     assert len(changes_of(steps[0], states)) == 1
+
+
+def test_what_each_attempt_was_given_back_is_counted(store: Path, view_files: Any) -> None:
+    def attempt(*paths: str, fails: bool = True) -> str:
+        with contextlib.suppress(LookupError), Session("job", store=store) as session:
+            for path in paths:
+                view_files.look(path)
+            if fails:
+                raise LookupError
+        return session.run_id
+
+    run = attempt("a")
+    assert attempt("a", "b") == attempt("a", "b", fails=False) == run
+    row = {row.name: row for row in usage_of(read_run(trace_of(store, run))).rows}["view_look"]
+    assert (row.calls, row.replayed, row.failed) == (2, 3, 0)
+    page = io.StringIO()
+    write_run(page, read_run(trace_of(store, run)))
+    assert "replay saved" in page.getvalue()
+
+
+def test_an_audit_names_what_left_a_step_behind(store: Path, view_files: Any) -> None:
+    with contextlib.suppress(LookupError), Session("other", store=store):
+        view_files.pay("ann", 1)
+        raise LookupError
+    with Session("other", store=store, on_divergence="warn") as session:
+        view_files.pay("bob", 2)
+    (each,) = (each for each in runs_of(open_store(store)) if each.run == session.run_id)
+    entries = [
+        item
+        for item in audited([each], Selection(), Summary())
+        if isinstance(item, AuditEntry) and item.kind == "call"
+    ]
+    assert [(entry.step, entry.left_by) for entry in entries] == [
+        (1, (session.run_id, 2)), (2, None),
+    ]  # fmt: skip
+
+
+def test_runs_of_one_millisecond_are_each_on_one_page(store: Path) -> None:
+    for number in range(8):
+        with Session(f"job {number}", store=store):
+            pass
+    own, found, last = open_store(store), [], ""
+    while page := search_runs(own, RunFilter(), limit=3, behind=last):
+        found += [info.name for info in page]
+        last = page[-1].run
+    assert sorted(found) == [f"job {number}" for number in range(8)]

@@ -179,7 +179,7 @@ def step_row(
         group: what begins with it.
         depth: in how many bodies it was called.
         messages: of a model's request, those that are new since its last one, encoded.
-        states: those of its lineage.
+        states: the states that the writes of its run found.
         recorded: the step as it is recorded, where it is shown without credentials.
         viewer: who looks.
         at: what a command needs to find the store.
