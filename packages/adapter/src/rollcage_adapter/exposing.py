@@ -28,8 +28,13 @@ def guarded_contract(tool: Any) -> Contract | None:
 class Granted(Protocol):
     """The tools that an agent is granted, as `rollcage_governance.FacadeSnapshot` says them."""
 
-    def check(self, contract: Contract) -> Verdict | None:
-        """Return a denial of a tool that it does not give."""
+    def check(self, contract: Contract, *, undo: bool = False) -> Verdict | None:
+        """Return a denial of a tool that it does not give.
+
+        Args:
+            contract: the tool's.
+            undo: ask what an undo may call: any tool that was ever approved.
+        """
         ...
 
     def refusal(self, contract: Contract, verdict: Verdict) -> ToolRefused:
