@@ -280,7 +280,7 @@ class Shop:
 def unknown(name: str) -> str:
     return (
         f"a {name} comes back only where its class is known: name it in the tool's return type, or "
-        f"say Session(types=[{name}])"
+        f"say Session(options=Options(types=[{name}]))"
     )
 
 

@@ -134,7 +134,7 @@ class Attempt:
         self.undo_busy: threading.Event | None = None
         self.branches: dict[str, Branch] = {}
         self.users: dict[int, Turn] = {}
-        self.root_world = world_zero(self.options.seed)
+        self.root_world = world_zero(run.seed)
         self.ticks = self.options.clock.monotonic
         self.observers: list[Callable[..., Any]] = []
         self.is_at_once = log is None or log.log.is_at_once

@@ -21,6 +21,7 @@ Flow = Generator[Callable[[], Any], Any, Any]
 
 def drive(flow: Flow) -> Any:
     """Carry out a flow, waiting in this thread."""
+    thrown: BaseException | None = None
     try:
         request = next(flow)
         while True:
@@ -31,11 +32,16 @@ def drive(flow: Flow) -> Any:
                         answer.close()
                     raise SessionError("this has to be awaited: use acall, in an async session")
             except BaseException as error:  # noqa: BLE001 - the flow decides; it raises it again
+                thrown = error
                 request = flow.throw(error)
             else:
                 request = flow.send(answer)
     except StopIteration as stop:
         return stop.value
+    except RuntimeError as error:  # as a generator makes of a StopIteration that a body raised
+        if isinstance(thrown, StopIteration) and error.__cause__ is thrown:
+            raise thrown from None
+        raise
 
 
 async def adrive(flow: Flow) -> Any:

@@ -120,6 +120,7 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
         where = f"run {source.run}"
         found = _whole(fold_log(lines, where, folds))
         _check_whole(found)
+        _check_seed(session, found)
         return Opened(found, None, source)
     starts = session.source is not None and not _goes_on(session, store, known)
     if session.fork is not None or starts:
@@ -147,6 +148,7 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
             else:
                 check_open(opened.run, store)
                 _check_input(session, log)
+                _check_seed(session, opened.run)
                 _check_age(session, known)
                 if options.before_resume is not None:
                     options.before_resume(known)
@@ -236,6 +238,19 @@ def _check_input(session: Session, log: Chain) -> None:
         raise SessionError(
             f"{log.log.where} had {'another' if 'input' in begins else 'no'} input: it is another "
             f'job. Pass the input that it had, or start a new run with replay="off"'
+        )
+
+
+def _check_seed(session: Session, run: Run) -> None:
+    """Refuse another seed than the run was begun with; where none is said, that one counts.
+
+    Raises:
+        SessionError: its worlds are others, so nothing that is recorded would be found.
+    """
+    if session.options.seed not in ("", run.seed):
+        raise SessionError(
+            f"run {run.id} was begun with seed={run.seed!r}, not {session.options.seed!r}: pass "
+            f'that one, or start a new run with replay="off"'
         )
 
 

@@ -317,7 +317,7 @@ class Run:
 
     def __init__(self, folds: dict[str, list[Fold]] | None = None) -> None:
         self.folds = folds or {}
-        self.id = self.name = self.status = self.attempt = self.waits = ""
+        self.id = self.name = self.seed = self.status = self.attempt = self.waits = ""
         self.steps: dict[int, Step] = {}
         self.branches: defaultdict[str, list[Step]] = defaultdict(list)
         self.anywhere: defaultdict[str, list[Step]] = defaultdict(list)
@@ -382,7 +382,7 @@ class Run:
 
     def _run(self, event: Event) -> None:
         self.id, self.name = event["run"], event.get("name", "")
-        self.copied = event.get("copied", "")
+        self.copied, self.seed = event.get("copied", ""), event.get("seed", "")
         self.imported = event.get("imported")
 
     def _attempt(self, event: Event) -> None:

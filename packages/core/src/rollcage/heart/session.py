@@ -45,6 +45,7 @@ from rollcage.errors import (
     SessionHalted,
     TraceUnwritable,
 )
+from rollcage.gate.persons import person
 from rollcage.heart.answers import answers_of
 from rollcage.heart.attempt import Attempt, Stats
 from rollcage.heart.block import BranchHandle, Transaction, TurnHandle, open_branch, turn
@@ -117,6 +118,20 @@ OnDivergence = Literal["halt", "undo", "warn"]
 Kind = Literal["tool", "model"]
 
 
+def _acted_for(actor: str) -> str:
+    """Return the name of the person that a run acts for, in its one form; empty for nobody.
+
+    Raises:
+        SessionError: it is no name of a person.
+    """
+    if not actor:
+        return ""
+    try:
+        return person(actor)
+    except ValueError as error:
+        raise SessionError(f"actor= has to name who the run acts for: {error}") from None
+
+
 class Session:
     """A guarded execution: one attempt at a run.
 
@@ -186,9 +201,8 @@ class Session:
         self.name = unicodedata.normalize("NFC", name)
         self.store = open_store(store)
         self.replay, self.source, self.run, self.fork = replay, source, run, fork
-        self.input, self.actor, self.on_divergence, self.options = (
-            input, actor, on_divergence, options,
-        )  # fmt: skip
+        self.input, self.on_divergence, self.options = input, on_divergence, options
+        self.actor = _acted_for(actor)
         self.approver = approver
         self._brought = tuple(stages)
         self.around: Session | None = None

@@ -90,7 +90,7 @@ class _Encoder:
             self.mark(
                 path,
                 f"a {name} comes back only where its class is known: name it in the tool's return "
-                f"type, or say Session(types=[{name}])",
+                f"type, or say Session(options=Options(types=[{name}]))",
             )
 
     def encode(self, value: Any, path: str, depth: int = 0) -> Any:

@@ -52,7 +52,8 @@ class Strange(ValueError):
     def __init__(self, kind: str) -> None:
         super().__init__(
             f"it holds a {kind}, a class that this process does not know: name it in the tool's "
-            f"return type, or say Session(types=[{kind.rpartition('.')[2]}])"
+            f"return type, or say "
+            f"Session(options=Options(types=[{kind.rpartition('.')[2]}]))"
         )
         self.kind = kind
 

@@ -159,7 +159,7 @@ def register(*types: type) -> None:
     """Restore values of these classes as themselves, in each session of this process.
 
     A recorded result or error holds its type's name and its parts. It is restored as that type if
-    the program has named it: here, in `Session(types=[…])`, or in the return type of the tool
+    the program has named it: here, in `Options(types=[…])`, or in the return type of the tool
     itself. Classes derived from these count too. What can be registered: dataclasses, named
     tuples, enums, Pydantic models, attrs classes, exceptions, and classes derived from a builtin
     such as `str` or `dict`. They are restored by their own constructor or validation.
