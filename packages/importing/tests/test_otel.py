@@ -11,6 +11,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from rollcage import (
     Fork,
     ReplayedError,
+    ReplayMiss,
     Session,
     Verdict,
     abandon_run,
@@ -596,6 +597,35 @@ def test_it_replays_offline_where_it_is_named(imported: tuple[Path, str]) -> Non
     store, run = imported
     with Session("shop", store=store, replay="offline", source=run):
         assert buy_at_price("apple") == {"euros": 2}
+
+
+@pytest.mark.parametrize("effect", ["pure", "read", "write"])
+def test_a_tool_answers_whatever_its_effect(tmp_path: Path, effect: Any) -> None:
+    """No trace says which one it had."""
+    ran: list[str] = []
+
+    @tool(name="price", effect=effect)
+    def asks(item: str) -> dict[str, int]:
+        ran.append(item)
+        return {"euros": 0}
+
+    others = [
+        tool_span(str(n), at=3 * n, said={
+            "gen_ai.tool.call.arguments": f'{{"item":"{item}"}}',
+            "gen_ai.tool.call.result": f'{{"euros":{n}}}',
+        })
+        for n, item in enumerate(["fig", "plum", "fig"], 3)
+    ]  # fmt: skip
+    _, run = take(tmp_path, AGENT, *others)
+    store = tmp_path / "store"
+    with Session("shop", store=store, replay="offline", source=run.id) as looking:
+        assert [asks(item)["euros"] for item in ("fig", "plum", "fig")] == [3, 4, 5]
+        assert looking.unasked() == ()
+    with pytest.raises(ReplayMiss), Session("s", store=store, replay="offline", source=run.id):
+        asks("pear")
+    with Session("shop", store=store, fork=Fork(run.id, at=2, result={"euros": 9})):
+        assert [asks(item)["euros"] for item in ("fig", "plum", "fig")] == [3, 9, 5]
+    assert ran == []
 
 
 def test_a_fork_of_it_says_what_would_be(imported: tuple[Path, str]) -> None:

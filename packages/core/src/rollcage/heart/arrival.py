@@ -31,8 +31,17 @@ def arrive(attempt: Attempt, call: Call) -> None:
         raise SessionHalted(f"the session was halted: {attempt.halted}") from attempt.halted
     if attempt.run.undoing is not None and attempt.undo_busy is None and attempt.live:
         raise attempt.halt(open_undo(attempt.run, attempt.store))
+    if attempt.run.imported is not None and not call.changes and call.kind == "tool":
+        _change_as_recorded(attempt, call)
     if attempt.run.edits and not call.is_edited:
         _edit(attempt, call)
+
+
+def _change_as_recorded(attempt: Attempt, call: Call) -> None:
+    """Have a call count as a write that an imported run has as one: no trace tells its effect."""
+    recorded = attempt.recorded_by_key[call.place.branch, call.key]
+    if any(step.effect == "write" for step in recorded):
+        call.effect, call.changes = "write", True
 
 
 def _find_place(attempt: Attempt, call: Call) -> None:
