@@ -1,5 +1,6 @@
 """What views, `verify` and `export` make of any log, at each of its lines."""
 
+import io
 import random
 from typing import Any
 
@@ -23,6 +24,9 @@ from rollcage_views import (
     usage_of,
     words,
 )
+from rollcage_views.audit import AuditEntry, Damaged, Named, Selection, Summary, audited
+from rollcage_views.html import write_run
+from rollcage_views.policies import denial_of
 
 from tests.laws.lab import Lab, folder
 from tests.laws.law import LAW, chances, fewer, order, resumed
@@ -78,6 +82,14 @@ def shows(reader: Lines) -> None:
     assert [step.step for page in pages for step in page] == [step.step for step in seen.steps]
     hidden = Viewer(values=False).run(seen)
     assert [step.state for step in hidden.steps] == [step.state for step in seen.steps]
+    page = io.StringIO()
+    write_run(page, seen)
+    assert page.getvalue().count('id="step-') == len(seen.steps)
+    entries = [*audited([Named(reader.run, reader.trace, None)], Selection(), Summary())]
+    calls = [each for each in entries if isinstance(each, AuditEntry) and each.kind == "call"]
+    asked = [step for step in seen.steps if step.kind != "branch"]
+    assert len(calls) == len(asked) + sum(denial_of(row) is not None for row in seen.refused)
+    assert not any(isinstance(each, Damaged) for each in entries)
     open_ = {*stands.unknown, *stands.unclear, *stands.left, *stands.ahead, *stands.lost}
     assert {each.step for each in open_} <= {step.step for step in seen.effects}
 
