@@ -8,7 +8,7 @@ import random
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from typing import Any
 
-from rollcage.session.session import Session
+from rollcage import Session
 
 from tests.chaos.faults import Fault, now
 from tests.chaos.place import Place, Tool

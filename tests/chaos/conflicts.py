@@ -22,9 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rollcage import UndoIncomplete, UndoReport
-from rollcage.session.finished import plan_undo, undo_run
-from rollcage.session.session import Session
+from rollcage import Options, Session, UndoIncomplete, UndoReport, list_runs, plan_undo, undo_run
 from rollcage_toolbox.http import Http, delete_location
 
 from tests.chaos import service
@@ -161,7 +159,8 @@ class _Undone:
 
     def carry_out(self) -> None:
         """Do all of it; an undo that refuses is asked twice."""
-        session = Session("ours", store=self._place.store, replay="off", tools=self._tools)
+        options = Options(tools=self._tools)
+        session = Session("ours", store=self._place.store, replay="off", options=options)
         if self._way == "transaction":
             self._in_transaction(session)
         elif self._way == "later":
@@ -207,9 +206,9 @@ class _Undone:
     def _meanwhile(self) -> None:
         self._case.interfere(self._place)
         self._then = _look(self._place)
-        (run,) = self._place.store.glob("runs/*.jsonl")
+        (run,) = list_runs(self._place.store)
         if self._way != "transaction" and self._case.status == "conflict":
-            plan = plan_undo(self._place.store, run.stem, tools=self._tools)
+            plan = plan_undo(self._place.store, run.run, tools=self._tools)
             self._foreseen = plan.conflicts
 
     def _try(self, undo: Callable[[], UndoReport]) -> None:
@@ -229,7 +228,7 @@ class _Undone:
             return f"something was changed\n{changed}\n{self._said()}"
         if not self._foreseen:
             return "plan_undo foresaw no conflict"
-        if not late and b'"undo.started"' in self._trace():
+        if not late and b'{"event":"undoing"' in self._log():
             return "it began to undo something"
         case, said = self._case, self._said()
         if case.resource not in said or not all(field in said for field in case.fields):
@@ -260,9 +259,9 @@ class _Undone:
             return str(self._reports[0])
         return "" if self._error is None else "".join(traceback.format_exception(self._error))
 
-    def _trace(self) -> bytes:
-        (run,) = self._place.store.glob("runs/*.jsonl")
-        return run.read_bytes()
+    def _log(self) -> bytes:
+        (log,) = self._place.store.glob("logs/*.jsonl")
+        return log.read_bytes()
 
 
 def _differing(wanted: dict[str, Any], found: dict[str, Any], but: tuple[str, ...] = ()) -> str:

@@ -1,7 +1,7 @@
 """Crash chaos: runs that are killed at any moment, and recovered in a new process.
 
 Half of them are resumed, half are undone; the recovery itself is killed, too. What happened is
-told by a ledger that the bodies write, by the service, and by what is there: not by the trace.
+told by a ledger that the bodies write, by the service, and by what is there: not by the log.
 """
 
 from __future__ import annotations
@@ -23,10 +23,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from rollcage import Diverged, UndoIncomplete, UnknownOutcome
-from rollcage.session.finished import undo_run
-from rollcage.session.session import Session
-from rollcage.store import JsonlStore
+from rollcage import (
+    Diverged,
+    Options,
+    Session,
+    UndoIncomplete,
+    UnknownOutcome,
+    list_runs,
+    newest_run,
+    undo_run,
+)
 from rollcage_toolbox import Workspace
 
 from tests.chaos import service
@@ -105,13 +111,14 @@ def _work(place: Place, job: Job, do: Do, moment: Moment) -> int:
         if do == "work":
             with (
                 contextlib.suppress(ChangedItsMind),
-                Session("chaos", store=place.store, tools=tools) as session,
+                Session("chaos", store=place.store, options=Options(tools=tools)) as session,
             ):
                 agent = Agent(session, place, tools, waits=job.waits)
                 agent.run(job.plan, whole=job.whole, gives_up=job.gives_up)
         else:
-            run = JsonlStore(place.store).runs()[-1].run
-            report = undo_run(place.store, run, tools=tools)
+            run = newest_run(place.store, "chaos")
+            assert run is not None
+            report = undo_run(place.store, run.run, tools=tools)
             sys.setprofile(None)
             listed = {(e.run, e.step) for e in report.steps if e.status == "unknown"}
             place.said.write_text(json.dumps([str(report), sorted(listed)]))
@@ -213,30 +220,31 @@ _WORDS: Final = {
 
 
 def _runs(place: Place) -> bool:
-    return (place.store / "runs").exists() and bool(JsonlStore(place.store).runs())
+    return bool(list_runs(place.store))
 
 
 def _ended_well(place: Place) -> bool:
-    return _runs(place) and JsonlStore(place.store).runs()[-1].status == "ok"
+    newest = newest_run(place.store, "chaos")
+    return newest is not None and newest.status == "ok"
 
 
 def _events(place: Place) -> list[dict[str, Any]]:
-    """What the traces tell; a line that was cut off tells nothing."""
+    """What the logs tell; a line that was cut off tells nothing."""
     found: list[dict[str, Any]] = []
-    for trace in sorted(place.store.glob("runs/*.jsonl")):
-        run = trace.stem
-        for line in trace.read_bytes().splitlines():
+    for log in sorted(place.store.glob("logs/*.jsonl")):
+        run = log.stem
+        for line in log.read_bytes().splitlines():
             with contextlib.suppress(ValueError):
                 found.append({"in": run, **json.loads(line)})
     return found
 
 
 def _undoing(place: Place) -> bool:
-    """Whether the newest trace ends inside of an undo."""
+    """Whether the newest log ends inside of an undo."""
     events = _events(place)
-    newest = [each for each in events if each["in"] == events[-1]["in"]]
-    marks = [each["event"] for each in newest if each["event"].startswith(("undo.", "run.rewound"))]
-    return bool(marks) and marks[-1].startswith("undo.")
+    newest = [each["event"] for each in events if each["in"] == events[-1]["in"]]
+    marks = [each for each in newest if each in ("undoing", "undone", "rolled")]
+    return marks[-1:] == ["undoing"]
 
 
 class Judged:
@@ -295,15 +303,15 @@ class Judged:
                 yield f"after {self.do}, {what} differ: {told}"
 
     def _unreported(self) -> Iterable[str]:
-        """Bodies that ran without a word in the trace."""
-        started = {(e["in"], e["step"]) for e in self.events if e["event"] == "step.started"}
+        """Bodies that ran without a word in the log."""
+        started = {(e["in"], e["step"]) for e in self.events if e["event"] == "step"}
         for line in self.lines:
             if (line.run, line.step) not in started:
                 yield f"ran unreported: {line}"
 
     def _twice(self) -> Iterable[str]:
         """Effects that came twice, and were not undone in between."""
-        undone = {tuple(e["of"]) for e in self.events if e["event"] == "undo.finished"}
+        undone = {(e["in"], e["step"]) for e in self.events if e["event"] == "back"}
         ends: dict[str, list[Line]] = {}
         for line in self.lines:
             if not line.began and line.tool not in _IDEMPOTENT:
@@ -314,16 +322,17 @@ class Judged:
                     yield f"ran twice: {line}, of {len(lines)}"
 
     def _lost(self) -> Iterable[str]:
-        """Writes that the trace says have ended, and that no body has made."""
+        """Writes that the log says have ended, and that no body has made."""
         ended = {(line.run, line.step) for line in self.lines if not line.began}
         writes = {
             (e["in"], e["step"])
             for e in self.events
-            if e["event"] == "step.started" and e["effect"] == "write"
+            if e["event"] == "step" and e["effect"] == "write" and e.get("kind") != "branch"
         }
         for event in self.events:
             step = event["in"], event.get("step")
-            ok = event["event"] == "step.finished" and event["outcome"]["status"] == "ok"
+            said = event["event"] == "outcome" and "by" not in event  # not what a probe found
+            ok = said and (event["outcome"] or {}).get("status") == "ok"
             if ok and step in writes - ended:
                 yield f"lost: {step}, {event['outcome']['status']}"
 
@@ -339,9 +348,7 @@ class Judged:
         """What is listed must be what can't be known; and that must be listed."""
         if not self.mail:
             yield f"{self.do} came to no end, though all can be looked at: {self.said}"
-        names = {
-            (e["in"], e["step"]): e["name"] for e in self.events if e["event"] == "step.started"
-        }
+        names = {(e["in"], e["step"]): e["name"] for e in self.events if e["event"] == "step"}
         for step in self.listed:
             if names.get(step) != "mail_post":
                 yield f"listed, though it can be looked at: {step} {names.get(step)}: {self.said}"

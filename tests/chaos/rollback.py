@@ -2,7 +2,8 @@
 
 A failed run must leave what was there before, a clean one what the model says: by what the harness
 itself finds, whatever any report says. A run that was halted, since nobody could tell what an error
-left, takes nothing back by itself: it is undone by `undo_run`, or resumed and then does all.
+left, takes nothing back by itself: it is undone by `undo_run`, or resumed and then does all. Where
+a tool's probe finds that a failed call has happened all the same, the run goes on as a clean one.
 """
 
 from __future__ import annotations
@@ -18,10 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Literal
 
-from rollcage import UnknownOutcome
-from rollcage.session.finished import undo_run
-from rollcage.session.session import Session
-from rollcage.store import JsonlStore
+from rollcage import Options, Session, UnknownOutcome, list_runs, undo_run
 
 from tests.chaos import service
 from tests.chaos.agent import Agent, calls_of, drawn_fault
@@ -30,7 +28,7 @@ from tests.chaos.faults import Fault, Ledger, lines_of, watch
 from tests.chaos.place import Place
 from tests.chaos.work import Part, Planner
 
-Way = Literal["clean", "rolled back", "undone", "resumed"]
+Way = Literal["clean", "rolled back", "undone", "resumed", "found out"]
 
 
 @dataclasses.dataclass
@@ -39,7 +37,7 @@ class Ended:
 
     number: int
     fault: str  # when and at which tool; empty: it ran clean
-    way: Way  # `undone`, `resumed`: what was done about a halt
+    way: Way  # `undone`, `resumed`: what was done about a halt; `found out`: by a tool's probe
     wrong: str  # a violation
     tools: dict[str, int]
     undone: dict[str, int]  # by status
@@ -67,9 +65,12 @@ def rollback(*, runs: int, at_once: int, seed: int) -> tuple[dict[str, Any], lis
         "at once": at_once,
         "seed": seed,
         "injected": len(faults),
-        "restored": sum(not each.wrong and each.way != "resumed" for each in faults),
+        "restored": sum(
+            not each.wrong and each.way in ("rolled back", "undone") for each in faults
+        ),
         "restored, by undo_run": sum(not each.wrong and each.way == "undone" for each in faults),
         "resumed, all done": sum(not each.wrong and each.way == "resumed" for each in faults),
+        "found out, all done": sum(not each.wrong and each.way == "found out" for each in faults),
         "clean": len(clean),
         "kept": sum(not each.wrong for each in clean),
         "injected, by where": dict(sorted(injected.items())),
@@ -96,11 +97,13 @@ def _run(order: tuple[int, int, int, str]) -> Ended:
     waits, resumes = chance.random() < 0.4, chance.random() < 0.5
     way: Way = "clean" if fault is None else "rolled back"
     error = _carried_out(place, plan, fault, waits=waits)
-    wrong = _unplanned(fault, plan, error)
-    if fault is not None and isinstance(error, UnknownOutcome):
+    wrong = _unplanned(fault, place, plan, error)
+    if fault is not None and error is None:
+        way = "found out"
+    elif fault is not None and isinstance(error, UnknownOutcome):
         way = "resumed" if resumes else "undone"
         wrong = wrong or (_resumed(place, plan, waits=waits) if resumes else _taken_back(place))
-    done = way in ("clean", "resumed")
+    done = way in ("clean", "resumed", "found out")
     wanted = planner.world.digest() if done else before
     wrong = wrong or _differs(wanted, place.digest(), done=done)
     if not wrong:
@@ -131,7 +134,7 @@ def _carried_out(
     for tool in tools.values():
         ledger.instrument(tool, place, fault)
     try:
-        with Session("chaos", store=place.store, tools=tools) as session:
+        with Session("chaos", store=place.store, options=Options(tools=tools)) as session:
             Agent(session, place, tools, waits=waits, fault=fault).run(plan, whole=True)
     except Exception as error:  # noqa: BLE001 - judged by what is there
         return error
@@ -155,19 +158,28 @@ def _taken_back(place: Place) -> str:
     for tool in tools.values():
         ledger.instrument(tool, place, None)
     try:
-        report = undo_run(place.store, JsonlStore(place.store).runs()[-1].run, tools=tools)
+        (run,) = list_runs(place.store)
+        report = undo_run(place.store, run.run, tools=tools)
     finally:
         ledger.close()
     return "" if report.complete else f"it could not be undone whole: {report}"
 
 
-def _unplanned(fault: Fault | None, plan: tuple[Part, ...], error: Exception | None) -> str:
+def _unplanned(
+    fault: Fault | None, place: Place, plan: tuple[Part, ...], error: Exception | None
+) -> str:
     """What is wrong with the error that ended a run."""
     if fault is None:
         return "" if error is None else "it ran into an error that nobody planned"
-    if not fault.came or error is None:
+    if not fault.came:
         return "the fault never came"
-    posts = calls_of(plan)[fault.at].tool.endswith("_post")
+    name = calls_of(plan)[fault.at].tool
+    if error is None:
+        tool: Any = place.tools()[name]
+        can_tell = tool.__rollcage_contract__.probe is not None
+        is_late = fault.when in ("middle", "behind")
+        return "" if can_tell and is_late else "the fault was lost"
+    posts = name.endswith("_post")
     unknown = fault.leaves_unknown(posts=posts)
     if unknown is None or unknown == isinstance(error, UnknownOutcome):
         return ""
@@ -188,11 +200,11 @@ def _differs(wanted: dict[str, Any], there: dict[str, Any], *, done: bool) -> st
 
 
 def _undone(place: Place) -> dict[str, int]:
-    """How the steps were undone that the traces speak of."""
+    """How the steps were undone that the logs speak of."""
     found: collections.Counter[str] = collections.Counter()
-    for trace in place.store.glob("runs/*.jsonl"):
-        for line in trace.read_bytes().splitlines():
+    for log in place.store.glob("logs/*.jsonl"):
+        for line in log.read_bytes().splitlines():
             event = json.loads(line)
-            if event["event"] == "undo.finished":
+            if event["event"] == "back":
                 found[event["status"]] += 1
     return dict(found)

@@ -325,16 +325,17 @@ class _Undo:
         ]
         if stopped:
             if begun is not None and begun["forgive"]:
-                self._close(set(begun["steps"]), look)
+                self._close(set(begun["steps"]), look, self._report(tasks, stopped))
                 self._check_ended(steps)
             return self._report(tasks, stopped)
         if steps is not None and (tasks or self.block is not None or self.request.accept):
             self._begin(numbers)
         done = yield from self._carry_out(tasks)
-        self._close(numbers, look)
+        report = self._report(tasks, done)
+        self._close(numbers, look, report)
         yield from attempt.settle(is_async=self.is_async)  # what is reported is on record
         self._check_ended(steps)
-        return self._report(tasks, done)
+        return report
 
     def _check_ended(self, steps: Iterable[Step] | None) -> None:
         """Refuse to go on where an undo that a session finished first has not ended."""
@@ -573,7 +574,7 @@ class _Undo:
 
     # --- the line that ends it -------------------------------------------------------------------
 
-    def _close(self, numbers: set[int], look: _Look) -> None:
+    def _close(self, numbers: set[int], look: _Look, report: UndoReport) -> None:
         """End the undo on record, unless a step is half undone.
 
         Raises:
@@ -585,10 +586,9 @@ class _Undo:
         stays -= {n for n, owner in look.covered.items() if owner in done}
         half = [n for n in sorted(stays) if run.backed.get(n) == "failed" and _begun(run, n)]
         if (half and self.why != "undo") or (stays and not self.forgive):
-            lines = ", ".join(f"{n} ({run.steps[n].name}): {run.backed.get(n)}" for n in stays)
             raise attempt.halt(
                 UndoIncomplete(
-                    f"not everything was taken back in run {run.id}: step {lines}. To go on, "
+                    f"not everything was taken back in run {run.id}:\n{report}\nTo go on, "
                     f"{_way_out(run, attempt.store, sorted(stays))}"
                 )
             )
