@@ -1,0 +1,70 @@
+"""The published schema of logs is the models' own, and what they refuse it refuses."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import orjson
+import pytest
+from rollcage import Session, Store, tool
+from rollcage.trace import LOG_FORMAT, json_schema
+
+Events = Callable[[str], list[dict[str, Any]]]
+PUBLISHED = Path(__file__).parents[4] / "docs" / "schema" / "log-line.schema.json"
+WRITE_IT = (
+    "python -c 'import json, rollcage.trace as t; print(json.dumps(t.json_schema(t.LOG_FORMAT), "
+    "indent=2))' > docs/schema/log-line.schema.json"
+)
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    return jsonschema.Draft202012Validator(orjson.loads(PUBLISHED.read_bytes()))
+
+
+def test_the_published_schema_is_the_models_own() -> None:
+    published = orjson.loads(PUBLISHED.read_bytes())
+    assert published == json_schema(LOG_FORMAT), f"to write it anew: {WRITE_IT}"
+    assert LOG_FORMAT in published["title"]
+
+
+def test_the_docs_say_how_it_is_written() -> None:
+    assert WRITE_IT in (PUBLISHED.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_schema_is_valid_itself(validator: Any) -> None:
+    assert validator.schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(validator.schema)
+
+
+@pytest.mark.parametrize("levels", [50, 199, 201, 250])
+def test_a_value_of_any_depth_is_whole(
+    store: Store, events: Events, validator: Any, levels: int
+) -> None:
+    """The schema says nothing of the insides of values."""
+    deep: Any = 0
+    for _ in range(levels):
+        deep = [deep]
+
+    @tool(effect="write", name="schema.deep")
+    def put(x: object) -> object:
+        return {"x": x}
+
+    with Session("deep", store=store) as session:
+        put(deep)
+    lines = events(session.run_id)
+    assert [line["event"] for line in lines] == ["run", "attempt", "step", "outcome", "ended"]
+    for line in lines:
+        validator.validate(line)
+
+
+def test_it_refuses_what_is_no_line(store: Store, events: Events, validator: Any) -> None:
+    @tool(effect="write", name="schema.put")
+    def put() -> None: ...
+
+    with Session("job", store=store) as session:
+        put()
+    for line in events(session.run_id):
+        for wrong in ({**line, "more": 1}, {**line, "hash": "0"}, {**line, "event": "done"}):
+            assert not validator.is_valid(wrong), wrong
