@@ -1,22 +1,34 @@
 """A policy over recorded runs: the same decisions as live, and nothing guessed."""
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Approval, Blocked, Contract, compensate, tool
-from rollcage.adapter import Answer
+from rollcage import (
+    Approval,
+    Blocked,
+    Contract,
+    QueueApprover,
+    Session,
+    Store,
+    Verdict,
+    compensate,
+    open_store,
+    tool,
+)
 from rollcage.errors import ApprovalRequired, StoreError
-from rollcage.gate import StepView, Verdict
-from rollcage.session.declare import contract_of
-from rollcage.session.session import Session
-from rollcage.store import JsonlStore
-from rollcage.trace import fold, read_run
+from rollcage.gate import StepView
+from rollcage.heart import parse, trace_of
+from rollcage.heart.adapters import Answer
+from rollcage.trace import Run, read_run
+from rollcage.trace.logs import fold_log
 from rollcage_policy import Judged, Policy, Rerun, Trial
 
-Events = Callable[[str], list[dict[str, Any]]]
+Event = dict[str, Any]
 
 
 @tool(effect="read", labels=["untrusted"])
@@ -43,8 +55,8 @@ def fail(to: str) -> None:
     raise ValueError(to)
 
 
-FUNCTIONS: list[Callable[..., Any]] = [fetch, send, book, login, fail]
-TOOLS = [each for each in map(contract_of, FUNCTIONS) if each]
+FUNCTIONS: list[Any] = [fetch, send, book, login, fail]
+TOOLS: list[Contract] = [each.__rollcage_contract__ for each in FUNCTIONS]
 
 
 def rule(id_: str, decision: str, **more: object) -> str:
@@ -62,13 +74,29 @@ ANY = rule("any", "allow")
 
 
 @pytest.fixture
-def again(store: JsonlStore) -> Callable[..., list[Judged]]:
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path)
+
+
+def no_blob(digest: str) -> bytes:
+    raise StoreError(digest)
+
+
+def lines(store: Store, session: Session) -> list[Event]:
+    return list(parse(store.read(session.run_id), "the run"))
+
+
+def folded(listed: list[Event]) -> Run:
+    return fold_log(enumerate(listed, 1), "the run")
+
+
+@pytest.fixture
+def again(store: Store) -> Callable[..., list[Judged]]:
     """Run a policy over a run of the store."""
 
     def again(made: Policy, run: str, *, explain: int = 0, **how: Any) -> list[Judged]:
-        return [
-            *Rerun(made, **how).over(read_run(store.read(run)), store.get_blob, explain=explain)
-        ]
+        found = read_run(trace_of(store, run))
+        return [*Rerun(made, **how).over(found, no_blob, explain=explain)]
 
     return again
 
@@ -86,7 +114,7 @@ def said(found: list[Judged]) -> list[tuple[str, str | None, str]]:
 
 
 @contextlib.contextmanager
-def recorded(store: JsonlStore, **how: Any) -> Iterator[Session]:
+def recorded(store: Store, **how: Any) -> Iterator[Session]:
     with Session("job", store=store, replay="off", **how) as session:
         yield session
 
@@ -106,8 +134,8 @@ FULL = policy(
 )
 
 
-def test_the_same_policy_decides_on_a_run_as_it_did_live(store: JsonlStore, again: Again) -> None:
-    with recorded(store, policy=FULL):
+def test_the_same_policy_decides_on_a_run_as_it_did_live(store: Store, again: Again) -> None:
+    with recorded(store, gate=[FULL]) as session:
         for call in (
             lambda: send("bob"),
             lambda: send("ann"),
@@ -125,18 +153,18 @@ def test_the_same_policy_decides_on_a_run_as_it_did_live(store: JsonlStore, agai
         ):
             with contextlib.suppress(Blocked, ValueError):
                 call()
-        run = store.runs()[-1].run
+        run = session.run_id
     found = again(FULL, run, tools=TOOLS)
     assert len(found) == 14
     assert [each.step for each in found if each.changes is not False] == []
-    live = {each.step: each.was.rule for each in found if each.was.decision == "deny"}
-    assert {each.step: each.now and each.now.rule for each in found if each.step in live} == live
-    assert set(live.values()) == {"mail", "ann", "sends", "third", "rate", "loops"}
+    live = [each.was.rule for each in found if each.was.decision == "deny"]
+    assert [each.now and each.now.rule for each in found if each.was.decision == "deny"] == live
+    assert set(live) == {"mail", "ann", "sends", "third", "rate", "loops"}
     tainted = next(each.now for each in found if each.now and each.now.rule == "mail")
     assert "derived from step" in tainted.reason
 
 
-def test_calls_at_once_are_counted_at_once(store: JsonlStore, again: Again) -> None:
+def test_calls_at_once_are_counted_at_once(store: Store, again: Again) -> None:
     both = threading.Barrier(2)
 
     @tool(effect="read")
@@ -145,8 +173,8 @@ def test_calls_at_once_are_counted_at_once(store: JsonlStore, again: Again) -> N
         return number
 
     with recorded(store) as session:
-        call = session.tool(wait)
-        threads = [threading.Thread(target=call, args=(number,)) for number in range(2)]
+        call = functools.partial(session.call, wait)
+        threads = [threading.Thread(target=call, kwargs={"number": n}) for n in range(2)]
         for each in threads:
             each.start()
         for each in threads:
@@ -165,8 +193,8 @@ def no_ann(view: StepView) -> Verdict | None:
     return Verdict.deny("not ann", code="ann") if view.args.get("to") == "ann" else None
 
 
-def test_it_says_what_would_change(store: JsonlStore, again: Again) -> None:
-    with recorded(store, rules=[no_ann]) as session:
+def test_it_says_what_would_change(store: Store, again: Again) -> None:
+    with recorded(store, gate=[no_ann]) as session:
         send("bob")
         with pytest.raises(Blocked):
             send("ann")
@@ -184,7 +212,7 @@ def test_it_says_what_would_change(store: JsonlStore, again: Again) -> None:
     assert found[1].was == Verdict("deny", "not ann", "ann", "no_ann")
 
 
-def test_a_replayed_call_counts_as_what_it_was(store: JsonlStore, again: Again) -> None:
+def test_a_replayed_call_counts_as_what_it_was(store: Store, again: Again) -> None:
     with recorded(store) as first:
         send("a")
         send("b")
@@ -200,8 +228,8 @@ def test_a_replayed_call_counts_as_what_it_was(store: JsonlStore, again: Again) 
     assert {now for _, now, _ in said(again(policy(ANY, rate), second.run_id))} == {"allow"}
 
 
-def test_calls_that_the_policy_lets_run_count(store: JsonlStore, again: Again) -> None:
-    with recorded(store, rules=[no_ann]) as session:
+def test_calls_that_the_policy_lets_run_count(store: Store, again: Again) -> None:
+    with recorded(store, gate=[no_ann]) as session:
         for _ in range(3):
             with pytest.raises(Blocked):
                 send("ann")
@@ -211,13 +239,13 @@ def test_calls_that_the_policy_lets_run_count(store: JsonlStore, again: Again) -
     ]  # fmt: skip
 
 
-def test_tokens_are_the_recorded_ones(store: JsonlStore, again: Again) -> None:
+def test_tokens_are_the_recorded_ones(store: Store, again: Again) -> None:
     model = Contract(name="m", parameters={"type": "object"}, effect="read")
 
     answer = Answer(text="hello", usage={"input_tokens": 60, "output_tokens": 40})
     with recorded(store) as session:
         for number in range(2):
-            session.run(
+            session.run_call(
                 model, {"q": number}, lambda **_: "hello", kind="model", answer=lambda _: answer
             )
         send("a")
@@ -231,7 +259,7 @@ def test_tokens_are_the_recorded_ones(store: JsonlStore, again: Again) -> None:
     ]
 
 
-def test_time_is_the_recorded_one(store: JsonlStore, again: Again) -> None:
+def test_time_is_the_recorded_one(store: Store, again: Again) -> None:
     with recorded(store) as session:
         send("a")
     made = policy(rule("late", "deny", when="run.elapsed >= 0.0 && run.name == 'job'"), ANY)
@@ -251,38 +279,24 @@ def asks(_: StepView) -> Verdict:
 
 
 @pytest.mark.parametrize("decision", ["approved", "rejected"])
-def test_what_was_asked_about_was_asked_about(
-    store: JsonlStore, again: Again, decision: str
-) -> None:
+def test_what_was_asked_about_was_asked_about(store: Store, again: Again, decision: str) -> None:
     def approver(_: Any) -> Approval:
         return Approval(decision == "approved", by="ann")
 
-    with recorded(store, rules=[asks], approver=approver) as session, contextlib.suppress(Blocked):
+    with recorded(store, gate=[asks], approver=approver) as session, contextlib.suppress(Blocked):
         send("a")
     (only,) = again(policy(rule("ask", "ask")), session.run_id)
     assert (only.was.decision, only.changes) == ("ask", False)
     assert only.made is (decision == "approved")
 
 
-def test_a_call_that_waits_for_an_approval_is_judged(store: JsonlStore, again: Again) -> None:
-    with contextlib.suppress(ApprovalRequired), recorded(store, rules=[asks]) as session:
+def test_a_call_that_waits_for_an_approval_is_judged(store: Store, again: Again) -> None:
+    waits = recorded(store, gate=[asks], approver=QueueApprover(store))
+    with contextlib.suppress(ApprovalRequired), waits as session:
         send("a")
     found = again(policy(rule("no", "deny"), ANY), session.run_id)
     assert [(each.was.decision, each.made) for each in found] == [("ask", False)]
     assert {each.now and each.now.decision for each in found} == {"deny"}
-
-
-def test_what_a_facade_refused_is_not_the_policys(
-    store: JsonlStore, again: Again, approve: Callable[..., Any]
-) -> None:
-    approve(fetch)
-    with recorded(store, facade="agent") as session:
-        fetch("a")
-        with pytest.raises(Blocked):
-            send("a")
-    found = again(policy(ANY), session.run_id)
-    assert [each.apart for each in found] == ["", "the facade refused it"]
-    assert [each.changes for each in found] == [False, False]
 
 
 # --- what is not known ---------------------------------------------------------------------------
@@ -290,7 +304,7 @@ def test_what_a_facade_refused_is_not_the_policys(
 RISKY = rule("risky", "deny", when='tool.risk == "high"')
 
 
-def test_what_the_trace_does_not_hold_is_not_guessed(store: JsonlStore, again: Again) -> None:
+def test_what_the_trace_does_not_hold_is_not_guessed(store: Store, again: Again) -> None:
     with recorded(store) as session:
         send("a")
         fetch("b")
@@ -306,7 +320,7 @@ def test_what_the_trace_does_not_hold_is_not_guessed(store: JsonlStore, again: A
 
 
 def test_a_tool_of_another_version_or_effect_is_not_the_recorded_one(
-    store: JsonlStore, again: Again
+    store: Store, again: Again
 ) -> None:
     with recorded(store) as session:
         send("a")
@@ -319,7 +333,7 @@ def test_a_tool_of_another_version_or_effect_is_not_the_recorded_one(
         assert only.now is None
 
 
-def test_another_rule_that_denies_anyway_is_certain(store: JsonlStore, again: Again) -> None:
+def test_another_rule_that_denies_anyway_is_certain(store: Store, again: Again) -> None:
     with recorded(store) as session:
         send("ann")
     made = policy(RISKY, rule("ann", "deny", when='args.to == "ann"'), ANY)
@@ -327,7 +341,7 @@ def test_another_rule_that_denies_anyway_is_certain(store: JsonlStore, again: Ag
     assert (only.now and only.now.rule, only.unknown) == ("ann", ("tool.risk",))
 
 
-def test_reversible_is_known_where_the_trace_tells(store: JsonlStore, again: Again) -> None:
+def test_reversible_is_known_where_the_trace_tells(store: Store, again: Again) -> None:
     with recorded(store) as session:
         fetch("a")
         book("b")
@@ -336,17 +350,18 @@ def test_reversible_is_known_where_the_trace_tells(store: JsonlStore, again: Aga
     assert [now for _, now, _ in said(again(made, session.run_id))] == ["allow", "allow", None]
 
 
-def test_a_sealed_secret_is_to_a_condition_what_it_is_live(store: JsonlStore, again: Again) -> None:
+def test_a_sealed_secret_is_to_a_condition_what_it_is_live(store: Store, again: Again) -> None:
     made = policy(rule("weak", "deny", when='args.password != "[secret]"'), ANY)
-    with recorded(store, policy=made) as session:
+    with recorded(store, gate=[made]) as session:
         login("hunter2")
     assert said(again(made, session.run_id)) == [("allow", "allow", "any")]
 
 
-def test_what_an_export_took_out_is_not_known(store: JsonlStore, events: Events) -> None:
+def test_what_an_export_took_out_is_not_known(store: Store) -> None:
     with recorded(store) as session:
         send("ann", "hello")
-    listed = events(session.run_id)
+    listed = lines(store, session)
+    step = next(each for each in listed if each["event"] == "step")
     listed[0]["redacted"] = True
     made = policy(rule("ann", "deny", when='args.to == "ann"'), ANY)
     for shown, now in (
@@ -355,29 +370,30 @@ def test_what_an_export_took_out_is_not_known(store: JsonlStore, events: Events)
         (["x", {"a": "<redacted>"}], None),
         ("ann", "deny"),
     ):
-        listed[1]["args"]["to"] = shown
-        (only,) = Rerun(made).over(fold(enumerate(listed, 1)), store.get_blob)
+        step["args"]["to"] = shown
+        (only,) = Rerun(made).over(folded(listed), no_blob)
         assert (only.now and only.now.decision) == now
         assert only.unknown == (() if now else ("args.to",))
 
 
-def test_large_arguments_are_looked_up(store: JsonlStore, events: Events) -> None:
+def test_large_arguments_are_looked_up(store: Store) -> None:
     with recorded(store) as session:
         send("ann")
-    listed = events(session.run_id)
-    listed[1]["args"]["text"] = {"$rollcage": "blob", "sha256": "0" * 64, "size": 9}
+    listed = lines(store, session)
+    step = next(each for each in listed if each["event"] == "step")
+    step["args"]["text"] = {"$rollcage": "blob", "sha256": "0" * 64, "size": 9}
     made = policy(rule("long", "deny", when="size(args.text) == 5"), ANY)
-    (only,) = Rerun(made).over(fold(enumerate(listed, 1)), lambda _: b'"hello"')
+    (only,) = Rerun(made).over(folded(listed), lambda _: b'"hello"')
     assert (only.now and only.now.rule) == "long"
 
     def gone(_: str) -> bytes:
         raise StoreError("gone")
 
-    (only,) = Rerun(made).over(fold(enumerate(listed, 1)), gone)
+    (only,) = Rerun(made).over(folded(listed), gone)
     assert (only.now, only.unknown) == (None, ("args.text",))
 
 
-def test_labels_are_not_known_where_nobody_wrote_them_down(store: JsonlStore, again: Again) -> None:
+def test_labels_are_not_known_where_nobody_wrote_them_down(store: Store, again: Again) -> None:
     with recorded(store) as session:  # no policy, no rules: what results carry is not recorded
         send("ann", fetch("a"))
     made = policy(rule("tainted", "deny", when='"untrusted" in labels', tools=["send"]), ANY)
@@ -392,7 +408,7 @@ def test_labels_are_not_known_where_nobody_wrote_them_down(store: JsonlStore, ag
     assert said(again(off, session.run_id))[1] == ("allow", "allow", "any")
 
 
-def test_user_input_is_in_no_trace(store: JsonlStore, again: Again) -> None:
+def test_user_input_is_in_no_trace(store: Store, again: Again) -> None:
     with recorded(store) as session:
         send("ann@example.com")
     made = policy(rule("stranger", "deny", when="!named(args.to)"), ANY)
@@ -406,7 +422,7 @@ def test_user_input_is_in_no_trace(store: JsonlStore, again: Again) -> None:
     ]
 
 
-def test_no_host_is_looked_up_unless_wanted(store: JsonlStore, again: Again) -> None:
+def test_no_host_is_looked_up_unless_wanted(store: Store, again: Again) -> None:
     with recorded(store) as session:
         fetch("https://a.example.com/")
         fetch("http://127.0.0.1/")
@@ -429,7 +445,7 @@ def test_no_host_is_looked_up_unless_wanted(store: JsonlStore, again: Again) -> 
 # --- one step in full ----------------------------------------------------------------------------
 
 
-def test_one_step_is_explained_rule_by_rule(store: JsonlStore, again: Again) -> None:
+def test_one_step_is_explained_rule_by_rule(store: Store, again: Again) -> None:
     with recorded(store) as session:
         send("ann")
         send("bob")
@@ -456,7 +472,7 @@ def test_one_step_is_explained_rule_by_rule(store: JsonlStore, again: Again) -> 
     assert "there is no 'size'" in second.rules[2].evaluation.error
 
 
-def test_a_limit_that_decides_takes_it_from_the_rules(store: JsonlStore, again: Again) -> None:
+def test_a_limit_that_decides_takes_it_from_the_rules(store: Store, again: Again) -> None:
     with recorded(store) as session:
         send("ann")
     made = policy(ANY, "[[limits.rules]]\nid = 'none'\ncalls = 0\n")
@@ -475,17 +491,16 @@ def test_a_trial_of_a_call_that_is_wholly_known_is_the_decision() -> None:
     assert trial.decide(view, {"args": frozenset({"to"})}).verdict == made.decide(view)
 
 
-def test_what_is_missing_fails_no_rule_that_does_not_ask_for_it(
-    store: JsonlStore, events: Events
-) -> None:
+def test_what_is_missing_fails_no_rule_that_does_not_ask_for_it(store: Store) -> None:
     with recorded(store) as session:
         send("ann", "hello")
-    listed = events(session.run_id)
+    listed = lines(store, session)
+    step = next(each for each in listed if each["event"] == "step")
     listed[0]["redacted"] = True
-    listed[1]["args"]["to"] = {"$rollcage": "redacted"}
+    step["args"]["to"] = {"$rollcage": "redacted"}
     ann = rule("ann", "deny", when='args.to == "ann"')
     hello = rule("hello", "deny", when='args.text == "hello"')
-    (only,) = Rerun(policy(ann, hello, ANY)).over(fold(enumerate(listed, 1)), store.get_blob)
+    (only,) = Rerun(policy(ann, hello, ANY)).over(folded(listed), no_blob)
     assert (only.now and only.now.rule, only.unknown) == ("hello", ("args.to",))
     assert only.view.args["to"] == {"$rollcage": "redacted"}
 

@@ -14,10 +14,10 @@ from pydantic import (
     model_validator,
 )
 from rollcage import Contract
-from rollcage.adapter import Effect
 from rollcage.gate import Decision
 
 from rollcage_policy.lines import Path
+from rollcage_policy.recorded import Effect
 
 __all__ = ["NAMES", "CallData", "CaseData", "CasesFile", "EarlierData", "ExpectData", "ToolData"]
 

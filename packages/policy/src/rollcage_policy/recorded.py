@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import orjson
 from rollcage import Contract
-from rollcage.adapter import Effect
 from rollcage.errors import Halt, StoreError
 from rollcage.gate import ALLOWED, Decision, Verdict
 from rollcage.trace import TAG, Step
 
-__all__ = ["Contracts", "Figures", "Unknown", "arguments_of", "is_whole", "user_input_in",
+__all__ = ["Contracts", "Effect", "Figures", "Unknown", "arguments_of", "is_whole", "user_input_in",
            "verdict_of"]  # fmt: skip
+
+Effect = Literal["pure", "read", "write", "scope"]
+"""What a tool declares: see `rollcage.Contract`."""
 
 Unknown = Mapping[str, frozenset[str]]
 """The unknown fields of a call, by name of what conditions see (`args`, `tool`, …)."""
@@ -78,11 +80,6 @@ class Contracts:
                 self._made.clear()
             made = self._made[at] = _contract(kind, name, version, effect, undone=undone)
         return made
-
-    def effect_of(self, name: str, version: str) -> str:
-        """The effect of one of the current tools; empty if there is no such tool."""
-        tool = self._tools.get(name)
-        return tool.effect if tool is not None and tool.version == version else ""
 
     def knows(self, contract: Contract) -> bool:
         """Whether it is one of the current tools."""
@@ -172,7 +169,9 @@ def verdict_of(step: Step) -> Verdict:
     if step.origin is not None and decision == "deny":
         return ALLOWED  # the verdict is the resume's own, the outcome was replayed
     code: str = recorded.get("code", "")
-    if step.state == "blocked":
+    if step.state == "waiting":
+        decision = "ask"
+    elif step.state == "blocked":
         if step.approval or code.startswith(_ASKED):
             decision = "ask"
         elif code in _NO_RULE:

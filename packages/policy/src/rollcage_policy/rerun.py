@@ -8,7 +8,7 @@ that this policy allows, and those that only this policy allows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -24,7 +24,7 @@ from rollcage.gate import (
     Verdict,
     holds_secret,
 )
-from rollcage.trace import TAG, AskedApproval, Run, Step, decode, decode_exception
+from rollcage.trace import TAG, RefusedCall, Run, Step, decode, decode_exception
 
 from rollcage_policy.meter import Meter, Ticket
 from rollcage_policy.policy import Policy
@@ -42,7 +42,6 @@ from rollcage_policy.trial import Explained, Trial
 __all__ = ["Judged", "Rerun"]
 
 Event = Mapping[str, Any]
-_ASKED_FOR: Final = ("kind", "name", "version", "args", "key", "turn", "slot", "time", "verdict")
 _FACADE: Final = "facade "  # the prefix of the rule of a facade's refusal
 _NO_FRAMEWORK: Final = "-"  # values are restored as neutral data: no adapter's code runs
 
@@ -52,7 +51,7 @@ class Judged:
     """A recorded call, with the policy's verdict on it.
 
     Attributes:
-        step: its number; 0 if it still waits for an approval.
+        step: its number; 0 if it was refused, and never became a step.
         time: when it was recorded (Unix, µs).
         view: the call, as the policy sees it.
         was: the recorded verdict.
@@ -111,16 +110,13 @@ class Rerun:
         get_blob: Callable[[str], bytes],
         *,
         explain: int = 0,
-        decided: Collection[str] = (),
     ) -> Iterator[Judged]:
-        """The policy's verdict on each call of a run, in the recorded order.
+        """The policy's verdict on each call of a run, in the order in which they were made.
 
         Args:
-            run: the run, from its trace (`rollcage.trace.read_run`).
+            run: the run, from its log (`rollcage.trace.read_run`).
             get_blob: returns a large value; raises StoreError if it can't.
             explain: the number of a step for which each rule's evaluation is included.
-            decided: the ids of requests for approval that were decided in other runs of the same
-                backtest: their calls are counted there.
 
         Raises:
             ContractError: a call of a tool whose name is not a valid tool name.
@@ -130,36 +126,58 @@ class Rerun:
         if texts is not None:
             trial = Trial(self.policy, user_input=texts, resolver=self._resolver)
         replayed = _Replayed(self.policy, trial, self._contracts, run, get_blob)
-        calls = {step.line: step for step in run.steps if step.kind != "branch"}
-        ends = {step.ended_line: step for step in calls.values() if step.ended_line is not None}
-        asked = {each.line: each.request for each in _pending(run, decided)}
-        for line in sorted([*calls, *ends, *asked]):
-            if line in calls:
-                yield replayed.judge(calls[line], explain=explain)
-            elif line in ends:
-                replayed.end(ends[line])
+        for _, _, _, is_end, step in sorted(_moments(run), key=lambda each: each[:4]):
+            if is_end:
+                replayed.end(step)
             else:
-                yield replayed.asked(asked[line])
+                yield replayed.judge(step, explain=explain)
         self.spent = replayed.spent
 
 
-def _pending(run: Run, decided: Collection[str]) -> Iterator[AskedApproval]:
-    """The undecided requests for approval whose call is not judged elsewhere.
+_Moment = tuple[int, int, int, bool, Step]
+"""The attempt, the time, the line, and whether the call ends, by which calls are in their order."""
 
-    A session that halts for an approval records the call as blocked: it is judged there.
-    """
-    blocked = {(s.key, s.branch, s.turn, s.slot) for s in run.steps if s.state == "blocked"}
-    for each in run.approvals:
-        request = each.request
-        if each.decision is not None or request["id"] in decided:
+
+def _moments(run: Run) -> Iterator[_Moment]:
+    """When calls began and ended; a call that changes nothing has one line for both."""
+    asked = {each.request["step"]: each.request for each in run.approvals if each.request}
+    for each in run.steps:
+        step, request = each, asked.get(each.step)
+        if step.kind == "branch":
             continue
-        if (
-            request["key"],
-            request.get("branch", ""),
-            request["turn"],
-            request["slot"],
-        ) not in blocked:
-            yield each
+        if step.state == "waiting":
+            if request is None:
+                continue  # its place is kept for a call that is to be made again
+            step = dataclasses.replace(step, verdict=request["verdict"])
+        yield step.attempt, step.time, step.line, False, step
+        if step.ended_line is not None:
+            ended = max(step.time, step.ended or 0)
+            yield step.attempt, ended, step.ended_line, True, step
+    for call in run.refused:
+        if call.key:  # a guard decided on it
+            yield call.attempt, call.time, call.line, False, _as_step(call)
+
+
+def _as_step(call: RefusedCall) -> Step:
+    """A call that a guard denied, which has no step."""
+    return Step(
+        step=0,
+        kind=call.kind,
+        name=call.name,
+        version=call.version,
+        effect="read" if call.effect == "model" else call.effect,
+        args=call.args,
+        key=call.key,
+        turn=call.turn or 0,
+        slot=call.slot or 0,
+        branch=call.branch,
+        agent=call.agent,
+        parent=call.parent,
+        time=call.time,
+        state="blocked",
+        verdict=call.verdict,
+        line=call.line,
+    )
 
 
 def _not_deciding(explained: Explained) -> Explained:
@@ -204,8 +222,6 @@ class _Replayed:
         self._lost_labels = False  # whether one may have carried a label that is not recorded
         # Labels of results are recorded only if something in the run could use them.
         self._records_labels = bool(self._started.get("rules") or self._started.get("policy"))
-        calls = [step for step in run.steps if step.kind != "branch"]
-        self._effects = {(step.name, step.version): step.effect for step in calls}
 
     @property
     def spent(self) -> Spent:
@@ -214,32 +230,13 @@ class _Replayed:
 
     # --- a call ----------------------------------------------------------------------------------
 
-    def asked(self, request: Event) -> Judged:
-        """Judge a call that waited for an approval when the run ended; its effect is unknown."""
-        called = request["name"], request["version"]
-        effect = self._effects.get(called) or self._contracts.effect_of(*called)
-        shown = {field: request[field] for field in _ASKED_FOR}
-        agent, branch = request.get("agent", ""), request.get("branch", "")
-        judged = self.judge(
-            Step(
-                **shown,
-                step=0,
-                effect=effect or "write",
-                agent=agent,
-                branch=branch,
-                parent=None,
-                state="blocked",
-            )
-        )
-        return judged if effect else dataclasses.replace(judged, now=None, unknown=("tool.effect",))
-
     def judge(self, step: Step, *, explain: int = 0) -> Judged:
         """Judge a call that begins."""
         self._now = max(self._now, step.time * 1000)
         view, found, unknown = self._view(step)
         self._calls += 1
         was = verdict_of(step)
-        made = step.state != "blocked"
+        made = step.state not in ("blocked", "waiting")
         if was.rule.startswith(_FACADE) and not made:
             apart = "the facade refused it"
             return Judged(step.step, step.time, view, was, made, was, apart=apart)

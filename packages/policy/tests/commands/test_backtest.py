@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import ForkEnded, tool
-from rollcage.replay.fork import Fork
-from rollcage.session.session import Session
+from rollcage import Fork, ForkEnded, Session, tool
 from rollcage_views.html import script, stylesheet
 
 Cli = Callable[..., Any]

@@ -319,7 +319,7 @@ def forked_lines(
         step = _changeable(found, fork.at, source)
         return [forked, {"event": "changed", "step": step.n, **_change_of(fork, copied, seal)}]
     asked = _asked_again(found, fork)
-    return [forked, {"event": "changed", **asked}] if asked else [forked]
+    return [forked, {"event": "changed", "remakes": asked}] if asked else [forked]
 
 
 def _changeable(found: Run, n: int, source: str) -> Step:
@@ -374,21 +374,12 @@ def _change_of(fork: Fork, copied: list[Event], seal: Seal) -> Event:
     return change
 
 
-def _asked_again(found: Run, fork: Fork) -> Event:
-    """Return the steps that answer no more, for another model or another tool is asked.
-
-    `drops`: their calls are new ones. `remakes`: they change the world, so their places are kept.
-    """
-    drops: list[int] = []
-    remakes: list[int] = []
+def _asked_again(found: Run, fork: Fork) -> list[list[int]]:
+    """Return the steps that answer no more, for another model or another tool is asked."""
     replaced = {name for name, each in fork.replaced.items() if each.contract.effect in HARMLESS}
-    for step in found.steps.values():
-        if step.n < fork.at or step.gone or step.rolled or step.effect == "branch":
-            continue
-        if step.effect == "model":
-            if fork.model:
-                drops.append(step.n)
-        elif step.name in replaced:
-            (drops if step.effect in HARMLESS else remakes).append(step.n)
-    asked = {"drops": spans_of(drops), "remakes": spans_of(remakes)}
-    return {name: spans for name, spans in asked.items() if spans}
+    return spans_of(
+        step.n
+        for step in found.steps.values()
+        if step.n >= fork.at and not (step.gone or step.rolled)
+        if (fork.model if step.effect == "model" else step.name in replaced)
+    )

@@ -142,8 +142,7 @@ def _check_rare(run: Run, event: Event, kind: str) -> None:
             run.steps[event["block"]]
     elif kind == "changed":
         if "step" not in event:
-            _check_spans(run, event.get("drops", ()))
-            _check_spans(run, event.get("remakes", ()))
+            _check_spans(run, event["remakes"])
             return
         step = run.steps[event["step"]]
         if "outcome" in event:

@@ -72,7 +72,7 @@ def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) ->
         if looks and effect not in CHANGES:  # a write never runs without its intent on record
             return Match("new" if step is None else "again", step, look)
         return Match("new", step, look, miss(attempt, call))
-    is_remade = step is not None and step.n in attempt.run.remade
+    is_remade = call.changes and step is not None and step.n in attempt.run.remade
     must_not = attempt.dry and (effect == "write" or call.verdict is not None)
     if (must_not or is_remade) and not call.simulates:
         return Match("new", step, look, _ends(call))

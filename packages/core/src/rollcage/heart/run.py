@@ -118,8 +118,7 @@ class Step:
         flawed: whether its value breaks the contract, can't be given back, or was cut off.
         taken: whether this attempt has used it up.
         given: whether this attempt was given its outcome.
-        gone: why it holds no longer: `again`, `changed`, `left`, `moved` or `undone`; empty if it
-            holds.
+        gone: why it holds no longer: `again`, `left`, `moved` or `undone`; empty if it holds.
         replacement: the step that ran it again.
         back: how well an undo took it back; empty if none tried.
         rolled: whether its effect was taken back with the transaction around it.
@@ -307,7 +306,7 @@ class Run:
         continues: whether it goes on from the run that it was forked from.
         fixed: the steps of which a fork has said the outcome.
         edits: by step, the arguments that a fork puts in the place of the recorded ones.
-        remade: the steps in whose place something else stands in a fork.
+        remade: the steps that answer no more in a fork, for something else is asked in their place.
         unclear: by key, the step that failed, and nobody knows how far it got; or that is known by
             now, and nobody was given it.
         spent: how often the compensating calls of a step returned and did not restore its state.
@@ -421,8 +420,7 @@ class Run:
         begun in this one.
         """
         if "step" not in event:
-            self._drop([self.steps[n] for n in _in(event.get("drops", ()))], "changed")
-            self.remade.update(_in(event.get("remakes", ())))
+            self.remade.update(_in(event["remakes"]))
             return
         step = self.steps[event["step"]]
         for n in self.reopened({step.n}) - {step.n}:

@@ -245,8 +245,9 @@ class ChangedLine(_LogLine):
 
     event: Literal["changed"]
     step: StepNumber | None = None
-    drops: list[Span] | None = Field(None, description="their calls are new ones")
-    remakes: list[Span] | None = Field(None, description="something else stands in their places")
+    remakes: list[Span] | None = Field(
+        None, description="steps that answer no more: something else is asked in their places"
+    )
     time: Microseconds = _AT
     outcome: LogOutcome | None = None
     args: dict[str, Any] | None = None

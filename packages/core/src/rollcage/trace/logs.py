@@ -236,7 +236,7 @@ class LogFolding:
             lines.orphans = None
         self._asked.clear()
 
-    def _refuses(self, number: int, event: Event) -> None:  # noqa: ARG002 - as all of them
+    def _refuses(self, number: int, event: Event) -> None:
         if "step" in event:
             self._lines[event["step"]].refused = event
             return
@@ -259,6 +259,9 @@ class LogFolding:
                 time=event.get("time", 0),
                 verdict=verdict,
                 attempt=len(self._run.attempts),
+                key=event.get("key", ""),
+                effect=event.get("effect", ""),
+                line=number,
             )
         )
 

@@ -35,8 +35,9 @@ __all__ = [
 class RefusedCall:
     """A call that never became a step: what was asked for, and why nothing ran.
 
-    In the log of a run, what a guard denied is one: `verdict` says what it said. `attempt` is the
-    number of the attempt in which it was asked for.
+    In the log of a run, what a guard denied is one: `verdict` says what it said, and it has a `key`
+    and an `effect`. `attempt` is the number of the attempt in which it was asked for, and `line`
+    where the log says so.
     """
 
     name: str
@@ -54,6 +55,9 @@ class RefusedCall:
     time: int
     verdict: dict[str, Any] | None = None
     attempt: int = 1
+    key: str = ""
+    effect: str = ""
+    line: int = 0
 
     def as_event(self) -> Event:
         """Return it in the form of a `call.refused`."""

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 import orjson
 import typer
 from rich.text import Text
 from rollcage import Contract
 from rollcage.gate import Verdict
-from rollcage.trace import read_run
 from rollcage_cli.errors import StepNotFound, UsageError
-from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import arguments_text, console, print_json, visible
 from rollcage_cli.tools import contracts_of, load_tools
 from rollcage_views import mapping_of
 
 from rollcage_policy import Explained, Figures, Judged, Policy, Rerun, Trial, view_of
+from rollcage_policy.commands.meant import run_meant
 from rollcage_policy.commands.options import (
     AgentOption,
     PolicyArgument,
@@ -30,10 +29,9 @@ from rollcage_policy.commands.options import (
     shown_arguments,
     verdict_data,
 )
+from rollcage_policy.recorded import Effect
 
 __all__ = ["explain"]
-
-Effect = Literal["pure", "read", "write", "scope"]
 
 
 def explain(
@@ -99,8 +97,8 @@ def explain(
 
 
 def _recorded(rerun: Rerun, store: str, run: str, step: int) -> Judged:
-    found = find(store, run)
-    for judged in rerun.over(read_run(found.read()), found.blob, explain=step):
+    found = run_meant(store, run)
+    for judged in rerun.over(found.read(), found.blob, explain=step):
         if judged.step == step:
             return judged
     raise StepNotFound(f"run {found.run} has no call at step {step}")

@@ -14,18 +14,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.text import Text
 from rollcage.errors import RollcageError
-from rollcage.heart import Store
-from rollcage.trace import read_run
-from rollcage_cli.audit.selection import runs_meant
 from rollcage_cli.errors import CORRUPT, DIFFERENT
-from rollcage_cli.lookup import Found, opened
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
 from rollcage_cli.output import arguments_text, console, counted, is_terminal, visible
 from rollcage_cli.tools import contracts_of, load_tools
-from rollcage_views.audit import Named
-from rollcage_views.infos import is_pruned, mode_of
 
 from rollcage_policy import Judged, Policy, Rerun
+from rollcage_policy.commands.meant import Recorded, runs_meant
 from rollcage_policy.commands.options import (
     PolicyArgument,
     ResolveOption,
@@ -113,15 +108,13 @@ def replay(
     contracts = contracts_of(load_tools(tools))
     loaded = Policy.load(policy)
     rerun = Rerun(loaded, tools=contracts, user_input=user_input, resolver=resolve)
-    own, meant = opened(store), runs_meant(store, runs or (), name or (), None)
-    if not runs:  # what a fork was given is no evidence
-        meant = [each for each in meant if each.info is None or mode_of(each.info) != "fork"]
+    meant = runs_meant(store, runs or (), name or ())
     summary, out = _Summary(), console()
     shown = is_terminal(sys.stderr) and not is_terminal(sys.stdout)
     followed = track(
         meant, "replaying", console=console(error=True), transient=True, disable=not shown
     )
-    for run, item in _judged(rerun, own, followed, summary):
+    for run, item in _judged(rerun, followed, summary):
         if isinstance(item, _Damaged):
             message = f"rollcage: run {item.run} can't be replayed: {item.reason}"
             console(error=True).print(visible(message), soft_wrap=True)
@@ -141,15 +134,13 @@ def replay(
 
 
 def _judged(
-    rerun: Rerun, own: Store, followed: Iterable[Named], summary: _Summary
+    rerun: Rerun, followed: Iterable[Recorded], summary: _Summary
 ) -> Iterator[tuple[str, Judged | _Damaged]]:
     """Each call of each run; of a run that can't be read, that. One run is held at a time."""
     for each in followed:
-        if each.info is not None and is_pruned(each.info):
-            continue  # no arguments are left of its calls
         summary.runs += 1
         try:
-            found = [*rerun.over(read_run(each.read()), Found(own, each.run).blob)]
+            found = [*rerun.over(each.read(), each.blob)]
         except RollcageError as error:
             damaged = _Damaged(each.run, error.code, str(error))
             summary.damaged.append((damaged.run, damaged.code, damaged.reason))
@@ -166,7 +157,7 @@ def _judged(
 def _line(run: str, judged: Judged) -> Text:
     """One call: `…e306f29 step 4  buy(item="gold")  allow → deny  too-dear: nothing above 100`."""
     view, now = judged.view, judged.now
-    step = f"step {judged.step}" if judged.step else "pending"
+    step = f"step {judged.step}" if judged.step else "refused"
     args = arguments_text(shown_arguments(judged))
     args = args if len(args) <= _LONGEST else f"{args[:_LONGEST]}…"
     line = Text(f"…{run[-8:]} {step}  {visible(view.name)}({args})  ")

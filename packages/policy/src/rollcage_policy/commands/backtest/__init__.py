@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Final, TextIO
 
 import typer
-from rollcage.heart import RunInfo, Store, list_runs, run_info
-from rollcage.trace import Run
 from rollcage_cli.errors import CORRUPT, DIFFERENT, OK, UsageError
 from rollcage_cli.files import STDOUT, page_file
 from rollcage_cli.forks import Program, asked_fork
-from rollcage_cli.lookup import Found, find, opened
+from rollcage_cli.lookup import find
 from rollcage_cli.moments import moment
 from rollcage_cli.options import DEFAULT_STORE, OFF, ForceOption, JsonOption, StoreOption
 from rollcage_cli.output import console, print_json
@@ -27,9 +26,9 @@ from rollcage_policy.commands.backtest.rows import (
     forked_row,
     judged_row,
     over,
-    worth_testing,
 )
 from rollcage_policy.commands.backtest.telling import as_data, print_table, totals, write_page
+from rollcage_policy.commands.meant import Recorded, runs_meant
 from rollcage_policy.commands.options import ResolveOption, UserInputOption
 
 __all__ = ["backtest"]
@@ -127,8 +126,7 @@ def backtest(
     }  # fmt: skip
     if max_unknown is None and not {max_blocked, max_asked, max_newly_allowed} <= {None}:
         limits["unknown"] = 0  # a call that can't be judged may be any of these
-    own = opened(store)
-    chosen = _chosen(own, store, run or (), name or (), status, since)
+    chosen = _chosen(store, run or (), name or (), status, since)
     chosen = chosen[-limit:] if limit else chosen
     if as_json and report == STDOUT:
         raise UsageError("--html - and --json both write to stdout: name a file")
@@ -141,45 +139,39 @@ def backtest(
             rerun = Rerun(
                 Policy.load(policy), tools=contracts, user_input=user_input, resolver=resolve
             )
-
-            def judge(row: BacktestRow, seen: Run) -> None:
-                judged_row(row, seen, rerun, Found(own, row.run).blob)
-
-            rows = over(own, chosen, judge)
+            rows = over(chosen, functools.partial(judged_row, rerun=rerun))
             change = f"policy {rerun.policy.name or policy.name}"
         else:
             made_by = Program.of(program or (), function)
 
-            def fork(row: BacktestRow, seen: Run) -> None:
-                found = Found(own, row.run)
+            def fork(row: BacktestRow, recorded: Recorded) -> None:
+                found = find(store, recorded.run)
                 asked = asked_fork(found, model=model, tools=tools or (), answers=answer or ())
-                forked_row(row, seen, asked, made_by)
+                forked_row(row, asked, made_by)
 
-            rows = over(own, chosen, fork)
+            rows = over(chosen, fork)
             change = f"model {model}" if model else f"tools {', '.join(tools)}" if tools else "code"
         code = _tell([*rows], change, limits, page, as_json=as_json)
     raise typer.Exit(code)
 
 
 def _chosen(
-    own: Store,
     store: str,
-    references: list[str] | tuple[str, ...],
-    names: list[str] | tuple[str, ...],
+    references: Sequence[str],
+    names: Sequence[str],
     status: str | None,
     since: str | None,
-) -> list[RunInfo]:
-    """The runs that are meant, oldest first."""
+) -> list[Recorded]:
+    """The runs that are meant, the oldest first."""
     if references:
-        return [run_info(own, find(store, each).run) for each in references]
+        return runs_meant(store, references, ())
     from_then = None if since is None else moment(since, datetime.now(UTC))
-    found = worth_testing(list_runs(own)[::-1])
     return [
-        info
-        for info in found
-        if (status is None or (info.status or "unfinished") == status)
-        and (from_then is None or info.begun >= from_then)
-        and (not names or any(fnmatchcase(info.name, glob) for glob in names))
+        each
+        for each in runs_meant(store, (), names)
+        if each.info is not None
+        and (status is None or (each.info.status or "unfinished") == status)
+        and (from_then is None or each.info.begun >= from_then)
     ]
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from rollcage.errors import RollcageError
-from rollcage.heart import RunInfo, Store, trace_of
-from rollcage.trace import Run, Step, read_run
+from rollcage.trace import RefusedCall, Run
 from rollcage_cli.forks import ForkRequest, ForkResult, Program, run_fork, would_have
 from rollcage_views import align, first_difference, in_order
-from rollcage_views.infos import is_pruned
 
 from rollcage_policy import Judged, Rerun
+from rollcage_policy.commands.meant import Recorded
 
-__all__ = ["LIMITS", "BacktestRow", "forked_row", "judged_row", "over", "worth_testing"]
+__all__ = ["LIMITS", "BacktestRow", "forked_row", "judged_row", "over"]
 
 LIMITS: Final = ("blocked", "asked", "newly_allowed", "unknown", "writes", "failed")
 """What a threshold can be set for, by its name in a `BacktestRow`."""
@@ -66,27 +65,24 @@ class BacktestRow:
         return len(self.writes) if what == "writes" else int(getattr(self, what))
 
 
-def worth_testing(infos: Sequence[RunInfo]) -> list[RunInfo]:
-    """The runs that are jobs, and not pruned: a fork is no evidence of anything."""
-    return [info for info in infos if not info.fork and not is_pruned(info)]
-
-
 def over(
-    store: Store, infos: Iterable[RunInfo], row_of: Callable[[BacktestRow, Run], None]
+    meant: Iterable[Recorded], row_of: Callable[[BacktestRow, Recorded], None]
 ) -> Iterable[BacktestRow]:
-    """A row for each run; one that can't be read has its error."""
-    for info in infos:
-        row = BacktestRow(info.run, info.name, status=info.status or "unfinished")
+    """Yield a row for each run; one that can't be read has its error."""
+    for each in meant:
+        assert each.info is not None
+        row = BacktestRow(each.run, each.info.name, status=each.info.status or "unfinished")
         try:
-            row_of(row, read_run(trace_of(store, info.run)))
+            row_of(row, each)
         except RollcageError as error:
             row.error = f"{error.code}: {error}"
         yield row
 
 
-def judged_row(row: BacktestRow, run: Run, rerun: Rerun, get_blob: Callable[[str], bytes]) -> None:
+def judged_row(row: BacktestRow, recorded: Recorded, rerun: Rerun) -> None:
     """Count what a policy says of a recorded run; no tool runs, and no code of an agent."""
-    for judged in rerun.over(run, get_blob):
+    run = recorded.read()
+    for judged in rerun.over(run, recorded.blob):
         row.calls += 1
         if judged.now is None:
             row.unknown += 1
@@ -110,22 +106,23 @@ def _count_change(row: BacktestRow, judged: Judged) -> None:
         row.newly_allowed += 1
 
 
-def forked_row(row: BacktestRow, run: Run, asked: ForkRequest, program: Program) -> None:
+def forked_row(row: BacktestRow, asked: ForkRequest, program: Program) -> None:
     """Count what a program makes of a recorded run today, as a fork of it."""
+    run = asked.origin
     made: ForkResult = run_fork(asked, program, quiet=True)
     fork = made.run
     steps = [step for step in fork.steps if step.kind != "branch"]
     fresh = [step for step in steps if step.state in ("ran", "failed") and step.simulated is None]
     row.fork, row.status = fork.id, fork.status
     row.failed = int(made.failed and _error_of(fork) != _error_of(run))
-    row.calls, row.ran = len(steps), len(fresh)
+    row.calls, row.ran = len(steps) + len(fork.refused), len(fresh)
     row.tokens = sum(step.tokens for step in fresh)
-    row.blocked = _newly_blocked(run, steps)
+    row.blocked = max(0, _blocked(fork.refused) - _blocked(run.refused))
     row.asked = int(fork.status == "would_ask")
     row.writes = [{"name": step.name, "args": step.args} for step in would_have(fork)]
     first = first_difference(align(in_order(run), in_order(fork)))
     if first is not None:
-        step = first.b or first.a
+        step = first.a or first.b
         assert step is not None
         what = {"only_a": "not called", "only_b": "new"}.get(first.relation, "differs")
         row.first = f"step {step.step}, {step.name}: {what}"
@@ -137,8 +134,6 @@ def _error_of(run: Run) -> str | None:
     return None if error is None else str(error["type"])
 
 
-def _newly_blocked(run: Run, steps: Iterable[Step]) -> int:
-    """Calls that a rule refuses, more than it did; not where the fork itself came to its end."""
-    refused = [s for s in steps if s.state == "blocked" and (s.verdict or {}).get("rule")]
-    before = sum(step.state == "blocked" for step in run.steps)
-    return max(0, len(refused) - before)
+def _blocked(refused: Iterable[RefusedCall]) -> int:
+    """How many calls a rule refused; not where a fork itself came to its end."""
+    return sum(bool((call.verdict or {}).get("rule")) for call in refused)
