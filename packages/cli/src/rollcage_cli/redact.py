@@ -88,6 +88,9 @@ class Redaction:
             return self._arguments(value)
         if name == "user_input" and value:
             return self._user_input(value)
+        if name == "gate" and isinstance(value, list):
+            said = cast("list[Event]", value)
+            return [{of: self._field(of, each[of], event) for of in each} for each in said]
         if name == "verdict" and value:
             return self._verdict(value)
         if name == "error" and isinstance(value, dict):

@@ -1,17 +1,14 @@
 """`rollcage policy`: a policy is begun, checked, tested, explained, and tried on recorded runs."""
 
-import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Approval, ApprovalRequired, Blocked
-from rollcage.adapter import Ask
-from rollcage.gate import QueueApprover
-from rollcage.session.session import Session
+from rollcage import ApprovalRequired, Blocked, QueueApprover, Session, tool
 from rollcage_cli.errors import CORRUPT, DIFFERENT, USAGE
+from rollcage_policy import Policy
 
 Cli = Callable[..., Any]
 Record = Callable[..., str]
@@ -251,7 +248,8 @@ def test_tools_of_today_check_the_arguments(cli: Cli, policy: Path, tmp_path: Pa
 
 def test_a_recorded_step_is_explained(cli: Cli, policy: Path, record: Record) -> None:
     run = record()
-    result = cli("policy", "explain", policy, run, "5")
+    call = ("--tool", "put", "--args", '{"path": "/etc/passwd"}')  # one that is no step
+    result = cli("policy", "explain", policy, *call)
     assert result.code == 0
     assert "does not match (effects)" in result.out
     assert 'met: has(args.path) && args.path == "/etc/passwd"' in result.out
@@ -364,7 +362,7 @@ def test_what_would_change_is_listed(cli: Cli, policy: Path, record: Record) -> 
 def test_nothing_changes_under_the_same_policy(
     cli: Cli, policy: Path, tools: Any, store: Path
 ) -> None:
-    with Session("job", store=store, policy=policy) as session:
+    with Session("job", store=store, gate=[Policy.load(policy)]) as session:
         tools.look("a")
         tools.put("a.txt", "x")
         with pytest.raises(Blocked):
@@ -408,14 +406,6 @@ def test_a_damaged_run_is_reported_and_the_others_go_on(
     assert cli("policy", "replay", policy, "--name", "go*").code == DIFFERENT
 
 
-def test_a_truncated_run_is_damaged(
-    cli: Cli, policy: Path, record: Record, edit: Callable[..., None]
-) -> None:
-    run = record()
-    edit(run, lambda whole: whole[:-3])
-    assert cli("policy", "replay", policy).code == CORRUPT
-
-
 def test_what_is_looked_at_besides_is_reported(cli: Cli, policy: Path, record: Record) -> None:
     record()
     said = "within() looked at the files of this machine"
@@ -442,49 +432,17 @@ def test_a_call_that_waited_for_an_approval_is_one_call(cli: Cli, tmp_path: Path
     approver = QueueApprover(store)
     with (
         pytest.raises(ApprovalRequired),
-        Session("shop", store=store, policy=path, approver=approver) as session,
+        Session("shop", store=store, gate=[Policy.load(path)], approver=approver) as session,
     ):
         session.call(asked, item="gold")
     assert "1 run, 1 call, nothing changes" in cli("policy", "replay", path, "@shop").out
     (request,) = cli("approvals", "--json").data["approvals"]
     assert cli("approve", request["id"], "--by", "ann").code == 0
-    with Session("shop", store=store, policy=path, approver=approver) as session:
+    with Session("shop", store=store, gate=[Policy.load(path)], approver=approver) as session:
         session.call(asked, item="gold")
-    assert "2 runs, 2 calls, nothing changes" in cli("policy", "replay", path, "@shop").out
-    audited = cli("audit", "@shop", "--format", "jsonl").out.splitlines()
-    assert json.loads(audited[-1])["entries"]["call"] == 2
-
-
-def test_a_call_that_waited_in_an_interrupt_is_counted_where_it_went_on(
-    cli: Cli, tmp_path: Path
-) -> None:
-    path, store = tmp_path / "asking.toml", tmp_path / ".rollcage"
-    path.write_text(ASKING)
-    told: list[Approval] = []
-
-    def ask(request: Any) -> Approval:
-        if not told:
-            raise _Interrupt
-        return told[0]
-
-    runs: list[str] = []
-    for _ in range(2):
-        session = Session("shop", store=store, policy=path, approver=None)
-        with contextlib.suppress(_Interrupt), session:
-            session.pause("ann is asked")
-            with session.place(ask=Ask(ask, pauses=(_Interrupt,))):
-                session.call(asked, item="gold")
-            session.go_on()
-        runs.append(session.run_id)
-        told.append(Approval(True, by="ann"))
-    for words, count in ([runs[0]], "1 run, 1 call"), (["@shop"], "2 runs, 1 call"):
-        assert count in cli("policy", "replay", path, *words).out
+    assert "1 run, 1 call, nothing changes" in cli("policy", "replay", path, "@shop").out
     audited = cli("audit", "@shop", "--format", "jsonl").out.splitlines()
     assert json.loads(audited[-1])["entries"]["call"] == 1
-
-
-class _Interrupt(Exception):
-    """How a framework stops its work until somebody has answered."""
 
 
 ASKING = """\
@@ -497,5 +455,6 @@ reason = "all"
 """
 
 
+@tool
 def asked(item: str) -> str:
     return f"sold {item}"

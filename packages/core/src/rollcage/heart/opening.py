@@ -99,6 +99,13 @@ def _begun(run: Run, known: str, store: Store) -> Run:
     return run
 
 
+def _describe(session: Session) -> None:
+    """Have the stages prepare, and the gate say what it is."""
+    for opening in session.hooks.opening:
+        opening(session)
+    session.described = session.gate.describe(session)
+
+
 def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
     """Find the run that a session is an attempt at, read it, and write the attempt's first line.
 
@@ -108,7 +115,7 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
         StoreError: it can't be read or written.
     """
     store, replay, options = session.store, session.replay, session.options
-    session.described = session.gate.describe(session)
+    _describe(session)
     key = job_key(session.name, session.input, session.seal)
     seen = store.get("names", key)
     known = session.run if session.run is not None else None if seen is None else seen.decode()
@@ -399,6 +406,8 @@ def _attempt(session: Session, opened: Opened) -> None:
         line["gate"] = session.described
     if opened.run.attempts:
         line["number"] = opened.run.attempts + 1
+    for conceal in session.hooks.conceal:  # the gate may say what somebody typed
+        line = conceal(line)
     opened.log.append(line)
     opened.log.wait()
     opened.run.apply(line)

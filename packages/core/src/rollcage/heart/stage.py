@@ -52,6 +52,9 @@ class Stage:
     def describes(self, session: Session) -> Event | None:
         """Return what the attempt's line says of it, before anything else; in `gate=` only."""
 
+    def opening(self, session: Session) -> None:
+        """Prepare before a run is read, and the attempt's line is written; in `stages=` only."""
+
     def opened(self, session: Session) -> None:
         """Prepare for an attempt that begins. All lines of the run were told.
 
@@ -234,7 +237,7 @@ class Hooks:
             for kind, fold in stage.folds.items():
                 self.folds.setdefault(kind, []).append(fold)
         of = by_seam.__getitem__
-        self.opened, self.closed = of("opened"), of("closed")
+        self.opening, self.opened, self.closed = of("opening"), of("opened"), of("closed")
         self.arriving, self.leaving = of("arriving"), of("leaving")
         self.where, self.prepare, self.around = of("where"), of("prepare"), of("around")
         self.ready, self.inside = of("ready"), of("inside")
@@ -245,7 +248,7 @@ class Hooks:
 
 _SEAMS: Final = (
     "arriving", "around", "begun", "closed", "conceal", "dropped", "hit", "inside", "leaving",
-    "marks", "opened", "prepare", "ready", "settled", "shows", "where",
+    "marks", "opened", "opening", "prepare", "ready", "settled", "shows", "where",
 )  # fmt: skip
 
 

@@ -43,9 +43,15 @@ class Secrets(Stage):
         self._kind = Detecting if detect else Sealing
         self._seal: Sealing | None = None
 
+    def opening(self, session: Session) -> None:
+        """Look for secrets from the attempt's own line on."""
+        self._seal = self._kind(session.seal)
+
     def opened(self, session: Session) -> None:
         """Have the session's seal remember what it seals."""
-        self._seal = session.seal = session.attempt.seal = self._kind(session.seal)
+        if self._seal is None:  # it was added to a session that was entered
+            self._seal = self._kind(session.seal)
+        session.seal = session.attempt.seal = self._seal
 
     def conceal(self, event: Event) -> Event:
         """Replace the secrets that a line quotes."""
