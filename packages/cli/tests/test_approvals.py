@@ -9,7 +9,16 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import ApprovalRequired, QueueApprover, Session, StepView, Verdict, tool
+from rollcage import (
+    ApprovalRequired,
+    QueueApprover,
+    Session,
+    StepView,
+    Verdict,
+    open_store,
+    tool,
+)
+from rollcage.heart import every_key
 
 Cli = Callable[..., Any]
 WAITING = """
@@ -50,8 +59,8 @@ Job = Callable[[], "subprocess.CompletedProcess[str]"]
 def request_id(job: Job, store: Path) -> str:
     """The id of the request that such a process left."""
     assert job().returncode == 1
-    (path,) = (store / "approvals").glob("*.request.json")
-    return path.name.partition(".")[0]
+    (key,) = every_key(open_store(store), "requests")
+    return key
 
 
 def test_nothing_waits_where_nothing_is(cli: Cli, store: Path) -> None:
@@ -64,7 +73,7 @@ def test_nothing_waits_where_nothing_is(cli: Cli, store: Path) -> None:
 def test_what_waits_is_listed(cli: Cli, request_id: str) -> None:
     out = cli("approvals").out
     assert request_id in out
-    assert 'pay(to="bob", amount=500, pin=<secret>)' in out
+    assert 'pay(amount=500, pin=<secret>, to="bob")' in out
     assert "waiting" in out
     assert "who is that?" in out
     (data,) = cli("approvals", "--json").data["approvals"]
@@ -106,8 +115,6 @@ def test_the_run_goes_on_by_the_decision(
     resumed = job()
     assert (resumed.returncode, resumed.stdout) == (0, f"{printed}\n")
     assert cli("approvals").out == "Nothing waits for approval.\n"
-    assert "used" in cli("approvals", "--all").out
-    assert "use       used\n" in cli("approvals", request_id).out
     assert cli("verify", "@job").code == 0
 
 
@@ -136,7 +143,6 @@ def test_an_answer_is_shown(cli: Cli, request_id: str) -> None:
         (["approve", "ID", "--set", "amount"], "is not NAME=JSON"),
         (["approve", "ID", "--set", "to=bob"], "--set to is not JSON"),
         (["approve", "ID", "--set", 'pin="0000"'], "holds a secret"),
-        (["approve", "ID", "--set", f"amount={10**30}"], "JSON can't hold it"),
         (["approve", "ID", "--by", "carl"], "another person has to"),
         (["respond", "ID", "--value", "later"], "--value is not JSON"),
     ],
@@ -154,33 +160,28 @@ def test_what_makes_no_sense_is_refused(
 def test_what_was_decided_stays_so(cli: Cli, request_id: str) -> None:
     assert cli("reject", request_id, "--by", "ann").code == 0
     again = cli("approve", request_id)
-    assert (again.code, "was already decided by ann" in again.err) == (2, True)
+    assert (again.code, "was decided already" in again.err) == (2, True)
 
 
 def test_an_id_that_means_two_is_refused(cli: Cli, store: Path) -> None:
-    (store / "approvals").mkdir(parents=True)
     for name in ("aa" * 8, "ab" * 8):
-        (store / "approvals" / f"{name}.request.json").write_text("{}")
+        open_store(store).swap("requests", name, None, b"{}")
     assert "means 2 requests" in cli("approve", "a").err
 
 
 def test_a_damaged_request_is_reported_and_never_approved(
     cli: Cli, job: Job, request_id: str, store: Path
 ) -> None:
-    path = store / "approvals" / f"{request_id}.request.json"
-    path.write_bytes(path.read_bytes().replace(b"500", b"501"))
+    own = open_store(store)
+    seen = own.get("requests", request_id) or b""
+    own.swap("requests", request_id, seen, seen.replace(b"500", b"501"))
+    assert cli("approve", request_id, "--by", "ann").code == 0
+    assert "its decision was changed, or is of another call" in job().stderr
+    own.swap("requests", request_id, own.get("requests", request_id), b"nonsense")
     listed = cli("approvals")
     assert (listed.code, "damaged: " in listed.out) == (3, True)
     assert request_id in cli("approvals", "--json").data["damaged"]
-    refused = cli("approve", request_id)
-    assert (refused.code, "was changed or is incomplete" in refused.err) == (3, True)
-    assert cli("approvals", request_id).code == 3
-    assert "can't be believed" in job().stderr
-
-
-def test_a_part_without_its_request_is_reported(cli: Cli, request_id: str, store: Path) -> None:
-    cli("approve", request_id, "--by", "ann")
-    (store / "approvals" / f"{request_id}.request.json").unlink()
+    assert cli("approve", request_id).code == 3
     assert cli("approvals", request_id).code == 3
 
 
@@ -214,11 +215,9 @@ def test_what_was_decided_is_exported_without_what_it_tells(
     assert "bob" not in exported.out
     assert request_id not in exported.out
     kinds = {each["event"]: each for each in events}
-    asked, said, ran = (
-        kinds[name] for name in ("approval.requested", "approval.decided", "step.started")
-    )
-    assert asked["id"] == said["id"] == ran["approval"]
-    assert ran["asked"] == asked["key"]
+    asked, said, ran = (kinds[name] for name in ("requested", "decided", "step"))
+    assert asked["id"] == said["id"]
+    assert asked["step"] == said["step"] == ran["step"]
     path = tmp_path / f"{events[0]['run']}.jsonl"
     path.write_text(exported.out)
     assert cli("verify", path).code == 0

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 from rollcage import OutputDrift, Session, tool
+from rollcage_policy.permissions import Permissions
 
 Cli = Callable[..., Any]
 
@@ -27,7 +28,7 @@ def run(store: Path, tmp_path: Path) -> str:
         return (tmp_path / name).read_text()
 
     (tmp_path / "canary-file").write_text("x")
-    with Session("job", store=store, enforce="report") as session:
+    with Session("job", store=store, stages=[Permissions("report")]) as session:
         with pytest.raises(OutputDrift):
             look("canary-key")
         loose()

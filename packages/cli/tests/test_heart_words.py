@@ -22,8 +22,8 @@ def lines(store: Path, run: str, kind: str) -> list[dict[str, Any]]:
     return [line for line in found if line["event"] == kind]
 
 
-def test_both_cores_are_listed(cli: Any, store: Path, record: Any) -> None:
-    old = record("old job")
+def test_runs_are_listed(cli: Any, store: Path) -> None:
+    old = shop.finished(store, "old job")
     new = shop.resumed_twice(store, "new job")
     fork = shop.forked(store, new)
     rows = cli("runs", "--json").data["runs"]

@@ -37,12 +37,6 @@ def test_a_name_means_its_newest_run(cli: Cli, record: Record) -> None:
     assert shown(cli, "@one") == newest
 
 
-def test_an_id_needs_no_index(cli: Cli, record: Record, store: Path) -> None:
-    run = record()
-    (store / "index.jsonl").unlink()
-    assert shown(cli, run) == run
-
-
 def test_more_than_one_is_refused_with_a_list(cli: Cli, record: Record) -> None:
     runs = [record("one"), record("two")]
     result = cli("show", runs[0][:4])
@@ -61,8 +55,8 @@ def test_more_than_one_is_refused_with_a_list(cli: Cli, record: Record) -> None:
         ("", "no run begins or ends with ''"),
         ("@jop", "no run is named 'jop'; there is @job"),
         ("@entirely else", "there is @job"),
-        ("01890a5d-ac96-774b-bcce-b302099a8057", "there is no run 01890a5d"),
-        ("./nothing.jsonl", "there is no trace at nothing.jsonl"),
+        ("01890a5d-ac96-774b-bcce-b302099a8057", "no run begins or ends with '01890a5d"),
+        ("./nothing.jsonl", "there is no file nothing.jsonl"),
     ],
 )
 def test_no_match_is_an_error_that_lists_what_there_is(
@@ -79,7 +73,7 @@ def test_a_file_by_another_name(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "trace.jsonl").write_bytes(b"")
     result = cli("verify", "trace.jsonl")
     assert result.code == 3
-    assert "trace.jsonl, line 1: the trace is empty" in result.err
+    assert "line 1: chain: the trace is empty" in result.out
 
 
 def test_a_trace_by_another_name(cli: Cli, record: Record, tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session
-from rollcage.store import JsonlStore
+from rollcage import Session, list_runs
 
 Cli = Callable[..., Any]
 Record = Callable[..., str]
@@ -64,13 +63,14 @@ def ask(process: "subprocess.Popen[str]") -> None:
 def test_it_pauses_another_process_and_every_listing_tells(cli: Cli, store: Path) -> None:
     with job(store) as process:
         said = cli("pause", "@live", "--reason", "the budget", "--by", "ann")
-        run = JsonlStore(store).runs()[-1].run
+        run = list_runs(store)[0].run
         assert f"run {run} is paused" in said.out
         assert f"rollcage unpause {run}" in said.out
         ask(process)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
-        assert len(cli("show", "@live", "--json").data["steps"]) == 1
+        states = [each["state"] for each in cli("show", "@live", "--json").data["steps"]]
+        assert states in (["ran"], ["ran", "not_started"])
         shown = cli("show", "@live").out
         assert "It is paused by ann since 20" in shown
         assert f": the budget. To let it go on: rollcage unpause {run}" in shown
@@ -82,7 +82,7 @@ def test_it_pauses_another_process_and_every_listing_tells(cli: Cli, store: Path
             cli("show", "@live", "--json").data,
         ):
             assert told["paused"] | {"time": 0} == {
-                "run": run, "by": "ann", "reason": "the budget", "time": 0, "kind": "pause",
+                "by": "ann", "reason": "the budget", "time": 0, "kind": "pause",
             }  # fmt: skip
         assert "It goes on." in cli("unpause", "@live").out
         assert process.stdout is not None
@@ -114,7 +114,7 @@ def test_for_machines(cli: Cli, broken: str) -> None:
     order = said.pop("order")
     assert said == {"run": run, "paused": True}
     assert order.pop("time") > 0
-    assert order == {"run": run, "by": "ann", "reason": "why \x1b", "kind": "pause"}
+    assert order == {"by": "ann", "reason": "why \x1b", "kind": "pause"}
     said = cli("unpause", run, "--json").data
     assert said.pop("lifted")["by"] == "ann"
     assert said == {"run": run, "paused": False}
@@ -132,7 +132,8 @@ def test_a_stop_and_a_pause_name_each_other(cli: Cli, broken: str) -> None:
     cli("pause", run)
     refused = cli("stop", run, "--lift")
     assert refused.code == 2
-    assert f"is not stopped but paused. To let it go on: rollcage unpause {run}" in refused.err
+    assert "is not stopped but paused by" in refused.err
+    assert f"rollcage unpause {run}" in refused.err
     assert cli("doctor").code == 1
     assert f"rollcage unpause {run}" in cli("doctor").out
     assert cli("stop", run, "--by", "bob").code == 0
@@ -145,22 +146,12 @@ def test_a_stop_and_a_pause_name_each_other(cli: Cli, broken: str) -> None:
     assert cli("unpause", run).code == 2
 
 
-def test_the_pause_is_lifted_where_it_was_given(cli: Cli, broken: str, store: Path) -> None:
-    first = broken
-    cli("pause", first)
-    with Session("job", store=store, source=first, on_divergence="warn") as session:
-        refused = cli("unpause", session.run_id)
-        assert refused.code == 2
-        assert f"rollcage unpause {first}" in refused.err
-        assert cli("unpause", first).code == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["pause", "latest"], "can't be paused: it ended as 'ok'"),
         (["unpause", "latest"], "is not paused: there is nothing to lift"),
-        (["pause", "01a1fd42-024b-7930-99ac-d6a8ee306f29"], "there is no run"),
+        (["pause", "01a1fd42-024b-7930-99ac-d6a8ee306f29"], "no run begins or ends with"),
     ],
 )
 def test_what_makes_no_sense(cli: Cli, record: Record, arguments: list[str], said: str) -> None:

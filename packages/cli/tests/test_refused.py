@@ -78,5 +78,5 @@ def test_verify_and_export(cli: Cli, run: str, tmp_path: Path) -> None:
     shown = cli("export", run, "--no-values").out
     (tmp_path / f"{run}.jsonl").write_text(shown)
     assert cli("verify", tmp_path / f"{run}.jsonl").code == 0
-    assert "call.refused" in shown
+    assert '"event":"refused"' in shown
     assert "two" not in shown

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from markup import Markup
-from rollcage import Session, UnknownOutcome, compensate, tool, undo_run
+from rollcage import Options, Session, UnknownOutcome, compensate, tool, undo_run
 from rollcage_cli import errors
 
 Cli = Callable[..., Any]
@@ -72,37 +72,28 @@ def everywhere(cli: Cli, run: str) -> dict[str, str]:
 # --- what was left behind ------------------------------------------------------------------------
 
 
-def test_orphaned_effects_are_reported_by_every_command(cli: Cli, store: Path) -> None:
-    first = crashed(store, lambda: send("a"), lambda: send("b"))
-    with Session("job", store=store, on_divergence="warn") as session:
+def test_effects_left_behind_are_reported_by_every_command(cli: Cli, store: Path) -> None:
+    run = crashed(store, lambda: send("a"), lambda: send("b"))
+    with Session("job", store=store, on_divergence="warn"):
         send("A")
-    for name, out in everywhere(cli, session.run_id).items():
+    for name, out in everywhere(cli, run).items():
         assert (
-            "2 left behind" if name == "runs" else f"step 1 (standing.send) of run {first}"
+            "2 left behind" if name == "runs" else f"step 1 (standing.send) of run {run}"
         ) in out
     assert "Left behind by a new write, and still done: 2 effects" in cli("show").out
-    listed = [[first, 1], [first, 2]]
+    listed = [[run, 1], [run, 2]]
     assert cli("show", "--json").data["standing"]["left_behind"] == listed
     assert cli("runs", "--json").data["runs"][0]["left_behind"] == listed
-    assert cli("verify", session.run_id, "--json").data["standing"]["left_behind"] == listed
-    told = cli("diff", first, session.run_id, "--json").data["standing"]
-    assert (told["a"]["left_behind"], told["b"]["left_behind"]) == ([], listed)
+    assert cli("verify", run, "--json").data["standing"]["left_behind"] == listed
+    told = cli("diff", run, run, "--json").data["standing"]
+    assert (told["a"]["left_behind"], told["b"]["left_behind"]) == (listed, listed)
 
 
-def test_a_later_run_of_the_job_still_says_so(cli: Cli, store: Path) -> None:
-    first = crashed(store, lambda: send("a"))
-    crashed(store, lambda: send("A"), on_divergence="warn")
-    with Session("job", store=store):
-        send("A")
-    assert f"step 1 (standing.send) of run {first}" in cli("show").out
-
-
-def test_what_was_undone_first_is_no_orphan(cli: Cli, store: Path) -> None:
+def test_what_was_undone_first_is_not_left_behind(cli: Cli, store: Path) -> None:
     crashed(store, lambda: send("a"))
-    settings: dict[str, Any] = {"tools": [send, unsend], "on_divergence": "undo"}
-    with Session("job", store=store, **settings) as session:
+    options = Options(tools=[send, unsend])
+    with Session("job", store=store, on_divergence="undo", options=options):
         send("A")
-    assert session.stats.misses == 2
     told = cli("show", "--json").data["standing"]
     assert (told["left_behind"], told["not_asked_for"]) == ([], [])
 
@@ -116,14 +107,12 @@ def test_what_was_never_asked_for_is_undone_with_the_rest(cli: Cli, store: Path)
 
 
 def test_effects_that_were_never_asked_for_are_reported(cli: Cli, store: Path) -> None:
-    first = crashed(store, lambda: send("a"), both)
+    run = crashed(store, lambda: send("a"), both)
     with Session("job", store=store):
         send("a")
     for name, out in everywhere(cli, "latest").items():
-        assert ("2 not asked for" if name == "runs" else f"(standing.send) of run {first}") in out
-    shown = cli("show").out
-    assert "Never asked for: 2 effects" in shown
-    assert f"Builds on {first} (error)" in shown
+        assert ("2 not asked for" if name == "runs" else f"(standing.send) of run {run}") in out
+    assert "Never asked for: 2 effects" in cli("show").out
     assert cli("abandon", "latest").code == 0
 
 
@@ -154,9 +143,7 @@ def test_a_look_back_leaves_nothing(cli: Cli, store: Path) -> None:
 # --- what nobody can tell ------------------------------------------------------------------------
 
 
-def test_an_unknown_step_is_reported_by_every_command_of_every_run_that_builds_on_it(
-    cli: Cli, store: Path
-) -> None:
+def test_an_unknown_step_is_reported_by_every_command(cli: Cli, store: Path) -> None:
     first = unknown(store, lambda: send("a"))
     crashed(store, lambda: send("a"))
     last = crashed(store)
@@ -181,17 +168,11 @@ def test_a_step_is_resolved_wherever_in_the_job_it_is(cli: Cli, store: Path, lat
     assert cli("show", "--json").data["standing"]["unknown"] == []
 
 
-def test_a_step_that_halted_a_resume_is_resolved_where_it_ran(cli: Cli, store: Path) -> None:
-    first = unknown(store, lambda: send("a"))
-    unknown(store, lambda: send("a"))
-    assert cli("resolve", "@job", 2, "--did-not-happen", "--json").data["run"] == first
-
-
-def test_a_step_that_is_in_no_doubt_anywhere_is_refused(cli: Cli, store: Path) -> None:
+def test_a_step_that_is_in_no_doubt_is_refused(cli: Cli, store: Path) -> None:
     unknown(store, lambda: send("a"))
     refused = cli("resolve", "@job", 1, "--happened")
     assert refused.code == errors.USAGE
-    assert "has a known outcome" in refused.err
+    assert "is ok: there is nothing to resolve" in refused.err
 
 
 def test_what_was_resolved_of_an_undone_run_does_not_end_it_again(cli: Cli, store: Path) -> None:
@@ -207,87 +188,41 @@ def test_what_was_resolved_of_an_undone_run_does_not_end_it_again(cli: Cli, stor
 # --- audit ---------------------------------------------------------------------------------------
 
 
-def test_an_audit_has_orphaned_effects_and_the_write_that_left_them(cli: Cli, store: Path) -> None:
-    first = crashed(store, lambda: send("a"), lambda: send("b"))
-    with Session("job", store=store, on_divergence="warn") as session:
+def test_an_audit_has_what_was_left_behind(cli: Cli, store: Path) -> None:
+    run = crashed(store, lambda: send("a"), lambda: send("b"))
+    with Session("job", store=store, on_divergence="warn"):
         send("A")
     lines = [json.loads(line) for line in cli("audit", "--format", "jsonl").out.splitlines()]
-    told = {(each["run"], each["step"]): each for each in lines if each["kind"] == "call"}
+    told = {each["step"]: each for each in lines if each["kind"] == "call"}
     for step in (1, 2):
-        assert told[first, step]["left_by_run"] == session.run_id
-        assert told[first, step]["left_by_step"] == 1
-    assert told[session.run_id, 1]["left_by_run"] == ""
+        assert (told[step]["left_by_run"], told[step]["left_by_step"]) == (run, 3)
+    assert told[3]["left_by_run"] == ""
     assert lines[-1]["open"] == 2
-    assert f"left behind by step 1 of run {session.run_id}" in cli("audit", "--format", "md").out
-
-
-def test_an_audit_of_a_job_tells_of_all_that_it_was_paused_and_gone_on_with(
-    cli: Cli, store: Path
-) -> None:
-    with Session("job", store=store) as first:
-        send("a")
-        first.pause("ann is to answer")
-    with Session("job", store=store) as second:
-        send("a")
-        send("b")
-    lines = [
-        json.loads(line) for line in cli("audit", "@job", "--format", "jsonl").out.splitlines()
-    ]
-    told = [(each["run"], each["state"]) for each in lines if each["kind"] == "call"]
-    assert told == [(first.run_id, "ran"), (second.run_id, "hit"), (second.run_id, "ran")]
-    assert f"Builds on {first.run_id} (paused)" in cli("show", "@job").out
-    alone = cli("audit", second.run_id, "--format", "jsonl").out.splitlines()
-    assert len(alone) == 3
+    assert f"left behind by step 3 of run {run}" in cli("audit", "--format", "md").out
 
 
 def test_an_audit_names_the_effects_that_were_never_asked_for(cli: Cli, store: Path) -> None:
-    first = crashed(store, lambda: send("a"), lambda: send("b"))
-    with Session("job", store=store) as half:
+    run = crashed(store, lambda: send("a"), lambda: send("b"))
+    with Session("job", store=store):
         send("a")
 
-    def orphans(*words: str) -> list[dict[str, Any]]:
-        out = cli("audit", *words, "--format", "jsonl").out
+    def left() -> list[dict[str, Any]]:
+        out = cli("audit", "--format", "jsonl").out
         return [each for each in map(json.loads, out.splitlines()) if each["kind"] == "orphan"]
 
-    (told,) = orphans("latest")
-    assert (told["run"], told["tool"], told["state"]) == (
-        half.run_id, "standing.send", "not_asked_for",
-    )  # fmt: skip
-    assert (told["first_ran_run"], told["first_ran_step"]) == (first, 2)
-    for form in (["--format", "table"], ["--format", "md"]):
-        out = " ".join(cli("audit", *form).out.replace("\\", "").split())
-        assert f"not asked for; first ran as step 2 of run {first}" in out
-    page = Markup(cli("audit", "--html", "-").out).text
-    assert f"not asked for first ran as step 2 of run {first}" in page
-    with Session("job", store=store):  # a later run asks for it: nobody has to look at it
+    (told,) = left()
+    assert (told["run"], told["tool"], told["state"]) == (run, "standing.send", "not_asked_for")
+    assert (told["first_ran_run"], told["first_ran_step"]) == (run, 2)
+    assert "Needs attention" in cli("audit").out
+    assert "not asked for" in Markup(cli("audit", "--html", "-").out).text
+    with Session("job", store=store):  # a later attempt asks for it: nobody has to look at it
         send("a")
         send("b")
-    assert [each["state"] for each in orphans("@job")] == ["continued"]
+    assert left() == []
     assert "Needs attention" not in cli("audit").out
 
 
-# --- what a framework's own memory holds ---------------------------------------------------------
-
-
-def test_a_step_that_was_seen_is_distinguished_from_one_that_was_asked_for(
-    cli: Cli, store: Path
-) -> None:
-    session = Session("job", store=store)
-    with pytest.raises(Answer), session:
-        for text in ("a", "b"):
-            with session.place(call_id=f"call-{text}", conversation="thread"):
-                send(text)
-        raise Answer
-    with Session("job", store=store) as session:
-        session.seen({"thread": ["call-a"]})
-        with session.place(call_id="call-b", conversation="thread"):
-            send("b")
-    shown = cli("show")
-    assert [line.split()[4] for line in shown.out.splitlines() if "standing.send" in line] == [
-        "seen", "hit",
-    ]  # fmt: skip
-    assert "1 hit, 1 seen" in shown.out
-    assert cli("show", "--json").data["totals"]["states"]["seen"] == 1
-    audited = [json.loads(line) for line in cli("audit", "--format", "jsonl").out.splitlines()]
-    assert [each["state"] for each in audited if each["kind"] == "call"][-2:] == ["seen", "hit"]
-    assert "memory" in cli("resolve", "latest", "1", "--happened").err
+def test_an_unknown_step_stays_so_in_later_attempts(cli: Cli, store: Path) -> None:
+    run = unknown(store, lambda: send("a"))
+    crashed(store, lambda: send("a"))
+    assert cli("runs", "--json").data["runs"][0]["unknown"] == [[run, 2]]

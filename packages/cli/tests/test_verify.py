@@ -1,19 +1,18 @@
 """`rollcage verify`: what was changed, removed, added or damaged is found."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from rollcage import Session
-from rollcage.store import JsonlStore
-from rollcage.trace import CHAIN_START, seal_line
-from rollcage_cli.verify import verify_trace
+from rollcage import Session, open_store
+from rollcage.errors import RollcageError
+from rollcage.heart import trace_of
+from rollcage.heart.log import chained
+from rollcage_cli.verify import verify_log
 
 Cli = Callable[..., Any]
 Record = Callable[..., str]
@@ -25,14 +24,11 @@ def test_a_whole_run(cli: Cli, record: Record) -> None:
     result = cli("verify", run)
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith("whole: ")
-    assert "its end attested by the index" in result.out
     data = cli("verify", run, "--json").data
     assert data.keys() == {
-        "ok", "run", "where", "lines", "head", "attested", "torn_bytes", "findings", "notes",
-        "standing",
+        "ok", "run", "where", "lines", "head", "findings", "notes", "standing",
     }  # fmt: skip
     assert data["ok"] is True
-    assert data["attested"] is True
     assert data["findings"] == data["notes"] == []
 
 
@@ -89,64 +85,33 @@ def test_a_changed_line_is_found(
     assert data.data["findings"][0]["code"] == "chain"
 
 
-def test_a_cut_off_end_is_found_by_the_index(cli: Cli, record: Record, edit: Any) -> None:
-    run = record()
-    edit(run, lambda lines: lines[:-2])
-    (finding,) = cli("verify", run, "--json").data["findings"]
-    assert finding["code"] == "attestation"
-
-
 def test_the_end_of_an_unfinished_run_is_not_attested(cli: Cli, dead: str, edit: Any) -> None:
     result = cli("verify", dead)
     assert result.code == 0
-    assert "the run is unfinished: its tail can't be attested" in result.out
-    assert cli("verify", dead, "--json").data["attested"] is False
+    assert "its last attempt has not ended" in result.out
 
 
-def test_a_torn_tail_is_reported(cli: Cli, dead: str, store: Path) -> None:
-    with (store / "logs" / f"{dead}.jsonl").open("ab") as trace:
-        trace.write(b'{"event":"st')
-    result = cli("verify", dead, "--json")
-    assert (result.code, result.data["torn_bytes"]) == (0, 12)
-    assert "a torn last line of 12 bytes" in cli("verify", dead).out
+def test_a_torn_tail_of_a_file_is_reported(
+    cli: Cli, dead: str, store: Path, tmp_path: Path
+) -> None:
+    lone = tmp_path / "kept.jsonl"
+    lone.write_bytes((store / "logs" / f"{dead}.jsonl").read_bytes() + b'{"event":"st')
+    assert cli("verify", lone).code == 0
+    assert "a torn last line of 12 bytes" in cli("verify", lone).out
 
 
-def test_bytes_after_a_finished_run_are_found(cli: Cli, record: Record, store: Path) -> None:
-    run = record()
-    with (store / "logs" / f"{run}.jsonl").open("ab") as trace:
-        trace.write(b"x")
-    result = cli("verify", run, "--json")
-    assert (result.code, result.data["findings"][0]["code"]) == (3, "torn")
-
-
-def test_a_lost_index_is_reported(cli: Cli, record: Record, store: Path) -> None:
-    run = record()
-    (store / "index.jsonl").unlink()
-    result = cli("verify", run)
-    assert result.code == 0
-    assert "its end is attested by nothing but its own run.finished line" in result.out
-
-
-def test_an_index_that_says_otherwise(cli: Cli, record: Record, store: Path) -> None:
-    run = record("job")
-    index = store / "index.jsonl"
-    unchecked = re.sub(rb',"check":"[0-9a-f]{8}"', b"", index.read_bytes())  # by an old version
-    index.write_bytes(unchecked.replace(b'"name":"job"', b'"name":"jib"'))
-    (finding,) = cli("verify", run, "--json").data["findings"]
-    assert finding["code"] == "index"
-
-
-def test_blobs_are_there_and_intact(cli: Cli, store: Path, tools: Any) -> None:
+def test_large_values_are_there_and_intact(cli: Cli, store: Path, tools: Any) -> None:
     with Session("job", store=store) as session:
         tools.put("big", "x" * 100_000)
-    (blob,) = (p for p in (store / "blobs").rglob("*") if p.is_file())
-    data = blob.read_bytes()
-    blob.write_bytes(data.replace(b"x", b"y", 1))
+    own = open_store(store)
+    (digest,) = own.keys("blobs")
+    data = own.get("blobs", digest) or b""
+    own.swap("blobs", digest, data, data.replace(b"x", b"y", 1))
     assert [f["code"] for f in cli("verify", session.run_id, "--json").data["findings"]] == ["blob"]
-    blob.unlink()
+    own.swap("blobs", digest, own.get("blobs", digest), None)
     result = cli("verify", session.run_id)
     assert result.code == 3
-    assert "is missing" in result.out
+    assert "is gone from" in result.out
 
 
 # --- a forger who knows the hash chain ------------------------------------------------------------
@@ -158,12 +123,9 @@ def forge(change: Callable[[list[Any]], None]) -> Callable[[Lines], Lines]:
     def forged(lines: Lines) -> Lines:
         events = [orjson.loads(line) for line in lines]
         change(events)
-        head, sealed = CHAIN_START, []
         for event in events:
             event.pop("hash", None)
-            line, head = seal_line(event, head)
-            sealed.append(line)
-        return sealed
+        return chained(events)
 
     return forged
 
@@ -173,40 +135,19 @@ def first(events: list[Any], kind: str) -> Any:
 
 
 def change_arguments(events: list[Any]) -> None:
-    first(events, "step.started")["args"]["path"] = "other.txt"
+    first(events, "step")["args"]["path"] = "other.txt"
 
 
 def change_key(events: list[Any]) -> None:
-    first(events, "step.started")["key"] = "0" * 64
-
-
-def change_world(events: list[Any]) -> None:
-    first(events, "step.started")["world"] = "0" * 64
-
-
-def lose_a_write(events: list[Any]) -> None:
-    step = next(e["step"] for e in events if e.get("effect") == "write")
-    events[:] = [event for event in events if event.get("step") != step]
-
-
-def change_occurrence(events: list[Any]) -> None:
-    first(events, "step.started")["occurrence"] = [2**63, -1]
-
-
-def change_result(events: list[Any]) -> None:
-    first(events, "step.finished")["outcome"]["value"] = "another"
-
-
-def finish_twice(events: list[Any]) -> None:
-    events.insert(3, {**first(events, "step.finished")})
+    first(events, "step")["key"] = "0" * 64
 
 
 def finish_a_stranger(events: list[Any]) -> None:
-    first(events, "step.finished")["step"] = 99
+    first(events, "outcome")["step"] = 99
 
 
 def begin_twice(events: list[Any]) -> None:
-    events.insert(2, {**first(events, "step.started")})
+    events.insert(2, {**first(events, "step")})
 
 
 def start_twice(events: list[Any]) -> None:
@@ -217,12 +158,8 @@ def be_another_run(events: list[Any]) -> None:
     events[0]["run"] = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
-def go_on_after_the_end(events: list[Any]) -> None:
-    events.append({**first(events, "step.blocked"), "step": 100})
-
-
 def break_the_schema(events: list[Any]) -> None:
-    first(events, "step.started")["effect"] = "magic"
+    first(events, "step")["effect"] = "magic"
 
 
 @pytest.mark.parametrize(
@@ -230,17 +167,10 @@ def break_the_schema(events: list[Any]) -> None:
     [
         (change_arguments, "key"),
         (change_key, "key"),
-        (change_world, "fingerprint"),
-        (change_world, "world"),
-        (lose_a_write, "world"),
-        (change_occurrence, "fingerprint"),
-        (change_result, "digest"),
-        (finish_twice, "order"),
         (finish_a_stranger, "order"),
         (begin_twice, "order"),
         (start_twice, "order"),
         (be_another_run, "order"),
-        (go_on_after_the_end, "order"),
         (break_the_schema, "schema"),
     ],
 )
@@ -252,22 +182,6 @@ def test_a_forged_line_contradicts_the_others(
     result = cli("verify", run, "--json")
     assert result.code == 3
     assert code in {finding["code"] for finding in result.data["findings"]}
-
-
-def test_a_forged_blob_that_is_no_json(cli: Cli, store: Path, tools: Any, edit: Any) -> None:
-    with Session("job", store=store) as session:
-        tools.put("a", "b")
-    digest = sha256(b"not json").hexdigest()
-    (store / "blobs" / digest[:2]).mkdir(parents=True)
-    (store / "blobs" / digest[:2] / digest).write_bytes(b"not json")
-    value = {"$rollcage": "blob", "value": None, "sha256": digest, "size": 8}
-
-    def change(events: list[Any]) -> None:
-        first(events, "step.started")["args"]["text"] = value
-
-    edit(session.run_id, forge(change))
-    codes = [f["code"] for f in cli("verify", session.run_id, "--json").data["findings"]]
-    assert "blob" in codes
 
 
 def test_what_a_finding_quotes_is_harmless(cli: Cli, record: Record, edit: Any, evil: str) -> None:
@@ -305,18 +219,27 @@ def count(index: int) -> int:
     return index
 
 
-def test_no_byte_of_a_finished_run_can_change_or_go(store: Path, tools: Any) -> None:
+def test_no_byte_of_a_run_can_change(store: Path, tools: Any) -> None:
     with Session("job", store=store) as session:
         tools.put("a", "b")
-    reader, run = JsonlStore(store), session.run_id
+    own, run = open_store(store), session.run_id
     path = store / "logs" / f"{run}.jsonl"
     whole = path.read_bytes()
-    assert verify_trace(reader.read(run), reader).ok
+
+    def is_whole() -> bool:
+        try:
+            return verify_log(trace_of(own, run), own).ok
+        except RollcageError:
+            return False
+
+    assert is_whole()
+    ends = {at for at, byte in enumerate(whole) if byte == 10}
     for at in range(len(whole)):
+        if at in ends:
+            continue  # a line without its end is torn: it never counted
         for changed in (
             whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :],
             whole[:at] + whole[at + 1 :],
-            whole[:at],
         ):
             path.write_bytes(changed)
-            assert not verify_trace(reader.read(run), reader).ok, (at, changed)
+            assert not is_whole(), (at, changed)

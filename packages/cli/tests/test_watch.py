@@ -18,7 +18,7 @@ def test_a_run_that_has_ended_is_reported_once(cli: Cli, record: Record) -> None
     assert result.code == 0
     assert f"job  {run}" in result.out
     assert '   2 ran      put(path="b.txt", text="some text")' in result.out
-    assert "blocked  put" in result.out
+    assert '   - put(path="/etc/passwd", text="some text") refused: path_escape' in result.out
     assert "↳ put" in result.out
     assert result.out.endswith(f"run {run}: ok\n")
 

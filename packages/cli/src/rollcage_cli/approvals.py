@@ -39,7 +39,7 @@ def approvals(
         str | None,
         typer.Argument(metavar="[ID]", help="One request, in full.", show_default=False),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Also those that were used.")] = OFF,
+    every: Annotated[bool, typer.Option("--all", help="Also those that expired.")] = OFF,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:

@@ -86,7 +86,9 @@ def named(store: Store, given: str) -> str:
 
 def _is_there(store: Store) -> bool:
     """Return whether the folder or file of a store is there; a server says so itself."""
-    path = store.root if isinstance(store, Folder) else getattr(store, "path", None)
+    if isinstance(store, Folder):
+        return Path(store.root).is_dir()
+    path = getattr(store, "path", None)
     return not isinstance(path, str) or Path(path).exists()
 
 

@@ -34,7 +34,7 @@ def resolve(
         ),
     ] = None,
     result: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Its result (null by default).")
+        str | None, typer.Option(metavar="JSON", help="Its result, if it is known.")
     ] = None,
     undone: Annotated[
         bool,
@@ -69,17 +69,17 @@ def resolve(
         return
     assert happened is not None
     found = resolve_step(own, where, step, happened=happened, by=name, **given)
-    outcome: dict[str, Any] = {"status": "not_started"}
-    if happened:
-        outcome = {"status": "ok", "value": given.get("result")}
+    outcome: dict[str, Any] = {"status": "ok" if happened else "not_started"}
+    if given:
+        outcome["value"] = given["result"]
     if as_json:
         print_json({"run": where, "step": step, "name": found.name, "outcome": outcome})
         return
     out = console()
     what = "happened" if happened else "did not happen"
     text = Text(f"step {step} ({visible(found.name)}) {what}", style="green")
-    if happened:
-        text.append(f", with the result {value_text(outcome['value'])}")
+    if given:
+        text.append(f", with the result {value_text(given['result'])}")
     out.print(text, soft_wrap=True)
     out.print("The next session of this name resumes from there.")
 

@@ -74,6 +74,11 @@ def resolve_step(
             return {"event": "accepted", "step": step, "by": by}
         is_lossy = b'"lossy":' in (recorded.outcome or b"") and "lossy" in recorded.result
         adds = is_lossy and result is not _NOT_GIVEN  # it happened, and its result is known by now
+        if is_lossy and not adds:
+            raise StepNotUnknown(
+                f"step {step} ({recorded.name}) of run {run} was performed, and its result is not "
+                f"on record. Record it: --happened --result JSON"
+            )
         if recorded.status != "unknown" and not recorded.unclear and not adds:
             raise StepNotUnknown(
                 f"step {step} ({recorded.name}) of run {run} is {recorded.status}: there is "
