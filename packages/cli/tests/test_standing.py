@@ -125,14 +125,6 @@ def test_what_a_replayed_body_called_was_asked_for(cli: Cli, store: Path) -> Non
     assert cli("runs", "--json").data["runs"][0]["status"] == "ok"
 
 
-def test_a_paused_run_says_what_it_has_not_come_to(cli: Cli, store: Path) -> None:
-    crashed(store, lambda: send("a"), lambda: send("b"))
-    with Session("job", store=store) as session:
-        send("a")
-        session.pause("ann is to answer")
-    assert "Not asked for so far: 1 effect, step 2 (standing.send)" in cli("show").out
-
-
 def test_a_look_back_leaves_nothing(cli: Cli, store: Path) -> None:
     crashed(store, lambda: send("a"))
     with Session("job", store=store, replay="offline"):
@@ -198,7 +190,7 @@ def test_an_audit_has_what_was_left_behind(cli: Cli, store: Path) -> None:
         assert (told[step]["left_by_run"], told[step]["left_by_step"]) == (run, 3)
     assert told[3]["left_by_run"] == ""
     assert lines[-1]["open"] == 2
-    assert f"left behind by step 3 of run {run}" in cli("audit", "--format", "md").out
+    assert "left behind by step 3" in cli("audit", "--format", "md").out
 
 
 def test_an_audit_names_the_effects_that_were_never_asked_for(cli: Cli, store: Path) -> None:

@@ -23,6 +23,7 @@ from rollcage.errors import (
     RunInUse,
     RunNotFound,
     StoreError,
+    StoreInvalid,
     TraceCorrupt,
 )
 from rollcage.heart.listing import RunInfo, all_runs, run_info
@@ -70,7 +71,8 @@ def copy_runs(
         move: whether they go on in the target, and not any more in the source.
 
     Raises:
-        StoreError: both are the same, or each has a key of its own; or one can't be used.
+        StoreInvalid: both are the same, or each has a key of its own.
+        StoreError: one can't be used.
         RunNotFound: one of the runs is not there.
     """
     one, other = _both(source, target)
@@ -165,10 +167,10 @@ def _both(source: Where, target: Where) -> tuple[Store, Store]:
     """Both stores, which hash with the same key."""
     one, other = open_store(source), open_store(target)
     if one.url == other.url:
-        raise StoreError(f"both are the same store: {one.url}")
+        raise StoreInvalid(f"both are the same store: {one.url}")
     key = export_key(one)
     if key is not None and not import_key(other, key):
-        raise StoreError(
+        raise StoreInvalid(
             f"{other.url} has a key of its own: what is hashed with that of {one.url}, secrets and "
             f"inputs, would not be found there, and be done again. Copy into a new store"
         )
