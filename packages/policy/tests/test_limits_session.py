@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cores import Core, Heart, Old
+from cores import Core, Heart
 from rollcage import Approval, ArgumentsInvalid, Blocked, Contract, Verdict, tool
-from rollcage.adapter import Answer
 from rollcage.gate import Spent, StepView
+from rollcage.heart.adapters import Answer
 from rollcage.step.clock import Clock
 from rollcage_policy import Policy
 
@@ -134,39 +134,6 @@ def test_what_is_replayed_has_been_spent(wire: Wire, core: Core) -> None:
             put(number)
         assert blocked(lambda: put(3)) == "limit_calls"
     assert session.stats.hits == 3
-
-
-def test_what_is_replayed_has_no_rate(wire: Wire, tmp_path: Path) -> None:
-    core = Old(tmp_path)  # a rate of the heart lasts over attempts: see test_policy_heart.py
-    wire({"rate": "2/min"})
-    with pytest.raises(KeyError), wire.job(core):
-        for number in range(5):
-            clock[0] += 30 * 10**9
-            put(number)
-        raise KeyError
-    clock[0] = 0
-    wire({"rate": "2/min"})
-    with wire.job(core) as session:
-        assert [put(number) for number in range(7)] == [0, 1, 2, 3, 4, 5, 6]
-        assert blocked(lambda: put(7)) == "limit_rate"
-        clock[0] += 60 * 10**9
-        put(7)
-    assert (session.stats.hits, session.stats.blocked) == (5, 1)
-    assert ran == [0, 1, 2, 3, 4, 5, 6, 7]
-
-
-def test_a_failure_that_runs_again_has_a_rate(wire: Wire, tmp_path: Path) -> None:
-    core = Old(tmp_path)
-    wire()
-    with pytest.raises(ValueError, match="bad"), wire.job(core):
-        put("bad")
-    wire({"rate": "1/min"})
-    ran.clear()
-    with wire.job(core):
-        with pytest.raises(ValueError, match="bad"):
-            put("bad")
-        assert blocked(lambda: put(1)) == "limit_rate"
-    assert ran == ["bad"]
 
 
 MODEL = Contract(name="m-1", parameters={"type": "object", "additionalProperties": True})
@@ -327,22 +294,6 @@ def test_a_loop_is_noticed_by_its_arguments(wire: Wire, core: Core) -> None:
         put(4)
 
 
-def test_a_placed_call_that_a_framework_makes_again_is_no_loop_and_no_second_call(
-    wire: Wire, tmp_path: Path
-) -> None:
-    core = Old(tmp_path)
-    meter = wire({"calls": 4}, loops={"same": 1})
-    with wire.job(core) as session:
-        for _ in range(5):
-            with session.place(turn="t1", slot=0):
-                assert put("a") == "a"
-        assert meter.spent.calls == len(ran) == 1
-        for _ in range(3):  # these are retries: each runs, and each is a call
-            with session.place(turn="t2", slot=0), pytest.raises(ValueError, match="bad"):
-                put("bad")
-        assert meter.spent.calls == len(ran) == 4
-
-
 def test_nested_calls_are_calls_of_the_run(wire: Wire, core: Core) -> None:
     @tool(effect="scope", name="limits.plan")
     def plan(steps: int) -> int:
@@ -364,7 +315,7 @@ def nest(what: str) -> Any:
 
 
 def spends(meter: Wire, core: Core, through: int) -> list[Spent]:
-    """What is counted in the course of a job that is cut off, the same for any two policies."""
+    """What is counted in the course of a job that is cut off."""
 
     def rule(step: StepView) -> Verdict | None:
         return Verdict.deny("never") if step.args.get("what") == "never" else None
@@ -377,8 +328,7 @@ def spends(meter: Wire, core: Core, through: int) -> list[Spent]:
     unknown: Any = {"who": "nobody"}
     free = Contract(name="inside", parameters={}, effect="pure")
     with pytest.raises(KeyError), meter.job(core, rules=[rule]) as session:
-        run = session.run if core.name == "old" else session.run_call
-        run(free, {}, look_inside)
+        session.run_call(free, {}, look_inside)
         for what in ("a", "never", "bad", "b")[:through]:
             with contextlib.suppress(Blocked, ValueError):
                 nest(what)
@@ -391,17 +341,7 @@ def spends(meter: Wire, core: Core, through: int) -> list[Spent]:
     return [*found, meter.spent]
 
 
-def test_what_is_spent_is_the_same_where_nothing_is_limited(tmp_path: Path) -> None:
-    core, other = Old(tmp_path), Old(tmp_path / "other")
-    unlimited, limited = Wire()(), Wire()({"calls": 1000})
+def test_what_is_spent_counts_what_ran_over_attempts(tmp_path: Path) -> None:
+    core, meter = Heart(tmp_path), Wire()({"calls": 1000})
     for through, made in ((2, 4), (4, 7)):  # the second resumes the first
-        found = spends(unlimited, core, through)
-        assert found == spends(limited, other, through)
-        assert found[-1] == (made, 1000, 0.0)
-
-
-def test_both_cores_count_the_same(tmp_path: Path) -> None:
-    old, new = Wire()({"calls": 1000}), Wire()({"calls": 1000})
-    for through in (2, 4):
-        found = spends(old, Old(tmp_path), through)
-        assert spends(new, Heart(tmp_path / "heart"), through) == found
+        assert spends(meter, core, through)[-1] == (made, 1000, 0.0)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from rollcage import Contract, tool
 from rollcage.errors import PolicyInvalid
-from rollcage.session.declare import contract_of
 from rollcage_policy import Cases, Policy, deciders, doubts
 
 POLICY = """
@@ -167,7 +166,7 @@ def test_a_tool_of_today_takes_its_own_arguments_only(file: Path) -> None:
     @tool(effect="write", risk="high")
     def wire(amount: int) -> None: ...
 
-    tools = [contract_of(wire)]
+    tools = [vars(wire)["__rollcage_contract__"]]
     good = "tool = 'wire'\nargs = {amount = 3}\nexpect = {decision = 'ask', rule = 'risky'}"
     bad = "tool = 'wire'\nargs = {amuont = 3}\nexpect = 'ask'"
     found = run(file, good, bad, tools=tools)
@@ -368,7 +367,7 @@ def write_file(path: str) -> None: ...
 def read_file(path: str) -> None: ...
 
 
-TOOLS = [each for each in map(contract_of, (write_file, read_file)) if each]
+TOOLS = [vars(each)["__rollcage_contract__"] for each in (write_file, read_file)]
 
 WITH_TOOLS = {
     "no such tool": (rule("a", "deny", tools=["write_*", "read_flie"]), "no_such_tool"),

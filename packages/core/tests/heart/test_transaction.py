@@ -565,7 +565,8 @@ async def test_it_can_not_be_finished(
     session = Session("job", store=store)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", refuses)
-        with pytest.raises(UndoIncomplete, match=r"(?s)not everything was taken back.*PermissionError"):
+        said = r"(?s)not everything was taken back.*PermissionError"
+        with pytest.raises(UndoIncomplete, match=said):
             if is_async:
                 async with session:
                     raise AssertionError("nothing may run")
