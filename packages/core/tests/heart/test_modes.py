@@ -196,3 +196,9 @@ def test_a_failure_of_another_branch_has_its_place_there(tmp_path: Path, kind: A
         with session.branch("a"):
             assert call(session) == 1
     assert len(runs) == (2 if kind == "tool" else 3)
+
+
+@pytest.mark.parametrize("within", [-1, float("nan"), "1 day", dt.timedelta(seconds=-1)])
+def test_what_is_no_span_is_refused(within: Any) -> None:
+    with pytest.raises(SessionError, match="is not a time span"):
+        Options(resume_within=within)

@@ -173,7 +173,7 @@ class Labelling(Stage):
     def marks(self, call: Call) -> Event | None:
         """Return the labels of a result that somebody else gave; a stream's hold from now on."""
         if call.supplied is None:
-            if call.contract.streams and self._run is not None:
+            if call.streams and self._run is not None:
                 carried = self._carried(call)
                 if carried:
                     self._run.labels.begin(call.event["step"], call.contract.name, carried)
@@ -197,7 +197,7 @@ class Labelling(Stage):
             if carried != known or not self._run.is_of(call.attempt):
                 self._run.note(
                     step.n, step.name, carried, outcome.data,
-                    streamed=call.contract.streams, run=self._foreign(call),
+                    streamed=call.streams, run=self._foreign(call),
                 )  # fmt: skip
         return None
 
@@ -260,7 +260,7 @@ class Labelling(Stage):
         run = self._run
         if run is None:
             return None
-        carried, n, streamed = self._carried(call), call.event["step"], call.contract.streams
+        carried, n, streamed = self._carried(call), call.event["step"], call.streams
         if not carried:
             return None
         _pass_on(call, carried)

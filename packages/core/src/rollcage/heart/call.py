@@ -218,6 +218,11 @@ class Call:
             self.kept = {}
         self.kept[name] = value
 
+    @property
+    def streams(self) -> bool:
+        """Whether its result comes in chunks, which its caller has before it ends."""
+        return "chunks" in (self.kept or ())
+
     def __str__(self) -> str:
         shown = self.data.decode("utf-8", "replace")
         return f"{self.contract.name}({shown if len(shown) <= 200 else shown[:200] + '…'})"

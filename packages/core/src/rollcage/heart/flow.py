@@ -226,6 +226,27 @@ def run_body(attempt: Attempt, call: Call) -> Callable[[], Any]:
     return body
 
 
+def stream_ended(call: Call, chunks: list[Any], error: BaseException | None = None) -> Any:
+    """Have stages see how a stream ended, as they see it of a body that they surround.
+
+    Returns:
+        The chunks; in an async session, an awaitable of them.
+
+    Raises:
+        BaseException: that error.
+    """
+
+    def body() -> Any:
+        if error is not None:
+            raise error
+        return chunks
+
+    surrounding: Callable[[], Any] = body
+    for around in call.hooks.around:
+        surrounding = around(call, surrounding)
+    return surrounding()
+
+
 def in_thread(attempt: Attempt, call: Call) -> Callable[[], Any]:
     """A sync body in an async session; it may outlive the call that waits for it."""
 

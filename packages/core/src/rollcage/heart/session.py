@@ -37,6 +37,7 @@ from rollcage.errors import (
     ApprovalRequired,
     ArgumentsInvalid,
     Blocked,
+    ContractError,
     ForkEnded,
     Halt,
     NotReplayable,
@@ -64,6 +65,7 @@ from rollcage.heart.flow import (
     in_thread,
     inside,
     perform,
+    stream_ended,
     surrounded,
 )
 from rollcage.heart.fork import Fork, asked_for
@@ -984,13 +986,25 @@ class Session:
         return bound_to(self, function, **declared)
 
     def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
-        """Call a sync tool with these arguments."""
+        """Call a sync tool with these arguments; a generator function gives its chunks."""
         body, contract = declaration(tool)
+        if contract.streams:
+            stream = self.astream if inspect.isasyncgenfunction(body) else self.stream
+            return stream(contract, arguments, body)
         return self.run_call(contract, arguments, body)
 
     async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
-        """Call an async tool, or a sync one in a thread, with these arguments."""
+        """Call an async tool, or a sync one in a thread, with these arguments.
+
+        Raises:
+            ContractError: it is a generator function.
+        """
         body, contract = declaration(tool)
+        if contract.streams:
+            each = "async for" if inspect.isasyncgenfunction(body) else "for"
+            raise ContractError(
+                f"{contract.name} gives chunks: {each} chunk in session.call({contract.name}, …)"
+            )
         return await self.arun_call(contract, arguments, body)
 
     def stream(
@@ -1014,6 +1028,7 @@ class Session:
         call.read = answer
         if contract.framework or instead is not None:
             call.adapt(arguments, instead)
+        call.keep("chunks", True)
         return self._streamed(call)
 
     @staticmethod
@@ -1036,8 +1051,13 @@ class Session:
                     break
                 chunks.append(chunk)
                 yield chunk
+            with at(place):
+                stream_ended(call, chunks)
         except BaseException as error:
             _closed(locals().get("source"), place)
+            if isinstance(error, Exception):
+                with contextlib.suppress(type(error)), at(place):
+                    stream_ended(call, chunks, error)
             if isinstance(error, GeneratorExit) and call.effect not in CHANGES:
                 drive(returned(attempt, call, chunks, cut=True))
             else:
@@ -1061,6 +1081,7 @@ class Session:
         call.read = answer
         if contract.framework or instead is not None:
             call.adapt(arguments, instead)
+        call.keep("chunks", True)
         return self._astreamed(call)
 
     @staticmethod
@@ -1085,10 +1106,17 @@ class Session:
                     break
                 chunks.append(chunk)
                 yield chunk
+            with at(place):
+                if inspect.isawaitable(seen := stream_ended(call, chunks)):
+                    await seen
         except BaseException as error:
             if hasattr(source, "aclose"):
                 with contextlib.suppress(Exception), at(place):
                     await source.aclose()
+            if isinstance(error, Exception):
+                with contextlib.suppress(type(error)), at(place):
+                    if inspect.isawaitable(seen := stream_ended(call, chunks, error)):
+                        await seen
             if isinstance(error, GeneratorExit) and call.effect not in CHANGES:
                 await adrive(returned(attempt, call, chunks, cut=True))
             else:

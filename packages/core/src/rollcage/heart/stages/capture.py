@@ -6,9 +6,10 @@ It is the last stage that prepares: what waited behind it would make the state b
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from rollcage.errors import CaptureFailed, Halt, SessionHalted
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Capture"]
 
 _log: Final = logging.getLogger("rollcage")
+_SCALARS: Final = (str, int, float, bool, bytes, type(None))
 
 
 class Capture(Stage):
@@ -56,7 +58,7 @@ class Capture(Stage):
     def _observe(self, call: Call, match: Match) -> Work:
         contract, attempt = call.contract, call.attempt
         before: dict[str, Any] | None = None
-        step = match.step
+        step, decided = match.step, _own(call.values)
         try:
             if contract.observe is not None:
                 recorded = (step.undo or {}).get("before") if step is not None else None
@@ -91,6 +93,7 @@ class Capture(Stage):
             ) from error
         call.keep("capture", marks)
         call.keep("before", before)
+        call.keep("decided", decided)
 
     def marks(self, call: Call) -> Event | None:
         """Return the state before, and the plan if it needs no result."""
@@ -146,6 +149,21 @@ class Capture(Stage):
         return (call.kept or {}).get("after")
 
 
+def _own(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments that stay as they were decided on, whatever a body does to its own."""
+    if all(isinstance(each, _SCALARS) for each in values.values()):
+        return dict(values)
+    try:
+        return copy.deepcopy(dict(values))
+    except Exception:  # noqa: BLE001 - one can't be copied: it is the caller's own object
+        return dict(values)
+
+
+def _decided(call: Call) -> dict[str, Any]:
+    """Return a call's arguments as they were before its body ran, for a function of the tool."""
+    return _own((call.kept or {}).get("decided", call.values))
+
+
 def _in_the_way(call: Call, match: Match, before: dict[str, Any]) -> list[Step]:
     """The recorded effects beside a new one that changed the same state, and lie ahead of it.
 
@@ -173,7 +191,7 @@ def _plan_late(call: Call, result: Any) -> Event | None:
     if contract.undo is None or "result" not in contract.undo_words:
         return None
     before = (call.kept or {}).get("before")
-    known = {"args": dict(call.values), "before": plain(before), "result": result}
+    known = {"args": _decided(call), "before": plain(before), "result": result}
     try:
         return {"plan": plan_of(contract, call.attempt, known, call.session.gate)}
     except Exception:  # noqa: BLE001 - the call has happened: its report says that it has no plan
@@ -203,7 +221,7 @@ def _observe_now(call: Call, error: Exception | None) -> dict[str, Any] | None:
     if observe is None or isinstance(error, (Halt, SessionHalted)):
         return None
     try:
-        return states_of(observe(dict(call.values)), call.attempt.seal)
+        return states_of(observe(_decided(call)), call.attempt.seal)
     except Exception:  # noqa: BLE001 - the call has happened: its report says what is not known
         _log.exception("the state after %s can't be observed", call.contract.name)
         return None
@@ -214,7 +232,7 @@ async def _aobserve(call: Call, error: Exception | None) -> dict[str, Any] | Non
     if observe is None or isinstance(error, (Halt, SessionHalted)):
         return None
     try:
-        found = consult(observe, True, dict(call.values))()
+        found = consult(observe, True, _decided(call))()
         if isinstance(found, Awaitable):
             found = await found
         return states_of(found, call.attempt.seal)

@@ -8,10 +8,8 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rollcage import ApprovalRequired, Blocked, Contract, Rule, SessionHalted, tool
+from rollcage import ApprovalRequired, Blocked, Contract, Rule, Session, SessionHalted, tool
 from rollcage.gate import StepView, Verdict, decide
-from rollcage.session.session import Session
-from rollcage.trace import check_events
 
 ran: list[str] = []
 
@@ -47,11 +45,6 @@ def deny(_: StepView) -> Verdict:
 
 def other_deny(_: StepView) -> Verdict:
     return Verdict("deny", "not ever", "never", rule="house.rules/7")
-
-
-def events(session: Session) -> list[dict[str, Any]]:
-    trace = session.store.read(session.run_id)
-    return check_events(trace.data, trace.where)
 
 
 # --- the decision --------------------------------------------------------------------------------
@@ -142,7 +135,7 @@ def test_a_rule_may_stop_the_program() -> None:
 @pytest.fixture
 def session(tmp_path: Path) -> Callable[..., Session]:
     def make(*rules: Rule, replay: Any = "auto") -> Session:
-        return Session("job", store=tmp_path, rules=rules, replay=replay)
+        return Session("job", store=tmp_path, gate=rules, replay=replay)
 
     return make
 
@@ -158,8 +151,9 @@ def test_a_rule_sees_the_validated_arguments_and_the_contract(session: Any) -> N
     assert first.args == {"path": "a", "count": 3}
     assert (first.kind, first.name, first.effect) == ("tool", "write", "write")
     assert (first.contract.risk, first.contract.permissions) == ("high", ("disk",))
-    assert (first.agent, first.branch, first.calls) == ("", "", 0)
-    assert (second.agent, second.branch, second.calls) == ("ann", "left", 1)
+    assert (first.agent, first.calls) == ("", 0)
+    assert (second.agent, second.calls) == ("ann", 1)
+    assert first.branch == "" != second.branch
 
 
 def test_a_rule_can_not_change_what_runs(session: Any) -> None:
@@ -179,24 +173,10 @@ def test_a_denied_call_does_not_run_and_the_trace_says_who_said_so(session: Any)
     assert (caught.value.rule, caught.value.verdict_code) == ("deny", "sunday")
     assert ran == []
     assert opened.stats.blocked == 1
-    (blocked,) = (e for e in events(opened) if e["event"] == "step.blocked")
-    assert blocked["verdict"] == {
-        "decision": "deny", "reason": "not on Sundays", "code": "sunday", "rule": "deny",
-    }  # fmt: skip
-    assert events(opened)[0]["rules"] == ["deny"]
-
-
-def test_what_allowed_a_call_is_recorded_with_it(session: Any) -> None:
-    with session(allow) as opened:
-        opened.call(write, path="a")
-    (started,) = (e for e in events(opened) if e["event"] == "step.started")
-    assert started["verdict"] == {
-        "decision": "allow", "reason": "fine", "code": "allowed", "rule": "allow",
-    }  # fmt: skip
 
 
 def test_ask_halts_the_session_until_somebody_can_answer(session: Any) -> None:
-    with pytest.raises(ApprovalRequired, match="write requires approval: is it right"):  # noqa: SIM117 - what it leaves with
+    with pytest.raises(ApprovalRequired, match=r"write needs an approval \(is it right"):  # noqa: SIM117 - what it leaves with
         with session(ask) as opened:
             with pytest.raises(ApprovalRequired):
                 opened.call(write, path="a")
@@ -213,16 +193,6 @@ def test_deny_wins_over_a_recorded_result_and_ask_does_not(session: Any) -> None
     with session(deny, replay="resume") as opened, pytest.raises(Blocked):
         opened.call(write, path="a")
     assert ran == ["a"]
-
-
-def test_offline_gives_what_was_recorded_and_todays_verdict_beside_it(session: Any) -> None:
-    with session() as opened:
-        opened.call(write, path="a")
-    with session(deny, replay="offline") as opened:
-        assert opened.call(write, path="a") == "wrote a"
-    (replayed,) = (e for e in events(opened) if e["event"] == "step.replayed")
-    assert replayed["verdict"]["decision"] == "deny"
-    assert replayed["verdict"]["rule"] == "deny"
 
 
 def test_offline_gives_a_recorded_block_again(session: Any) -> None:

@@ -12,14 +12,14 @@ from rollcage import (
     Blocked,
     Compensation,
     Contract,
+    Session,
     StepView,
+    Store,
     Verdict,
     compensate,
     tool,
 )
-from rollcage.adapter import Instead
-from rollcage.session.session import Session
-from rollcage.store import JsonlStore
+from rollcage.gate.approval import Instead
 from rollcage_policy import Policy
 
 ran: list[Any] = []
@@ -80,7 +80,7 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_caller_changes_while_somebody_thinks_does_not_run(
-    store: JsonlStore, events: Any, kind: str
+    store: Store, events: Any, kind: str
 ) -> None:
     make, change, sender = KINDS[kind]
     given = make()
@@ -93,7 +93,7 @@ def test_what_the_caller_changes_while_somebody_thinks_does_not_run(
         assert "mallory" not in str(request.args)
         return Approval(True, "bob")
 
-    with Session("mail", store=store, rules=[ask], approver=approver) as session:
+    with Session("mail", store=store, gate=[ask], approver=approver) as session:
         session.call(sender, mail=given)
     assert "mallory" in str(given)
     assert len(ran) == 1
@@ -101,22 +101,20 @@ def test_what_the_caller_changes_while_somebody_thinks_does_not_run(
     assert "mallory" not in str(events(session.run_id))
 
 
-async def test_also_while_an_async_approver_waits(store: JsonlStore) -> None:
+async def test_also_while_an_async_approver_waits(store: Store) -> None:
     given = ["ann"]
 
     async def approver(_: ApprovalRequest) -> Approval:
         given.append("mallory")
         return Approval(True, "bob")
 
-    async with Session("mail", store=store, rules=[ask], approver=approver) as session:
+    async with Session("mail", store=store, gate=[ask], approver=approver) as session:
         await session.acall(send, mail=given)
     assert ran == [["ann"]]
 
 
 @pytest.mark.parametrize("what", ["args", "data"])
-def test_a_rule_changes_nothing_of_what_it_is_shown(
-    store: JsonlStore, events: Any, what: str
-) -> None:
+def test_a_rule_changes_nothing_of_what_it_is_shown(store: Store, events: Any, what: str) -> None:
     def meddling(view: StepView) -> None:
         shown: Any = getattr(view, what)
         shown["mail"]["to"].append("mallory")
@@ -135,7 +133,7 @@ def test_a_rule_changes_nothing_of_what_it_is_shown(
         'version = 1\ndefault = "allow"\n[[rules]]\nid = "a"\ndecision = "ask"\nreason = "a"\n'
     )
     with Session(
-        "mail", store=store, policy=policy, rules=[meddling, next_one], approver=approver
+        "mail", store=store, gate=[meddling, next_one, policy], approver=approver
     ) as session:
         session.call(send, mail={"to": ["ann"]})
     assert ran == [{"to": ["ann"]}]
@@ -143,27 +141,27 @@ def test_a_rule_changes_nothing_of_what_it_is_shown(
     assert "mallory" not in str(events(session.run_id))
 
 
-def test_a_rule_can_not_put_another_argument_in_its_place(store: JsonlStore) -> None:
+def test_a_rule_can_not_put_another_argument_in_its_place(store: Store) -> None:
     def meddling(view: StepView) -> None:
         view.args["mail"] = "mallory"  # type: ignore[index] # that is what it tries  # pyright: ignore[reportIndexIssue] - wrong on purpose
 
-    with Session("mail", store=store, rules=[meddling]) as session, pytest.raises(Blocked):
+    with Session("mail", store=store, gate=[meddling]) as session, pytest.raises(Blocked):
         session.call(send, mail="ann")
     assert ran == []
 
 
-def test_an_approver_changes_nothing_but_by_what_it_says(store: JsonlStore) -> None:
+def test_an_approver_changes_nothing_but_by_what_it_says(store: Store) -> None:
     def approver(request: ApprovalRequest) -> Approval:
         request.args["mail"]["to"].append("mallory")
         return Approval(True, "bob")
 
-    with Session("mail", store=store, rules=[ask], approver=approver) as session:
+    with Session("mail", store=store, gate=[ask], approver=approver) as session:
         session.call(send, mail={"to": ["ann"]})
     assert ran == [{"to": ["ann"]}]
 
 
 def test_an_undo_is_planned_by_the_arguments_that_were_decided_on(
-    store: JsonlStore, events: Any
+    store: Store, events: Any
 ) -> None:
     def undo(args: Any, result: Any) -> list[Compensation]:
         return [compensate(send, mail=args["mail"])]
@@ -174,13 +172,13 @@ def test_an_undo_is_planned_by_the_arguments_that_were_decided_on(
 
     with Session("mail", store=store) as session:
         session.call(meddle, mail=["ann"])
-    (ended,) = [e for e in events(session.run_id) if e["event"] == "step.finished"]
+    (ended,) = [e for e in events(session.run_id) if e["event"] == "outcome"]
     assert ended["plan"][0]["args"] == {"mail": ["ann"]}
 
 
 @pytest.mark.parametrize("changes", [False, True])
 def test_a_framework_that_runs_its_own_arguments_is_refused_if_they_have_changed(
-    store: JsonlStore, *, changes: bool
+    store: Store, *, changes: bool
 ) -> None:
     """Its body takes what the framework holds, whatever the session was told."""
     contract = Contract(
@@ -196,17 +194,17 @@ def test_a_framework_that_runs_its_own_arguments_is_refused_if_they_have_changed
     def body(**_: Any) -> None:
         ran.append(str(given))
 
-    with Session("mail", store=store, rules=[ask], approver=approver) as session:
+    with Session("mail", store=store, gate=[ask], approver=approver) as session:
         if changes:
             with pytest.raises(Blocked, match="changed while somebody was asked") as refused:
-                session.run(contract, given, body, instead=Instead())
+                session.run_call(contract, given, body, instead=Instead())
             assert refused.value.verdict_code == "approval_other_call"
         else:
-            session.run(contract, given, body, instead=Instead())
+            session.run_call(contract, given, body, instead=Instead())
     assert ran == ([] if changes else ["{'mail': {'to': ['ann']}}"])
 
 
-def test_a_default_that_is_made_anew_is_no_change(store: JsonlStore) -> None:
+def test_a_default_that_is_made_anew_is_no_change(store: Store) -> None:
     made = iter(range(100))
 
     class Given(pydantic.BaseModel):
@@ -221,8 +219,8 @@ def test_a_default_that_is_made_anew_is_no_change(store: JsonlStore) -> None:
         approve.pop(0)()
         return Approval(True, "bob")
 
-    with Session("mail", store=store, rules=[ask], approver=approver) as session:
-        session.run(contract, given, lambda **_: ran.append(str(given)), instead=Instead())
+    with Session("mail", store=store, gate=[ask], approver=approver) as session:
+        session.run_call(contract, given, lambda **_: ran.append(str(given)), instead=Instead())
         with pytest.raises(Blocked, match="changed while somebody was asked"):
-            session.run(contract, given, lambda **_: ran.append(str(given)), instead=Instead())
+            session.run_call(contract, given, lambda **_: ran.append(str(given)), instead=Instead())
     assert ran == ["{'letter': ['ann']}"]

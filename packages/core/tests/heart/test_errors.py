@@ -1,14 +1,11 @@
 """What a tool raises comes back: as itself live, and by the rule of the trace in replay."""
 
 import errno
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rollcage import ReplayedError, tool
-from rollcage.session.session import Session
-from rollcage.store import JsonlStore
+from rollcage import ReplayedError, Session, Store, tool
 
 Events = Callable[[str], list[dict[str, Any]]]
 
@@ -39,7 +36,7 @@ class Mute(Exception):
 class Raiser:
     """A tool that raises what it is given, with a call behind it that makes it an old failure."""
 
-    def __init__(self, store: JsonlStore, error: BaseException, **declared: Any) -> None:
+    def __init__(self, store: Store, error: BaseException, **declared: Any) -> None:
         self.store = store
         self.error = error
         self.ran = 0
@@ -77,21 +74,20 @@ class Raiser:
         ZeroDivisionError(),
         RuntimeError("one", 2, (3,), {"four": b"5"}),
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
-        StopIteration(7),
         AssertionError("Zoë"),
         ConnectionRefusedError(errno.ECONNREFUSED, "refused"),
         NotImplementedError(),
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_builtin_comes_back_as_itself(store: JsonlStore, error: Exception) -> None:
+def test_a_builtin_comes_back_as_itself(store: Store, error: Exception) -> None:
     replayed = Raiser(store, error).twice()
     assert type(replayed) is type(error)
     assert replayed.args == error.args
     assert str(replayed) == str(error)
 
 
-def test_an_os_error_keeps_its_file(store: JsonlStore) -> None:
+def test_an_os_error_keeps_its_file(store: Store) -> None:
     error = FileNotFoundError(errno.ENOENT, "No such file", "a.txt", None, "b.txt")
     replayed = Raiser(store, error).twice()
     assert isinstance(replayed, FileNotFoundError)
@@ -99,7 +95,7 @@ def test_an_os_error_keeps_its_file(store: JsonlStore) -> None:
     assert str(replayed) == str(error)
 
 
-def test_an_os_error_raised_by_the_system_comes_back_equal(store: JsonlStore) -> None:
+def test_an_os_error_raised_by_the_system_comes_back_equal(store: Store) -> None:
     @tool(effect="write")
     def missing() -> None:
         open("/nonexistent/file")  # noqa: PTH123, SIM115 - it raises
@@ -112,26 +108,26 @@ def test_an_os_error_raised_by_the_system_comes_back_equal(store: JsonlStore) ->
     assert run(replay="offline" if store.runs() else "auto") == run(replay="offline")
 
 
-def test_a_declared_type_comes_back_as_itself(store: JsonlStore) -> None:
+def test_a_declared_type_comes_back_as_itself(store: Store) -> None:
     replayed = Raiser(store, Refused("too much", 7), raises=[Refused]).twice()
     assert isinstance(replayed, Refused)
     assert (replayed.what, replayed.code) == ("too much", 7)
 
 
-def test_a_declared_type_comes_back_though_its_constructor_wants_else(store: JsonlStore) -> None:
+def test_a_declared_type_comes_back_though_its_constructor_wants_else(store: Store) -> None:
     replayed = Raiser(store, Picky("too much"), raises=[Picky]).twice()
     assert isinstance(replayed, Picky)
     assert replayed.args == ("too much", "more")
 
 
-def test_any_other_type_comes_back_by_its_name(store: JsonlStore) -> None:
+def test_any_other_type_comes_back_by_its_name(store: Store) -> None:
     replayed = Raiser(store, Picky("too much")).twice()
     assert isinstance(replayed, ReplayedError)
     assert replayed.type_name == f"{__name__}.Picky"
     assert replayed.message == "('too much', 'more')"
 
 
-def test_notes_come_back_and_causes_stay_live(store: JsonlStore) -> None:
+def test_notes_come_back_and_causes_stay_live(store: Store) -> None:
     error = ValueError("no")
     error.add_note("tried twice")
     error.add_note("Zoë \ud800")
@@ -141,26 +137,26 @@ def test_notes_come_back_and_causes_stay_live(store: JsonlStore) -> None:
     assert replayed.__notes__ == ["tried twice", "Zoë \ud800"]
 
 
-def test_an_error_with_a_broken_text_hides_nothing(store: JsonlStore) -> None:
+def test_an_error_with_a_broken_text_hides_nothing(store: Store) -> None:
     replayed = Raiser(store, Mute()).twice()
     assert isinstance(replayed, ReplayedError)
     assert replayed.type_name == f"{__name__}.Mute"
 
 
-def test_an_error_holding_what_has_no_encoding_keeps_its_text(store: JsonlStore) -> None:
+def test_an_error_holding_what_has_no_encoding_keeps_its_text(store: Store) -> None:
     error = ValueError(object)
     replayed = Raiser(store, error).twice()
     assert type(replayed) is ValueError
     assert str(replayed) == str(error)
 
 
-def test_a_group_comes_back_by_its_name(store: JsonlStore) -> None:
+def test_a_group_comes_back_by_its_name(store: Store) -> None:
     replayed = Raiser(store, ExceptionGroup("several", [ValueError("one")])).twice()
     assert isinstance(replayed, ReplayedError)
     assert replayed.message == "several (1 sub-exception)"
 
 
-def test_a_trace_can_name_no_type_to_import(store: JsonlStore) -> None:
+def test_a_trace_can_name_no_type_to_import(store: Store) -> None:
     """What is no builtin exception and is not declared stays data, whatever it is called."""
     error = type("system", (Exception,), {"__module__": "os"})("true")
     replayed = Raiser(store, error).twice()
@@ -168,7 +164,7 @@ def test_a_trace_can_name_no_type_to_import(store: JsonlStore) -> None:
     assert replayed.type_name == "os.system"
 
 
-async def test_an_async_tool_raises_as_a_sync_one(store: JsonlStore) -> None:
+async def test_an_async_tool_raises_as_a_sync_one(store: Store) -> None:
     error = Refused("too much", 7)
 
     @tool(effect="write", raises=[Refused])
@@ -186,12 +182,9 @@ async def test_an_async_tool_raises_as_a_sync_one(store: JsonlStore) -> None:
     assert replayed.value.args == ("too much", 7)
 
 
-def test_an_exception_that_ends_the_session_is_in_its_trace(
-    store: JsonlStore, events: Events
-) -> None:
+def test_an_exception_that_ends_the_session_is_in_its_trace(store: Store, events: Events) -> None:
     with pytest.raises(Refused), Session("job", store=store) as session:
         raise Refused("too much", 7)
     last = events(session.run_id)[-1]
     assert last["status"] == "error"
-    assert last["error"]["type"] == f"{__name__}.Refused"
-    assert json.dumps(last["error"]["args"]) == '["too much", 7]'
+    assert last["error"] == {"type": f"{__name__}.Refused", "message": "('too much', 7)"}
