@@ -258,7 +258,7 @@ def test_an_undo_from_elsewhere_looks_for_them_too(
 ) -> None:
     with open_session() as session:
         make_note("a")
-    assert undo_run(tmp_path, session.run_id, stages=[Secrets(detect=True)]).complete
+    undo_run(tmp_path, session.run_id, stages=[Secrets(detect=True)])
     assert files == {}
     assert AWS not in written()
 
