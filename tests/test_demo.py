@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import open_store
+from rollcage.heart import list_runs, trace_of
 from rollcage.trace import read_run
 
 
@@ -52,8 +52,8 @@ def test_it_says_what_happens(played: tuple[Path, str]) -> None:
 
 
 def test_the_traces_say_the_same(played: tuple[Path, str]) -> None:
-    store = open_store(played[0] / ".rollcage")
-    runs = [read_run(store.read(info.run)) for info in store.runs()]
+    store = played[0] / ".rollcage"
+    runs = [read_run(trace_of(store, info.run)) for info in reversed(list_runs(store))]
     resumed, blocked, drifted, corrected, wrecked = runs
     assert [each.status for each in runs] == ["ok", "ok", "error", "ok", "undone"]
     assert [attempt.status for attempt in resumed.attempts] == ["error", "ok"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import open_store
+from rollcage.heart import trace_of
 from rollcage.trace import read_run
 
 FRAMEWORKS = ["langchain", "autogen", "crewai"]
@@ -54,8 +54,7 @@ def test_it_fits_a_terminal_of_80_columns_and_has_no_colour(played: tuple[Path, 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_log_says_the_same(played: tuple[Path, Any, str], framework: str) -> None:
     folder, data, _ = played
-    store = open_store(folder / data["store"])
-    run = read_run(store.read(data["runs"][framework]["run"]))
+    run = read_run(trace_of(folder / data["store"], data["runs"][framework]["run"]))
     first, second = run.attempts[:2]
     assert (first.status, len(first.steps)) == ("", 8)
     assert (second.status, second.hits, len(second.steps)) == ("ok", 8, 2)

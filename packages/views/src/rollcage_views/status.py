@@ -13,6 +13,7 @@ from rollcage_views.text import counted, visible
 __all__ = ["Effect", "Standing", "resolve_commands", "standing", "words"]
 
 _LISTED = 5
+_TOLD = ("partial", "paused", "halted", "error")  # an attempt that has said what it was given
 
 
 class Effect(NamedTuple):
@@ -82,7 +83,7 @@ def _not_asked(seen: Run) -> set[int]:
     given last.
     """
     last = seen.attempts[-1] if seen.attempts else None
-    if last is None or len(seen.attempts) == 1 or last.status not in ("partial", "halted", "error"):
+    if last is None or len(seen.attempts) == 1 or last.status not in _TOLD:
         return set()
     asked = {n for span in last.replayed for n in range(span[0], span[1] + 1)} | {*last.steps}
     found: set[int] = set()
