@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from incident import Incident
-from rollcage import Session, open_store, plan_undo
-from rollcage.heart import trace_of
+from rollcage import ApprovalRequired, Session, Verdict, open_store, plan_undo
+from rollcage.heart import QueueApprover, trace_of
 from rollcage.trace import Run, read_run
 from rollcage_views import (
     RunFilter,
@@ -39,6 +39,7 @@ from rollcage_views import (
     timeline_of,
     tree_of,
     usage_of,
+    words,
 )
 from rollcage_views.audit import AuditEntry, Selection, Summary, audited, runs_of
 from rollcage_views.html import write_run
@@ -371,3 +372,25 @@ def test_runs_of_one_millisecond_are_each_on_one_page(store: Path) -> None:
         found += [info.name for info in page]
         last = page[-1].run
     assert sorted(found) == [f"job {number}" for number in range(8)]
+
+
+def test_a_paused_run_tells_what_it_has_not_asked_for(store: Path, view_files: Any) -> None:
+    def asks(view: Any) -> Verdict | None:
+        return Verdict.ask("who reads it?") if view.name == "view_look" else None
+
+    with contextlib.suppress(LookupError), Session("job", store=store):
+        view_files.pay("ann", 1)
+        view_files.pay("bob", 2)
+        raise LookupError
+    approver = QueueApprover(store)
+    with (
+        pytest.raises(ApprovalRequired),
+        Session("job", store=store, gate=[asks], approver=approver) as session,
+    ):
+        view_files.pay("ann", 1)
+        view_files.look("a")
+    seen = read_run(trace_of(store, session.run_id))
+    stands = standing(seen)
+    assert (seen.status, [each.step for each in stands.ahead]) == ("paused", [2])
+    (note,) = words(stands, seen.status, seen.id, "")
+    assert note.startswith("Not asked for so far: 1 effect, step 2 (view_pay)")
