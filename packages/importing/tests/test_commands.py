@@ -85,7 +85,7 @@ def test_what_can_not_be_is_reported(
         (b'{"somebody": "else\'s"}', "is of no known format"),
     ],
 )
-def test_what_keeps_a_file_from_being_read_is_reported(
+def test_what_keeps_a_file_unread_is_reported(
     export: Path, capsys: pytest.CaptureFixture[str], data: bytes, said: str
 ) -> None:
     export.write_bytes(data)

@@ -149,7 +149,7 @@ def imported(old: Path, runs: list[str], new: Path) -> str:
 
 
 @pytest.mark.parametrize("program", range(64))
-def test_an_imported_run_is_all_hits_and_goes_on(
+def test_an_imported_run_is_hits_and_goes_on(
     recorded: Recorded, tmp_path: Path, program: int
 ) -> None:
     old, found = recorded(program)

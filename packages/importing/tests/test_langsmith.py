@@ -110,7 +110,7 @@ def test_runs_are_steps_in_whichever_shape(tmp_path: Path, shape: str) -> None:
     assert found.runs[0].skipped == {"a run of the type chain": 2, "a run of the type parser": 1}
 
 
-def test_the_same_trace_in_another_shape_is_the_same_run(tmp_path: Path) -> None:
+def test_a_trace_in_another_shape_is_one_run(tmp_path: Path) -> None:
     first, _ = take(tmp_path, SHAPES["lines"])
     again, _ = take(tmp_path, SHAPES["nested"])
     assert again.runs[0].there

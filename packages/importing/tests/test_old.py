@@ -43,7 +43,7 @@ def old(recorded: Recorded) -> Path:
     return recorded("mail")[0]
 
 
-def test_every_run_of_a_folder_goes_on_as_a_log(old: Path, tmp_path: Path) -> None:
+def test_every_run_of_a_folder_becomes_a_log(old: Path, tmp_path: Path) -> None:
     found = import_old_runs(old, store=tmp_path / "new")
     assert [(each.name, each.generations, each.refused) for each in found] == [
         ("mail", 2, ""), ("secret", 1, ""),
@@ -70,7 +70,7 @@ def test_a_store_may_be_both_old_and_new(old: Path) -> None:
     assert (session.run_id, ran) == (mail.run, [])
 
 
-def test_one_run_alone_and_one_that_is_not_there(old: Path, tmp_path: Path) -> None:
+def test_one_run_alone_is_imported_if_there(old: Path, tmp_path: Path) -> None:
     first = min(path.stem for path in (old / "runs").glob("*.jsonl"))
     (one,) = import_old_runs(old, store=tmp_path / "new", run=first)
     assert (one.old, one.generations) == (first, 1)
@@ -207,6 +207,8 @@ def test_a_torn_last_line_never_counted(old: Path, tmp_path: Path) -> None:
         (1, {"event": "step.guessed"}, "there is no event 'step.guessed'"),
         (1, {"event": []}, "it says of no event"),
         (1, {"step": True}, "step is missing, or no int"),
+        (1, {"slot": -1}, "slot counts from 0"),
+        (1, {"turn": 2**60}, "turn counts from 0"),
         (1, {"effect": "none"}, "effect is none of"),
         (1, {"key": "zz"}, "key is no digest"),
         (1, {"args": []}, "args is missing, or no dict"),

@@ -155,7 +155,7 @@ def steps(run: Run) -> list[object]:
 
 
 @pytest.mark.parametrize("name", ["spans.json", "lines.jsonl", "spans.pb", "framed.pb"])
-def test_a_run_that_was_exported_comes_back_with_the_same_steps(tmp_path: Path, name: str) -> None:
+def test_an_exported_run_comes_back_with_its_steps(tmp_path: Path, name: str) -> None:
     before = shopping(tmp_path)
     found = import_file(tmp_path / name, store=tmp_path / "after")
     assert (found.format, found.skipped) == ("otel", {})
@@ -165,7 +165,7 @@ def test_a_run_that_was_exported_comes_back_with_the_same_steps(tmp_path: Path, 
     assert after.started["name"] == "shopping"
 
 
-def test_attempts_of_a_run_are_no_steps_of_it(tmp_path: Path) -> None:
+def test_attempts_of_a_run_are_no_steps(tmp_path: Path) -> None:
     store = open_store(tmp_path / "before")
     with pytest.raises(ZeroDivisionError), Session("shopping", store=store):
         price("apple")
@@ -186,7 +186,7 @@ def test_attempts_of_a_run_are_no_steps_of_it(tmp_path: Path) -> None:
     assert found.skipped == {"an attempt at the run": 2, "a call that was replayed": 2}
 
 
-def test_a_mark_of_the_byte_order_is_no_part_of_it(tmp_path: Path) -> None:
+def test_a_mark_of_the_byte_order_is_skipped(tmp_path: Path) -> None:
     shopping(tmp_path)
     marked = tmp_path / "marked.json"
     marked.write_bytes(b"\xef\xbb\xbf" + (tmp_path / "spans.json").read_bytes())
@@ -203,7 +203,7 @@ def test_importing_again_changes_nothing(tmp_path: Path) -> None:
     assert open_store(tmp_path / "after").read(first.run) == lines
 
 
-def test_an_import_that_was_cut_off_is_made_again(
+def test_an_import_that_was_killed_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shopping(tmp_path)
@@ -224,7 +224,7 @@ def test_an_import_that_was_cut_off_is_made_again(
     assert len(list_runs(tmp_path / "after")) == 1
 
 
-def test_a_session_around_it_has_no_part_in_it(tmp_path: Path) -> None:
+def test_a_session_around_an_import_hears_nothing(tmp_path: Path) -> None:
     def deny(_: object) -> Verdict:
         return Verdict("deny", "no", code="no")
 
@@ -363,7 +363,7 @@ def test_messages_in_events_are_read_too(tmp_path: Path) -> None:
     assert (run.steps[0].outcome or {})["answer"]["text"] == "two"
 
 
-def test_what_the_instrumentation_of_langchain_tells_is_put_together(tmp_path: Path) -> None:
+def test_what_langchains_instrumentation_tells_is_put_together(tmp_path: Path) -> None:
     """OpenInference tells one argument alone, and the message for the model as the result."""
     top = span("1", name="shop", said={"openinference.span.kind": "CHAIN"})
     asks = {**MODELS["OpenInference"], "gen_ai.request.model": "gpt"}
@@ -390,7 +390,7 @@ def test_what_the_instrumentation_of_langchain_tells_is_put_together(tmp_path: P
 # --- what is left out, and what can't be trusted -------------------------------------------------
 
 
-def test_a_step_without_content_is_there_and_says_so(tmp_path: Path) -> None:
+def test_a_step_without_content_says_so(tmp_path: Path) -> None:
     said = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "price"}
     chat = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "gpt"}
     _, run = take(tmp_path, AGENT, span("2", "1", 2, said=chat), span("3", "1", 4, said=said))
@@ -400,7 +400,7 @@ def test_a_step_without_content_is_there_and_says_so(tmp_path: Path) -> None:
     assert run.steps[1].args == {"input": {"$rollcage": "redacted"}}
 
 
-def test_what_is_no_step_is_counted_by_why_and_what_is_inside_moves_up(tmp_path: Path) -> None:
+def test_what_is_no_step_is_counted_by_why(tmp_path: Path) -> None:
     chain = span("2", "1", 2, said={"openinference.span.kind": "CHAIN"})
     http = span("4", "3", 2, name="GET", said={"http.request.method": "GET"})
     found, run = take(tmp_path, AGENT, chain, tool_span("3", "2"), http)
@@ -409,7 +409,7 @@ def test_what_is_no_step_is_counted_by_why_and_what_is_inside_moves_up(tmp_path:
     assert found.runs[0].skipped == run.started["imported"]["skipped"] == expected
 
 
-def test_a_call_that_two_tell_of_is_one_step_with_what_both_know(tmp_path: Path) -> None:
+def test_a_call_that_two_tell_of_is_one(tmp_path: Path) -> None:
     bare = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "price"}
     found, run = take(tmp_path, AGENT, span("2", "1", 2, said=bare), tool_span("3", "2"))
     (step,) = run.steps
@@ -571,7 +571,7 @@ def test_no_session_takes_a_write_from_it(imported: tuple[Path, str], tmp_path: 
         return f"live {item}"
 
     store, run = imported
-    log = open_store(store).path_of(run)  # type: ignore[attr-defined]  # it is a folder
+    log = store / "logs" / f"{run}.jsonl"
     with Session("shop", store=store) as live:
         assert sold("apple") == "live apple"
     assert live.run_id != run
@@ -673,7 +673,7 @@ def test_it_says_that_it_was_imported(imported: tuple[Path, str]) -> None:
     assert (started["imported"]["format"], started["imported"]["trace"]) == ("otel", TRACE)
 
 
-def test_it_is_no_fork_in_a_process_that_is_one(
+def test_no_import_is_the_fork_of_its_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Session("shop", store=tmp_path / "before") as recorded:

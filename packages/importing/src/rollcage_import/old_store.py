@@ -39,6 +39,7 @@ _RUN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _ROOT: Final = b"\0" * 32  # what the first line follows
 _TAIL: Final = len(b',"hash":""}') + 64  # bytes of a line's hash, at its end
+_MOST: Final = 1 << 53  # of any number
 _KEY: Final = 32  # bytes of a store's key
 _LARGEST: Final = 1 << 30  # bytes of a file
 
@@ -170,6 +171,11 @@ class OldFolder:
                 raise StoreError(
                     f"run {run} is being written by a session: import it once that has ended"
                 ) from None
+            except OSError as error:
+                raise StoreError(
+                    f"{path} can't be locked ({error.strerror}), so it can't be known whether a "
+                    f"session is writing it: copy the folder to a local disk, and import that"
+                ) from None
             data = file.read(_LARGEST)
         return list(_events(data[: data.rfind(b"\n") + 1], str(path), run))
 
@@ -274,6 +280,8 @@ def _check(event: Any, begins: str) -> None:
     for name, wanted in (*fields.items(), ("time", int)):
         if type(event.get(name)) is not wanted:
             raise ValueError(f"{name} is missing, or no {wanted.__name__}")
+        if wanted is int and not 0 <= event[name] < _MOST:
+            raise ValueError(f"{name} counts from 0, and not that far")
     _check_values(event, fields)
 
 
