@@ -24,10 +24,8 @@ from typing import Any
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from rollcage import Blocked, StepView, Verdict, compensate, tool
-from rollcage.adapter import Answer, model_contract
-from rollcage.session.session import Session
-from rollcage.store import open_store
+from rollcage import Blocked, Session, StepView, Verdict, compensate, open_store, tool
+from rollcage_adapter import Answer, model_contract
 from rollcage_otel import Spans
 from rollcage_otel.export import RunIds, export_otlp
 
@@ -60,7 +58,7 @@ def no_wiping(step: StepView) -> Verdict | None:
 
 
 def job(session: Session) -> None:
-    session.run(
+    session.run_call(
         model_contract("gpt", "test"),
         {"messages": [{"role": "user", "content": "Send me the news."}]},
         lambda **_: "I will.",
@@ -151,7 +149,8 @@ def check(spans: Shown, *failed: str) -> None:
         ("execute_tool send", "TOOL", run),
         ("execute_tool unsend", "TOOL", run),
         ("invoke_agent delegate", "AGENT", run),
-        (run, "AGENT", None),
+        (run, "AGENT", "run newsletter"),
+        ("run newsletter", "UNKNOWN", None),
     ], tree
     said = {span["name"]: span["attributes"] for span in spans.values()}
     model = said["chat gpt"]
@@ -169,11 +168,11 @@ def main() -> None:
         store = open_store(Path(there) / "store")
         provider = TracerProvider(id_generator=RunIds(), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
-        options: Any = {"store": store, "rules": [no_wiping]}
+        options: Any = {"store": store, "gate": [no_wiping]}
         with Session("newsletter", observers=[Spans(provider)], **options) as live:
             job(live)
         provider.force_flush()
-        check(sent := shown(url, live.run_id, 7))
+        check(sent := shown(url, live.run_id, 8))
         print("live: Phoenix shows the run")
         with contextlib.suppress(KeyError), Session("newsletter", **options) as crashed:
             job(crashed)
@@ -181,9 +180,9 @@ def main() -> None:
         for _ in range(2):
             export_otlp(store.read(crashed.run_id), url)
             export_otlp(store.read(live.run_id), url)
-        check(shown(url, crashed.run_id, 7), "invoke_agent newsletter")
+        check(shown(url, crashed.run_id, 8), "invoke_agent newsletter", "run newsletter")
         time.sleep(3)  # it would show by then what it had taken twice
-        assert shown(url, live.run_id, 7) == sent
+        assert shown(url, live.run_id, 8) == sent
         print("exported: Phoenix shows the run; sent again, nothing changes")
         provider.shutdown()
 

@@ -14,10 +14,7 @@ import click
 import pytest
 from command_line import cli, plain_environment  # noqa: F401 - pytest finds them here
 from postgres import new_store
-from rollcage import StepView, Verdict
-from rollcage.gate import QueueApprover
-from rollcage.session.session import Session
-from rollcage.store.url import open_store
+from rollcage import QueueApprover, Session, StepView, Verdict, open_store
 from rollcage_cli.app import rollcage
 from typer.main import get_group
 
@@ -180,7 +177,7 @@ def asks(view: StepView) -> Verdict | None:
 def record(url: str, tools: Any, name: str, *numbers: int) -> None:
     with (
         contextlib.suppress(KeyboardInterrupt),
-        Session(name, store=url, rules=[asks], approver=QueueApprover(url)),
+        Session(name, store=url, gate=[asks], approver=QueueApprover(url)),
     ):
         for number in numbers:
             tools.keep(number)
@@ -195,9 +192,9 @@ def test_each_takes_a_store(cli: Any, url: str, tools: Any, tmp_path: Path) -> N
     record(url, tools, "other", 1, 3)
     record(url, tools, "lost", -1)
     for number in (10, 11, 12):
-        with pytest.raises(Exception, match="requires approval"):
+        with pytest.raises(Exception, match="waits for a decision"):
             record(url, tools, f"asks {number}", number)
-    waiting = [key.partition(".")[0] for key in open_store(url).keys("approvals")]
+    waiting = open_store(url).keys("requests")
     told = []
     for name, given, code in rows():
         if code is None:
@@ -208,7 +205,7 @@ def test_each_takes_a_store(cli: Any, url: str, tools: Any, tmp_path: Path) -> N
             told.append(f"{name} ended with {ended.code}: {ended.out}{ended.err}")
     assert not told, "\n".join(told)
     made = {path.name for path in tmp_path.iterdir() if path.is_dir()}
-    assert made <= {"__pycache__", "runs.db-live"}  # beside a database: who runs what
+    assert made <= {"__pycache__", "runs.db-live", "copied.db-live"}  # beside a database: who runs
 
 
 def test_each_refuses_a_url_that_nobody_knows(cli: Any, tmp_path: Path) -> None:  # noqa: F811
