@@ -282,6 +282,11 @@ class Level(NamedTuple):
 Lineage = list[Level]  # the innermost branch first
 
 
+def _is_retry(step: Step, first: Step) -> bool:
+    """Whether a call was made again in its slot, as frameworks do where a tool raises."""
+    return (step.turn, step.slot, step.key) == (first.turn, first.slot, first.key)
+
+
 class Run:
     """What is known of a run.
 
@@ -865,6 +870,7 @@ class Run:
             return not any(
                 step.n in other.after
                 or (other.start if other.effect == "read" else other.pos) > step.pos
+                or (other.n > step.n and _is_retry(other, step))
                 for other in among
                 if other is not step
             )
