@@ -44,7 +44,6 @@ PUBLIC = {
     "rollcage.gate",
     "rollcage.heart",
     "rollcage.heart.adapters",
-    "rollcage.heart.both",
     "rollcage.heart.folder",
     "rollcage.heart.forks",
     "rollcage.heart.heard",

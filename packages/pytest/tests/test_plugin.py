@@ -14,8 +14,7 @@ pytest_plugins = ["pytester"]
 TOOLS = """
 import asyncio, os, socket
 import pytest
-from rollcage import Verdict, compensate, tool
-from rollcage.session.session import Session
+from rollcage import Session, Verdict, compensate, tool
 from rollcage_pytest import *
 
 ran = []

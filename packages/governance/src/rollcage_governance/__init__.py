@@ -2,7 +2,7 @@
 
 ::
 
-    from rollcage.session.session import Session
+    from rollcage import Session
     from rollcage_governance import Facade, Registry
 
     registry = Registry(".rollcage")

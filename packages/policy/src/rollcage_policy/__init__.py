@@ -2,7 +2,7 @@
 
 ::
 
-    from rollcage.session.session import Session
+    from rollcage import Session
     from rollcage_policy import Policy
 
     with Session("weekly report", gate=[Policy.load("policy.toml")]):

@@ -22,7 +22,7 @@ __all__ = ["governed", "plan_contract"]
 
 
 @runtime_checkable
-class NamedFacade(Protocol):
+class FacadeByName(Protocol):
     """What stands in a gate for a facade of the registry, as `rollcage_governance.Facade`."""
 
     name: str
@@ -61,7 +61,7 @@ def governed(checked: Checked, options: Mapping[str, Any], store: Store) -> dict
     """
     given = dict(options)
     gate = [*given.get("gate", ())]
-    named = next((each for each in gate if isinstance(each, NamedFacade)), None)
+    named = next((each for each in gate if isinstance(each, FacadeByName)), None)
     if named is None:
         return given
     contracts = [plan_contract(plan) for plan in _plans(checked)]
@@ -93,7 +93,7 @@ def _plans(checked: Checked) -> Iterator[Plan]:
 class _OfPlan:
     """A facade that gives what an execution of a plan puts on record, if it gives the plan."""
 
-    def __init__(self, named: NamedFacade, contracts: list[Contract]) -> None:
+    def __init__(self, named: FacadeByName, contracts: list[Contract]) -> None:
         self._named = named
         self._contracts = contracts
 

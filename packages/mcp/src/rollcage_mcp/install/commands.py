@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rollcage.store import open_store
+from rollcage import open_store
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.options import OFF, JsonOption
 from rollcage_cli.output import console, is_terminal, print_json, visible
