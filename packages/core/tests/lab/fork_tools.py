@@ -1,13 +1,11 @@
-"""What forks are tried on: an agent that buys, in a store of each kind."""
+"""What forks are tried on: an agent that buys."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rollcage import RollcageError, tool
-from rollcage.replay.fork import Fork
-from rollcage.session.session import Session
-from rollcage.store import open_store
+from rollcage import Fork, RollcageError, Session, tool
+from rollcage.heart import trace_of
 from rollcage.trace import Run, Step, read_run
 
 DONE: list[Any] = []
@@ -85,11 +83,21 @@ def forked(
         agent(session)
     except RollcageError as error:
         ended = error
-    return read_run(open_store(url).read(session.run_id)), ended
+    return read_run(trace_of(url, session.run_id)), ended
 
 
 def told(run: Run) -> list[tuple[str, str]]:
-    return [(step.name.removeprefix("fork_"), step.state) for step in run.steps]
+    steps = sorted(run.steps, key=lambda each: (each.turn, each.slot, each.step))
+    return [(step.name.removeprefix("fork_"), step.state) for step in steps]
+
+
+def ended_before(run: Run) -> list[tuple[str, dict[str, Any]]]:
+    """The calls that a fork ended before."""
+    return [
+        (call.name.removeprefix("fork_"), call.args)
+        for call in run.refused
+        if call.code == "fork_ended"
+    ]
 
 
 def value(step: Step) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -105,6 +106,7 @@ class Attempt:
         marks: the fingerprints that it gave.
         ticks: the monotonic clock (ns).
         ranks: by branch and key, how many calls of models it has made.
+        process: the id of the process that it is of: a forked child of that has no part in it.
         inner: by branch, the sessions inside of its own that are open.
         undo_busy: set when the undo that is being done has ended; None if none is.
     """
@@ -137,6 +139,7 @@ class Attempt:
         self.root_world = world_zero(run.seed)
         self.ticks = self.options.clock.monotonic
         self.observers: list[Callable[..., Any]] = []
+        self.process = os.getpid()
         self.is_at_once = log is None or log.log.is_at_once
         self.recorded = run.last
         self.asked: Counter[tuple[str, str]] = Counter()

@@ -8,6 +8,7 @@ import copy
 import functools
 import inspect
 import logging
+import os
 import unicodedata
 import weakref
 from collections.abc import (
@@ -93,7 +94,6 @@ from rollcage.values.names import name_of_script
 from rollcage.values.registered import REGISTERED, Types
 
 if TYPE_CHECKING:
-    import os
     from types import TracebackType
 
     from rollcage.gate.approval import Instead
@@ -430,6 +430,7 @@ class Session:
             or self.source is not None
             or (self.fork is not None and not self._is_asked_for)
             or around.attempt.store != self.store
+            or around.attempt.process != os.getpid()
         ):
             return False
         self._check_new()
