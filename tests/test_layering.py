@@ -76,6 +76,7 @@ LAZY = {
     ("rollcage.__main__", "rollcage_cli"),
     ("rollcage.gate.extras", "rollcage_governance"),
     ("rollcage.gate.extras", "rollcage_policy"),
+    ("rollcage_cli.doctor", "rollcage_governance"),
     ("rollcage_cli.export", "rollcage_otel"),
     ("rollcage_mcp.commands", "rollcage_workflow"),
     ("rollcage_workflow.governed", "rollcage_governance"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from command_line import Cli
 from rollcage import Session, UnknownOutcome, open_store, tool
+from rollcage_governance import Registry
 
 URLS = [".rollcage", "sqlite:///doctor.db"]
 
@@ -87,3 +88,16 @@ def test_it_is_legible_everywhere(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
     assert all(len(line) <= 80 for line in cli("copy", "--to", "other").out.splitlines()[:2])
     assert cli("doctor", "--store", "elsewhere").code == 2
     assert not os.path.exists("elsewhere")  # noqa: PTH110 - as a user would look
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize("key", ["lines", "end"])
+def test_a_registry_that_was_changed_is_damaged(cli: Cli, url: str, key: str) -> None:
+    work(url, "a")
+    Registry(url).propose(keep, by="ann")
+    assert found(cli, code=0, url=url) == {}
+    own = open_store(url)
+    kept = own.get("registry", key)
+    assert kept is not None
+    assert own.swap("registry", key, kept, kept.replace(b"ann", b"eve").replace(b'":2', b'":3'))
+    assert found(cli, code=3, url=url) == {("registry_corrupt", ""): ""}

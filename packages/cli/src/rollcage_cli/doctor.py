@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.text import Text
-from rollcage.errors import StoreError, StoreInvalid
+from rollcage.errors import RegistryCorrupt, StoreError, StoreInvalid
 from rollcage.heart import Store, all_runs
 
 from rollcage_cli.errors import CORRUPT, DIFFERENT, OK
@@ -53,11 +53,29 @@ def _examined(own: Store, *, blobs: bool) -> tuple[list[Finding], int]:
     from rollcage_stores.doctor import Finding, examine  # which only this command waits for
 
     try:
-        return examine(own, blobs=blobs), sum(1 for _ in all_runs(own))
+        found = [*examine(own, blobs=blobs), *_in_registry(own)]
+        return found, sum(1 for _ in all_runs(own))
     except StoreInvalid:
         raise
     except StoreError as error:  # its schema, its key, its disk: no other command works either
         return [Finding("damaged", "store_unusable", "", str(error))], 0
+
+
+def _in_registry(own: Store) -> list[Finding]:
+    """What is wrong with the registry of tools, where the package that reads it is installed."""
+    from rollcage_stores.doctor import Finding  # as above
+
+    try:
+        from rollcage_governance import Registry
+    except ModuleNotFoundError as error:
+        if error.name != "rollcage_governance":  # it is installed; what it needs is not
+            raise
+        return []
+    try:
+        Registry(own).state()
+    except RegistryCorrupt as error:
+        return [Finding("damaged", error.code, "", str(error))]
+    return []
 
 
 def _print(found: Sequence[Finding], runs: int, own: Store) -> None:
