@@ -1,0 +1,226 @@
+"""A rule asks, and somebody decides: once, on this very call, before anything of it happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pydantic
+import pytest
+from rollcage import (
+    Approval,
+    ApprovalRequest,
+    ApprovalRequired,
+    Blocked,
+    Halt,
+    Session,
+    SessionHalted,
+    StepView,
+    Verdict,
+    open_store,
+    tool,
+)
+from rollcage.trace import check_events
+from texts_sent import asend, nothing_ran, ran, send  # noqa: F401 - pytest finds it here
+
+
+def asks(step: StepView) -> Verdict | None:
+    return Verdict.ask("is that so?") if step.kind == "tool" else None
+
+
+class Answers:
+    """An approver that is told what to say, and notes what it was asked."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[ApprovalRequest] = []
+
+    def __call__(self, request: ApprovalRequest) -> Any:
+        self.asked.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def events(session: Session, store: Path) -> list[dict[str, Any]]:
+    trace = open_store(store).read(session.run_id)
+    return check_events(trace.data, trace.where)
+
+
+def steps(session: Session, store: Path) -> list[dict[str, Any]]:
+    return [e for e in events(session, store) if e["event"].startswith("step.")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (True, "the approver returned no approval"),
+        (None, "the approver returned no approval"),
+        (Approval(cast("bool", "yes")), "the approver returned no approval"),
+        (ConnectionError("away"), "the approver failed: ConnectionError"),
+    ],
+    ids=repr,
+)
+def test_whatever_goes_wrong_with_an_approver_denies(
+    tmp_path: Path, answer: Any, said: str
+) -> None:
+    with (
+        Session("job", store=tmp_path, gate=[asks], approver=Answers(answer)),
+        pytest.raises(Blocked, match=said),
+    ):
+        send("a")
+    assert ran == []
+
+
+def test_without_an_approver_the_session_halts(tmp_path: Path) -> None:
+    with pytest.raises(ApprovalRequired), Session("job", store=tmp_path, gate=[asks]):
+        with pytest.raises(ApprovalRequired, match="send needs approval: is that so"):
+            send("a")
+        with pytest.raises(SessionHalted):
+            send("b")
+    assert ran == []
+
+
+def test_what_is_recorded_needs_no_approval(tmp_path: Path) -> None:
+    with Session("job", store=tmp_path, replay="off"):
+        send("a")
+    approver = Answers(Approval(True, by="ann"))
+    with Session("job", store=tmp_path, replay="resume", gate=[asks], approver=approver) as s:
+        assert send("a") == "sent a"
+        assert approver.asked == []
+        assert send("b") == "sent b"
+    assert len(approver.asked) == 1
+    assert (s.stats.hits, s.stats.misses, ran) == (1, 1, ["a", "b"])
+
+
+def test_a_rejection_replays_as_one(tmp_path: Path) -> None:
+    approver = Answers(Approval(False, reason="not today"))
+    with (
+        Session("job", store=tmp_path, gate=[asks], approver=approver),
+        pytest.raises(Blocked),
+    ):
+        send("a")
+    with (
+        Session("job", store=tmp_path, replay="offline"),
+        pytest.raises(Blocked, match="not today"),
+    ):
+        send("a")
+
+
+def test_a_secret_is_not_shown_to_an_approver(tmp_path: Path) -> None:
+    @tool
+    def login(password: pydantic.SecretStr) -> str:
+        """Log in."""
+        return "in"
+
+    approver = Answers(Approval(True, by="ann"))
+    with Session("job", store=tmp_path, gate=[asks], approver=approver):
+        login(pydantic.SecretStr("hunter2"))
+    assert "hunter2" not in str(approver.asked)
+
+
+# --- async ---------------------------------------------------------------------------------------
+
+
+async def later(request: ApprovalRequest) -> Approval:
+    await asyncio.sleep(0)
+    return Approval(request.args["text"] != "bad", by="ann")
+
+
+class AsyncApprover:
+    """One that is no coroutine function, and is async all the same."""
+
+    async def __call__(self, request: ApprovalRequest) -> Approval:
+        return await later(request)
+
+
+@pytest.mark.parametrize(
+    "approver",
+    [later, AsyncApprover(), lambda request: Approval(request.args["text"] != "bad", "ann")],
+)
+async def test_an_async_call_waits_for_its_approver(
+    tmp_path: Path, approver: Callable[[ApprovalRequest], Any]
+) -> None:
+    async with Session("job", store=tmp_path, gate=[asks], approver=approver):
+        good, bad = await asyncio.gather(asend("a"), asend("bad"), return_exceptions=True)
+    assert (good, type(bad), ran) == ("sent a", Blocked, ["a"])
+
+
+def test_a_sync_call_does_not_wait_for_an_async_approver(tmp_path: Path) -> None:
+    with (
+        Session("job", store=tmp_path, gate=[asks], approver=later),
+        pytest.raises(Blocked, match="the approver failed: SessionError"),
+    ):
+        send("a")
+    assert ran == []
+
+
+async def test_the_session_may_be_halted_while_a_call_waits(tmp_path: Path) -> None:
+    sessions: list[Session] = []
+
+    async def halting(_: ApprovalRequest) -> Approval:
+        sessions[0].halt(Halt("stop"))
+        return Approval(True, by="ann")
+
+    with pytest.raises(Halt, match="stop"):
+        async with Session("job", store=tmp_path, gate=[asks], approver=halting) as session:
+            sessions.append(session)
+            with pytest.raises(SessionHalted):
+                await asend("a")
+    assert ran == []
+
+
+async def test_streams_wait_too(tmp_path: Path) -> None:
+    from rollcage import Contract
+
+    contract = Contract(name="s", parameters={}, effect="read")
+
+    def body(**_: Any) -> Any:
+        yield from "ab"
+
+    async def abody(**_: Any) -> Any:
+        for each in "ab":
+            yield each
+
+    approver = Answers(Approval(True, by="ann"), Approval(True, by="ann"), Approval(False))
+    async with Session("job", store=tmp_path, gate=[asks], approver=approver) as session:
+        assert list(session.stream(contract, {}, body)) == ["a", "b"]
+        assert [each async for each in session.astream(contract, {}, abody)] == ["a", "b"]
+        with pytest.raises(Blocked):
+            list(session.stream(contract, {}, body))
+
+
+# --- frameworks that go away to ask --------------------------------------------------------------
+
+
+class Pause(Exception):
+    """How a framework interrupts a run until somebody has decided."""
+
+
+# --- a framework that makes a call again ----------------------------------------------------------
+
+
+def test_a_denial_stands_before_what_was_done(tmp_path: Path) -> None:
+    denying: list[bool] = []
+
+    def rule(_: StepView) -> Verdict | None:
+        return Verdict.deny("no more") if denying else None
+
+    with Session("job", store=tmp_path, gate=[rule]) as session:
+        with session.place(turn="m1", slot=0):
+            send("a")
+        denying.append(True)
+        with session.place(turn="m1", slot=0), pytest.raises(Blocked, match="no more"):
+            send("a")
+
+
+def test_a_halted_session_repeats_nothing(tmp_path: Path) -> None:
+    with pytest.raises(Halt, match="stop"), Session("job", store=tmp_path) as session:
+        with session.place(turn="m1", slot=0):
+            send("a")
+        session.halt(Halt("stop"))
+        with session.place(turn="m1", slot=0), pytest.raises(SessionHalted):
+            send("a")
