@@ -429,3 +429,210 @@ def test_by_default_the_terminal_is_that_of_the_process(
     with guarded(tmp_path, ConsoleApprover(by="ann")):
         assert send("a") == "sent a"
     assert "needs approval" in capsys.readouterr().err
+
+
+def test_an_edited_call_runs_as_another_call(tmp_path: Path) -> None:
+    approver = Answers(Approval.edit({"to": "bob", "amount": "5"}, by="ann"))
+    with guarded(tmp_path, approver):
+        assert pay("bob", 500) == "paid 5 to bob"
+    assert ran == [("bob", 5)]
+
+
+@pytest.mark.parametrize("replay", ["resume", "offline", "verify"])
+def test_a_replay_gives_the_edited_call_back_and_asks_nobody(tmp_path: Path, replay: Any) -> None:
+    approver = Answers(
+        Approval.edit({"to": "bob", "amount": 5}, by="ann"), Approval(True, by="ann")
+    )
+    with guarded(tmp_path, approver) as again:
+        pay("bob", 500)
+        pay("eve", 2)
+    for _ in range(2):  # a second generation replays what the first replayed
+        with guarded(tmp_path, nobody, replay=replay) as again:
+            assert pay("bob", 500) == "paid 5 to bob"
+            assert pay("eve", 2) == "paid 2 to eve"
+        assert again.stats.hits == 2
+    assert ran == [("bob", 5), ("eve", 2)]
+
+
+def test_a_deny_wins_over_an_approver(tmp_path: Path) -> None:
+    approver = Answers(Approval.edit({"to": "bob", "amount": 13}, by="ann"))
+    with guarded(tmp_path, approver), pytest.raises(Blocked, match="unlucky") as no:
+        pay("bob", 500)
+    assert (no.value.verdict_code, ran) == ("unlucky", [])
+    with (
+        Session("job", store=tmp_path, replay="offline"),
+        pytest.raises(Blocked, match="unlucky"),
+    ):
+        pay("bob", 500)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"to": "bob", "amount": "many"}, "amount"),
+        ({"amount": 5}, "to: Field required"),
+        ({"to": "bob", "amount": 5, "memo": "x"}, "unknown argument 'memo'"),
+        ({"to": {"$rollcage": "nonsense"}}, "no encoding is called"),
+        ({"to": object()}, "to"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_edited_arguments_pass_the_tools_own_schema(
+    tmp_path: Path, args: dict[str, Any], said: str
+) -> None:
+    with (
+        guarded(tmp_path, Answers(Approval.edit(args, by="ann"))),
+        pytest.raises(Blocked, match=said) as no,
+    ):
+        pay("bob", 500)
+    assert (no.value.verdict_code, ran) == ("approval_edit_invalid", [])
+
+
+def test_an_edit_that_changes_nothing_is_an_approval(tmp_path: Path) -> None:
+    with guarded(tmp_path, Answers(Approval.edit({"amount": 5, "to": "bob"}, by="ann"))):
+        assert pay("bob", 5) == "paid 5 to bob"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"amount": 5, "pin": "nought-0"},
+        {"amount": 5, "password": "guessed"},
+        {"amount": 5, "pin": {"$rollcage": "secret", "value": "00" * 32}},
+    ],
+    ids=["pin", "password", "sealed"],
+)
+def test_a_secret_cannot_be_edited(tmp_path: Path, args: dict[str, Any]) -> None:
+    with (
+        guarded(tmp_path, Answers(Approval.edit(args, by="ann"))),
+        pytest.raises(Blocked, match="approval can't be used") as no,
+    ):
+        withdraw(500, "one-2-3")
+    assert no.value.verdict_code in ("approval_edit_secret", "approval_edit_invalid")
+    assert ran == []
+    for path in tmp_path.rglob("*.jsonl"):
+        assert b'nought-0"' not in path.read_bytes()
+        assert b"guessed" not in path.read_bytes()
+
+
+def test_an_answered_call_does_not_run(tmp_path: Path) -> None:
+    approver = Answers(Approval.respond("paid in cash", by="ann", reason="was there"))
+    with guarded(tmp_path, approver):
+        assert pay("bob", 500) == "paid in cash"
+    assert ran == []
+
+
+@pytest.mark.parametrize("effect", ["pure", "read", "write", "scope"])
+@pytest.mark.parametrize("replay", ["resume", "offline", "verify"])
+def test_a_replay_gives_the_answer_back_and_asks_nobody(
+    tmp_path: Path, effect: Any, replay: Any
+) -> None:
+    @tool(effect=effect)
+    def work(what: str) -> str:
+        """Work."""
+        ran.append(what)
+        return what
+
+    settings: dict[str, Any] = {}
+    approver = Answers(Approval.respond("mine", by="ann"), Approval(True, by="ann"))
+    with guarded(tmp_path, approver, **settings) as again:
+        assert work("a") == "mine"
+        assert send("b") == "sent b"
+    for _ in range(2):
+        with guarded(tmp_path, nobody, replay=replay, **settings) as again:
+            assert work("a") == "mine"
+            assert send("b") == "sent b"
+        assert again.stats.hits == 2
+    assert ran == ["b"]
+
+
+def test_nothing_of_an_answered_call_is_captured_or_undone(tmp_path: Path) -> None:
+    @tool(undo=lambda: None, observe=lambda args: {"x": len(args)}, probe=lambda: None)
+    def change(what: str) -> str:
+        """Change something."""
+        ran.append(what)
+        return what
+
+    with guarded(tmp_path, Answers(Approval.respond("no need", by="ann"))) as session:
+        assert change("a") == "no need"
+        assert session.undo().complete
+
+
+def test_a_rejection_counts_again_for_that_very_call_only(tmp_path: Path) -> None:
+    approver = Answers(Approval.reject("not today", by="ann"), Approval(True, by="ann"))
+    with guarded(tmp_path, approver):
+        with pytest.raises(Blocked, match="not today"):
+            send("a")
+        assert send("b") == "sent b"
+    for _ in range(2):
+        with guarded(tmp_path, nobody, replay="resume"):
+            with pytest.raises(Blocked, match="not today") as no:
+                send("a")
+            assert send("b") == "sent b"
+        assert no.value.verdict_code == "approval_rejected"
+    approver = Answers(Approval(True, by="ann"))
+    with guarded(tmp_path, approver, replay="resume"):
+        with pytest.raises(Blocked, match="not today"):
+            send("a")
+        assert send("b") == "sent b"
+        assert send("a") == "sent a"  # the same call once more: it is asked about
+    with guarded(tmp_path, Answers(Approval(True, by="ann")), replay="off"):
+        assert send("a") == "sent a"  # another run
+    assert ran == ["b", "a", "a"]
+
+
+@pytest.mark.parametrize("name", ["carl", " Carl", "CARL"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda by: Approval(True, by=by),
+        lambda by: Approval.edit({"text": "b"}, by=by),
+        lambda by: Approval.respond("b", by=by),
+    ],
+    ids=["approve", "edit", "respond"],
+)
+def test_who_asks_cannot_approve(
+    tmp_path: Path, answer: Callable[[str], Approval], name: str
+) -> None:
+    with (
+        guarded(tmp_path, Answers(answer(name)), actor="carl"),
+        pytest.raises(Blocked, match="another person has to") as no,
+    ):
+        send("a")
+    assert (no.value.verdict_code, ran) == ("approval_by_proposer", [])
+
+
+async def test_an_answer_that_comes_once_the_session_was_left_lets_nothing_run(
+    tmp_path: Path,
+) -> None:
+    import asyncio
+
+    reached, left = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: ApprovalRequest) -> Approval:
+        reached.set()
+        await left.wait()
+        return Approval(True, by="ann")
+
+    async with guarded(tmp_path, slow) as session:
+        call = asyncio.ensure_future(session.acall(send, text="a"))
+        await reached.wait()
+    left.set()
+    with pytest.raises(Exception, match="the session was left"):
+        await call
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("a\n", "sent a"),
+        ("Approve\n", "sent a"),
+        ('e\n{"text": "b"}\n', "sent b"),
+        ('s\n"later"\n', "later"),
+    ],
+)
+def test_somebody_at_a_terminal_decides(tmp_path: Path, typed: str, said: str) -> None:
+    approver, shown = at_console(typed)
+    with guarded(tmp_path, approver):
+        assert send("a") == said
+    assert "send needs approval: is that so?\n  text = a\n" in shown.getvalue()

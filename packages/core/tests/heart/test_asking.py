@@ -224,3 +224,21 @@ def test_a_halted_session_repeats_nothing(tmp_path: Path) -> None:
         session.halt(Halt("stop"))
         with session.place(turn="m1", slot=0), pytest.raises(SessionHalted):
             send("a")
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_did_not_happen(tmp_path: Path) -> None:
+    reached = asyncio.Event()
+
+    async def forever(_: ApprovalRequest) -> Approval:
+        reached.set()
+        await asyncio.Event().wait()
+        raise NotImplementedError
+
+    async with Session("job", store=tmp_path, gate=[asks], approver=forever) as session:
+        call = asyncio.ensure_future(asend("a"))
+        await reached.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert session.halted is None
+    assert ran == []
