@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
