@@ -247,9 +247,9 @@ class FolderLog:
         """Take no further line, for this reason; what else holds the file may have it."""
         if self._refusal is None:
             self._refusal = refusal
-        if self._unread >= 0:
-            os.close(self._unread)
-            self._file = self._unread = -1
+        file, self._file, self._unread = self._unread, -1, -1  # before another thread closes it
+        if file >= 0:
+            os.close(file)
         return self._refusal
 
     def _take_back(self, line: bytes, error: OSError) -> NoReturn:
