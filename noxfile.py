@@ -328,8 +328,7 @@ def simulate(session: nox.Session) -> None:
     Each seed that fails is printed with what replays it alone: `-- --place disk --seed 4711`.
     """
     session.install(*editable("packages/core"), *groups("test"), *CONSTRAINTS)
-    lab = {"PYTHONPATH": "packages/core/tests/lab"}
-    session.run("python", "-m", "tests.simulation", *session.posargs, env=lab)
+    session.run("python", "-m", "tests.simulation", *session.posargs)
 
 
 @nox.session

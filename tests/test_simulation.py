@@ -19,9 +19,6 @@ from tests.simulation.universe import replay
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = 100  # in each place; `nox -s simulate` tries thousands
-FOUND = [
-    ("disk", 5_000_890),  # an index made anew listed a run that the power took
-]
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +34,6 @@ def test_in_every_universe_all_that_must_hold_holds(place: str) -> None:
         universe, error = replay(seed, place)
         again = f"nox -s simulate -- --place {place} --seed {seed}"
         assert error is None, f"{error}\n\n{universe.story}\n\n{again}"
-
-
-@pytest.mark.parametrize(("place", "seed"), FOUND)
-def test_nor_is_it_broken_where_a_search_has_found_that_it_was(place: str, seed: int) -> None:
-    universe, error = replay(seed, place)
-    assert error is None, f"{error}\n\n{universe.story}"
 
 
 @pytest.mark.parametrize("mistake", sorted(BUGS))
@@ -65,7 +56,7 @@ def test_a_universe_is_the_same_in_every_process() -> None:
     for place in sorted(places):
         told = set()
         for hashes in ("1", "2"):
-            path = os.pathsep.join([str(ROOT), str(ROOT / "packages/core/tests/lab")])
+            path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
             done = subprocess.run(
                 [sys.executable, "-c", code, place],
                 cwd=ROOT,

@@ -1,10 +1,9 @@
-"""A database server of runs, and the network to it: what a store on a server has to live with.
+"""A database server of logs and values, and the network to it.
 
-The server knows rows and locks, as the table of `STORES` has it: a line of a run is a row of the
-primary key (run, number); a *fence* is such a row without a line, inserted by whoever takes a run
-over, so that whoever wrote it before can't add the next one. A lock belongs to a connection, and
-ends when the server believes that the connection has. What it has acknowledged is committed, and a
-failover keeps it.
+It does what a store on a server is made of, each as one transaction: a line is inserted where the
+line before it is the one that its writer knows; a value is swapped for what was seen. A lock
+belongs to a connection, and ends when the server believes that the connection has. What it has
+acknowledged is committed, and a failover keeps it.
 """
 
 from __future__ import annotations
@@ -12,9 +11,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from rollcage.heart.log import ROOT
+
 from tests.simulation.scheduler import Process, Scheduler
 
-__all__ = ["Connection", "Disconnected", "Row", "Server"]
+__all__ = ["Connection", "Disconnected", "Server"]
 
 DROPS = 15  # seconds without a word after which the server gives a connection up
 
@@ -33,35 +34,17 @@ class Connection:
     lost: bool = False  # to the client
 
 
-@dataclasses.dataclass(eq=False)
-class Row:
-    """A run."""
-
-    started: dict[str, Any]
-    lines: list[bytes | None] = dataclasses.field(default_factory=list)  # None: a fence
-    status: str | None = None
-    count: int | None = None
-    head: str | None = None
-    order: Any = None
-
-    @property
-    def data(self) -> bytes:
-        return b"".join(line for line in self.lines if line is not None)
-
-
 class Server:
     """The server."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.rows: dict[str, Row] = {}
-        self.documents: dict[tuple[str, str], bytes] = {}
-        self.blobs: dict[str, bytes] = {}
-        self.key = b""
+        self.logs: dict[str, list[bytes]] = {}
+        self.values: dict[tuple[str, str], bytes] = {}
+        self.rung = 0
         self.locks: dict[str, Connection] = {}
         self.connections: list[Connection] = []
         self.down_until = 0
-        self.buffered = False  # whether clients collect lines, until they must have been added
         self._number = 0
         # What befalls processes on their way here.
         self.frozen: dict[Process, int] = {}  # until when
@@ -145,117 +128,53 @@ class Server:
 
     # --- what it does, each as one transaction ---------------------------------------------------
 
-    def lock(self, connection: Connection, name: str) -> bool:
-        return self.locks.setdefault(name, connection) is connection
+    def lock(self, connection: Connection, run: str) -> bool:
+        return self.locks.setdefault(run, connection) is connection
 
-    def unlock(self, connection: Connection, name: str) -> None:
-        if self.locks.get(name) is connection:
-            del self.locks[name]
-
-    def create(
-        self, connection: Connection, started: dict[str, Any], line: bytes, order: Any
-    ) -> bool:
-        """Begin a run, locked, where the connection has the lock of whoever opens a session."""
-        if self.locks.get("opening") is not connection:
-            return False
-        run = started["run"]
-        self.rows[run] = Row(started, [line], order=order)
+    def take(self, connection: Connection, run: str) -> None:
         self.locks[run] = connection
-        return True
 
-    def insert(self, _: Connection, run: str, number: int, lines: list[bytes]) -> bool:
-        """Add lines from this number (from 0) on; False where it is not that of the next one."""
-        row = self.rows[run]
-        if len(row.lines) != number:
-            return False
-        row.lines += lines
-        return True
+    def unlock(self, connection: Connection, run: str) -> None:
+        if self.locks.get(run) is connection:
+            del self.locks[run]
 
-    def fence(self, _: Connection, run: str) -> int:
-        """Add a fence at the end; the number of what comes next."""
-        row = self.rows[run]
-        row.lines.append(None)
-        return len(row.lines)
+    def is_locked(self, _: Connection, run: str) -> bool:
+        return run in self.locks
 
-    def end(self, _: Connection, run: str) -> list[bytes | None]:
-        return list(self.rows[run].lines)
-
-    def attest(
-        self, _: Connection, run: str, number: int, status: str, count: int, head: str
-    ) -> bool:
-        row = self.rows[run]
-        if len(row.lines) != number:
-            return False
-        row.status, row.count, row.head = status, count, head
-        return True
-
-    def get(self, _: Connection, run: str) -> Row | None:
-        row = self.rows.get(run)
-        return None if row is None else dataclasses.replace(row, lines=list(row.lines))
-
-    def all(self, _: Connection) -> list[Row]:
-        return [dataclasses.replace(row, lines=list(row.lines)) for row in self.rows.values()]
-
-    def order(self, _: Connection, run: str) -> Any:
-        return self.rows[run].order
-
-    def stop(self, _: Connection, run: str, order: Any) -> bool:
-        if run not in self.rows or not self._takes(run, order):
-            return False
-        for each in (run, *filter(lambda other: self._takes(other, order), self._built_on(run))):
-            self.rows[each].order = order
-        return True
-
-    def _takes(self, run: str, order: Any) -> bool:
-        """Whether an order may take the place of a run's own: no pause does that of a stop."""
-        own = self.rows[run].order
-        return not order.is_pause or own is None or own.is_pause
-
-    def lift(self, _: Connection, run: str, kind: str | None) -> bool | None:
-        if run not in self.rows:
+    def append(self, _: Connection, run: str, head: bytes, line: bytes) -> int | None:
+        """Insert a line behind this one; the bell, or None where another line is the last."""
+        lines = self.logs.get(run, [])
+        if (lines[-1][-67:-3] if lines else ROOT) != head:
             return None
-        there = False
-        for name, row in self.rows.items():
-            own = row.order
-            if own is not None and own.run == run and kind in (None, own.kind):
-                row.order, there = self._above(name), there or name == run
-        return there
+        self.logs.setdefault(run, []).append(line)
+        return self.rung
 
-    def _above(self, run: str) -> Any:
-        """The order of a run that this one builds on: a stop before a pause."""
-        row, found = self.rows[run], None
-        while row.started["mode"] == "resume" and row.started["source"] in self.rows:
-            row = self.rows[row.started["source"]]
-            if row.order is not None and not row.order.is_pause:
-                return row.order
-            found = found or row.order
-        return found
+    def last(self, _: Connection, run: str) -> tuple[bytes, int]:
+        return (self.logs.get(run) or [b""])[-1], self.rung
 
-    def _built_on(self, run: str) -> list[str]:
-        found = [run]
-        for name, row in self.rows.items():  # what a run builds on stands before it
-            if row.started["source"] in found and row.started["mode"] == "resume":
-                found.append(name)
-        return found[1:]
+    def lines(self, _: Connection, run: str) -> list[bytes]:
+        return list(self.logs.get(run, []))
 
-    def is_locked(self, _: Connection, name: str) -> bool:
-        return name in self.locks
+    def runs(self, _: Connection) -> list[tuple[str, bytes, bytes]]:
+        return [(run, lines[0], lines[-1]) for run, lines in self.logs.items() if lines]
 
-    def put(self, _: Connection, kind: str, key: str, data: bytes) -> bool:
-        return self.documents.setdefault((kind, key), data) is data
+    def get(self, _: Connection, kind: str, key: str) -> bytes | None:
+        return self.values.get((kind, key))
 
-    def document(self, _: Connection, kind: str, key: str) -> bytes | None:
-        return self.documents.get((kind, key))
+    def swap(
+        self, _: Connection, kind: str, key: str, was: bytes | None, new: bytes | None
+    ) -> bool:
+        self.rung += kind == "orders"
+        if self.values.get((kind, key)) != was:
+            return False
+        if new is None:
+            self.values.pop((kind, key), None)
+        else:
+            self.values[kind, key] = new
+        return True
 
     def keys(self, _: Connection, kind: str) -> list[str]:
-        return sorted(key for own, key in self.documents if own == kind)
+        return sorted(key for own, key in self.values if own == kind)
 
-    def put_blob(self, _: Connection, digest: str, data: bytes) -> None:
-        self.blobs[digest] = data
-
-    def blob(self, _: Connection, digest: str) -> bytes | None:
-        return self.blobs.get(digest)
-
-    def secret_key(self, _: Connection) -> bytes:
-        self.key = self.key or self.scheduler.random.randbytes(32)
-        return self.key
+    def bell(self, _: Connection) -> int:
+        return self.rung

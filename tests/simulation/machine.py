@@ -1,6 +1,6 @@
 """A machine whose disk forgets what was not synced, fills up, fails and rots.
 
-It stands in the place of `os` and `fcntl` in `rollcage.store.system`. Each file has what its
+It stands in the place of `os` and `fcntl` in the modules of the folder. Each file has what its
 readers see, what is on the platter, and the changes in between, in order. When the power goes, the
 first so many of those have been written, the last of them perhaps in part: for each file, and the
 names in each folder, by itself. That is what POSIX promises, and no more: a name is safe when its
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import stat
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from typing import Any
 
 from tests.simulation.scheduler import Process, Scheduler
 
-__all__ = ["File", "Folder", "Machine", "View"]
+__all__ = ["File", "Folder", "Machine", "System", "Time"]
 
 Change = Callable[[bytearray], None]
 
@@ -131,38 +132,26 @@ class Opened:
 
 
 class Machine:
-    """Files and locks, as `rollcage.store.system` has them; the processes are the scheduler's."""
+    """Files and locks; the processes are the scheduler's. What it lacks is the real `os`'s."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, first: int = 0) -> None:
         self.scheduler = scheduler
         self.random = scheduler.random
         self.full = False  # it takes no more
         self.failing = 0.0  # how likely a sync fails
-        self.started = 1  # how often
-        self._number = 0
+        self._number = first  # of files that are open: no two machines share one
         self._opened: dict[int, Opened] = {}
         self._locked: dict[int, Opened] = {}  # by the file's number
         self.top = Folder(self._next(), 0o755)
-        proc = self.top
-        for name in ("proc", "sys", "kernel", "random"):
-            proc.change(**{name: Folder(self._next(), 0o755)})
-            proc.sync()
-            below = proc.entries[name]
-            assert isinstance(below, Folder)
-            proc = below
-        self._boot = File(self._next(), 0o444)
-        self._boot.names = 1
-        proc.change(boot_id=self._boot)
-        proc.sync()
-        self._starts()
+
+    @property
+    def latest(self) -> int:
+        """Return the greatest number that it has given."""
+        return self._number
 
     def _next(self) -> int:
         self._number += 1
         return self._number
-
-    def _starts(self) -> None:
-        self._boot.data = bytearray(f"start-{self.started}\n".encode())
-        self._boot.sync()
 
     # --- what befalls it -------------------------------------------------------------------------
 
@@ -174,8 +163,6 @@ class Machine:
         self._locked.clear()
         seen: set[int] = set()
         self._cut(self.top, seen)
-        self.started += 1
-        self._starts()
 
     def _cut(self, folder: Folder, seen: set[int]) -> None:
         folder.cut(self.random)
@@ -246,9 +233,17 @@ class Machine:
         return fd
 
     def close(self, fd: int) -> None:
-        self.scheduler.check()
-        self._get(fd)
-        self._close(fd)
+        if fd in self._opened:  # else its process has died, and it was closed with that
+            self._close(fd)
+
+    def lseek(self, fd: int, offset: int, whence: int) -> int:
+        assert (offset, whence) == (0, os.SEEK_CUR)
+        return self._get(fd).at
+
+    def reader(self, fd: int, *_: object, **__: object) -> io.BytesIO:
+        """Open a file that is open to read its lines, as `open(fd)` does."""
+        self._call("read", self._get(fd).file.number)
+        return io.BytesIO(bytes(self._file(fd).data))
 
     def _close(self, fd: int) -> None:
         opened = self._opened.pop(fd)
@@ -265,7 +260,7 @@ class Machine:
         self.scheduler.check()
         return bytes(self._file(fd).data[offset : offset + length])
 
-    def write(self, fd: int, data: bytes, /) -> int:
+    def write(self, fd: int, data: bytes | memoryview, /) -> int:
         opened = self._get(fd)
         file = self._file(fd)
         at = file.size if opened.flags & os.O_APPEND else opened.at
@@ -276,7 +271,7 @@ class Machine:
     def pwrite(self, fd: int, data: bytes, offset: int, /) -> int:
         return self._written(fd, data, offset)
 
-    def _written(self, fd: int, data: bytes, at: int) -> int:
+    def _written(self, fd: int, data: bytes | memoryview, at: int) -> int:
         self._call("write", f"{len(data)} bytes of {self._get(fd).file.number} at {at}")
         file = self._file(fd)
         if self._get(fd).flags & os.O_APPEND:
@@ -333,15 +328,16 @@ class Machine:
         folder.change(**{name: file})
         file.names += 1
 
-    def replace(self, src: Path, dst: Path) -> None:
+    def replace(self, src: Path | str, dst: Path | str) -> None:
         self._call("rename", dst)
         file = self._find(src)
         folder, name = self._above(dst)
+        above, old = self._above(src)
+        assert above is folder
         before = folder.entries.get(name)
         if before is not None:
             before.names -= 1
-        assert src.parent == dst.parent
-        folder.change(**{src.name: None, name: file})
+        folder.change(**{old: None, name: file})
 
     def unlink(self, path: Path | str) -> None:
         self._call("remove", path)
@@ -350,7 +346,7 @@ class Machine:
         folder.change(**{name: None})
         file.names -= 1
 
-    def mkdir(self, path: Path, mode: int = 0o777) -> None:
+    def mkdir(self, path: Path | str, mode: int = 0o777) -> None:
         self._call("mkdir", path)
         folder, name = self._above(path)
         if name in folder.entries:
@@ -358,7 +354,7 @@ class Machine:
         self._takes(path)
         folder.change(**{name: Folder(self._next(), mode)})
 
-    def listdir(self, path: Path) -> list[str]:
+    def listdir(self, path: Path | str) -> list[str]:
         self._call("list", path)
         folder = self._find(path)
         if not isinstance(folder, Folder):
@@ -371,6 +367,7 @@ class Machine:
         return self.random.randbytes(size)
 
     def flock(self, fd: int, operation: int, /) -> None:
+        """Have the lock of a file alone; or look whether somebody has it: who looks keeps none."""
         self._call("lock", self._get(fd).file.number)
         opened = self._get(fd)
         number = opened.file.number
@@ -378,11 +375,14 @@ class Machine:
         def free() -> bool:
             return self._locked.get(number, opened) is opened
 
+        if operation & fcntl.LOCK_UN:
+            return
         if not free():
             if operation & fcntl.LOCK_NB:
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             self.scheduler.wait(free, f"waits for the lock of {number}")
-        self._locked[number] = opened
+        if operation & fcntl.LOCK_EX:
+            self._locked[number] = opened
 
     # --- within ----------------------------------------------------------------------------------
 
@@ -428,14 +428,32 @@ class Machine:
         return os.stat_result(first, {"st_mtime_ns": file.changed})
 
 
-class View:
-    """The machine, as one process has it: what a process remembers of files, it alone remembers."""
+class System:
+    """Stands in the place of a module: what a machine has is the machine's, all else is real."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, real: Any, own: Any) -> None:
+        self._real = real
+        self._own = own
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._machine, name)
+        found = getattr(self._own, name, None)
+        return getattr(self._real, name) if found is None else found
+
+
+class Time:
+    """The time of a universe."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def monotonic(self) -> float:
+        return self._scheduler.now / 1e9
+
+    def time_ns(self) -> int:
+        return self._scheduler.now
+
+    def sleep(self, seconds: float) -> None:
+        self._scheduler.sleep(seconds)
 
 
 def _parts(path: Path | str) -> list[str]:

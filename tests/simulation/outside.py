@@ -1,64 +1,108 @@
-"""What is outside of any trace: effects, who may ask about them, and the processes that make them.
+"""What is outside of any log: effects, who may ask about them, and the processes that make them.
 
-The tools are those of the lab (`packages/core/tests/lab`): writes with a probe and without, reads,
-pure calls, calls inside of calls, and what takes a write back. A request is told apart from its
-repetition only by the idempotency key, and only `take_back`, which says that it is idempotent,
-looks at it: a write that comes twice is done twice, and is a violation.
+The tools and programs are those of the laws' lab (`tests/laws/lab.py`), called without a loop: a
+process is one thread. A write that comes twice is done twice, and is a violation.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from contextvars import ContextVar
+import random
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from programs import Deed, Lab, Op, Program, Tools, World
-from rollcage import current_step
-from rollcage.step.clock import Clock
-from rollcage.store import Store
+from rollcage import Clock, Options, Session, SessionHalted, Store, current_step
 
+from tests.laws import lab
+from tests.laws.lab import Attempt, Given, Lab, Place, World
+from tests.laws.programs import Program
+from tests.laws.timeline import Deed, Moment, Timeline
 from tests.simulation.scheduler import Process, Scheduler, Violation
 
-__all__ = ["CURRENT", "TOOLS", "Job", "Outside", "Worker"]
+__all__ = ["CURRENT", "Job", "Outside", "Worker"]
 
-_issued: ContextVar[int] = ContextVar("issued", default=0)
+
+class Effects(Timeline):
+    """What the writes of one job have done. Each takes a while, and so does its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outside: Outside | None = None  # None: nobody else is there
+        self.is_flat = False  # it is known which effect was the last one
+
+    def stands(self, key: str) -> Deed | None:
+        """Answer a probe, once nobody is about to do that effect."""
+        worker = CURRENT.worker
+        if self.outside is not None and not worker.is_in_body:
+            worker.wait_for_others(worker.doing)
+        return super().stands(key)
+
+    def add(self, moment: Moment) -> None:
+        outside = self.outside
+        if outside is None or not isinstance(moment, Deed):
+            super().add(moment)
+            return
+        scheduler = outside.scheduler
+        scheduler.point(f"{moment.token} is on its way")
+        if moment.sign > 0 and moment.key in self.by_key:
+            scheduler.fail(Violation(f"{moment.label} is done twice for {moment.key}"))
+        if moment.sign < 0 and self.standing[moment.token] <= 0:
+            return  # by another one meanwhile: whoever takes it back looks whether it stands
+        if moment.sign < 0 and self.is_flat:
+            done = [each.token for each in self.by_key.values() if self.standing[each.token] > 0]
+            if done[-1] != moment.token:
+                scheduler.fail(Violation(f"{moment.token} is taken back before {done[-1]}"))
+        super().add(moment)
+        scheduler.note(f"{moment.token} is {'done' if moment.sign > 0 else 'taken back'}")
+        scheduler.point(f"{moment.token} is acknowledged")
+
+
+class Here(World):
+    """The world of one job, for all workers that do it."""
+
+    def do(self, label: str, does: str, inside: Any = (), *, dedups: bool = False) -> str:
+        worker = CURRENT.worker
+        step = current_step()
+        assert step is not None
+        worker.outside.begins(step.run, step.number, worker.issued)
+        worker.outside.scheduler.point(f"{label} begins: {does}")
+        worker.is_in_body = True
+        try:
+            return super().do(label, does, inside, dedups=dedups)
+        finally:
+            worker.is_in_body = False
 
 
 class Job:
     """A program that is to be done once, whoever does it."""
 
-    def __init__(self, name: str, program: Program, *, flat: bool) -> None:
+    def __init__(self, name: str, program: Program) -> None:
         self.name = name
         self.program = program
-        self.flat = flat  # its calls come one after the other
-        self.world = World()
-        self.taken: set[str] = set()  # the idempotency keys of requests to take something back
-        self.done = ""  # the run that finished it, until a session goes on all the same
-        self.finished: list[str] = []  # all runs that have
+        self.effects = Effects()
+        self.world = Here(self.effects)
+        self.done = ""  # the run that finished it
         self.lost = False  # something has rotted that is needed to go on
-        self.given: list[str] = []  # what its calls gave
+        self.given: dict[Place, Given] = {}  # what its calls gave
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody has to go on with it."""
+        """Return whether nobody has to go on with it."""
         return bool(self.done) or self.lost
 
 
 class Outside:
-    """What universes have in common: what can be asked of the one in which something happens."""
+    """What can be asked of the universe in which something happens."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.workers: dict[Process | None, Worker] = {}
-        self.stopped: dict[str, int] = {}  # the runs that were told to stop, and at which point
 
     def begins(self, run: str, step: int, issued: int) -> None:
-        """A body begins, of a call that was issued at a point: whether it may."""
+        """Check whether the body of a call that was issued at a point may begin."""
 
     def others(self, worker: Worker, job: Job | None) -> list[Worker]:
-        """Other processes that are in a session of a job, and do not just ask, too.
+        """Return other processes that are in a session of a job, and do not just ask, too.
 
         One that asks may be in the middle of another call: whoever came later waits for it.
         """
@@ -66,24 +110,10 @@ class Outside:
             each
             for each in self.workers.values()
             if each is not worker
-            and each.at is job
+            and each.doing is job
             and each.process.alive
-            and (not each.asks or worker.at is not job or each.came < worker.came)
+            and (not each.asks or worker.doing is not job or each.came < worker.came)
         ]
-
-
-class Loop(asyncio.SelectorEventLoop):
-    """A loop that does what belongs into threads itself: nothing happens at the same time."""
-
-    def run_in_executor(  # type: ignore[override] # of whichever types
-        self, executor: Any, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
-        future = self.create_future()
-        try:
-            future.set_result(func(*args))
-        except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
-            future.set_exception(error)
-        return future
 
 
 class Worker(Lab):
@@ -91,58 +121,94 @@ class Worker(Lab):
 
     process: Process
 
-    @property
-    def tools(self) -> Tools:
-        """The tools of all workers, each time on the one that runs."""
-        return TOOLS
-
     def __init__(self, outside: Outside, store: Callable[[], Store], clock: Clock) -> None:
-        super().__init__(Path("/store"))
         self.outside = outside
-        self.at: Job | None = None  # in a session of which it is
-        self.came = 0  # at which point
+        self.doing: Job | None = None  # in a session of which it is
+        self.came = self.issued = 0  # at which point; and its last call
         self.asks = False  # what became of a call, and waits for the answer
-        self.clock = lambda: clock
+        self.is_in_body = False
+        self.root = Path("/store")
+        self.inner = {}
+        self.told = set()
+        self.is_sync, self.at_once, self.shuffles = True, False, False
+        self.chance = random.Random(0)  # noqa: S311 - a reproducible order
+        self._clock = clock
         self._make = store
         self._store: Store | None = None
 
     @property
-    def store(self) -> Store:
+    def store(self) -> Any:
         if self._store is None:
             self._store = self._make()
         return self._store
 
-    def path(self, run: str) -> Path:
-        raise AssertionError(run)  # a simulated store may have none
+    @store.setter
+    def store(self, store: Any) -> None:
+        self._store = store
 
-    @staticmethod
-    def run(work: Coroutine[Any, Any, str]) -> str:
-        with asyncio.Runner(loop_factory=Loop) as runner:
-            loop = runner.get_loop()
-            loop.set_exception_handler(lambda *_: None)  # what a killed one leaves behind
-            return runner.run(work)
+    @property
+    def world(self) -> Any:  # type: ignore[override] # it is that of its job
+        assert self.doing is not None
+        return self.doing.world
 
-    async def program(self, program: Program) -> None:
-        assert self.at is not None
-        self.at.done = ""
-        await super().program(program)
+    @property
+    def timeline(self) -> Any:  # type: ignore[override] # likewise
+        return self.world.timeline
 
-    async def op(self, op: Op) -> None:
-        _issued.set(self.outside.scheduler.points)
-        await super().op(op)
+    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        self.issued = self.outside.scheduler.points
+        return await super().call(name, arguments)
 
-    def do(self, job: Job, **how: Any) -> str:
-        """Do what is left of a job, in one session; the run. Raises what ends the session."""
-        self.at, self.job, self.world = job, job.name, job.world
-        self.came = self.outside.scheduler.points
+    async def together(self, calls: list[Coroutine[Any, Any, None]]) -> None:
         try:
-            return self.once(job.program, **how)
+            await super().together(calls)
+        finally:
+            for each in calls:  # what a killed one has not begun
+                each.close()
+
+    def do(self, job: Job, *, take: bool = False, **how: Any) -> Attempt:
+        """Do all that is left of a job in one session."""
+        self.doing, self.job = job, job.name
+        self.came = self.outside.scheduler.points
+        options = Options(tools=self.tools(sync=True), clock=self._clock, take=take)
+        session = Session(job.name, store=self.store, options=options, **how)
+        given: dict[Place, Given] = {}
+        stays: list[str] = []
+
+        async def main() -> None:
+            with (
+                lab._setting(lab._path, ()),
+                lab._setting(lab._given, given),
+                lab._setting(lab._stays, stays),
+                lab._setting(lab._session, session),
+                session,
+            ):
+                await self.nodes(job.program)
+
+        error: BaseException | None = None
+        try:
+            lab.drive(main())
+        except Exception as raised:  # noqa: BLE001 - told to whoever asked for the attempt
+            error = raised
         finally:
             if self.process.alive:
-                self.at = None
+                self.doing = None
+        if isinstance(error, SessionHalted) and session.halted is not None:
+            error = session.halted
+        stats = session.stats if session.run_id else None
+        return Attempt(session.run_id, given, stays, [], error, stats)
+
+    def says(self, job: Job, run: str, step: int) -> None:
+        """Say truthfully what became of a step."""
+        self.doing = job
+        try:
+            self.resolve(run, step)
+        finally:
+            if self.process.alive:
+                self.doing = None
 
     def wait_for_others(self, job: Job | None) -> None:
-        """Until nobody else is in the job, be it in the middle of a body.
+        """Wait until nobody else is in the job, be it in the middle of a body.
 
         What is asked whether something happened must not answer before that can't happen any more.
         """
@@ -165,57 +231,7 @@ class _Current:
     @property
     def worker(self) -> Worker:
         assert self.outside is not None
-        process = self.outside.scheduler.current
-        return self.outside.workers[process]
+        return self.outside.workers[self.outside.scheduler.current]
 
 
-class _Tools(Tools):
-    """The lab's tools, for whichever worker calls them."""
-
-    lab: Any
-
-    def __init__(self) -> None:
-        self.lab = _Current()
-        super().__init__()
-
-    def body(self, label: str, does: str, inside: Iterable[str] = ()) -> str:
-        worker: Worker = self.lab.worker
-        outside, step = worker.outside, current_step()
-        assert step is not None
-        outside.begins(step.run, step.number, _issued.get())
-        outside.scheduler.point(f"{label} begins: {does}")
-        return super().body(label, does, inside)
-
-    def look(self, label: str, does: str) -> str:
-        self.lab.worker.outside.scheduler.point(f"{label} begins: {does}")
-        return super().look(label, does)
-
-    def probe(self, key: str) -> Any:
-        self.lab.worker.wait_for_others(self.lab.worker.at)
-        return super().probe(key)
-
-    def _deed(self, token: str, sign: int) -> None:
-        worker: Worker = self.lab.worker
-        job, step = worker.at, current_step()
-        assert step is not None
-        assert job is not None
-        point = worker.outside.scheduler.point
-        point(f"{token[:16]} is on its way")
-        if sign < 0:
-            if step.idempotency_key in job.taken:
-                return
-            job.taken.add(step.idempotency_key)
-            standing = [each for each in job.world.deeds if job.world.standing[each.token]]
-            if job.flat and standing[-1].token != token:
-                worker.outside.scheduler.fail(
-                    Violation(f"{token} is taken back before {standing[-1].token}")
-                )
-        worker.outside.scheduler.note(f"{token[:16]} is {'done' if sign > 0 else 'taken back'}")
-        job.world.deeds.append(Deed(step.run, step.number, len(job.world.deeds), token, sign))
-        if job.world.standing[token] > 1:
-            worker.outside.scheduler.fail(Violation(f"{token} is done twice"))
-        point(f"{token[:16]} is acknowledged")
-
-
-TOOLS = _Tools()
-CURRENT: _Current = TOOLS.lab
+CURRENT = _Current()

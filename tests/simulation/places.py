@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import io
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+from unittest.mock import patch
 
-from rollcage.store import JsonlStore, RunInfo, Store, check_attested, system
+from rollcage import Store
+from rollcage.heart import folder, locks
 
 from tests.simulation.client import ServerStore
 from tests.simulation.database import Server
-from tests.simulation.machine import Machine, View
-from tests.simulation.scheduler import Process, Violation
+from tests.simulation.machine import Machine, System
+from tests.simulation.scheduler import Process
 
 if TYPE_CHECKING:
     from tests.simulation.universe import Universe
@@ -22,94 +28,80 @@ __all__ = ["Place", "places"]
 class Place(ABC):
     """A store, what keeps it, and what may befall that."""
 
-    durability: Literal["os", "disk"] = "os"
-    prunes = False  # whether runs are pruned and copied here
-
     def __init__(self, universe: Universe) -> None:
         self.universe = universe
         self.damaged: set[str] = set()  # the runs of which something has rotted: that must be told
 
-    @abstractmethod
-    def enter(self) -> None:
-        """Begin: from now on, the store is reached here."""
+    @contextlib.contextmanager
+    def there(self) -> Iterator[None]:
+        """Have the store be reached here."""
+        yield
 
     @abstractmethod
-    def enter_empty(self) -> None:
+    def empty(self) -> None:
         """Go on in a place like this where nothing was."""
 
     @abstractmethod
-    def store(self, process: Process | None) -> Store:
-        """The store, as one process has it."""
+    def store(self) -> Store:
+        """Return the store, as one process has it."""
 
     @abstractmethod
     def fault(self) -> None:
-        """Something happens here."""
+        """Have something happen here."""
 
     @abstractmethod
     def heal(self) -> None:
-        """Nothing will happen any more."""
+        """Have nothing happen any more."""
 
     @abstractmethod
     def buried(self, process: Process) -> None:
-        """A process has died."""
+        """Let go of what a process had that has died."""
 
     @abstractmethod
     def recorded(self, run: str) -> bytes:
-        """What is kept for sure of a run's trace, if its process dies now."""
-
-    @abstractmethod
-    def traces(self) -> set[str]:
-        """The runs that have begun, by what lies there."""
-
-    @abstractmethod
-    def copy(self, store: Store, info: RunInfo) -> None:
-        """Copy a run to somewhere else, as it is now."""
-
-    @abstractmethod
-    def look_at_copies(self) -> None:
-        """Whether each of them is what was there once."""
+        """Return what is kept for sure of a run's log, if its process dies now."""
 
     @abstractmethod
     def passes(self) -> None:
-        """A little time has passed."""
+        """Let a little time pass."""
 
 
 class OnDisk(Place):
-    """The directory store, on the disk of one machine with all processes."""
-
-    prunes = True
+    """The folder, on the disk of one machine with all processes."""
 
     def __init__(self, universe: Universe) -> None:
         super().__init__(universe)
         random = universe.random
         self.machine = Machine(universe.scheduler)
-        self.durability = random.choice(("os", "disk"))
+        self.durability: Literal["os", "disk"] = random.choice(("os", "disk"))
         # What a disk has failed to write is seen until the power goes, and is then a hole in a
         # file, which is told: not both of them in one universe, for that job is not done any more.
         power = self.durability == "disk" and random.random() < 0.7
-        kinds = [self._fills, self._power if power else self._fails, self._cuts_index]
+        kinds = [self._fills, self._power if power else self._fails]
         self._kinds = random.sample(kinds, random.randint(1, len(kinds)))
         self._rots_once = random.random() < 0.1
         self._until = 0  # the disk is full
-        self._copied: dict[str, list[bytes]] = {}
 
-    def enter(self) -> None:
-        self._views: dict[Process | None, View] = {}
-        self.universe.scheduler.switched = self._view
-        self._view(None)
+    @contextlib.contextmanager
+    def there(self) -> Iterator[None]:
+        own = _Files(self)
+        system = System(os, own)
+        with (
+            patch.object(folder, "os", system),
+            patch.object(folder, "fcntl", System(fcntl, own)),
+            patch.object(folder, "open", own.reading, create=True),
+            patch.object(folder, "_sync_data", own.sync_data),
+            patch.object(folder, "ring_at", lambda _: None),  # a session without a loop asks os
+            patch.object(folder, "heard_at", lambda _: None),
+            patch.object(locks, "fcntl", System(fcntl, own)),
+        ):
+            yield
 
-    def _view(self, process: Process | None) -> None:
-        """Who runs now has files and locks of its own machine."""
-        view = self._views.setdefault(process, View(self.machine))
-        system.files = cast("system.Files", view)
-        system.locks = cast("system.Locks", view)
+    def empty(self) -> None:
+        self.machine = Machine(self.universe.scheduler, self.machine.latest)
 
-    def enter_empty(self) -> None:
-        self.machine = Machine(self.universe.scheduler)
-        self.enter()
-
-    def store(self, process: Process | None) -> Store:
-        return JsonlStore("/store")
+    def store(self) -> Store:
+        return folder.Folder("/store", durability=self.durability)
 
     # --- faults ----------------------------------------------------------------------------------
 
@@ -120,14 +112,14 @@ class OnDisk(Place):
             self.universe.random.choice(self._kinds)()
 
     def _rots(self) -> bool:
-        """One byte of a trace changes, before its last line; whether there is such a one.
+        """Change one byte of a log before its last line; return whether there is such a one.
 
         Of a run that is not finished nobody can tell where it ended: a last line that has lost its
         end is one that was not written. And what the power takes is not there to be told.
         """
-        names = [name for name in self.machine.names("/store/runs") if name.endswith(".jsonl")]
+        names = [name for name in self.machine.names("/store/logs") if name.endswith(".jsonl")]
         name = self.universe.random.choice(names or [""])
-        file = self.machine.file(f"/store/runs/{name}")
+        file = self.machine.file(f"/store/logs/{name}")
         last = self.recorded(name.removesuffix(".jsonl")).rfind(b"\n", 0, -1)
         if file is None or last < 1:
             return False
@@ -136,15 +128,6 @@ class OnDisk(Place):
         file.rot(at)
         self.damaged.add(name.removesuffix(".jsonl"))
         return True
-
-    def _cuts_index(self) -> None:
-        """The index, which is derived, is cut anywhere, by somebody or something."""
-        file = self.machine.file("/store/index.jsonl")
-        if file is not None and file.size:
-            size = self.universe.random.randrange(file.size)
-            self.universe.scheduler.note(f"the index is cut off at {size} bytes")
-            file.change(size)
-            file.changed = self.universe.scheduler.now
 
     def _power(self) -> None:
         self.machine.power_cut()
@@ -171,40 +154,34 @@ class OnDisk(Place):
     def buried(self, process: Process) -> None:
         self.machine.release(process)
 
-    # --- copies ----------------------------------------------------------------------------------
-
-    def copy(self, store: Store, info: RunInfo) -> None:
-        """Into another folder; of a live run, as far as it has come."""
-        if info.run in self.universe.pruned or info.run in self.damaged:
-            return
-        trace = store.read(info.run)
-        check_attested(trace)
-        self.universe.scheduler.note(f"{info.run} is copied")
-        self._copied.setdefault(info.run, []).append(trace.data)
-        JsonlStore("/copies").restore(trace)
-
-    def look_at_copies(self) -> None:
-        copies = JsonlStore("/copies")
-        copies.repair()
-        for info in copies.runs():
-            if (data := copies.read(info.run).data) not in self._copied[info.run]:
-                raise Violation(f"the copy of {info.run} is {data!r}")
-
-    # --- what is there ---------------------------------------------------------------------------
-
     def recorded(self, run: str) -> bytes:
-        path = f"/store/runs/{run}.jsonl"
+        path = f"/store/logs/{run}.jsonl"
         if self.durability == "disk":
             return self.machine.is_safe(path)
         file = self.machine.file(path)
         return b"" if file is None else bytes(file.data)
 
-    def traces(self) -> set[str]:
-        names = self.machine.names("/store/runs")
-        files = {
-            n[:-6]: self.machine.file(f"/store/runs/{n}") for n in names if n.endswith(".jsonl")
-        }
-        return {run for run, file in files.items() if file is not None and b"\n" in file.data}
+
+class _Files:
+    """The files of the machine that is there now."""
+
+    def __init__(self, place: OnDisk) -> None:
+        self._place = place
+
+    def reading(self, fd: int, *_: object, **__: object) -> io.BytesIO:
+        return self._place.machine.reader(fd)
+
+    def sync_data(self, fd: int) -> None:
+        self._place.machine.fsync(fd)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _REAL:
+            raise AttributeError(name)
+        return getattr(self._place.machine, name)
+
+
+_REAL = ("path", "fspath", "getcwd", "SEEK_CUR", "getppid", "file", "names", "random", "full")
+"""What a machine lacks, or calls by a name of its own."""
 
 
 class OnServer(Place):
@@ -213,17 +190,13 @@ class OnServer(Place):
     def __init__(self, universe: Universe) -> None:
         super().__init__(universe)
         self.server = Server(universe.scheduler)
-        self.server.buffered = universe.random.random() < 0.5
         kinds = [self._cuts, self._freezes, self._takes_lock, self._fails_over, self._goes_down]
         self._kinds = universe.random.sample(kinds, universe.random.randint(1, len(kinds)))
 
-    def enter(self) -> None:
-        """There is nothing to be put in place of anything."""
-
-    def enter_empty(self) -> None:
+    def empty(self) -> None:
         self.server = Server(self.universe.scheduler)
 
-    def store(self, process: Process | None) -> Store:
+    def store(self) -> Store:
         return ServerStore(self.server)
 
     # --- faults ----------------------------------------------------------------------------------
@@ -272,22 +245,8 @@ class OnServer(Place):
     def buried(self, process: Process) -> None:
         self.server.buried(process)
 
-    # --- copies ----------------------------------------------------------------------------------
-
-    def copy(self, store: Store, info: RunInfo) -> None:
-        """A simulated server's runs are copied nowhere."""
-
-    def look_at_copies(self) -> None:
-        """There are none."""
-
-    # --- what is there ---------------------------------------------------------------------------
-
     def recorded(self, run: str) -> bytes:
-        row = self.server.rows.get(run)
-        return b"" if row is None else row.data
-
-    def traces(self) -> set[str]:
-        return set(self.server.rows)
+        return b"".join(self.server.logs.get(run, []))
 
 
 places: dict[str, Callable[[Universe], Place]] = {"disk": OnDisk, "server": OnServer}

@@ -114,6 +114,35 @@ def test_files_are_for_their_owner_alone(root: Path, store: Folder) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
+def test_the_name_of_a_durable_store_is_synced(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = folder._sync_one
+
+    def noted(at: str) -> None:
+        synced.append(at)
+        real(at)
+
+    monkeypatch.setattr(folder, "_sync_one", noted)
+    begun(Folder(root, durability="disk")).close()
+    assert synced == [str(root / "logs"), str(root), str(root.parent)]
+
+
+def test_a_durable_store_may_be_in_a_folder_of_others(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = folder._sync_one
+
+    def refused(at: str) -> None:
+        if at == str(root.parent):
+            raise PermissionError
+        real(at)
+
+    monkeypatch.setattr(folder, "_sync_one", refused)
+    store = Folder(root, durability="disk")
+    begun(store).close()
+    assert len(store.read("r1")) == 1
+
+
 def test_a_run_that_never_began_leaves_no_file(root: Path, store: Folder) -> None:
     store.open("r1").close()
     assert list((root / "logs").iterdir()) == []
@@ -488,7 +517,7 @@ def test_what_is_durable_is_on_the_disk_before_it_has_its_name(
     store = Folder(root, durability="disk")
     calls = Calls(monkeypatch, "write", "fsync", "replace", "unlink")
     assert store.swap("names", "a", None, b"a")
-    assert calls.made == ["write", "fsync", "replace", "fsync", "fsync", "fsync"]
+    assert calls.made == ["write", "fsync", "replace", *["fsync"] * 4]  # of the store, once
     calls.made.clear()
     assert store.swap("names", "a", b"a", None)
     assert calls.made == ["unlink", "fsync", "fsync", "fsync"]
@@ -508,7 +537,7 @@ def test_an_intent_is_on_the_disk_once_it_was_waited_for(
 
     monkeypatch.setattr(folder, "_sync_data", counted)
     chain = begun(store)
-    assert calls.made == ["fsync", "fsync", "write"]  # its name, and that of its folder
+    assert calls.made == ["fsync", "fsync", "fsync", "write"]  # its name, its folder's, the store's
     for n in range(3):
         chain.append({"n": n})
         chain.append({"n": n})

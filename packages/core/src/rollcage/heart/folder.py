@@ -304,6 +304,7 @@ class Folder:
         self._docs: Final = f"{self.root}/docs"
         self._bell: Final = f"{self.root}/bell"
         self._durable: Final = durability == "disk"
+        self._is_named = False  # whether its own name is known to be on the disk
 
     def __repr__(self) -> str:
         return f"Folder({self.root!r})"
@@ -558,10 +559,17 @@ class Folder:
         ring_at(f"{self._bell}.heard")
 
     def _sync_folder(self, folder: str) -> None:
-        """Wait until the names in a folder are on the disk, and its own name, and so on upwards."""
+        """Wait until the names in a folder are on the disk, and its own name, and so on upwards.
+
+        That of the store once, too: else a power cut could take all of it.
+        """
         while len(folder) >= len(self.root):
             _sync_one(folder)
             folder = folder.rpartition("/")[0]
+        if not self._is_named:
+            with contextlib.suppress(PermissionError):  # it is another one's: nothing is made there
+                _sync_one(folder or "/")
+            self._is_named = True
 
 
 def _sync_one(folder: str) -> None:
