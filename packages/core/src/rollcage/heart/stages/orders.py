@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
-from rollcage.errors import ControlLost, OrderRefused, RunStopped, StoreError
+from rollcage.errors import ControlLost, OrderRefused, RunStopped, StoreError, TraceCorrupt
 from rollcage.heart.keys import writable
 from rollcage.heart.opening import OVER, ended_as
 from rollcage.heart.stage import Stage, Work
@@ -173,7 +173,11 @@ def order_of(store: str | os.PathLike[str] | Store, run: str) -> Order | None:
 
 
 def _give(store: Store, run: str, kind: Kind, by: str, reason: str) -> Order:
-    if "imported" in orjson.loads(store.ends(run).first):
+    try:
+        first = orjson.loads(store.ends(run).first)
+    except orjson.JSONDecodeError as error:
+        raise TraceCorrupt(f"run {run}", 1, f"it is no JSON: {error}") from None
+    if "imported" in first:
         raise OrderRefused(
             f"there is nothing to {kind} in run {run}: it was imported, and nothing runs in it"
         )
