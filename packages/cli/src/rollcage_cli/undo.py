@@ -16,7 +16,7 @@ from rollcage import (
     UndoPlan,
     UndoReport,
 )
-from rollcage.errors import ToolMissing
+from rollcage.errors import PlanChanged, ToolMissing
 from rollcage.heart import Store, aplan_undo, aundo_run, plan_undo, undo_run
 from rollcage.heart.finished import PlanOptions
 
@@ -113,9 +113,12 @@ class _Work:
 
     def undo(self, planned: UndoPlan) -> UndoReport:
         """Do what was shown, or nothing."""
-        if self._waits:
-            return asyncio.run(aundo_run(*self._where, expected=planned, **self._options))
-        return undo_run(*self._where, expected=planned, **self._options)
+        try:
+            if self._waits:
+                return asyncio.run(aundo_run(*self._where, expected=planned, **self._options))
+            return undo_run(*self._where, expected=planned, **self._options)
+        except PlanChanged as error:
+            raise PlanChanged(f"{error} (here: --plan)") from error
 
 
 # --- for people ----------------------------------------------------------------------------------

@@ -377,7 +377,7 @@ class _Undo:
             raise PlanChanged(
                 f"an undo of run {run.id} would do something else than what was seen: "
                 f"{'; '.join(found)}. {stays_undone(request.expected, undone).capitalize()}: look "
-                f"at it again, with plan_undo or rollcage undo --plan"
+                f"at it again, with plan_undo"
             )
 
     def _cant_look(self, error: Exception) -> Exception:
