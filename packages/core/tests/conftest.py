@@ -8,7 +8,6 @@ from fixtures import (  # noqa: F401 - pytest finds them here
     every_trace_is_valid,
     files,
     python,
-    resolve,
     store,
     url,
 )

@@ -1,4 +1,4 @@
-"""Sessions of both cores, for tests that hold for either; until the old core goes."""
+"""What tests of packages that stand on core ask of it: sessions, lines and orders."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rollcage import heart
-from rollcage.step.clock import Clock
-from rollcage.store import JsonlStore, StopOrder
-from rollcage.trace import check_events
+from rollcage import Clock, heart
 
-__all__ = ["CORES", "Core", "Heart", "Old"]
+__all__ = ["CORES", "Core", "Heart"]
 
 
 class Core:
@@ -88,74 +85,6 @@ class Core:
     def described(self, lines: list[dict[str, Any]], what: str) -> Any:
         """What the first attempt of a run says of a policy or a facade; None if it has none."""
         raise NotImplementedError
-
-
-class Old(Core):
-    """The old core; until it goes."""
-
-    name = "old"
-
-    def session(
-        self,
-        name: str,
-        policy: Any = None,
-        *,
-        rules: Any = (),
-        user_input: Any = None,
-        clock: Clock | None = None,
-        facade: str | None = None,
-        enforce: str = "off",
-        **how: Any,
-    ) -> Any:
-        if clock is not None:
-            how["clock"] = clock
-        how |= {
-            "enforce": enforce,
-            "facade": facade,
-            "policy": policy,
-            "rules": rules,
-            "user_input": user_input,
-        }
-        from rollcage.session.session import Session
-
-        return Session(name, store=self.store, **how)
-
-    def lines(self, run: str) -> list[dict[str, Any]]:
-        trace = JsonlStore(self.store).read(run)
-        return check_events(trace.data, trace.where)
-
-    def reload(self, session: Any, policy: Any) -> Any:
-        return session.load_policy(policy)
-
-    def spent(self, session: Any) -> Any:
-        return session.spent
-
-    def undo_run(self, run: str) -> Any:
-        from rollcage.session.finished import undo_run
-
-        return undo_run(self.store, run)
-
-    def stop(self, run: str) -> None:
-        JsonlStore(self.store).stop(StopOrder(run, "ann", "enough", 7))
-
-    def lift(self, run: str) -> None:
-        JsonlStore(self.store).lift(run)
-
-    def facade(self, session: Any) -> Any:
-        return session.facade
-
-    def described(self, lines: list[dict[str, Any]], what: str) -> Any:
-        return lines[0].get(what)
-
-    def runs(self) -> list[str]:
-        return [each.run for each in JsonlStore(self.store).runs()]
-
-    def bound(self, session: Any, tool: Callable[..., Any], first: str) -> Callable[[Any], Any]:
-        return session.tool(tool)  # type: ignore[no-any-return] # it is a function
-
-    def model(self, session: Any, contract: Any, arguments: Mapping[str, Any], **how: Any) -> Any:
-        body = how.pop("body")
-        return session.run(contract, arguments, body, kind="model", **how)
 
 
 class Heart(Core):

@@ -6,18 +6,14 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from cores import CORES, Core
-from rollcage import Store, open_store
+from rollcage import open_store
 from rollcage.heart.trace import LogTrace, trace_of
-from rollcage.store import JsonlStore, check_attested
-from rollcage.store.sqlite import SqliteStore
-from rollcage.trace import Worlds, check_events, read_run
+from rollcage.trace import check_events, read_run
 
 __all__ = [
     "approve",
@@ -27,15 +23,12 @@ __all__ = [
     "every_trace_is_valid",
     "files",
     "python",
-    "resolve",
     "store",
     "url",
 ]
 
 KINDS = ["folder", "sqlite"]
-OLD = ("rollcage.session.session", "rollcage.store.protocol", JsonlStore.__module__)
 Events = Callable[[str], list[dict[str, Any]]]
-Resolve = Callable[[str, int, dict[str, Any]], None]
 Python = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -48,10 +41,7 @@ def disk(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def every_trace_is_valid(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Hold each trace that a test wrote in its `tmp_path` against the schema, chain and index.
-
-    And each log of the heart; readers take it.
-    """
+    """Hold each log that a test wrote in its `tmp_path` against the chain and the schema."""
     if "tmp_path" not in request.fixturenames:
         yield
         return
@@ -59,15 +49,6 @@ def every_trace_is_valid(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if request.node.get_closest_marker("damaged") is not None:
         return
-    for path in sorted(folder.rglob("runs/*.jsonl")):
-        trace = JsonlStore(path.parent.parent).read(path.stem)
-        if not trace.data:
-            continue  # its writer was killed before it began
-        assert not trace.torn
-        worlds = Worlds()
-        for event in check_events(trace.data, trace.where):
-            assert worlds.follow(event) is None
-        check_attested(trace)
     for path in sorted(folder.rglob("logs/*.jsonl")):
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
@@ -85,34 +66,21 @@ def _without_folder(kind: type[Any], where: str) -> Any:
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+def store(tmp_path: Path) -> Iterator[Any]:
     """A store of the test's own: a folder, or what `ROLLCAGE_TEST_STORE` says."""
-    is_old = _is_old(request)
     match os.environ.get("ROLLCAGE_TEST_STORE"):
         case "sqlite":
             from rollcage_stores.sqlite import Sqlite
 
-            file = tmp_path / "store.db"
-            yield (
-                _without_folder(SqliteStore, str(file))
-                if is_old
-                else _without_folder(Sqlite, f"sqlite:///{file}")
-            )
+            yield _without_folder(Sqlite, f"sqlite:///{tmp_path}/store.db")
         case "postgres":
             from postgres import new_store
-            from rollcage.store.postgres import PostgresStore
             from rollcage_stores.postgres import Postgres
 
             with new_store() as url:
-                yield _without_folder(PostgresStore if is_old else Postgres, url)
+                yield _without_folder(Postgres, url)
         case _:
-            yield JsonlStore(tmp_path / "store") if is_old else open_store(tmp_path / "store")
-
-
-def _is_old(request: pytest.FixtureRequest) -> bool:
-    """Whether a test is one of the old core's; until the old core goes."""
-    named = vars(request.module).values()
-    return any(getattr(each, "__module__", None) in OLD for each in named)
+            yield open_store(tmp_path / "store")
 
 
 @pytest.fixture(params=list(filter(None, [os.environ.get("ROLLCAGE_TEST_STORE")])) or KINDS)
@@ -142,36 +110,10 @@ def events(store: Any) -> Events:
     """The lines of a run in `store`, each checked."""
 
     def read(run: str) -> list[dict[str, Any]]:
-        trace = trace_of(store, run) if isinstance(store, Store) else store.read(run)
+        trace = trace_of(store, run)
         return check_events(trace.data, trace.where)
 
     return read
-
-
-@pytest.fixture
-def resolve(store: Any) -> Resolve:
-    """Say of a step of the old core what became of it; until the old core goes."""
-
-    def say(run: str, step: int, outcome: dict[str, Any]) -> None:
-        info = store.read(run).info
-        writer = store.reopen(run)
-        try:
-            writer.append(
-                {
-                    "event": "step.resolved",
-                    "time": 0,
-                    "step": step,
-                    "by": "operator",
-                    "outcome": outcome,
-                    "digest": sha256(orjson.dumps(outcome)).hexdigest(),
-                }
-            )
-            if info is not None and info.status is not None:
-                writer.attest(info.status)
-        finally:
-            writer.close()
-
-    return say
 
 
 @pytest.fixture
