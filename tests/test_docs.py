@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 from rollcage import errors
-from rollcage.trace import LOG_FORMAT, json_schema
+from rollcage.trace import json_schema
 from rollcage.values import decoding
 from rollcage_cli import app
 
@@ -236,7 +236,7 @@ def test_the_lines_are_those_of_the_schema() -> None:
     shared = ("event", "time", "hash", "replayed", "restarted", "left")
     found = {line.strip("`"): set(own.split(", ")) - {""} for line, _, own in table("## Lines")}
     expected = {}
-    for model in json_schema(LOG_FORMAT)["$defs"].values():
+    for model in json_schema()["$defs"].values():
         name = model.get("properties", {}).get("event", {}).get("const")
         if name is not None:
             expected[name] = {

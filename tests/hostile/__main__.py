@@ -1,6 +1,6 @@
 """Hostile calls and their benign twins through the real gate, as a table, by one command.
 
-    python -m tests.hostile [--json] [--core old]
+    python -m tests.hostile [--json]
 
 It exits with 1 where a hostile call ran, or a benign one did not.
 """
@@ -19,10 +19,9 @@ from tests.hostile.run import run, sound, table
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--core", choices=("heart", "old"), default="heart")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rollcage-hostile-") as folder:
-        rows = run(Path(folder), given.core)
+        rows = run(Path(folder))
     print(json.dumps([row._asdict() for row in rows]) if given.json else table(rows))
     print(*(told for row in rows for told in row.wrong), sep="\n", file=sys.stderr)
     return 0 if sound(rows) else 1

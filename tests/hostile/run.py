@@ -6,11 +6,10 @@ import os
 import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from rollcage import heart
+from rollcage import Session
 from rollcage.errors import ArgumentsInvalid, Blocked, PolicyInvalid
-from rollcage.session.session import Session
 from rollcage_policy import Policy, UserInput, surroundings
 
 from tests.hostile.case import Case, Category, Place, plant
@@ -22,9 +21,6 @@ from tests.hostile.values import values
 
 SECTIONS = (paths, urls, commands, values, policies)
 
-
-Core = Literal["heart", "old"]
-"""Whose sessions; until the old core goes."""
 
 HOW = ("arguments", "rule", "failed", "policy")
 """What refuses: the tool's own schema; a rule, or that none allows it; a condition that failed; the
@@ -53,10 +49,10 @@ class Row(NamedTuple):
     wrong: tuple[str, ...]
 
 
-def run(base: Path, core: Core = "heart") -> list[Row]:
+def run(base: Path) -> list[Row]:
     """All categories, each in a session of its own below `base`."""
     place = plant(base / "place")
-    return [_row(each, base, core) for each in _categories(place)]
+    return [_row(each, base) for each in _categories(place)]
 
 
 def _categories(place: Place) -> Iterator[Category]:
@@ -64,15 +60,15 @@ def _categories(place: Place) -> Iterator[Category]:
         yield from section(place)
 
 
-def _row(category: Category, base: Path, core: Core) -> Row:
+def _row(category: Category, base: Path) -> Row:
     def resolve(host: str, port: int) -> Sequence[str]:
         if host not in category.answers:
             raise OSError(f"{host} is not known")
         return category.answers[host]
 
     with surroundings(user_input=category.user_input, resolver=resolve):
-        hostile = [_try(each, category, base, core) for each in category.hostile]
-        benign = [_try(each, category, base, core) for each in category.benign]
+        hostile = [_try(each, category, base) for each in category.hostile]
+        benign = [_try(each, category, base) for each in category.benign]
     # Whatever the session says: a body that ran has got through.
     passed = [each for each in hostile if each.ran or each.how not in HOW]
     blocked = [each for each in benign if not each.ran or each.how]
@@ -96,19 +92,17 @@ class Tried(NamedTuple):
     told: str
 
 
-def _session(policy: Policy, category: Category, base: Path, core: Core) -> Any:
-    if core == "old":
-        return Session("hostile", store=base / "store", replay="off", rules=[policy.decide])
+def _session(policy: Policy, category: Category, base: Path) -> Any:
     said = () if category.user_input is None else (UserInput(*category.user_input),)
-    return heart.Session("hostile", store=base / "heart", replay="off", gate=[policy, *said])
+    return Session("hostile", store=base / "store", replay="off", gate=[policy, *said])
 
 
-def _try(case: Case, category: Category, base: Path, core: Core) -> Tried:
+def _try(case: Case, category: Category, base: Path) -> Tried:
     RAN.clear()
     how, why = "", ""
     try:
         policy = Policy.parse(case.policy or category.policy, form=case.form, base=base)
-        with _session(policy, category, base, core) as session:
+        with _session(policy, category, base) as session:
             session.call(TOOLS[case.tool], **case.args)
     except PolicyInvalid as error:
         how, why = "policy", str(error)

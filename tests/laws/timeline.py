@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
-from rollcage.trace import LOG_FORMAT, event_adapter
+from rollcage.trace import event_adapter
 
 if TYPE_CHECKING:
     from rollcage.heart.store import Ends, Log, Store
@@ -268,7 +268,7 @@ class WatchedLog:
             self.last = self._log.last
         self._timeline.add(Line(self._run, line))
         try:
-            event_adapter(LOG_FORMAT).validate_json(line)
+            event_adapter().validate_json(line)
         except ValidationError as error:
             INVALID.append(f"{error}\n{line.decode()}")
 

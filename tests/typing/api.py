@@ -1,6 +1,6 @@
 """How a user's code looks to mypy and pyright; checked by both, run by nobody."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from typing import Any, assert_type
 
 from rollcage import (
@@ -12,17 +12,20 @@ from rollcage import (
     Halt,
     RollcageError,
     Rule,
+    RunInfo,
+    Session,
+    Stats,
     StepView,
+    Store,
     TraceCorrupt,
     UnknownOutcome,
     Verdict,
     current_step,
+    list_runs,
+    open_store,
     tool,
 )
-from rollcage.session.current import CurrentStep as OuterStep
-from rollcage.session.session import Session
-from rollcage.step.stats import Stats
-from rollcage.store import JsonlStore, RunInfo, Store
+from rollcage.heart.trace import trace_of
 from rollcage.trace import check_events, decode
 
 # A declared function stays that function.
@@ -82,7 +85,7 @@ wrong: list[Rule] = [anything]  # type: ignore[list-item] # pyright: ignore[repo
 
 
 def sync() -> None:
-    with Session("job", store="./.rollcage", replay="auto", rules=rules) as session:
+    with Session("job", store="./.rollcage", replay="auto", gate=rules) as session:
         assert_type(session, Session)
         assert_type(session.call(bare, a=1), float)
         assert_type(session.call(full, to="a", password="b"), dict[str, int])
@@ -104,10 +107,10 @@ def sync() -> None:
         assert_type(session.run_id, str)
         assert_type(session.stats, Stats)
         assert_type(session.stats.hits, int)
-        assert_type(session.halted, BaseException | None)
+        assert_type(session.halted, Halt | None)
         contract = Contract(name="x", parameters={"properties": {}}, effect="read")
-        assert_type(session.run(contract, {}, bare), Any)
-        assert_type(session.stream(contract, {}, bare), Iterator[Any])
+        assert_type(session.run_call(contract, {}, bare), Any)
+        assert_type(session.stream(contract, {}, bare), Generator[Any, None, None])
 
 
 async def asynchronous() -> None:
@@ -119,8 +122,8 @@ async def asynchronous() -> None:
         with session.branch("left") as left:
             assert_type(await left.acall(later, a=1), list[str])
         contract = Contract.of(later, effect="read")
-        assert_type(await session.arun(contract, {}, later), Any)
-        assert_type(session.astream(contract, {}, later), AsyncIterator[Any])
+        assert_type(await session.arun_call(contract, {}, later), Any)
+        assert_type(session.astream(contract, {}, later), AsyncGenerator[Any, None])
 
 
 Session("job", replay="again")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] # no such mode
@@ -130,7 +133,7 @@ Session("job", on_divergence="go")  # type: ignore[arg-type] # pyright: ignore[r
 # What else a user holds in hand.
 
 step = current_step()
-assert_type(step, CurrentStep | OuterStep | None)  # of whichever core's session is around
+assert_type(step, CurrentStep | None)
 if step is not None:
     assert_type((step.run, step.number, step.name, step.idempotency_key), tuple[str, int, str, str])
 
@@ -149,10 +152,10 @@ except ApprovalRequired as error:
 except RollcageError as error:
     assert_type(error.code, str)
 
-store: Store = JsonlStore("./.rollcage")
-for info in store.runs():
+store: Store = open_store("./.rollcage")
+for info in list_runs(store):
     assert_type(info, RunInfo)
-    trace = store.read(info.run)
+    trace = trace_of(store, info.run)
     for event in check_events(trace.data, trace.where):
         assert_type(event, dict[str, Any])
         assert_type(decode(event["args"]), Any)

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from pydantic import SecretStr
 from rollcage import Blocked, NotReplayable, Session, Verdict, tool
-from rollcage.trace import LOG_FORMAT, event_adapter
+from rollcage.trace import event_adapter
 
 Cli = Callable[..., Any]
 Record = Callable[..., str]
@@ -29,7 +29,7 @@ def exported(cli: Cli, tmp_path: Path) -> Callable[..., Path]:
         path = folder / f"{run}.jsonl"
         path.write_text(result.out, encoding="utf-8", newline="")
         for line in result.out.splitlines():
-            event_adapter(LOG_FORMAT).validate_json(line)
+            event_adapter().validate_json(line)
         assert cli("verify", path, "--json").data["findings"] == []
         return path
 

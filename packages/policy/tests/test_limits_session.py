@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cores import Core, Heart
+from cores import Core
 from rollcage import Approval, ArgumentsInvalid, Blocked, Contract, Verdict, tool
-from rollcage.gate import Spent, StepView
+from rollcage.gate import StepView
 from rollcage.heart.adapters import Answer
-from rollcage.step.clock import Clock
+from rollcage.heart.clock import Clock
 from rollcage_policy import Policy
+from rollcage_policy.tally import Spent
 
 ran: list[Any] = []
 clock = [0]
@@ -342,6 +343,6 @@ def spends(meter: Wire, core: Core, through: int) -> list[Spent]:
 
 
 def test_what_is_spent_counts_what_ran_over_attempts(tmp_path: Path) -> None:
-    core, meter = Heart(tmp_path), Wire()({"calls": 1000})
+    core, meter = Core(tmp_path), Wire()({"calls": 1000})
     for through, made in ((2, 4), (4, 7)):  # the second resumes the first
         assert spends(meter, core, through)[-1] == (made, 1000, 0.0)

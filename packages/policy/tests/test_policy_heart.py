@@ -27,11 +27,12 @@ from rollcage import (
     undo_run,
 )
 from rollcage.errors import ApprovalRequired, Blocked, SessionError, UndoIncomplete
-from rollcage.gate import Spent, StepView
+from rollcage.gate import StepView
+from rollcage.heart.clock import Clock
 from rollcage.heart.stages.approvals import Approvals
-from rollcage.step.clock import Clock
 from rollcage.trace import check_events
 from rollcage_policy import Labelling, Policy, UserInput, reload_policy, spent
+from rollcage_policy.tally import Spent
 
 ran: list[Any] = []
 clock = [0]

@@ -15,7 +15,7 @@ import pydantic
 import rfc8785
 from rollcage.errors import StoreError
 from rollcage.heart import Store
-from rollcage.trace import LOG_FORMAT, event_adapter
+from rollcage.trace import event_adapter
 from rollcage.trace.logs import LogFolding
 from rollcage_stores.blobs import blob
 from rollcage_views import items_of, mapping_of, tag_of
@@ -47,7 +47,7 @@ class LogCheck:
         self.line = 0
         self._run = run
         self._store = store
-        self._validate = event_adapter(LOG_FORMAT).validate_json
+        self._validate = event_adapter().validate_json
         self._folding = LogFolding()
         self._blobs: dict[str, bool] = {}
         self._first: dict[str, Any] = {}

@@ -14,7 +14,8 @@ from rich.text import Text
 from rollcage.errors import TraceCorrupt
 from rollcage.heart import LogTrace, Store
 from rollcage.heart.log import ROOT
-from rollcage.trace import fold, read_events
+from rollcage.trace import read_events
+from rollcage.trace.logs import fold_log
 from rollcage_views import standing, words
 
 from rollcage_cli.errors import CORRUPT
@@ -70,7 +71,7 @@ def verify(
     status: dict[str, Any] = {}
     notes: list[str] = []
     if report.ok:
-        seen = fold(enumerate(events, 1))
+        seen = fold_log(enumerate(events, 1), found.run)
         stands = standing(seen)
         status = {"standing": stands.as_data()}
         notes = words(stands, seen.status, found.run, found.at)

@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     )
     from rollcage.heart.attempt import Stats
     from rollcage.heart.block import BranchHandle, Transaction, TurnHandle
+    from rollcage.heart.clock import Clock
     from rollcage.heart.declare import CurrentStep, current_step, tool
     from rollcage.heart.finished import aplan_undo, aundo_run, plan_undo, undo_run
     from rollcage.heart.fork import Fork
@@ -101,7 +102,6 @@ if TYPE_CHECKING:
     from rollcage.heart.stages.queue import ApprovalQueue, QueueApprover
     from rollcage.heart.stages.secrets import Secrets
     from rollcage.heart.store import Store, open_store
-    from rollcage.step.clock import Clock
     from rollcage.trace.told import Instrument, Observer, RunEvent, StepEvent
     from rollcage.undo.compensation import (
         Compensation,
@@ -274,7 +274,7 @@ _LATE: Final = {
     "QueueApprover": "heart.stages.queue",
     "Store": "heart.store",
     "open_store": "heart.store",
-    "Clock": "step.clock",
+    "Clock": "heart.clock",
     "Instrument": "trace.told",
     "Observer": "trace.told",
     "RunEvent": "trace.told",

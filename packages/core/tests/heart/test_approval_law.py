@@ -19,8 +19,8 @@ from rollcage import Guard, Options, Session, compensate, open_store, resolve_st
 from rollcage.errors import ApprovalInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate.approval import Approval, ApprovalRequest, Pending
 from rollcage.gate.verdict import Verdict
+from rollcage.heart.clock import Clock
 from rollcage.heart.stages.queue import ApprovalQueue
-from rollcage.step.clock import Clock
 
 Line = dict[str, Any]
 ran: list[tuple[str, int]] = []

@@ -13,12 +13,12 @@ from rollcage.contract.contract import Contract
 from rollcage.errors import ApprovalRequired, ArgumentsInvalid, Blocked, RunStopped
 from rollcage.gate.approval import Approval
 from rollcage.gate.verdict import Verdict
+from rollcage.heart.clock import Clock
 from rollcage.heart.folder import Folder
 from rollcage.heart.options import Options
 from rollcage.heart.resolving import abandon_run
 from rollcage.heart.stages.orders import stop_run
 from rollcage.heart.stages.secrets import Secrets
-from rollcage.step.clock import Clock
 from rollcage.values.answer import Answer
 
 ticks = [0]

@@ -17,7 +17,7 @@ from rollcage.errors import (
     SessionError,
     UnknownOutcome,
 )
-from rollcage.step.clock import Clock
+from rollcage.heart.clock import Clock
 
 sent: list[str] = []
 

@@ -31,7 +31,6 @@ from rollcage.errors import RunInUse, RunNotFound
 from rollcage.heart.folder import Folder
 from rollcage.heart.stages import once
 from rollcage.heart.stages.once import keep_claims, key_of, once_of
-from rollcage.session.session import Session as OldSession
 
 
 def claim_of(root: Path, key: str) -> Any:
@@ -116,45 +115,6 @@ def test_a_template_names_parameters_only(template: str, more: dict[str, Any]) -
 
     with pytest.raises(ContractError):
         tool(once=template, **more)(refund)
-
-
-def test_the_old_core_refuses_it(tmp_path_factory: pytest.TempPathFactory) -> None:
-    made: list[int] = []
-
-    @tool(once="refund/{payment}")
-    def refund(payment: int) -> None:
-        made.append(payment)
-
-    refused = pytest.raises(ContractError, match=r"rollcage\.heart")
-    with OldSession("job", store=tmp_path_factory.mktemp("old")), refused:
-        refund(payment=1)
-    assert made == []
-
-
-def test_a_tool_is_guarded_by_both_cores(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    made: list[str] = []
-    elsewhere = tmp_path_factory.mktemp("old")
-
-    @tool
-    def write(where: str) -> str:
-        made.append(where)
-        return where
-
-    with pytest.raises(ZeroDivisionError), Session("new", store=tmp_path):
-        write("heart")
-        raise ZeroDivisionError
-    with pytest.raises(ZeroDivisionError), OldSession("old", store=elsewhere):
-        write("session")
-        raise ZeroDivisionError
-    with Session("new", store=tmp_path) as session:
-        assert write("heart") == "heart"
-        assert session.stats.hits == 1
-    with OldSession("old", store=elsewhere) as old:
-        assert write("session") == "session"
-        assert old.stats.hits == 1
-    assert made == ["heart", "session"]
 
 
 def test_keys_show_the_arguments_and_are_short() -> None:

@@ -25,17 +25,16 @@ from rollcage.heart.run import _KNOWN as KNOWN
 from rollcage.heart.stages.orders import stop_run
 from rollcage.heart.trace import trace_of, verify_trace
 from rollcage.trace import (
-    LOG_FORMAT,
     Run,
     Step,
     event_adapter,
-    fold,
     json_schema,
     read_events,
     read_run,
     tail_of,
 )
 from rollcage.trace.log_models import OutcomeLine, StepLine
+from rollcage.trace.logs import fold_log
 from rollcage.values.answer import Answer
 
 
@@ -498,14 +497,14 @@ def test_events_can_be_read_in_parts(tmp_path: Path) -> None:
         begin, rest = b"".join(lines[:at]), b"".join(lines[at:])
         tail = tail_of(begin)
         assert [*read_events(begin, ""), *read_events(rest, "", after=tail)] == whole
-    assert fold(whole).steps == read_run(trace, schema=False).steps
+    assert fold_log(whole, "").steps == read_run(trace, schema=False).steps
 
 
 def test_damage_names_the_line(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, crashed(tmp_path))
     verified = verify_trace(trace)
     assert (verified.lines, verified.is_ended) == (6, True)
-    assert verified.head == tail_of(trace.data).head.hex()
+    assert verified.head.encode() == tail_of(trace.data).head
     damaged = type(trace)(trace.run, "it", trace.data.replace(b"put a", b"put b", 1))
     for check in (verify_trace, read_run):
         with pytest.raises(TraceCorrupt) as error:
@@ -539,8 +538,8 @@ def test_every_cut_can_be_read(tmp_path: Path) -> None:
 
 def test_published_schemas_say_what_models_do(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, crashed(tmp_path))
-    validator = jsonschema.Draft202012Validator(json_schema(LOG_FORMAT))
-    validate = event_adapter(LOG_FORMAT).validate_json
+    validator = jsonschema.Draft202012Validator(json_schema())
+    validate = event_adapter().validate_json
     good = [event for _, event in read_events(trace.data, trace.where)]
     bad = [
         {**good[2], "step": 0},

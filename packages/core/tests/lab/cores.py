@@ -1,4 +1,4 @@
-"""What tests of packages that stand on core ask of it: sessions, lines and orders."""
+"""Sessions with policies, facades and rules, for tests of the gate."""
 
 from __future__ import annotations
 
@@ -10,87 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rollcage import Clock, heart
+from rollcage import heart
+from rollcage.heart.clock import Clock
 
-__all__ = ["CORES", "Core", "Heart"]
+__all__ = ["Core"]
 
 
 class Core:
-    """What tests ask of a core.
+    """Sessions that are decided by policies, facades and rules, as tests ask for them.
 
     Args:
         folder: the folder of its store.
     """
 
-    name = ""
-
     def __init__(self, folder: Path) -> None:
         self.store = folder / "store"
-
-    def session(
-        self,
-        name: str,
-        policy: Any = None,
-        *,
-        rules: Any = (),
-        user_input: Any = None,
-        clock: Clock | None = None,
-        facade: str | None = None,
-        enforce: str = "off",
-        **how: Any,
-    ) -> Any:
-        """A session that is decided by these."""
-        raise NotImplementedError
-
-    def lines(self, run: str) -> list[dict[str, Any]]:
-        """The lines of a run."""
-        raise NotImplementedError
-
-    def reload(self, session: Any, policy: Any) -> Any:
-        """Load another policy into an open session."""
-        raise NotImplementedError
-
-    def spent(self, session: Any) -> Any:
-        """What a session has used."""
-        raise NotImplementedError
-
-    def bound(self, session: Any, tool: Callable[..., Any], first: str) -> Callable[[Any], Any]:
-        """A tool of one argument, for threads that know no session."""
-        raise NotImplementedError
-
-    def model(self, session: Any, contract: Any, arguments: Mapping[str, Any], **how: Any) -> Any:
-        """Ask a model."""
-        raise NotImplementedError
-
-    def runs(self) -> list[str]:
-        """The ids of its runs."""
-        raise NotImplementedError
-
-    def undo_run(self, run: str) -> Any:
-        """Take back what a run has done."""
-        raise NotImplementedError
-
-    def stop(self, run: str) -> None:
-        """Order a run to stop."""
-        raise NotImplementedError
-
-    def lift(self, run: str) -> None:
-        """Lift that."""
-        raise NotImplementedError
-
-    def facade(self, session: Any) -> Any:
-        """The facade of an open session; None if it has none."""
-        raise NotImplementedError
-
-    def described(self, lines: list[dict[str, Any]], what: str) -> Any:
-        """What the first attempt of a run says of a policy or a facade; None if it has none."""
-        raise NotImplementedError
-
-
-class Heart(Core):
-    """`rollcage.heart`."""
-
-    name = "heart"
 
     def session(
         self,
@@ -132,42 +66,53 @@ class Heart(Core):
         return heart.Session(name, store=self.store, gate=gate, options=options, **how)
 
     def lines(self, run: str) -> list[dict[str, Any]]:
+        """The lines of a run."""
         return [orjson.loads(line) for line in heart.open_store(self.store).read(run)]
 
     def reload(self, session: Any, policy: Any) -> Any:
+        """Load another policy into an open session."""
         from rollcage_policy import reload_policy
 
         return reload_policy(session, policy)
 
     def spent(self, session: Any) -> Any:
+        """What a session has used."""
         from rollcage_policy import spent
 
         return spent(session)
 
     def undo_run(self, run: str) -> Any:
+        """Take back what a run has done."""
         return heart.undo_run(self.store, run)
 
     def stop(self, run: str) -> None:
+        """Order a run to stop."""
         from rollcage.heart.stages import orders
 
         orders.stop_run(self.store, run, by="ann", reason="enough")
 
     def lift(self, run: str) -> None:
+        """Lift that."""
         from rollcage.heart.stages import orders
 
         orders.lift_order(self.store, run)
 
     def facade(self, session: Any) -> Any:
+        """The facade of an open session; None if it has none."""
         return next((each.facade for each in session.gate.entries if hasattr(each, "facade")), None)
 
     def described(self, lines: list[dict[str, Any]], what: str) -> Any:
+        """What the first attempt of a run says of a policy or a facade; None if it has none."""
         gates = [each["gate"] for each in lines if "gate" in each]
         return next((each[what] for each in (gates or [[]])[0] if what in each), None)
 
     def runs(self) -> list[str]:
+        """The ids of its runs."""
         return [each.run for each in heart.open_store(self.store).runs()]
 
     def bound(self, session: Any, tool: Callable[..., Any], first: str) -> Callable[[Any], Any]:
+        """A tool of one argument, for threads that know no session."""
+
         def call(value: Any) -> Any:
             if inspect.iscoroutinefunction(tool):
                 return session.acall(tool, **{first: value})
@@ -176,8 +121,6 @@ class Heart(Core):
         return call
 
     def model(self, session: Any, contract: Any, arguments: Mapping[str, Any], **how: Any) -> Any:
+        """Ask a model."""
         ask = partial(session.run_call, contract, arguments, how.pop("body"), kind="model")
         return ask(**how)
-
-
-CORES = (Heart,)

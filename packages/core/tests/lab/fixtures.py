@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cores import CORES, Core
+from cores import Core
 from rollcage import open_store
 from rollcage.heart.trace import LogTrace, trace_of
 from rollcage.trace import check_events, read_run
@@ -41,7 +41,7 @@ def disk(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def every_trace_is_valid(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Hold each log that a test wrote in its `tmp_path` against the chain and the schema."""
+    """Hold each log that a test wrote in its `tmp_path` against the schema and its chain."""
     if "tmp_path" not in request.fixturenames:
         yield
         return
@@ -72,7 +72,7 @@ def store(tmp_path: Path) -> Iterator[Any]:
         case "sqlite":
             from rollcage_stores.sqlite import Sqlite
 
-            yield _without_folder(Sqlite, f"sqlite:///{tmp_path}/store.db")
+            yield _without_folder(Sqlite, f"sqlite:///{tmp_path / 'store.db'}")
         case "postgres":
             from postgres import new_store
             from rollcage_stores.postgres import Postgres
@@ -98,11 +98,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             yield str(tmp_path / "s")
 
 
-@pytest.fixture(params=CORES, ids=lambda kind: str(kind.name))
-def core(request: pytest.FixtureRequest, tmp_path: Path) -> Core:
+@pytest.fixture
+def core(tmp_path: Path) -> Core:
     """Sessions in a folder of the test's own."""
-    made: Core = request.param(tmp_path)
-    return made
+    return Core(tmp_path)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Annotated, Any, cast
 
 import typer
 from rollcage import Contract, QueueApprover, Session, open_store
-from rollcage.gate import all_given
+from rollcage.gate import named_guards
 from rollcage.heart import StoreSeal
 from rollcage_cli.errors import UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption, who
@@ -166,7 +166,7 @@ class _Guard:
             store=self.store,
             replay=cast("Any", self.replay),  # the session says what it can be
             source=self.source,
-            gate=cast("Any", all_given((), policy=self.policy, facade=self.facade, rules=())),
+            gate=named_guards(policy=self.policy, facade=self.facade),
             approver=asks if queue is None else queue,
         )
 
@@ -331,7 +331,7 @@ def serve_tools(
         )
     approver = None if queue is None else QueueApprover(store, wait=queue)
     label = name or f"mcp tools {uuid.uuid4()}"
-    gate = all_given((), policy=policy, facade=facade, rules=())
+    gate = named_guards(policy=policy, facade=facade)
     more: dict[str, Any] = {"gate": gate, "approver": approver}
 
     async def serve() -> None:

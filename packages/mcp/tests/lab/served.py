@@ -8,7 +8,7 @@ from typing import Any
 
 import uvicorn
 from rollcage import Session
-from rollcage.gate import all_given
+from rollcage.gate import named_guards
 from rollcage_mcp.conversation import Conversation, Send
 from rollcage_mcp.http_proxy import Impatient, proxy_app
 from scripted import Server
@@ -36,7 +36,7 @@ class Served:
             self.names.append(f"conversation {len(self.names)}")
             own = Server(**server.tools)
             own.done = server.done
-            gate: Any = all_given((), policy=policy, facade=None, rules=())
+            gate: Any = named_guards(policy=policy, facade=None)
             async with Session(self.names[-1], store=store, gate=gate, **settings) as session:
                 conversation = Conversation(session, own.connect, send)
                 try:

@@ -30,13 +30,12 @@ from rollcage.gate import (
     is_address,
     split_url,
     system_resolver,
-    user_input_here,
     why_not_public_host,
 )
 from rollcage.trace import STAND_IN
 
 from rollcage_policy import paths
-from rollcage_policy.named import Named
+from rollcage_policy.named import Named, user_input_here
 from rollcage_policy.sql import sql_reads_only
 
 __all__ = ["FUNCTIONS", "MOST_TEXT", "FunctionContext", "surroundings"]

@@ -12,12 +12,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Final
 
-from rollcage.gate import Spent, StepView, Verdict
+from rollcage.gate import StepView, Verdict
 
 from rollcage_policy.bounds import Bound, UsedUp
 from rollcage_policy.circles import Circles, Seen
 from rollcage_policy.limits import Limits
 from rollcage_policy.prices import PICO, Price, Prices
+from rollcage_policy.tally import Spent
 
 __all__ = ["Meter", "Ticket"]
 
@@ -113,11 +114,11 @@ class Meter:
 
     @property
     def limits_nothing(self) -> bool:
-        """See `WithLimits`."""
+        """Whether there is neither a limit nor a price: then calls only need to be tallied."""
         return self._limits_nothing
 
     def tally(self, calls: int, usage: Mapping[str, int] | None = None) -> None:
-        """See `WithLimits`."""
+        """Count calls, and the usage of models, if nothing is limited; -1: it was not made."""
         tokens = _used(usage, _FREE)[0] if usage else 0
         with self._lock:
             self._calls += calls

@@ -10,9 +10,15 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import Final, cast
 
-__all__ = ["Named"]
+__all__ = ["Named", "user_input_here"]
+
+user_input_here: Final[ContextVar[tuple[str, ...] | None]] = ContextVar(
+    "rollcage.user_input", default=None
+)
+"""The user input while a policy decides; None if it is not known."""
 
 _MOST_TEXT: Final = 1_000_000
 _BEFORE: Final = re.compile(r"(?<![\w@.+/=#$%&^{|}~?!-])(?<!\w['`*])")

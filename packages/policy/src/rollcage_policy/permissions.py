@@ -1,6 +1,6 @@
 """Bodies of tools are held to the permissions that their contracts declare, in the heart.
 
-Defence in depth, not a sandbox: see `rollcage.step.watch`, which listens to Python's audit events.
+Defence in depth, not a sandbox: see `watch`, which listens to Python's audit events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from rollcage import Session, Stage
 from rollcage.contract.permissions import grants_of
 from rollcage.errors import SessionError
 from rollcage.heart import BODY_CALLERS, Call, here
-from rollcage.step.watch import Watch, calls_body, install
+
+from rollcage_policy.watch import Watch, calls_body, install
 
 if TYPE_CHECKING:
     from rollcage import Contract

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rollcage import Contract
 from rollcage.errors import PolicyInvalid, PolicyProblem
-from rollcage.gate import Decision, Labels, PolicyGuard, StepView, Verdict
+from rollcage.gate import Decision, Labels, StepView, Verdict
 from rollcage.trace import encode, jcs
 
 from rollcage_policy.condition_values import ConditionFailed
@@ -65,7 +65,7 @@ class Evaluation:
         return self.rule.verdict if self.holds else None
 
 
-class Policy(PolicyGuard):
+class Policy:
     """Rules, limits and settings, from one file and those that it includes. It never changes.
 
     It may be used by any number of sessions and threads at once. `Policy.load` and `Policy.parse`
@@ -204,12 +204,15 @@ class Policy(PolicyGuard):
         return verdict
 
     def foregone(self, contract: Contract, kind: str, agent: str) -> Verdict | None:
-        """See `PolicyGuard`; it is known from the second call of a tool on."""
+        """Return the verdict on each such call, whatever its arguments; None: `decide` has to say.
+
+        It is known from the second call of a tool on.
+        """
         plan = self._plans.get((id(contract), agent, kind))
         return None if plan is None or plan.contract is not contract else plan.foregone
 
     def metered(self, clock: Callable[[], int]) -> Meter:
-        """See `PolicyGuard`."""
+        """Return a meter of its limits; `clock` is monotonic (ns)."""
         from rollcage_policy.meter import Meter
 
         return Meter(self.limits, self.prices, clock)
@@ -224,17 +227,17 @@ class Policy(PolicyGuard):
         return PolicyStage(self)
 
     def labelling(self) -> Labels | None:
-        """See `PolicyGuard`."""
+        """Return a tracker of labels; None if it tracks none."""
         return None if self.flow == "off" else Labels(self.flow, self.labels)
 
     @property
     def approval_terms(self) -> tuple[float, frozenset[str] | None]:
-        """See `PolicyGuard`."""
+        """How many seconds an approval counts, and who may approve; None: all but the requester."""
         approvers = self.approval.approvers
         return self.approval.seconds, None if approvers is None else frozenset(approvers)
 
-    def differs(self, other: PolicyGuard) -> str:
-        """See `PolicyGuard`."""
+    def differs(self, other: Policy) -> str:
+        """Return what of another policy can't take effect in an open session; empty if all can."""
         fields = ("limits", "prices", "labels", "flow")
         return next((f for f in fields if getattr(self, f) != getattr(other, f, None)), "")
 

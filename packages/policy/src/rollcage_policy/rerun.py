@@ -19,7 +19,6 @@ from rollcage.gate import (
     FoundLabels,
     Labels,
     Resolver,
-    Spent,
     StepView,
     Verdict,
     holds_secret,
@@ -37,6 +36,7 @@ from rollcage_policy.recorded import (
     user_input_in,
     verdict_of,
 )
+from rollcage_policy.tally import Spent
 from rollcage_policy.trial import Explained, Trial
 
 __all__ = ["Judged", "Rerun"]

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from rollcage import Stage
 from rollcage.errors import PolicyInvalid, SessionError
-from rollcage.gate import ALLOWED, Spent, StepView, Verdict, stronger, user_input_here
+from rollcage.gate import ALLOWED, StepView, Verdict, stronger
 from rollcage.heart import RunSoFar, Work, refuse
 from rollcage.trace import encode
 
 from rollcage_policy.labelling import Labelling
+from rollcage_policy.named import user_input_here
 from rollcage_policy.policy import Policy
-from rollcage_policy.tally import Made, Tally
+from rollcage_policy.tally import Made, Spent, Tally
 
 if TYPE_CHECKING:
     from rollcage import Contract, Session

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
-from rollcage.gate import Spent, Verdict
+from rollcage.gate import Verdict
 
 from rollcage_policy.bounds import AskedCall, Bound, UsedUp
 from rollcage_policy.circles import Circles, Seen
@@ -22,10 +22,18 @@ from rollcage_policy.prices import PICO, Price, Prices
 if TYPE_CHECKING:
     from rollcage.heart import Step
 
-__all__ = ["Made", "Tally"]
+__all__ = ["Made", "Spent", "Tally"]
 
 _NANO: Final = 10**9
 _USAGE: Final = b'"usage":'
+
+
+class Spent(NamedTuple):
+    """What a run has used so far, replayed steps included; `cost` is by the policy's prices."""
+
+    calls: int
+    tokens: int
+    cost: float
 
 
 class Made(NamedTuple):

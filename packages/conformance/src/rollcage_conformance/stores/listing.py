@@ -7,11 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from rollcage import Fork, Options, Session, Store, abandon_run, resolve_step, tool
+from rollcage import Clock, Fork, Options, Session, Store, abandon_run, resolve_step, tool
 from rollcage.errors import RunNotFound, UnknownOutcome
 from rollcage.heart.listing import RunInfo, list_runs, newest_run, run_info
 from rollcage.heart.log import FORMAT, Chain
-from rollcage.step.clock import Clock
 
 from rollcage_conformance.stores.base import StoreBase
 

@@ -1,65 +1,40 @@
-"""Loads policies and facades that are given by file, by name, or by a trace.
-
-They come with packages of their own; if one is missing, the error names it.
-"""
+"""Guards that other packages bring, by the name or file that they are given by."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rollcage.errors import PackageMissing
-from rollcage.gate.guard import Given, PolicyGuard
-from rollcage.gate.verdict import Rule
 
-__all__ = ["all_given", "policy_of", "recorded_facade"]
+__all__ = ["named_guards", "recorded_facade"]
 
 
-def all_given(
-    gate: Iterable[Given],
-    *,
-    policy: PolicyGuard | str | os.PathLike[str] | None,
-    facade: str | None,
-    rules: Iterable[Rule],
-) -> tuple[Given, ...]:
-    """All guards of a session, in order; policies given by file and facades by name are loaded.
+def named_guards(
+    *, policy: str | os.PathLike[str] | None = None, facade: str | None = None
+) -> tuple[Any, ...]:
+    """Return the guards of a policy's file and of a facade's name, for `gate=`.
 
     Raises:
         PolicyInvalid: the policy's file can't be used.
         PackageMissing: the package that reads it is not installed.
     """
-    named: list[Given] = []
+    found: list[Any] = []
     if policy is not None:
-        named.append(policy_of(policy))
+        try:
+            from rollcage_policy import Policy
+        except ImportError as error:
+            raise _missing("policy", f"policy={os.fspath(policy)!r}", error) from error
+        found.append(Policy.load(Path(policy)))
     if facade is not None:
-        named.append(_facade(facade))
-    return *named, *gate, *rules
-
-
-def policy_of(given: PolicyGuard | str | os.PathLike[str]) -> PolicyGuard:
-    """A policy, loaded if it is given by its file.
-
-    Raises:
-        PolicyInvalid: the file can't be used.
-        PackageMissing: the package that reads it is not installed.
-    """
-    if isinstance(given, PolicyGuard):
-        return given
-    try:
-        from rollcage_policy import Policy
-    except ImportError as error:
-        raise _missing("policy", f"policy={os.fspath(given)!r}", error) from error
-    return Policy.load(Path(given))
-
-
-def _facade(name: str) -> Any:
-    try:
-        from rollcage_governance import Facade
-    except ImportError as error:
-        raise _missing("governance", f"facade={name!r}", error) from error
-    return Facade(name)
+        try:
+            from rollcage_governance import Facade
+        except ImportError as error:
+            raise _missing("governance", f"facade={facade!r}", error) from error
+        found.append(Facade(facade))
+    return tuple(found)
 
 
 def recorded_facade(data: Mapping[str, Any]) -> Any:

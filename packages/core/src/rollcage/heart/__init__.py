@@ -23,11 +23,19 @@ if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt, Stats
     from rollcage.heart.beginning import refuse
     from rollcage.heart.call import Call, Match, Place, here
+    from rollcage.heart.declared import contract_of
     from rollcage.heart.gate import RunSoFar
     from rollcage.heart.listing import RunInfo, all_runs, list_runs, newest_run, run_info
     from rollcage.heart.log import parse
     from rollcage.heart.matching import find_match
     from rollcage.heart.opening import OVER
+    from rollcage.heart.places import (
+        DEFAULT_NAME,
+        is_database,
+        is_linked,
+        is_store,
+        is_store_file,
+    )
     from rollcage.heart.reading import fold_log
     from rollcage.heart.run import CHANGES, Event, Outcome, Run, Step, fold_lines
     from rollcage.heart.seal import StoreSeal
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BODY_CALLERS",
     "CHANGES",
+    "DEFAULT_NAME",
     "OVER",
     "ApprovalQueue",
     "Attempt",
@@ -80,6 +89,7 @@ __all__ = [
     "aplan_undo",
     "aundo_run",
     "compensate",
+    "contract_of",
     "current_step",
     "drop",
     "every_key",
@@ -87,6 +97,10 @@ __all__ = [
     "fold_lines",
     "fold_log",
     "here",
+    "is_database",
+    "is_linked",
+    "is_store",
+    "is_store_file",
     "leave_behind",
     "lift_order",
     "list_runs",
@@ -119,6 +133,12 @@ _LATE: Final = {
     "Event": "run",
     "here": "call",
     "CHANGES": "run",
+    "DEFAULT_NAME": "places",
+    "is_database": "places",
+    "is_linked": "places",
+    "is_store": "places",
+    "is_store_file": "places",
+    "contract_of": "declared",
     "Match": "call",
     "Place": "call",
     "Stats": "attempt",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rollcage.errors import Halt, SessionError, SessionHalted
 from rollcage.fingerprint.identity import jcs, key_digest
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rollcage.heart.session import Session
+
+T = TypeVar("T")
 
 __all__ = ["BranchHandle", "Transaction", "TurnHandle", "begin_block", "open_branch", "turn"]
 
@@ -63,11 +65,15 @@ class BranchHandle:
         run = self.place.attempt.run
         return self.branch.name in run.rolled or self.branch.name in run.epochs
 
-    def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
+    def call(self, tool: Callable[..., T], /, **arguments: Any) -> T:
         """Call a tool in this branch; see `Session.call`."""
         with at(self.place):
             return self.place.session.call(tool, **arguments)
 
+    @overload
+    async def acall(self, tool: Callable[..., Awaitable[T]], /, **arguments: Any) -> T: ...
+    @overload
+    async def acall(self, tool: Callable[..., T], /, **arguments: Any) -> T: ...
     async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Call a tool in this branch; see `Session.acall`."""
         with at(self.place):

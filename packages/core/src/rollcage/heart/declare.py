@@ -14,11 +14,8 @@ from rollcage.contract.body import attach_body
 from rollcage.contract.contract import Contract
 from rollcage.errors import Blocked, UnguardedCallWarning
 from rollcage.heart.call import here, open_sessions
-from rollcage.heart.declared import CONTRACT, declaration
+from rollcage.heart.declared import CONTRACT, Declared, declaration
 from rollcage.heart.plan import plain
-from rollcage.session.current import CurrentStep as OuterStep
-from rollcage.session.current import current_step as outer_step
-from rollcage.session.declare import Declared, outside
 from rollcage.undo.compensation import declared_tools
 
 if TYPE_CHECKING:
@@ -50,11 +47,11 @@ class CurrentStep:
     before: Mapping[str, Any] | None = None
 
 
-def current_step() -> CurrentStep | OuterStep | None:
+def current_step() -> CurrentStep | None:
     """Return the step whose body is running in this context; None outside of one."""
     place = here.get()
     if place is None or place.around is None:
-        return outer_step()  # until the old core goes: then None
+        return None
     call, run = place.around, place.attempt.run
     n = call.event["step"]
     step = run.steps.get(n)
@@ -109,7 +106,6 @@ def _guarded(
     """Return the function with its calls guarded: by a session, or by that of the context."""
     bind = inspect.signature(function).bind
     of_call = _session_here if session is None else lambda _: session
-    plain = outside(function, contract)  # until the old core goes: then the function itself
 
     def named(args: tuple[Any, ...], words: dict[str, Any]) -> dict[str, Any]:
         bound = bind(*args, **words)
@@ -126,7 +122,7 @@ def _guarded(
         async def awrapper(*args: Any, **words: Any) -> Any:
             session = of_call(contract)
             if session is None:
-                return await plain(*args, **words)
+                return await function(*args, **words)
             return await session.arun_call(
                 contract, named(args, words) if args else words, function
             )
@@ -139,7 +135,7 @@ def _guarded(
         def stream_wrapper(*args: Any, **words: Any) -> Any:
             session = of_call(contract)
             if session is None:
-                return plain(*args, **words)
+                return function(*args, **words)
             stream = session.astream if is_async else session.stream
             return stream(contract, named(args, words) if args else words, function)
 
@@ -150,7 +146,7 @@ def _guarded(
         def plain_wrapper(*args: Any, **words: Any) -> Any:
             session = of_call(contract)
             if session is None:
-                return plain(*args, **words)
+                return function(*args, **words)
             return session.run_call(contract, named(args, words) if args else words, function)
 
         wrapper = plain_wrapper

@@ -8,6 +8,7 @@ from rollcage.heart.arrival import arrive
 from rollcage.heart.block import begin_block
 from rollcage.heart.branches import ended, leave_block
 from rollcage.heart.call import Call, Place, open_sessions, refusal
+from rollcage.heart.clock import Clock
 from rollcage.heart.driver import drive
 from rollcage.heart.ending import end
 from rollcage.heart.flow import admit, enter, inside
@@ -20,7 +21,6 @@ from rollcage.heart.session import Session
 from rollcage.heart.stage import Hooks, Stage
 from rollcage.heart.stages.secrets import Secrets
 from rollcage.heart.walk import Branch, Turn
-from rollcage.step.clock import Clock
 from rollcage.trace.messages import MessagesRead
 
 __all__ = [

@@ -68,7 +68,7 @@ def explained(attempt: Attempt, call: Call, refusal: Diverged) -> Diverged:
 
 def _near(attempt: Attempt, call: Call) -> str:
     """Return which recorded call is nearest to one that is not recorded, and how they differ."""
-    from rollcage.replay.nearest import nearest  # most programs miss nothing
+    from rollcage.heart.nearest import nearest  # most programs miss nothing
 
     run, contract = attempt.run, call.contract
     recorded = list(_calls(attempt))

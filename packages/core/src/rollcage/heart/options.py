@@ -9,7 +9,7 @@ from types import EllipsisType
 from typing import Literal
 
 from rollcage.errors import SessionError
-from rollcage.step.clock import Clock
+from rollcage.heart.clock import Clock
 from rollcage.undo.compensation import ToolSource
 
 __all__ = ["Options"]

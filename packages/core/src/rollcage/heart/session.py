@@ -13,6 +13,7 @@ import unicodedata
 import weakref
 from collections.abc import (
     AsyncGenerator,
+    Awaitable,
     Callable,
     Collection,
     Generator,
@@ -97,12 +98,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rollcage.gate.approval import Instead
+    from rollcage.heart.declared import Declared
     from rollcage.heart.outcome import Read
     from rollcage.heart.source import RunSource
     from rollcage.heart.stages.observing import Observing
     from rollcage.heart.stages.offline import Report
     from rollcage.heart.walk import Branch
-    from rollcage.session.declare import Declared
     from rollcage.trace.told import Observer
     from rollcage.values.hiding import Seal
 
@@ -114,6 +115,7 @@ _marks: Final[ContextVar[None]] = ContextVar("rollcage.heart.marks")
 """Whose tokens tell in which context a session was entered."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 Replay = Literal["auto", "continue", "off", "resume", "offline", "verify"]
 OnDivergence = Literal["halt", "undo", "warn"]
@@ -986,14 +988,20 @@ class Session:
         """
         return bound_to(self, function, **declared)
 
-    def call(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
+    def call(self, tool: Callable[..., T], /, **arguments: Any) -> T:
         """Call a sync tool with these arguments; a generator function gives its chunks."""
         body, contract = declaration(tool)
         if contract.streams:
             stream = self.astream if inspect.isasyncgenfunction(body) else self.stream
-            return stream(contract, arguments, body)
-        return self.run_call(contract, arguments, body)
+            chunks: Any = stream(contract, arguments, body)
+            return chunks  # type: ignore[no-any-return]  # of the type that the tool declares
+        found: T = self.run_call(contract, arguments, body)
+        return found
 
+    @overload
+    async def acall(self, tool: Callable[..., Awaitable[T]], /, **arguments: Any) -> T: ...
+    @overload
+    async def acall(self, tool: Callable[..., T], /, **arguments: Any) -> T: ...
     async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Call an async tool, or a sync one in a thread, with these arguments.
 

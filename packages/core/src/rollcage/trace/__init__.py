@@ -1,41 +1,27 @@
 """The trace: its events, the encoding of values, and how it is read and checked.
 
-`read_run(store.read(run))` folds a trace to a `Run` with its `Step`s.
+`read_run(trace_of(store, run))` folds a log to a `Run` with its `Step`s.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from rollcage.fingerprint.identity import jcs, key_digest
-from rollcage.trace.constructors import step_resolved
-from rollcage.trace.events import (
-    CHAIN_START,
-    FORMAT,
-    LOG_FORMAT,
-    event_adapter,
-    json_schema,
-    seal_line,
-)
-from rollcage.trace.reader import Tail, check_events, is_log, read_events, split_tail, tail_of
-from rollcage.trace.runs import (
-    AskedApproval,
-    Attempt,
-    RefusedCall,
-    Run,
-    Totals,
-    Traced,
-    fold,
-    read_run,
-)
-from rollcage.trace.step import REPLAYED, STATES, State, Step
-from rollcage.trace.worlds import Worlds
 from rollcage.values.codec import TAG, encode, encode_result
 from rollcage.values.decoding import decode
 from rollcage.values.exceptions import decode_exception, encode_exception
 from rollcage.values.hiding import STAND_IN
 from rollcage.values.natives import Native, register_native
 
+if TYPE_CHECKING:
+    from rollcage.trace.events import FORMAT, event_adapter, json_schema
+    from rollcage.trace.logs import read_run
+    from rollcage.trace.reader import Tail, check_events, read_events, split_tail, tail_of
+    from rollcage.trace.runs import AskedApproval, Attempt, RefusedCall, Run, Totals, Traced
+    from rollcage.trace.step import REPLAYED, STATES, State, Step
+
 __all__ = [
-    "CHAIN_START",
     "FORMAT",
-    "LOG_FORMAT",
     "REPLAYED",
     "STAND_IN",
     "STATES",
@@ -50,7 +36,6 @@ __all__ = [
     "Tail",
     "Totals",
     "Traced",
-    "Worlds",
     "check_events",
     "decode",
     "decode_exception",
@@ -58,16 +43,43 @@ __all__ = [
     "encode_exception",
     "encode_result",
     "event_adapter",
-    "fold",
-    "is_log",
     "jcs",
     "json_schema",
     "key_digest",
     "read_events",
     "read_run",
     "register_native",
-    "seal_line",
     "split_tail",
-    "step_resolved",
     "tail_of",
 ]
+
+_LATE: Final = {
+    "FORMAT": "events",
+    "event_adapter": "events",
+    "json_schema": "events",
+    "read_run": "logs",
+    "Tail": "reader",
+    "check_events": "reader",
+    "read_events": "reader",
+    "split_tail": "reader",
+    "tail_of": "reader",
+    "AskedApproval": "runs",
+    "Attempt": "runs",
+    "RefusedCall": "runs",
+    "Run": "runs",
+    "Totals": "runs",
+    "Traced": "runs",
+    "REPLAYED": "step",
+    "STATES": "step",
+    "State": "step",
+    "Step": "step",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LATE.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = found
+    return found

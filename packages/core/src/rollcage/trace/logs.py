@@ -28,10 +28,11 @@ from rollcage.trace.constructors import (
     run_stopped,
     undo_finished,
 )
-from rollcage.trace.runs import AskedApproval, Attempt, RefusedCall, Run
+from rollcage.trace.reader import check_events, read_events
+from rollcage.trace.runs import AskedApproval, Attempt, RefusedCall, Run, Traced
 from rollcage.trace.step import State, Step
 
-__all__ = ["LogFolding", "fold_log"]
+__all__ = ["LogFolding", "fold_log", "read_run"]
 
 Event = dict[str, Any]
 
@@ -56,6 +57,21 @@ def fold_log(events: Iterable[tuple[int, Event]], where: str) -> Run:
     except BAD as error:
         message = f"the line does not fit a run: {type(error).__name__}: {error}"
         raise TraceCorrupt(where, number, message) from None
+
+
+def read_run(trace: Traced, *, schema: bool = True) -> Run:
+    """Read a log: `trace_of(store, run)`, for example.
+
+    Args:
+        trace: its whole lines, and where they are from.
+        schema: check each line against the published schema too, not only the chain of hashes.
+
+    Raises:
+        TraceCorrupt: a line that breaks the chain or the schema, or does not fit those before it.
+    """
+    if schema:
+        return fold_log(enumerate(check_events(trace.data, trace.where), 1), trace.where)
+    return fold_log(read_events(trace.data, trace.where), trace.where)
 
 
 @dataclasses.dataclass(slots=True)

@@ -10,14 +10,11 @@ classes.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
-from rollcage.errors import TraceCorrupt
 from rollcage.trace.constructors import Event, call_refused
-from rollcage.trace.reader import check_events, is_log, read_events
-from rollcage.trace.step import REPLAYED, STATES, Step, begin, end
+from rollcage.trace.step import REPLAYED, STATES, Step
 
 __all__ = [
     "AskedApproval",
@@ -26,8 +23,6 @@ __all__ = [
     "Run",
     "Totals",
     "Traced",
-    "fold",
-    "read_run",
 ]
 
 
@@ -241,154 +236,3 @@ class Traced(Protocol):
     def where(self) -> str:
         """Their file, or the like."""
         ...
-
-
-def read_run(trace: Traced, *, schema: bool = True) -> Run:
-    """Read a trace, `Store.read(run)` for example.
-
-    Args:
-        trace: its whole lines, and where they are from.
-        schema: check each line against the published schema too, not only the chain of hashes.
-
-    Raises:
-        TraceCorrupt: a line that breaks the chain or the schema.
-    """
-    if schema:
-        events = enumerate(check_events(trace.data, trace.where), 1)
-        return _fold_log(events, trace.where) if is_log(trace.data) else fold(events)
-    if is_log(trace.data):
-        return _fold_log(read_events(trace.data, trace.where), trace.where)
-    line = 0
-    folding = _Folding()
-    for line, event in read_events(trace.data, trace.where):
-        try:
-            folding.take(line, event)
-        except (LookupError, TypeError, AttributeError) as error:
-            message = f"not an event of this format: {error!r}"
-            raise TraceCorrupt(trace.where, line, message) from None
-    return folding.end()
-
-
-def fold(events: Iterable[tuple[int, Event]]) -> Run:
-    """The run that these events are of, each with its line; they have passed the schema.
-
-    Raises:
-        TraceCorrupt: in the log of a run, a line that does not fit those before it.
-    """
-    rest = iter(events)
-    first = next(rest, None)
-    if first is None:
-        return _Folding().end()
-    events = itertools.chain([first], rest)
-    if first[1]["event"] == "run":
-        return _fold_log(events, "the log")
-    folding = _Folding()
-    for line, event in events:
-        folding.take(line, event)
-    return folding.end()
-
-
-def _fold_log(events: Iterable[tuple[int, Event]], where: str) -> Run:
-    from rollcage.trace.logs import fold_log  # it takes the heart, which few readers of old runs do
-
-    return fold_log(events, where)
-
-
-class _Folding:
-    """A run, event by event."""
-
-    def __init__(self) -> None:
-        self._run = Run()
-        self._steps: dict[int, Step] = {}
-        self._first_ran: dict[tuple[str, int], list[Step]] = {}
-        self._asked: dict[str, AskedApproval] = {}
-
-    def end(self) -> Run:
-        run = self._run
-        run.steps = list(self._steps.values())
-        run.approvals += self._asked.values()
-        if run.started:
-            run.attempts = [_only_attempt(run)]
-        return run
-
-    def take(self, line: int, event: Event) -> None:  # noqa: C901, PLR0912 - one case an event
-        run, kind = self._run, event["event"]
-        run.last_time = max(run.last_time, event["time"])
-        match kind:
-            case "step.started" | "step.replayed" | "step.blocked" | "branch.joined":
-                step = self._steps[event["step"]] = begin(event, line)
-                own = step.origin or (run.started["run"], step.step)
-                self._first_ran.setdefault((own[0], own[1]), []).append(step)
-            case "step.finished" | "step.resolved":
-                begun = self._steps.get(event["step"])
-                if begun is not None:  # else `verify` says so
-                    end(begun, event, line)
-            case "run.started":
-                run.started = event
-            case "run.finished":
-                run.finished = event
-            case "run.abandoned":
-                run.abandoned = event
-            case "run.stopped":
-                run.stops.append(event)
-            case "call.refused":
-                run.refused.append(_refused(event))
-            case "policy.loaded":
-                run.policies.append(event)
-            case "undo.finished":
-                self._undone(event)
-            case "run.rewound":
-                run.rewinds.append(event)
-            case "approval.requested":
-                self._asked[event["id"]] = AskedApproval(event, None, line)
-            case "approval.decided":
-                asked = self._asked.pop(event["id"], None) or AskedApproval({}, None, line)
-                asked.decision = event
-                run.approvals.append(asked)
-            case _:
-                pass  # what begins an undo; or an event of a newer format
-
-    def _undone(self, event: Event) -> None:
-        """Take in what became of the undo of a step, which may be the replay of another run's."""
-        of = event["of"][0], event["of"][1]
-        self._run.undos.append(event)
-        self._run.undone[of] = event["status"]
-        for step in self._first_ran.get(of, ()):
-            step.undone = event["status"]
-
-
-def _only_attempt(run: Run) -> Attempt:
-    """The session that made a trace: each made one."""
-    finished = run.finished or {}
-    replayed = [step.step for step in run.steps if step.state in REPLAYED]
-    return Attempt(
-        id=run.started["run"],
-        begin=run.started["time"],
-        end=finished.get("time"),
-        status=finished.get("status", ""),
-        replay=run.started["mode"],
-        on_divergence=run.started["on_divergence"],
-        replayed=[(n, n) for n in replayed],
-        steps=[step.step for step in run.steps if step.state not in REPLAYED],
-        hits=len(replayed),
-        error=finished.get("error"),
-        waits=finished.get("reason") or "",
-    )
-
-
-def _refused(event: Event) -> RefusedCall:
-    return RefusedCall(
-        name=event["name"],
-        version=event.get("version", ""),
-        args=event["args"],
-        code=event["code"],
-        reason=event["reason"],
-        kind=event["kind"],
-        branch=event.get("branch", ""),
-        turn=event.get("turn"),
-        slot=event.get("slot"),
-        agent=event.get("agent", ""),
-        call_id=event.get("call_id", ""),
-        parent=event.get("parent"),
-        time=event["time"],
-    )

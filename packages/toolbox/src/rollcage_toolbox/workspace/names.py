@@ -11,7 +11,7 @@ import re
 import unicodedata
 from typing import Final
 
-from rollcage.store import DEFAULT_NAME
+from rollcage.heart import DEFAULT_NAME
 
 from rollcage_toolbox.errors import PathRefused
 

@@ -21,7 +21,15 @@ from urllib.parse import parse_qs, unquote
 
 from rollcage.contract.permissions import Access, Enforce, Grants
 from rollcage.errors import PermissionUndeclared
-from rollcage.step.paths import CWD, address_of, installed, open_directories, place_of, text_of
+
+from rollcage_policy.watched_paths import (
+    CWD,
+    address_of,
+    installed,
+    open_directories,
+    place_of,
+    text_of,
+)
 
 __all__ = ["Watch", "calls_body", "install"]
 
@@ -326,7 +334,7 @@ _EVENTS: Final[dict[str, Callable[..., None]]] = {
 
 
 _installing: Final = threading.Lock()
-_finders: Final[list[Callable[[], Watch | None]]] = []  # of each core: until the old core goes
+_installed: Final = threading.Event()
 
 
 def install(watched: Callable[[], Watch | None]) -> None:
@@ -334,21 +342,17 @@ def install(watched: Callable[[], Watch | None]) -> None:
 
     `watched` gives the watch of the body whose context it is called in.
     """
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event in _EVENTS and not _local.looking:
+            watch = watched()
+            if watch is not None:
+                _heard(watch, event, args)
+
     with _installing:
-        if watched in _finders:
-            return
-        _finders.append(watched)
-        if len(_finders) > 1:
-            return
-
-        def hook(event: str, args: tuple[Any, ...]) -> None:
-            if event in _EVENTS and not _local.looking:
-                for find in _finders:
-                    watch = find()
-                    if watch is not None:
-                        _heard(watch, event, args)
-
-        sys.addaudithook(hook)
+        if not _installed.is_set():
+            sys.addaudithook(hook)
+            _installed.set()
 
 
 def _heard(watch: Watch, event: str, args: tuple[Any, ...]) -> None:

@@ -19,6 +19,7 @@ from rollcage import (
     Blocked,
     Compensation,
     RunStopped,
+    SessionError,
     SessionHalted,
     StepView,
     Verdict,
@@ -78,8 +79,8 @@ ASK_BOB = rule("ask", "args.to == 'bob'", "ask-bob")
 @pytest.fixture
 def outer(core: Core) -> Iterator[Any]:
     # In the heart, what halts a session inside of it halts it as well: they are one run.
-    ends = (RunStopped, ApprovalRequired) if core.name == "heart" else ()
-    with contextlib.suppress(*ends), core.session("outer", policy(NOT_EVE)) as session:
+    session = core.session("outer", policy(NOT_EVE))
+    with contextlib.suppress(RunStopped, ApprovalRequired), session:
         yield session
 
 
@@ -104,8 +105,6 @@ def test_the_policy_around_decides_inside(outer: Any, core: Core) -> None:
             assert not blocked("carl")
     assert ran == ["ann", "carl"]
     lines = core.lines(inner.run_id)
-    if core.name == "old":
-        assert lines[0]["within"] == outer.run_id
     no = [e for e in lines if e["event"] in ("step.blocked", "refused")]
     assert no[0]["verdict"]["rule"] == "not-eve"
 
@@ -191,12 +190,14 @@ def test_an_outer_policy_that_is_loaded_anew_counts_inside_at_once(outer: Any, c
         assert [blocked(each) for each in ("ann", "bob", "eve")] == [False, False, True]
 
 
-def test_the_outer_policy_holds_when_the_outer_session_is_left_first(core: Core) -> None:
+def test_nothing_runs_inside_of_a_session_that_was_left(core: Core) -> None:
     outer = core.session("outer", policy(NOT_EVE)).__enter__()
     inner = core.session("inner").__enter__()
     outer.__exit__(None, None, None)
-    assert blocked("eve")
+    with pytest.raises(SessionError, match="was left"):
+        send("ann")
     inner.__exit__(None, None, None)
+    assert ran == []
 
 
 def test_an_undo_inside_is_decided_too(core: Core) -> None:
@@ -468,23 +469,6 @@ class Letter:
     to: str
 
 
-def test_the_types_of_both_come_back_inside(core: Core) -> None:
-    if core.name == "heart":
-        pytest.skip("there, the inner session is a branch of the outer one's run")
-
-    @tool(effect="read", returns=Any)
-    def inbox() -> Any:
-        return [Parcel("ann"), Letter("bob")]
-
-    for hits in range(2):
-        with (
-            core.session("outer", replay="off", types=[Parcel]),
-            core.session("inner", replay="continue", types=[Letter]) as inner,
-        ):
-            assert inbox() == [Parcel("ann"), Letter("bob")]
-            assert inner.stats.hits == hits
-
-
 def test_bodies_are_held_and_credentials_found_inside_as_around(core: Core) -> None:
     @tool(effect="read")
     def size(text: str) -> int:
@@ -495,14 +479,10 @@ def test_bodies_are_held_and_credentials_found_inside_as_around(core: Core) -> N
         assert size("AKIA" + "IOSFODNN7EXAMPLQ") == 20
     with (
         core.session("outer", replay="off", enforce="report"),
-        core.session("strict", enforce="strict") as strict,
+        core.session("strict", enforce="strict"),
     ):
         pass
     assert "AKIA" not in str(core.lines(inner.run_id))
-    if core.name == "old":
-        started = core.lines(inner.run_id)[0]
-        assert (started["enforce"], started["secrets"]) == ("report", "detected")
-        assert core.lines(strict.run_id)[0]["enforce"] == "strict"
 
 
 # --- a call of the outer session that is made inside ---------------------------------------------
@@ -582,26 +562,6 @@ def test_who_is_asked_about_it_and_by_whose_terms(core: Core) -> None:
     ):
         assert outer_blocks(outer, "carl")  # the policy inside does not name her
     assert ran == ["bob", "carl"]
-
-
-def test_nothing_of_the_outer_session_runs_where_the_inner_one_was_halted(
-    outer: Any, core: Core
-) -> None:
-    if core.name == "heart":
-        pytest.skip("there, the inner session is a branch of the outer one's run")
-    with pytest.raises(ApprovalRequired), core.session("inner", policy(ASK_BOB)):
-        with pytest.raises(ApprovalRequired):
-            send("bob")
-        with pytest.raises(SessionHalted, match="inside of this one"):
-            outer.call(send, to="ann")
-    assert outer.halted is None
-    with pytest.raises(RunStopped), core.session("second") as inner:
-        core.stop(inner.run_id)
-        with pytest.raises(SessionHalted):
-            outer.call(send, to="ann")
-    assert ran == []
-    outer.call(send, to="ann")
-    core.lift(inner.run_id)
 
 
 def test_it_stands_in_the_body_that_has_opened_the_inner_session(core: Core) -> None:

@@ -1,1 +1,0 @@
-"""Which recorded step answers a call: paths, branches, generations of a lineage."""

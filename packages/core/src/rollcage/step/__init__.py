@@ -1,1 +1,0 @@
-"""One step, once: the call, its requests, the flow, the driver, streams, the ledger."""
