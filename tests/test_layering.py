@@ -240,7 +240,7 @@ def classes(root: Path) -> Iterator[tuple[str, str]]:
     """The name of each class at the top of a module that is not private, and that module."""
     for module, path in modules(root).items():
         if module.startswith(("rollcage.heart", "rollcage_adapter")):
-            continue  # their names are not all unique yet: `Attempt`, `Run` and `Step` are views', too
+            continue  # `Attempt`, `Run` and `Step` are names of readers, too
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 yield node.name, module

@@ -82,7 +82,6 @@ if TYPE_CHECKING:
         ConsoleApprover,
         Response,
         Rule,
-        Settled,
         StepView,
         Verdict,
     )
@@ -179,7 +178,6 @@ __all__ = [
     "Session",
     "SessionError",
     "SessionHalted",
-    "Settled",
     "SourceMissing",
     "Stage",
     "Stats",
@@ -237,7 +235,6 @@ _LATE: Final = {
     "ConsoleApprover": "gate",
     "Response": "gate",
     "Rule": "gate",
-    "Settled": "gate",
     "StepView": "gate",
     "Verdict": "gate",
     "Stats": "heart.attempt",

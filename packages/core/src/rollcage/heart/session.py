@@ -78,7 +78,7 @@ from rollcage.heart.memory import forget_rolled
 from rollcage.heart.opening import Opened, open_run
 from rollcage.heart.options import Options
 from rollcage.heart.run import CHANGES, Event, Step
-from rollcage.heart.seal import StoreSeal
+from rollcage.heart.seal import SessionSeal
 from rollcage.heart.stage import Hooks, Stage
 from rollcage.heart.stages.capture import Capture
 from rollcage.heart.stages.once import Once
@@ -211,7 +211,8 @@ class Session:
         self._brought = tuple(stages)
         self.around: Session | None = None
         self.observers = tuple(observers)
-        self.seal: Seal = StoreSeal(self.store)
+        self._first_seal = SessionSeal(self.store)
+        self.seal: Seal = self._first_seal
         self.types = Types(options.types, REGISTERED)
         self.tools = KnownTools(options.tools)
         self.session = self
@@ -541,8 +542,7 @@ class Session:
 
     def _opened(self, hooks: Hooks) -> Opened:
         """Open the run in a thread, and read what would be read on the loop later."""
-        if isinstance(self.seal, StoreSeal):
-            self.seal.look()
+        self._first_seal.look()
         opened = open_run(self, hooks.folds)
         if opened.log is not None:
             opened.log.queue()
@@ -565,6 +565,7 @@ class Session:
         else:
             self._prepare_stages(in_context=False)
         self._prepare_stages(in_context=True)
+        self._first_seal.entered(self)
         if not attempt.live or attempt.dry or attempt.log is None:
             return
         if run.undoing is not None:
@@ -739,7 +740,7 @@ class Session:
 
     def _described(self, error: BaseException) -> Event:
         """The type and the message of what ended the attempt, without the secrets in them."""
-        encoded = encode_exception(error, self.seal)
+        encoded = encode_exception(error, self._entered_attempt().seal)
         return {name: encoded[name] for name in ("type", "message")}
 
     def _status(self, error: BaseException | None) -> str:
@@ -844,7 +845,7 @@ class Session:
         try:
             if contract.strict or gate.strict or place.session.is_strict:
                 contract.takes.check_strict(arguments if raw is None else raw)
-            bound = contract.takes.bind(arguments, self.seal)
+            bound = contract.takes.bind(arguments, place.attempt.seal)
         except ArgumentsInvalid as error:
             self._put_refused(
                 contract, arguments if raw is None else raw, place,
