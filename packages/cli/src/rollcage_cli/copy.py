@@ -54,7 +54,7 @@ def copy(
     ] = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Copy runs into another store, each with the runs that it goes on from.
+    """Copy runs into another store, with the runs they continue.
 
     Logs stay the same bytes; large values, approvals, orders and claims come along, and what
     workflows keep: signals, holds, results, plans; and where no run is named, the registry of tools
