@@ -90,6 +90,10 @@ class LogCheck:
         torn = self._store.torn if isinstance(self._store, LogFile) else 0
         if torn:
             self.notes.append(f"a torn last line of {torn} bytes: its writing was cut off")
+        if not self.line:  # there is no first line either, which says what run it is
+            self.line = 1
+            self.found("chain", "the trace is empty")
+            return
         run = self._folding.fold.id
         if run != self._run:
             self.found("order", f"it says that it is run {visible(run)}")

@@ -23,7 +23,7 @@ from rollcage.gate.approval import Approval
 from rollcage.gate.verdict import Verdict
 from rollcage.heart.run import _KNOWN as KNOWN
 from rollcage.heart.stages.orders import stop_run
-from rollcage.heart.trace import trace_of, verify_trace
+from rollcage.heart.trace import LogTrace, trace_of, verify_trace
 from rollcage.trace import (
     Run,
     Step,
@@ -512,6 +512,12 @@ def test_damage_names_the_line(tmp_path: Path) -> None:
         assert error.value.line == 4
     lines = trace.data.splitlines(keepends=True)
     assert not verify_trace(type(trace)(trace.run, "it", b"".join(lines[:4]))).is_ended
+
+
+def test_a_log_without_lines_is_damaged() -> None:
+    for check in (verify_trace, read_run):
+        with pytest.raises(TraceCorrupt, match="it, line 1: the trace is empty"):
+            check(LogTrace("", "it", b""))
 
 
 def test_every_cut_can_be_read(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import dataclasses
 import io
 import os
 
+from rollcage.errors import TraceCorrupt
 from rollcage.heart.folder import Folder
-from rollcage.heart.log import ROOT, checked
+from rollcage.heart.log import checked
 from rollcage.heart.store import Store, open_store
 
 __all__ = ["LogTrace", "Verified", "trace_of", "verify_trace", "where_of"]
@@ -68,12 +69,14 @@ def verify_trace(trace: LogTrace) -> Verified:
     elsewhere.
 
     Raises:
-        TraceCorrupt: a line was changed, cut out, added or moved; the error names it.
+        TraceCorrupt: a line was changed, cut out, added or moved, or there is none; the error
+            names it.
         StoreError: its format is another.
     """
     count, is_ended = 0, False
     for event in checked(io.BytesIO(trace.data), trace.where):
         count += 1
         is_ended = event["event"] == "ended"
-    head = trace.data[-67:-3].decode() if count else ROOT.decode()
-    return Verified(count, head, is_ended)
+    if not count:
+        raise TraceCorrupt(trace.where, 1, "the trace is empty")
+    return Verified(count, trace.data[-67:-3].decode(), is_ended)

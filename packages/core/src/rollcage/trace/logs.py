@@ -46,13 +46,15 @@ def fold_log(events: Iterable[tuple[int, Event]], where: str) -> Run:
     """Return the run that the lines of a log are of, each with its number.
 
     Raises:
-        TraceCorrupt: a line is not one of a run, or not where it stands.
+        TraceCorrupt: a line is not one of a run, or not where it stands, or there is none.
     """
     folding = LogFolding()
     number = 0
     try:
         for number, event in events:
             folding.take(number, event)
+        if not number:
+            raise TraceCorrupt(where, 1, "the trace is empty")
         return folding.end()
     except BAD as error:
         message = f"the line does not fit a run: {type(error).__name__}: {error}"
