@@ -227,7 +227,7 @@ with rollcage.Session("job", store="sqlite:///runs.db"):
     if whose == "this process's":
         assert list_runs("sqlite:///runs.db")[0].status == "ok"
     os.link("runs.db", "hard")
-    for name in ("runs.db", "runs.db-runs", "hard"):
+    for name in ("runs.db", "runs.db-live", "hard"):
         refused(workspace.read_file, name)
         refused(workspace.write_file, name, "forged", overwrite=True)
         refused(workspace.delete_file, name)
