@@ -83,7 +83,7 @@ def test_importing_brings_in_no_framework_and_builds_no_model_of_events(python: 
                  "sqlalchemy", "opentelemetry", "zoneinfo", "rollcage_cli", "rollcage_langchain")
         loaded = [name for name in sys.modules if name.startswith(heavy)]
         assert not loaded, loaded
-        assert "rollcage.trace.models" not in sys.modules
+        assert "rollcage.trace.log_models" not in sys.modules
         seldom = ("importlib.metadata", "email", "zipfile", "csv", "getpass", "termios",
                   "sqlite3", "tomllib", "yaml")
         assert not [name for name in seldom if name in sys.modules and name not in before]
@@ -96,7 +96,7 @@ def test_importing_brings_in_no_framework_and_builds_no_model_of_events(python: 
             with Session("job", store="store", replay="resume" if _ else "off") as session:
                 assert session.call(write, what="a") == {"a": 1}
         assert session.stats.hits == 1
-        assert "rollcage.trace.models" not in sys.modules  # nor does recording or replaying
+        assert "rollcage.trace.log_models" not in sys.modules  # nor does recording or replaying
         """
     )
     assert done.returncode == 0, done.stderr

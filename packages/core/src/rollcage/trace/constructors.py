@@ -1,4 +1,4 @@
-"""The constructors of the events of a trace: one for each model in `trace.models`.
+"""The constructors of the events that observers and readers receive.
 
 Nothing else makes an event. Plain dicts of JSON, with what is empty left out; importing this builds
 no model. Whoever writes an event that was given no `time` dates it. The events of a step begin with

@@ -42,7 +42,7 @@ class StepEvent:
         undoes: of a compensating call: the run and step that it undoes.
         approval: the request for approval, of what is asked and of the call that was decided.
         simulated: in a fork, the effect of the tool that was replaced: it did not run.
-        attempt: the id of the attempt at the run in which it became so; empty in the old core.
+        attempt: the id of the attempt at the run in which it became so.
     """
 
     what: Happening
@@ -103,7 +103,7 @@ class RunEvent:
         status: of one that is closed, as `run.finished` has it; empty if that is not recorded,
             or the run was opened for an undo.
         error: the type of the error that ended it; empty without one.
-        attempt: the id of the attempt that was opened or closed; empty in the old core.
+        attempt: the id of the attempt that was opened or closed.
     """
 
     what: Literal["opened", "closed"]
