@@ -299,9 +299,9 @@ class Universe(Outside):
         collects = gc.isenabled()
         gc.disable()  # what is collected would come to its points in whichever process runs
         CURRENT.outside = self
-        tools = lab._tools()
+        tools: Any = lab._tools()
         before = getattr(tools, "lab", None)
-        tools.lab = CURRENT  # type: ignore[assignment] # it is the worker that runs
+        tools.lab = CURRENT  # it is the worker that runs
         clock = System(time, Time(self.scheduler))
         chance = System(os, _Chance(self.random))
         with ExitStack() as there:
@@ -317,7 +317,7 @@ class Universe(Outside):
                     if isinstance(each, folder.FolderLog):
                         each._file = each._unread = -1
                 CURRENT.outside = None
-                tools.lab = before  # type: ignore[assignment] # it was none before the first lab
+                tools.lab = before  # it was none before the first lab
                 if collects:
                     gc.enable()
 

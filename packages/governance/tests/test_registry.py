@@ -437,8 +437,11 @@ def test_a_write_that_fails_leaves_everything_as_it_was(
     assert registry.freeze("send", by="eve").status == "frozen"
 
 
-class Noting(Kept):
+class Noting:
     """A store in which the end of a registry can't be noted."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
@@ -447,9 +450,6 @@ class Noting(Kept):
         if key == "end":
             raise StoreError("the disk is full")
         return self.store.swap(kind, key, was, new)
-
-    def get(self, kind: str, key: str = "") -> Any:
-        return self.store.get(kind, key)
 
 
 def test_an_end_that_can_not_be_noted_is_reported(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 from pathlib import Path
@@ -97,6 +98,22 @@ def test_a_completed_execution_is_forked(tmp_path: Path) -> None:
     assert done == ["reserve 3", "mail r3", "reserve 7", "mail r7"]
     assert kept(tmp_path) == [origin.run]
     assert execution(open_store(tmp_path), "monday") == origin
+
+
+@pytest.mark.parametrize("of", ["a store", "a file"])
+def test_an_execution_that_is_elsewhere_is_forked(tmp_path: Path, of: str) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    origin = attempt(there, ORDER)
+    copy = tmp_path / "taken.jsonl"
+    copy.write_bytes(b"".join(open_store(there).read(origin.run)))
+    fork = dataclasses.replace(
+        instead(origin.run, 2, 7, live=True), run=(there, origin.run) if of == "a store" else copy
+    )
+    live = attempt(here, ORDER, fork=fork)
+    assert (live.status, live.output) == ("completed", "sent")
+    assert done == ["reserve 3", "mail r3", "reserve 7", "mail r7"]
+    assert kept(there) == [origin.run]
+    assert kept(here) == []
 
 
 def test_the_plan_is_another_one_by_now(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rollcage.errors import RunNotFound, StoreError, StoreReadOnly
 from rollcage.heart import Log, LogTrace
@@ -38,7 +38,7 @@ class LogFile:
         lines = [line + b"\n" for line in data.split(b"\n")]
         self.torn = len(lines.pop()) - 1
         self._lines = lines
-        first = next(checked(lines[:1], self.url), {})
+        first = next(checked(lines[:1], self.url), dict[str, Any]())
         self.run = str(first.get("run", ""))
 
     def trace(self) -> LogTrace:

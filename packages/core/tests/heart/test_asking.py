@@ -19,10 +19,8 @@ from rollcage import (
     SessionHalted,
     StepView,
     Verdict,
-    open_store,
     tool,
 )
-from rollcage.trace import check_events
 from texts_sent import asend, nothing_ran, ran, send  # noqa: F401 - pytest finds it here
 
 
@@ -43,15 +41,6 @@ class Answers:
         if isinstance(answer, BaseException):
             raise answer
         return answer
-
-
-def events(session: Session, store: Path) -> list[dict[str, Any]]:
-    trace = open_store(store).read(session.run_id)
-    return check_events(trace.data, trace.where)
-
-
-def steps(session: Session, store: Path) -> list[dict[str, Any]]:
-    return [e for e in events(session, store) if e["event"].startswith("step.")]
 
 
 @pytest.mark.parametrize(

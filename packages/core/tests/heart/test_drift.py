@@ -136,7 +136,7 @@ def test_the_error_tells_nothing_of_the_output_but_the_names_of_its_fields(
         drift = drift_of(store, "s3cret-canary", returns)
         assert drift is not None
         assert "s3cret" not in str(drift)
-    raw = b"".join(path.read_bytes() for path in Path(store.root).rglob("*.jsonl"))
+    raw = b"".join(path.read_bytes() for path in Path(store.url).rglob("*.jsonl"))
     assert raw.count(b"s3cret-canary") == 3  # as the values alone
 
 

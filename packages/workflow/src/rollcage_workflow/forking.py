@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rollcage import Fork, Store
+from rollcage.heart.adapters import where_given
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.state import Execution, as_of
@@ -37,9 +38,15 @@ async def before_fork(fork: Fork, id: str, store: Store) -> Execution:  # noqa: 
 
     Raises:
         StoreError: that run can't be read.
+        TraceCorrupt: the file that it is in is no log.
         WorkflowError: it is none of the execution.
     """
-    found = await asyncio.to_thread(as_of, store, fork.run, id)
+
+    def look() -> Execution:
+        source = where_given(fork.run, store)
+        return as_of(source.store, source.run, id)
+
+    found = await asyncio.to_thread(look)
     return dataclasses.replace(found, status="running", error=None, rolls_back=False)
 
 

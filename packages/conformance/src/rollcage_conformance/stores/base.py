@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -187,7 +187,7 @@ class StoreBase:
             yield other
 
     @contextlib.contextmanager
-    def others(self, url: str, count: int) -> Iterator[list[Other]]:
+    def others(self, url: str, count: int) -> Generator[list[Other]]:
         """Start so many processes that use the store."""
         found = [Other(url) for _ in range(count)]
         try:

@@ -212,7 +212,7 @@ class CrashSuite(StoreBase):
         """Nobody who looks for the newest run of the job finds one that is not there."""
         ready = threading.Barrier(4)
 
-        def job() -> str:
+        def job(_: int) -> str:
             ready.wait(30)
             with contextlib.suppress(RunInUse), Session("new", store=open_store(url)) as session:
                 store_note("one")
@@ -220,7 +220,7 @@ class CrashSuite(StoreBase):
             return ""
 
         with ThreadPoolExecutor(4) as pool:
-            runs = {each for each in pool.map(lambda _: job(), range(4)) if each}
+            runs = {each for each in pool.map(job, range(4)) if each}
         assert runs
         assert {info.run for info in list_runs(store)} >= runs
         assert {run_info(store, run).status for run in runs} == {"ok"}

@@ -145,7 +145,7 @@ class _Untracked:
     __contains__ = __iter__ = __len__ = __and__ = __rand__ = __or__ = __ror__ = _refuse
     __sub__ = __rsub__ = __xor__ = __rxor__ = __le__ = __lt__ = __ge__ = __gt__ = _refuse
     __eq__ = __ne__ = __getattr__ = _refuse
-    __hash__ = None  # type: ignore[assignment]  # as of any class with an equality of its own
+    __hash__ = None  # type: ignore[assignment] # pyright: ignore[reportAssignmentType] # as of any class with an equality of its own
 
 
 UNTRACKED: Final = cast("frozenset[str]", _Untracked())

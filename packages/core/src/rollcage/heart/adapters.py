@@ -12,6 +12,7 @@ from rollcage.heart.call import Call, Match, Place, here, open_sessions
 from rollcage.heart.driver import adrive, drive
 from rollcage.heart.memory import enter, restart, see
 from rollcage.heart.run import Event, Outcome, Run, Step
+from rollcage.heart.source import where_given
 from rollcage.heart.stage import Work
 from rollcage.heart.walk import Branch, Turn
 from rollcage.values.answer import Answer, ToolRequest
@@ -23,4 +24,5 @@ __all__ = [
     "Outcome", "Place", "Run", "RunSource", "Step", "ToolRequest", "Turn", "Validated", "Work",
     "adrive", "begin_block", "drive", "enter", "held_by", "here", "leave_block", "native_of",
     "open_sessions", "plain_body", "read_answers", "register_native", "restart", "see",
+    "where_given",
 ]  # fmt: skip

@@ -217,7 +217,7 @@ class Session:
         self.tools = KnownTools(options.tools)
         self.session = self
         self.report: Report | None = None  # of what writes nothing
-        self.run_id = ""
+        self.run_id: str = ""
         self.undone_at = -1  # the last step when it was undone
         self._is_asked_for = False  # whether the environment says that it is a fork
         if fork is None and replay not in ("offline", "verify") and here.get() is None:
