@@ -74,6 +74,10 @@ def test_a_file_by_another_name(cli: Cli, tmp_path: Path) -> None:
     result = cli("verify", "trace.jsonl")
     assert result.code == 3
     assert "line 1: chain: the trace is empty" in result.out
+    for command in ("show", "export"):
+        other = cli(command, "trace.jsonl")
+        assert (other.code, other.out) == (3, "")
+        assert "trace.jsonl, line 1: the trace is empty" in other.err
 
 
 def test_a_trace_by_another_name(cli: Cli, record: Record, tmp_path: Path) -> None:

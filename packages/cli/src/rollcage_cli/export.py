@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from rollcage.errors import TraceCorrupt
 from rollcage.heart import StoreSeal
 from rollcage.trace import check_events
 
@@ -46,6 +47,8 @@ def export(
     trace = found.read()
     # A damaged trace must not be sealed anew; what refers to other messages goes on doing so.
     events = check_events(trace.data, trace.where, restore=False)
+    if not events:
+        raise TraceCorrupt(trace.where, 1, "the trace is empty")
     if isinstance(found.store, LogFile) and found.store.torn:
         console(error=True).print(f"A torn last line of {found.store.torn} bytes is left out.")
     taken_out = Redaction(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any, Final
 
 import typer
@@ -112,10 +113,9 @@ def _checked(trace: LogTrace, store: Store, *, quiet: bool) -> tuple[Report, lis
 
 def _ends_in_hash(data: bytes) -> bool:
     try:
-        bytes.fromhex(data[-67:-3].decode())
+        return len(bytes.fromhex(data[-67:-3].decode())) == sha256().digest_size
     except ValueError:
         return False
-    return True
 
 
 def _progress(
