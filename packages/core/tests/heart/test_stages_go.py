@@ -1,7 +1,9 @@
 """A nightly job deletes one stage; core's tests pass."""
 
 import ast
+import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,10 @@ import rollcage
 
 SOURCES = Path(rollcage.__file__).parent
 TESTS = Path(__file__).parent
+LABS = {
+    each.stem: each for lab in map(Path, sys.path) if lab.name == "lab" for each in lab.glob("*.py")
+}
+DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 STAGES = {
     "approvals": ("approvals", "queue"),
     "limits": ("limits",),
@@ -19,50 +25,100 @@ STAGES = {
     "secrets": ("secrets",),
 }
 """By stage, its files."""
-ASKED_FOR = {"approvals": "approver="}
-"""By stage, the argument by which a session asks for it without an import."""
+ASKED_FOR = {
+    "approvals": r"\bapprover=(?!None)|\bApprovals\b|\.ask\(|\b(QueueApprover|ApprovalQueue)\b",
+    "limits": r"\bLimits\b",
+    "orders": r"\b(stop|pause)_run\b|\blift_order\b|\border_of\b|\bOrders\b",
+    "secrets": r"\bsecrets?=(?!None)|\bSecret(s|Str|Bytes)\b|\bpin\b|credential|heart\.imports\b",
+}
+"""By stage, the words by which a test asks for it: its names, and what brings it in."""
+LONG = r"\bsubprocess\b|\bmultiprocessing\b|\bpython\b|@given\(|mark\.law\b|\b__file__\b"
+"""The words of what is tried with all stages only: processes, properties, what is elsewhere."""
+ONE_OF_EACH = """
+
+def pytest_collection_modifyitems(items):
+    first = {(each.path, each.cls, each.originalname): each for each in reversed(items)}
+    items[:] = [each for each in items if first[each.path, each.cls, each.originalname] is each]
+"""
+"""What is added to the tests' conftest: each runs with the first of its parameters only."""
+SUITES = "rollcage_conformance"
+"""What is imported from there tries every stage."""
 
 
 def without(session: Path, stage: str) -> None:
     """Take a stage's name out of session.py: its import, and where it is put among the others."""
     text = session.read_text()
     module = f"rollcage.heart.stages.{stage}"
-    names = [
-        alias.name
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ImportFrom) and node.module == module
-        for alias in node.names
-    ]
-    for name in names:
-        text = "".join(
-            line for line in text.splitlines(keepends=True) if f"from {module} import" not in line
-        )
-        text = text.replace(f"{name}(), ", "")
+    for node in ast.parse(text).body:  # what is imported inside of a function was asked for
+        if isinstance(node, ast.ImportFrom) and node.module == module:
+            line = ast.get_source_segment(text, node) or ""
+            text = text.replace(f"{line}\n", "")
+            for alias in node.names:
+                text = text.replace(f"{alias.name}(), ", "")
     session.write_text(text)
 
 
 def imports(test: Path) -> set[str]:
-    """The modules that a test imports from, at any depth."""
+    """The modules that a test's file imports from as it is imported itself."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(test.read_text())):
+    for node in ast.parse(test.read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-            if node.module == "rollcage":  # which gives names of its rooms
-                given = (getattr(rollcage, alias.name) for alias in node.names)
-                found |= {str(getattr(each, "__module__", "")) for each in given}
+            if (lab := LABS.get(node.module)) is not None:
+                found |= imports(lab)
+            found |= {node.module.split(".")[0], node.module}
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+            if node.module.split(".")[0] == "rollcage":  # which gives names of its rooms
+                given = importlib.import_module(node.module)
+                found |= {
+                    str(getattr(getattr(given, alias.name), "__module__", ""))
+                    for alias in node.names
+                }
     return found
 
 
-def asking(test: Path, word: str) -> list[str]:
-    """The tests in a file that ask for a stage by this word."""
-    text = test.read_text()
-    return [
-        f"{test.name}::{node.name}"
-        for node in ast.parse(text).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.name.startswith("test_")
-        and word in (ast.get_source_segment(text, node) or "")
-    ]
+def defined(path: Path) -> dict[str, str]:
+    """The source of what a file defines, by name, decorators included; and of its lab's files."""
+    text = path.read_text()
+    lines = text.splitlines()
+    found: dict[str, str] = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and node.module in LABS:
+            found = defined(LABS[node.module]) | found
+        first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+        part = "\n".join(lines[first - 1 : node.end_lineno])
+        names = [node.name] if isinstance(node, DEFINES) else []
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [
+                each.id
+                for target in targets
+                for each in ast.walk(target)
+                if isinstance(each, ast.Name)
+            ]
+        found |= dict.fromkeys(names, part)
+    return found
+
+
+def left_out(test: Path, words: str) -> list[str]:
+    """The tests in a file that have one of these words, in their source or in what it names."""
+    parts = defined(test)
+    always = [part for part in parts.values() if "autouse=True" in part]
+    always += [parts["pytestmark"]] if "pytestmark" in parts else []
+    found: list[str] = []
+    for name, part in parts.items():
+        if not name.startswith("test_"):
+            continue
+        seen, new = {name}, [part, *always]
+        asks = False
+        while new and not asks:
+            text = new.pop()
+            asks = re.search(words, text) is not None
+            named = ({*re.findall(r"\w+", text)} & parts.keys()) - seen
+            seen |= named
+            new += [parts[each] for each in named]
+        if asks:
+            found.append(f"{test.name}::{name}")
+    return found
 
 
 @pytest.mark.again
@@ -77,13 +133,13 @@ def test_the_others_stay_when_one_is_deleted(tmp_path: Path, stage: str) -> None
     tests = tmp_path / "tests" / "heart"
     tests.mkdir(parents=True)
     shutil.copy(TESTS.parent / "conftest.py", tests.parent)
-    left_out: list[str] = []
-    for test in TESTS.glob("*.py"):
-        needs = imports(test)
-        if not test.name.startswith("test_") or ("rollcage.Session" in needs and not needs & files):
+    deselected: list[str] = []
+    for test in sorted(TESTS.glob("test_*.py")):
+        if test != Path(__file__) and not imports(test) & {*files, SUITES}:
             shutil.copy(test, tests)
-            if stage in ASKED_FOR:
-                left_out += asking(test, ASKED_FOR[stage])
+            deselected += left_out(test, f"{ASKED_FOR[stage]}|{LONG}")
+    with (tests.parent / "conftest.py").open("a") as conftest:
+        conftest.write(ONE_OF_EACH)
     (tests.parent / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
         "filterwarnings = error\nmarkers =\n    law\n    slow\n    again\n    damaged\n"
@@ -92,9 +148,9 @@ def test_the_others_stay_when_one_is_deleted(tmp_path: Path, stage: str) -> None
         [
             sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
             "-p", "no:rollcage", "--rootdir", str(tests.parent), str(tests),
-            *(f"--deselect=heart/{each}" for each in left_out),
+            *(f"--deselect=heart/{each}" for each in deselected),
         ],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}{os.pathsep}{TESTS.parent / 'lab'}"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "src"), *sys.path])},
         cwd=tests,
         capture_output=True,
         text=True,
