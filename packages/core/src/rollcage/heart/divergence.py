@@ -46,29 +46,33 @@ def look_ahead(attempt: Attempt, call: Call, look: Look, waits: Step | None = No
     joins = look.move == REOPENS or (
         look.move != FOLDS and branch.turn is turn and bool(branch.batch or branch.running)
     )
-    concurrent = _concurrent(
-        attempt, joins=joins, slot=call.place.slot, turn=0 if waits is None else waits.turn
-    )
+    concurrent = _concurrent(attempt, joins=joins, slot=call.place.slot, waits=waits)
     ahead = attempt.run.ahead(place, concurrent)
     new.refusal, new.ahead = leaving(attempt, ahead, f"{call} is new"), tuple(ahead)
     return new
 
 
-def _concurrent(attempt: Attempt, *, joins: bool, slot: int | None, turn: int) -> Concurrent:
+def _concurrent(
+    attempt: Attempt, *, joins: bool, slot: int | None, waits: Step | None
+) -> Concurrent:
     """Decide whether a recorded step may still be asked for beside a new effect.
 
     Args:
         attempt: the attempt.
         joins: whether the turn of the new effect has part in the open batch.
         slot: the slot that the effect declares.
-        turn: the recorded turn that the effect is of, if its place is recorded; else 0.
+        waits: the step that has the place of the effect, if that is recorded.
     """
 
     def concurrent(mine: Level, its: Level, step: Step) -> bool:
         block, sibling = mine.step, its.step
         assert sibling is not None
         if mine.kind == "leaf":
-            if joins or sibling.turn == turn:
+            if joins:
+                return True
+            if waits is not None and (
+                sibling.turn == waits.turn or waits.n < sibling.n <= waits.beside
+            ):
                 return True
             return slot is not None and sibling.declared and sibling.slot != slot
         if mine.kind == "body":
@@ -100,7 +104,7 @@ def steps_beyond(
     if (outer.batch or outer.running) and outer.turn is turn:
         return []
     place = attempt.run.lineage(outer.name, outer.pos, turn.n)
-    inward = _concurrent(attempt, joins=False, slot=None, turn=0)
+    inward = _concurrent(attempt, joins=False, slot=None, waits=None)
 
     def concurrent(mine: Level, its: Level, step: Step) -> bool:
         if mine.branch != outer.name:

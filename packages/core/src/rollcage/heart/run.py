@@ -132,6 +132,8 @@ class Step:
         accepted: whether somebody has put right by hand what it did, or accepts it as it is.
         answered: whether a person has answered the call in the place of its tool.
         simulated: whether something stood for it in a fork, and nothing was made.
+        beside: of a call that did not happen, the last step that was recorded before that was
+            known: the steps up to that one were made beside it.
         compensates: whether it is a part of an undo: a compensating call, or what that calls.
         agent: the name of the agent that made it, if a framework provides it.
         time: when it began (Unix, µs).
@@ -151,7 +153,7 @@ class Step:
     # What few steps have, and takes no room in any other.
     declared = answered = simulated = rolled = borrowed = loose = claimed = accepted = False
     compensates = False
-    rank = epoch = retries = replacement = 0
+    rank = epoch = retries = replacement = beside = 0
     agent = version = back = ""
     after: Sequence[int] = ()
     beyond: Sequence[list[int]] = ()
@@ -634,7 +636,7 @@ class Run:
                 return
             self._is_clear(step)
         if outcome is None:  # it did not happen: its place is kept
-            step.status, step.outcome = "waiting", None
+            step.status, step.outcome, step.beside = "waiting", None, next(reversed(self.steps))
             return
         step.outcome = bytes(memoryview(outcome.data))  # orjson's have 4 KiB of room behind them
         step.status = outcome.status
