@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Callable
 
-from rollcage.gate import Labels
+from rollcage_policy.labels import Labels
 
 UNTRUSTED = frozenset(["untrusted"])
 LEAVES = (0, 100, 1_000, 10_000)

@@ -53,7 +53,6 @@ PUBLIC = {
     "rollcage.contract.contract",
     "rollcage.contract.permissions",
     "rollcage.gate.approval",
-    "rollcage.gate.leaves",
     "rollcage.gate.verdict",
     "rollcage.heart.finished",
     "rollcage.heart.lines",

@@ -286,4 +286,6 @@ def test_labels_that_nobody_tracks_deny(tmp_path: Path, reads: Callable[[Any], A
         return Verdict.deny("it is a page's") if reads(step.labels) else None
 
     with Session("job", store=tmp_path, gate=[rule]):
-        assert code(lambda: write(1)) == "labels_untracked"
+        with pytest.raises(Blocked, match=r"pip install 'rollcage\[policy\]'") as blocked:
+            write(1)
+    assert blocked.value.code == "labels_untracked"

@@ -8,10 +8,10 @@ import pydantic.dataclasses
 import pytest
 from cores import Core
 from rollcage import ArgumentsInvalid, Blocked, Contract, StepView, Verdict, tool
-from rollcage.gate import Labels
 from rollcage.values.codec import encode
 from rollcage.values.decoding import decode
 from rollcage_policy import Policy
+from rollcage_policy.labels import Labels
 
 HIDING: list[dict[str, Any]] = [
     {"$rollcage": "model", "type": "Mail", "value": {"to": "ann"}},

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from rollcage import Stage
 from rollcage.errors import StoreError
-from rollcage.gate import NO_LABELS, FlowMode, FoundLabels, Labels, LabelSource
-from rollcage.gate.leaves import Leaves, leaves
 from rollcage.heart import Work, find_match
+
+from rollcage_policy.labels import NO_LABELS, FlowMode, FoundLabels, Labels, LabelSource
+from rollcage_policy.leaves import Leaves, leaves
 
 if TYPE_CHECKING:
     from rollcage import Contract, Session

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rollcage import Contract
 from rollcage.errors import PolicyInvalid, PolicyProblem
-from rollcage.gate import Decision, Labels, StepView, Verdict
+from rollcage.gate import Decision, StepView, Verdict
 from rollcage.trace import encode, jcs
 
 from rollcage_policy.condition_values import ConditionFailed
 from rollcage_policy.conditions import NO_BOOL, Sight, failed
+from rollcage_policy.labels import Labels
 from rollcage_policy.rules import PolicyRule, rules_of
 
 if TYPE_CHECKING:  # the models of a policy file take 40 ms to build: only loading one needs them

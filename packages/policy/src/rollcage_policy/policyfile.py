@@ -30,7 +30,7 @@ Mode = Literal["enforce", "shadow"]
 """`shadow` decides and records, but blocks nothing: to see what a policy would do."""
 
 Flow = Literal["value", "run", "off"]
-"""How labels of results follow into later calls; see `rollcage.gate.FlowMode`."""
+"""How labels of results follow into later calls; see `rollcage_policy.labels.FlowMode`."""
 
 # Patterns are of Rust's engine, where `$` is the end of the text, and no line end may follow.
 _Visible = StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")

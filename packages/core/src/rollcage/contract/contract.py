@@ -58,7 +58,7 @@ class Contract:
             or is chained to one (see `rollcage.contract.unknown_errors`).
         secret: names of parameters whose values never reach the disk.
         labels: the labels of its results (`untrusted`, `secret`, any word); later calls whose
-            arguments hold a value of such a result have them too; see `rollcage.gate.Labels`.
+            arguments hold a value of such a result have them too; see `rollcage_policy.labels`.
         strict: arguments that would have to be coerced are refused: `"3"` for an int. Otherwise the
             tool's own schema coerces them.
         on_miss: see `OnMiss`; None: the session's replay mode decides.

@@ -1,41 +1,10 @@
 """The decision before a call: rules look at a step and say allow, ask or deny (DESIGN §5).
 
-Names that only policies and tools need (addresses) are imported on first access.
+Each name is imported on first access.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
-
-from rollcage.gate.approval import (
-    Approval,
-    ApprovalRequest,
-    Approver,
-    Instead,
-    Pending,
-    Refusal,
-    Response,
-    Terms,
-    judged,
-    not_entitled,
-    untimely,
-)
-from rollcage.gate.console import ConsoleApprover
-from rollcage.gate.extras import named_guards, recorded_facade
-from rollcage.gate.labels import NO_LABELS, FlowMode, FoundLabels, LabelOrigin, Labels
-from rollcage.gate.persons import looks_like, person, same_person
-from rollcage.gate.sealing import Detecting, Sealing
-from rollcage.gate.secrets import Credential, detect, hide_secrets, names_secret
-from rollcage.gate.verdict import (
-    ALLOWED,
-    Decision,
-    Rule,
-    RunView,
-    StepView,
-    Verdict,
-    decide,
-    rule_name,
-)
-from rollcage.undo.compensation import holds_secret
 
 if TYPE_CHECKING:
     from rollcage.gate.addresses import (
@@ -54,13 +23,40 @@ if TYPE_CHECKING:
         why_not_public,
         why_not_public_host,
     )
-    from rollcage.gate.labels import LabelSource
-    from rollcage.gate.verdict import stronger
+    from rollcage.gate.approval import (
+        Approval,
+        ApprovalRequest,
+        Approver,
+        Instead,
+        Pending,
+        Refusal,
+        Response,
+        Terms,
+        judged,
+        not_entitled,
+        untimely,
+    )
+    from rollcage.gate.console import ConsoleApprover
+    from rollcage.gate.extras import named_guards, recorded_facade
+    from rollcage.gate.persons import looks_like, person, same_person
+    from rollcage.gate.sealing import Detecting, Sealing
+    from rollcage.gate.secrets import Credential, detect, hide_secrets, names_secret
+    from rollcage.gate.verdict import (
+        ALLOWED,
+        Decision,
+        Rule,
+        RunView,
+        StepView,
+        Verdict,
+        decide,
+        rule_name,
+        stronger,
+    )
+    from rollcage.undo.compensation import holds_secret
 
 __all__ = [
     "ALLOWED",
     "DEFAULT_PORTS",
-    "NO_LABELS",
     "AddressInvalid",
     "Approval",
     "ApprovalRequest",
@@ -69,12 +65,7 @@ __all__ = [
     "Credential",
     "Decision",
     "Detecting",
-    "FlowMode",
-    "FoundLabels",
     "Instead",
-    "LabelOrigin",
-    "LabelSource",
-    "Labels",
     "Pending",
     "Refusal",
     "Resolver",
@@ -114,22 +105,53 @@ __all__ = [
 ]
 
 _LATE: Final = {
-    "stronger": "verdict",
-    "LabelSource": "labels",
-    "AddressInvalid": "addresses",
-    "DEFAULT_PORTS": "addresses",
-    "Resolver": "addresses",
-    "SplitUrl": "addresses",
-    "bounded": "addresses",
-    "check_characters": "addresses",
-    "host_name": "addresses",
-    "is_address": "addresses",
-    "is_local_name": "addresses",
-    "split_authority": "addresses",
-    "split_url": "addresses",
-    "system_resolver": "addresses",
-    "why_not_public": "addresses",
-    "why_not_public_host": "addresses",
+    "ALLOWED": "gate.verdict",
+    "DEFAULT_PORTS": "gate.addresses",
+    "AddressInvalid": "gate.addresses",
+    "Approval": "gate.approval",
+    "ApprovalRequest": "gate.approval",
+    "Approver": "gate.approval",
+    "ConsoleApprover": "gate.console",
+    "Credential": "gate.secrets",
+    "Decision": "gate.verdict",
+    "Detecting": "gate.sealing",
+    "Instead": "gate.approval",
+    "Pending": "gate.approval",
+    "Refusal": "gate.approval",
+    "Resolver": "gate.addresses",
+    "Response": "gate.approval",
+    "Rule": "gate.verdict",
+    "RunView": "gate.verdict",
+    "Sealing": "gate.sealing",
+    "SplitUrl": "gate.addresses",
+    "StepView": "gate.verdict",
+    "Terms": "gate.approval",
+    "Verdict": "gate.verdict",
+    "bounded": "gate.addresses",
+    "check_characters": "gate.addresses",
+    "decide": "gate.verdict",
+    "detect": "gate.secrets",
+    "hide_secrets": "gate.secrets",
+    "holds_secret": "undo.compensation",
+    "host_name": "gate.addresses",
+    "is_address": "gate.addresses",
+    "is_local_name": "gate.addresses",
+    "judged": "gate.approval",
+    "looks_like": "gate.persons",
+    "named_guards": "gate.extras",
+    "names_secret": "gate.secrets",
+    "not_entitled": "gate.approval",
+    "person": "gate.persons",
+    "recorded_facade": "gate.extras",
+    "rule_name": "gate.verdict",
+    "same_person": "gate.persons",
+    "split_authority": "gate.addresses",
+    "split_url": "gate.addresses",
+    "stronger": "gate.verdict",
+    "system_resolver": "gate.addresses",
+    "untimely": "gate.approval",
+    "why_not_public": "gate.addresses",
+    "why_not_public_host": "gate.addresses",
 }
 
 
@@ -137,6 +159,6 @@ def __getattr__(name: str) -> Any:
     module = _LATE.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{module}"), name)
+    found = getattr(import_module(f"rollcage.{module}"), name)
     globals()[name] = found
     return found

@@ -139,7 +139,7 @@ class _Untracked:
     def _refuse(self, *_: object) -> Any:
         raise LabelsUntracked(
             "labels are not tracked in this session: put Labelling() of rollcage_policy into its "
-            "stages=, or a policy into its gate="
+            "stages=, or a policy into its gate= (pip install 'rollcage[policy]')"
         )
 
     __contains__ = __iter__ = __len__ = __and__ = __rand__ = __or__ = __ror__ = _refuse

@@ -24,8 +24,7 @@ from uuid import UUID
 
 import orjson
 import pydantic
-
-from rollcage.values.codec import TAG, encode_result
+from rollcage.trace import TAG, encode_result
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

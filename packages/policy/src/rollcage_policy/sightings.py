@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from rollcage.gate.leaves import Leaves, numbers_in
+from rollcage_policy.leaves import Leaves, numbers_in
 
 __all__ = ["SHORTEST", "LabelSource", "Sightings"]
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rollcage import Contract, ContractError, Verdict, tool
-from rollcage.gate.labels import NO_LABELS, FoundLabels, Labels
-from rollcage.gate.leaves import MOST_TEXT, leaves, normal
-from rollcage.gate.sightings import LabelSource
+from rollcage_policy.labels import NO_LABELS, FoundLabels, Labels
+from rollcage_policy.leaves import MOST_TEXT, leaves, normal
+from rollcage_policy.sightings import LabelSource
 
 UNTRUSTED = frozenset(["untrusted"])
 SECRET = frozenset(["secret"])

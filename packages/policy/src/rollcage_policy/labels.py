@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, NamedTuple
 
-from rollcage.contract.contract import Contract
-from rollcage.gate.leaves import Leaves, leaves
-from rollcage.gate.sightings import LabelSource, Sightings
-from rollcage.gate.verdict import Verdict
+from rollcage import Contract
+from rollcage.gate import Verdict
+
+from rollcage_policy.leaves import Leaves, leaves
+from rollcage_policy.sightings import LabelSource, Sightings
 
 __all__ = ["NO_LABELS", "FlowMode", "FoundLabels", "LabelOrigin", "LabelSource", "Labels"]
 
