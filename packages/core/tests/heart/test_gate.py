@@ -285,7 +285,9 @@ def test_labels_that_nobody_tracks_deny(tmp_path: Path, reads: Callable[[Any], A
     def rule(step: StepView) -> Verdict | None:
         return Verdict.deny("it is a page's") if reads(step.labels) else None
 
-    with Session("job", store=tmp_path, gate=[rule]):
-        with pytest.raises(Blocked, match=r"pip install 'rollcage\[policy\]'") as blocked:
-            write(1)
-    assert blocked.value.code == "labels_untracked"
+    with (
+        Session("job", store=tmp_path, gate=[rule]),
+        pytest.raises(Blocked, match=r"pip install 'rollcage\[policy\]'") as blocked,
+    ):
+        write(1)
+    assert blocked.value.verdict_code == "labels_untracked"
