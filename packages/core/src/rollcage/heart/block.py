@@ -227,7 +227,7 @@ class Transaction:
                 yield from go_otherwise(attempt, branch, is_async=is_async)
             return
         if _is_failure(error) or isinstance(error, (asyncio.CancelledError, GeneratorExit)):
-            held = [step for step in attempt.run.inside(branch.name) if not step.compensates]
+            held = list(attempt.run.done_in(branch.name))
             if held:
                 try:
                     yield from take_back(

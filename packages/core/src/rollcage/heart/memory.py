@@ -138,7 +138,7 @@ def forget_rolled(attempt: Attempt, among: Iterable[Step] | None = None) -> bool
         if (names is not None and name not in names) or block is None or name not in run.rolled:
             continue
         if not run.acted_upon(block):
-            held = sorted(step.n for step in run.inside(name))
+            held = sorted(step.n for step in run.done_in(name))
             line = {"event": "undone", "why": "rolled back", "steps": held, "reopens": [block.n]}
             attempt.note(line)
             found = True

@@ -460,8 +460,10 @@ class Run:
         self.steps[event["step"]].accepted = True
 
     def _rolled_back(self, event: Event) -> None:
-        self.rolled[event["branch"]] = event["steps"]
-        for n in event["steps"]:
+        steps = event["steps"]
+        # What was left behind before holds no longer, and says nothing of the block.
+        self.rolled[event["branch"]] = [n for n in steps if n not in self._left] or steps
+        for n in steps:
             self.steps[n].rolled = True
             self._asked_for(n)
         self._undo_ends()
@@ -811,6 +813,13 @@ class Run:
         for step in self.branches.get(branch, ()):
             yield step
             yield from self.inside(step.inner)
+
+    def done_in(self, branch: str) -> Iterator[Step]:
+        """The steps in a branch that hold or were left behind: all that its rollback covers."""
+        left = (self.steps[n] for n in self._left if self.within(self.steps[n], branch))
+        for step in (*self.inside(branch), *left):
+            if not step.compensates:
+                yield step
 
     def ahead(
         self,
