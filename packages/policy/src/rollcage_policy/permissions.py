@@ -6,8 +6,10 @@ Defence in depth, not a sandbox: see `watch`, which listens to Python's audit ev
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
 
 from rollcage import Session, Stage
 from rollcage.contract.permissions import grants_of
@@ -18,11 +20,13 @@ from rollcage_policy.watch import Watch, calls_body, install
 
 if TYPE_CHECKING:
     from rollcage import Contract
+    from rollcage.contract.permissions import Grants
     from rollcage.heart import Event, Outcome, Step
 
 __all__ = ["Permissions"]
 
 _WATCH = "watch of its permissions"
+_GrantsOf = Callable[[tuple[str, ...]], "Grants"]
 
 
 class Permissions(Stage):
@@ -43,9 +47,7 @@ class Permissions(Stage):
         if enforce not in ("report", "strict"):
             raise SessionError(f"permissions are enforced as 'report' or 'strict', not {enforce!r}")
         self.enforce: Literal["report", "strict"] = enforce
-        self._grants = functools.lru_cache(maxsize=1024)(
-            functools.partial(grants_of, base=str(Path.cwd()))
-        )
+        self._grants: WeakKeyDictionary[Session, _GrantsOf] = WeakKeyDictionary()
 
     def concerns(self, contract: Contract) -> bool:
         """Whether a tool declares permissions."""
@@ -55,8 +57,12 @@ class Permissions(Stage):
         """Return how strictly bodies are confined, for the record."""
         return {"enforce": self.enforce}
 
-    def opened(self, session: Session) -> None:  # noqa: ARG002 - the same in every session
-        """Listen to what bodies do, from now on."""
+    def opened(self, session: Session) -> None:
+        """Listen to what bodies do, from now on; relative paths start where the process is now."""
+        grants = functools.lru_cache(maxsize=1024)(
+            functools.partial(grants_of, base=str(Path.cwd()))
+        )
+        self._grants.setdefault(session.outermost, grants)
         for function in BODY_CALLERS:
             calls_body(function)
         install(_watched)
@@ -65,9 +71,17 @@ class Permissions(Stage):
         """Watch a body that is to run."""
         known: Watch | None = (call.kept or {}).get(_WATCH)
         if call.supplied is None and (known is None or self.enforce == "strict"):
-            grants = self._grants(tuple(call.contract.permissions))
+            grants = self._grants_of(call.attempt.session)(tuple(call.contract.permissions))
             call.keep(_WATCH, Watch(call.contract.name, grants, self.enforce))
         return None
+
+    def _grants_of(self, session: Session) -> _GrantsOf:
+        """Return what permissions cover in a session, or in the one whose gate it is held to."""
+        while (found := self._grants.get(session)) is None:
+            place = session.entered_at
+            assert place is not None  # only a session around it can have brought this
+            session = place.session.outermost
+        return found
 
     def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> Event | None:  # noqa: ARG002 - what a stage is told
         """Return what a body did that its tool does not declare."""
@@ -76,8 +90,10 @@ class Permissions(Stage):
 
 
 def _watched() -> Watch | None:
-    """The watch of the body that runs in this context: the innermost."""
+    """Return the watch of the innermost body that runs in this context, through all sessions."""
     place = here.get()
+    while place is not None and place.around is None:
+        place = place.session.entered_at
     if place is None or place.around is None:
         return None
     watch: Watch | None = (place.around.kept or {}).get(_WATCH)

@@ -16,10 +16,10 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 from urllib.parse import parse_qs, unquote
 
-from rollcage.contract.permissions import Access, Enforce, Grants
+from rollcage.contract.permissions import Access, Grants
 from rollcage.errors import PermissionUndeclared
 
 from rollcage_policy.watched_paths import (
@@ -76,7 +76,7 @@ class Watch:
             in order, each once.
     """
 
-    def __init__(self, tool: str, grants: Grants, enforce: Enforce) -> None:
+    def __init__(self, tool: str, grants: Grants, enforce: Literal["report", "strict"]) -> None:
         self.found: list[str] = []
         self.grants = grants
         self._tool = tool
@@ -261,6 +261,11 @@ def _library(watch: Watch, name: Any) -> None:
         watch.program(name)
 
 
+def _named(watch: Watch, host: Any) -> None:
+    if text_of(host) != socket.gethostname():  # as mail clients ask, to introduce themselves
+        watch.lookup(host)
+
+
 def _sent(watch: Watch, _: Any, place: Any) -> None:
     if place is not None:  # None: to where it is connected
         watch.reached(place)
@@ -310,11 +315,15 @@ _EVENTS: Final[dict[str, Callable[..., None]]] = {
     "os.chown": _changed,
     "os.utime": _changed,
     "os.chflags": _attributed,
+    "os.getxattr": lambda w, name, *_: w.path("read", name),
+    "os.listxattr": lambda w, name: w.path("read", "." if name is None else name),
     "os.setxattr": _attributed,
     "os.removexattr": _attributed,
     "sqlite3.connect": Watch.database,
+    "sqlite3.load_extension": lambda w, _, name: w.program(name),
     "socket.getaddrinfo": lambda w, host, *_: w.lookup(host),
     "socket.gethostbyname": lambda w, host: w.lookup(host),
+    "socket.gethostbyaddr": _named,
     "socket.connect": _sent,
     "socket.bind": _sent,
     "socket.sendto": _sent,

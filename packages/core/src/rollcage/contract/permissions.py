@@ -25,11 +25,7 @@ from typing import Final, Literal
 
 from rollcage.errors import ContractError
 
-__all__ = ["Access", "Enforce", "Grants", "Host", "grants_of"]
-
-Enforce = Literal["off", "report", "strict"]
-"""What a session does when a body touches something its tool does not declare: nothing, report it
-in the trace, or refuse it inside the body."""
+__all__ = ["Access", "Grants", "Host", "grants_of"]
 
 Access = Literal["read", "write"]
 
