@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +22,6 @@ from rollcage_policy.rules import PolicyRule, rules_of
 if TYPE_CHECKING:  # the models of a policy file take 40 ms to build: only loading one needs them
     from rollcage_policy.limits import Limits
     from rollcage_policy.loading import LoadedPolicy
-    from rollcage_policy.meter import Meter
     from rollcage_policy.policyfile import ApprovalTerms, Flow, Mode
     from rollcage_policy.prices import Prices
     from rollcage_policy.stage import PolicyStage
@@ -212,12 +211,6 @@ class Policy:
         plan = self._plans.get((id(contract), agent, kind))
         return None if plan is None or plan.contract is not contract else plan.foregone
 
-    def metered(self, clock: Callable[[], int]) -> Meter:
-        """Return a meter of its limits; `clock` is monotonic (ns)."""
-        from rollcage_policy.meter import Meter
-
-        return Meter(self.limits, self.prices, clock)
-
     def of_session(self) -> PolicyStage:
         """Return what decides by it in one session of the heart, and keeps count."""
         from rollcage_policy.stage import MeteredStage, PolicyStage
@@ -226,10 +219,6 @@ class Policy:
         if counts or any(_looks_at_spending(rule) for rule in self.rules):
             return MeteredStage(self)
         return PolicyStage(self)
-
-    def labelling(self) -> Labels | None:
-        """Return a tracker of labels; None if it tracks none."""
-        return None if self.flow == "off" else Labels(self.flow, self.labels)
 
     @property
     def approval_terms(self) -> tuple[float, frozenset[str] | None]:

@@ -69,7 +69,6 @@ def screened_step(step: Step) -> Step:
         args=args,
         outcome=None if step.outcome is None else _outcome(step.outcome),
         verdict=None if step.verdict is None else _words(step.verdict),
-        drift=step.drift and Screen().words_of(step.drift),
         undeclared=step.undeclared and [Screen().words_of(each) for each in step.undeclared],
         before=None if step.before is None else Screen().fields(step.before),
         plan=step.plan and [each | {"args": Screen().fields(each["args"])} for each in step.plan],

@@ -92,8 +92,6 @@ def outcome_text(step: Step) -> str:
         shown = f"{shown}; it happened, and gave {found}".lstrip("; ")
     if step.resolved_by:
         shown = f"{shown} (resolved by {visible(step.resolved_by)})".lstrip()
-    if step.drift:
-        shown = f"{shown} (drift: {visible(step.drift)})"
     if step.unreplayable:
         shown = f"not replayable: {visible(step.unreplayable)}; {shown}"
     if step.undeclared:

@@ -25,7 +25,7 @@ from rollcage.values.codec import TAG, encode_result, same_encoding
 from rollcage.values.hiding import Seal
 from rollcage.values.survey import survey_safely
 
-__all__ = ["Drift", "DriftCode", "OnDrift", "Promise", "as_error", "flaw_of", "raised", "type_of"]
+__all__ = ["Drift", "DriftCode", "OnDrift", "Promise", "as_error", "raised", "type_of"]
 
 OnDrift = Literal["error", "report"]
 """What drift does: the call raises `OutputDrift`, or the drift is reported in the trace only."""
@@ -248,11 +248,6 @@ def raised(outcome: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The drift that an outcome's call raised; None if there is none or it was only reported."""
     drift = outcome.get("drift")
     return None if drift is None or "reported" in drift else cast("Mapping[str, Any]", drift)
-
-
-def flaw_of(outcome: Mapping[str, Any]) -> str | None:
-    """Why an outcome can't be returned by a replay; one that raises needs no value."""
-    return None if raised(outcome) is not None else outcome.get("lossy")
 
 
 def as_error(name: str, drift: Mapping[str, Any], *, performed: bool) -> OutputDrift:

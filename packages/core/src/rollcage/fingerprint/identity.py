@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -14,7 +14,6 @@ import rfc8785
 from rollcage.values.survey import CANONICAL, survey
 
 __all__ = [
-    "branch_world",
     "child_world",
     "fingerprint",
     "idempotency_key",
@@ -24,7 +23,6 @@ __all__ = [
     "key_head",
     "link",
     "next_world",
-    "undo_world",
     "uuid7",
     "world_zero",
 ]
@@ -86,30 +84,9 @@ def world_zero(seed: str) -> bytes:
     return sha256(b"rollcage/1 world" + seed.encode()).digest()
 
 
-def branch_world(world: bytes, name: str, after: Collection[bytes] = ()) -> bytes:
-    """The world in which a branch starts that was forked off `world`.
-
-    Args:
-        world: the world of the parent branch where this one was forked off.
-        name: the branch's name.
-        after: the last worlds of the branches that it follows; a branch that wrote nothing is
-            replaced by those that it followed itself.
-    """
-    if not after:
-        return sha256(b"rollcage/1 branch" + world + name.encode()).digest()
-    count = len(after).to_bytes(8, "big")
-    earlier = count + b"".join(sorted(after))
-    return sha256(b"rollcage/1 branch after" + world + earlier + name.encode()).digest()
-
-
 def child_world(parent_fingerprint: bytes) -> bytes:
     """The world in which the calls of a tool's own body start."""
     return sha256(parent_fingerprint).digest()
-
-
-def undo_world(undone_fingerprint: bytes, attempt: int) -> bytes:
-    """The world in which the calls that undo a step start, at the n-th attempt (from 0)."""
-    return sha256(b"rollcage/1 undo" + undone_fingerprint + attempt.to_bytes(8, "big")).digest()
 
 
 def fingerprint(key: bytes, world: bytes, rank: int, slot: int, again: int = 0) -> bytes:

@@ -14,8 +14,6 @@ __all__ = [
     "Approval",
     "ApprovalRequest",
     "Approver",
-    "Ask",
-    "AskContext",
     "Instead",
     "Pending",
     "Refusal",
@@ -153,13 +151,6 @@ One that raises, or returns anything else, denies.
 """
 
 
-class Ask(NamedTuple):
-    """The approver; `pauses` are the exceptions a framework raises to ask outside the process."""
-
-    approver: Approver
-    pauses: tuple[type[BaseException], ...] = ()
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instead:
     """How a guarded call runs with an approver's edited arguments or response.
@@ -203,17 +194,6 @@ class Terms:
             policy = sha256(f"{around.policy}{self.policy}".encode()).hexdigest()
         expires = min(self.expires, around.expires)
         return dataclasses.replace(self, policy=policy, expires=expires, around=around)
-
-
-class AskContext(NamedTuple):
-    """A call at the time of its request: its place, and the time (Unix, µs)."""
-
-    fingerprint: str  # in the world that its turn started in
-    run: str
-    branch: str
-    turn: int
-    slot: int
-    at: int
 
 
 def judged(answer: object, request: ApprovalRequest, terms: Terms) -> Reply:

@@ -52,30 +52,6 @@ class Sealing(Hiding):
         """See `Hiding`."""
         return not self._quotes.any
 
-    def is_quoted_by(self, name: str) -> bool:
-        """Whether a name or an id quotes a declared secret.
-
-        Names are identities and are recorded unchanged. Secrets that were only detected are not
-        looked for in them: ids look random, as credentials do.
-        """
-        return DECLARED in self._kinds(name)
-
-    def hide_in_name(self, name: str) -> str:
-        """The name of something that never became a step, without the secrets that it quotes."""
-        return self._quotes.replace(name, functools.partial(self._stand_in, "", []))
-
-    def _kinds(self, text: str) -> list[str]:
-        """The kinds of the secrets that a text quotes."""
-        found: list[str] = []
-
-        def note(kind: str, _secret: str) -> str:
-            found.append(kind)
-            return ""
-
-        if self._quotes.any:
-            self._quotes.replace(text, note)
-        return found
-
     def hide(self, encoded: Any, names: Collection[str] = ()) -> Hidden:
         """An encoded value without the secrets in it, and where they were."""
         found: list[str] = []

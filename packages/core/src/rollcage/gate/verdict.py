@@ -74,10 +74,6 @@ class Verdict:
         texts = (self.reason, self.code, self.rule, self.remedy)
         return self.decision in _WEIGHT and all(type(each) is str for each in texts)
 
-    def with_shadow(self, shadow: Verdict) -> Verdict:
-        """This verdict, with that of the shadow policy unless that allows."""
-        return self if shadow.decision == "allow" else dataclasses.replace(self, shadow=shadow)
-
     def as_data(self) -> dict[str, Any]:
         """The form in which the trace holds it."""
         data: dict[str, Any] = {

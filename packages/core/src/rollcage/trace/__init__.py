@@ -16,7 +16,7 @@ from rollcage.values.natives import Native, register_native
 if TYPE_CHECKING:
     from rollcage.trace.events import FORMAT, event_adapter, json_schema
     from rollcage.trace.logs import read_run
-    from rollcage.trace.reader import Tail, check_events, read_events, split_tail, tail_of
+    from rollcage.trace.reader import check_events, read_events
     from rollcage.trace.runs import AskedApproval, Attempt, RefusedCall, Run, Totals, Traced
     from rollcage.trace.step import REPLAYED, STATES, State, Step
 
@@ -33,7 +33,6 @@ __all__ = [
     "Run",
     "State",
     "Step",
-    "Tail",
     "Totals",
     "Traced",
     "check_events",
@@ -49,8 +48,6 @@ __all__ = [
     "read_events",
     "read_run",
     "register_native",
-    "split_tail",
-    "tail_of",
 ]
 
 _LATE: Final = {
@@ -58,11 +55,8 @@ _LATE: Final = {
     "event_adapter": "events",
     "json_schema": "events",
     "read_run": "logs",
-    "Tail": "reader",
     "check_events": "reader",
     "read_events": "reader",
-    "split_tail": "reader",
-    "tail_of": "reader",
     "AskedApproval": "runs",
     "Attempt": "runs",
     "RefusedCall": "runs",

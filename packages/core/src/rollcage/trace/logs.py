@@ -1,8 +1,7 @@
 """A run out of its log (format rollcage/2): what the fold says of each step, and what lines add.
 
 `rollcage.heart.run.Run` says what a line means; here is only what readers show besides: arguments,
-times, verdicts, who decided, in which attempt a step ran. A log says of a run what several traces
-of the format rollcage/1 did, for each session wrote one of its own: so a step stands here once, and
+times, verdicts, who decided, in which attempt a step ran. A step stands here once, and
 `Attempt.replayed` says in which attempts it answered a call.
 """
 
@@ -18,16 +17,6 @@ from rollcage.errors import TraceCorrupt
 from rollcage.heart.lines import BAD, check_line
 from rollcage.heart.run import Run as Fold
 from rollcage.heart.run import Step as Recorded
-from rollcage.trace.constructors import (
-    approval_decided,
-    approval_requested,
-    policy_loaded,
-    run_abandoned,
-    run_finished,
-    run_started,
-    run_stopped,
-    undo_finished,
-)
 from rollcage.trace.reader import check_events, read_events
 from rollcage.trace.runs import AskedApproval, Attempt, RefusedCall, Run, Traced
 from rollcage.trace.step import State, Step
@@ -225,9 +214,10 @@ class LogFolding:
 
     def _ends(self, number: int, event: Event) -> None:  # noqa: ARG002 - as all of them
         if event["status"] == "abandoned":
-            self._run.abandoned = run_abandoned(
-                time=event["time"], by=event.get("by", ""), reason=event.get("reason", "")
-            )
+            self._run.abandoned = {
+                "event": "run.abandoned", "time": event["time"],
+                "by": event.get("by", ""), "reason": event.get("reason", ""),
+            }  # fmt: skip
             return
         attempt = self._attempt
         if attempt is None:
@@ -235,13 +225,11 @@ class LogFolding:
         attempt.end, attempt.status = event.get("time"), event["status"]
         attempt.calls, attempt.hits = event["calls"], event["hits"]
         attempt.error, attempt.waits = event.get("error"), event.get("waits", "")
-        self._run.finished = run_finished(
-            time=event["time"],
-            status=event["status"],
-            steps=len(self._lines),
-            error=attempt.error,
-            reason=attempt.waits,
-        )
+        self._run.finished = {
+            "event": "run.finished", "time": event["time"], "status": event["status"],
+            "steps": len(self._lines),
+            **_given(error=attempt.error, reason=attempt.waits),
+        }  # fmt: skip
 
     def _forks(self, number: int, event: Event) -> None:  # noqa: ARG002 - as all of them
         """What came before is another run's: this one begins here."""
@@ -286,63 +274,49 @@ class LogFolding:
     def _requests(self, number: int, event: Event) -> None:
         begun = self._lines[event["step"]].begun
         step = self.fold.steps[event["step"]]
-        request = approval_requested(
-            id_=event["id"],
-            idempotency_key=self.fold.idempotency_key(step),
-            policy=event["policy"],
-            kind="model" if step.effect == "model" else "tool",
-            name=step.name,
-            version=begun.get("version", ""),
-            args=begun["args"],
-            key=step.key,
-            branch=self._path(step.branch),
-            turn=step.turn,
-            slot=step.slot,
-            agent=begun.get("agent", ""),
-            call_id=begun.get("call_id", ""),
-            verdict=event["verdict"],
-            requested_by=event["requested_by"],
-            expires=event["expires"],
-        )
-        request |= {"time": event["time"], "step": step.n}
+        request = {
+            "event": "approval.requested", "time": event["time"], "step": step.n,
+            "id": event["id"], "idempotency_key": self.fold.idempotency_key(step),
+            "policy": event["policy"], "kind": "model" if step.effect == "model" else "tool",
+            "name": step.name, "version": begun.get("version", ""), "args": begun["args"],
+            "key": step.key, "turn": step.turn, "slot": step.slot, "verdict": event["verdict"],
+            "requested_by": event["requested_by"], "expires": event["expires"],
+            **_given(
+                branch=self._path(step.branch),
+                agent=begun.get("agent"),
+                call_id=begun.get("call_id"),
+            ),
+        }  # fmt: skip
         self._asked[event["id"]] = AskedApproval(request, None, number)
 
     def _decides(self, number: int, event: Event) -> None:
         asked = self._asked.pop(event["id"], None) or AskedApproval({}, None, number)
-        decided = approval_decided(
-            id_=event["id"],
-            idempotency_key=asked.request.get("idempotency_key", ""),
-            policy=asked.request.get("policy", ""),
-            decision=event["decision"],
-            by=event.get("by", ""),
-            reason=event.get("reason", ""),
-            code=event.get("code", ""),
-            args=event.get("args"),
-        )
-        decided |= {"time": event["time"], "step": event["step"]}
-        asked.decision = decided
+        asked.decision = {
+            "event": "approval.decided", "time": event["time"], "step": event["step"],
+            "id": event["id"], "idempotency_key": asked.request.get("idempotency_key", ""),
+            "policy": asked.request.get("policy", ""), "decision": event["decision"],
+            "by": event.get("by", ""),
+            **_given(
+                reason=event.get("reason"), code=event.get("code"), args=event.get("args")
+            ),
+        }  # fmt: skip
         self._run.approvals.append(asked)
 
     def _taken_back(self, number: int, event: Event) -> None:  # noqa: ARG002 - as all of them
         of = self.fold.id, event["step"]
-        said = undo_finished(
-            of=of,
-            status=event["status"],
-            reason=event.get("reason", ""),
-            differs=event.get("differs"),
-        )
-        said["time"] = event["time"]
-        self._run.undos.append(said)
+        self._run.undos.append({
+            "event": "undo.finished", "time": event["time"], "of": list(of),
+            "status": event["status"],
+            **_given(reason=event.get("reason"), differs=event.get("differs")),
+        })  # fmt: skip
         self._run.undone[of] = event["status"]
 
     def _loads(self, number: int, event: Event) -> None:  # noqa: ARG002 - as all of them
         error = event.get("error")
-        said = policy_loaded(
-            time=event["time"],
-            policy=event.get("policy"),
-            error=None if error is None else {"type": error},
-        )
-        self._run.policies.append(said)
+        self._run.policies.append({
+            "event": "policy.loaded", "time": event["time"],
+            **_given(policy=event.get("policy"), error=error and {"type": error}),
+        })  # fmt: skip
 
     def _rewinds(self, number: int, event: Event) -> None:  # noqa: ARG002 - as all of them
         self._run.rewinds.append(event)
@@ -352,15 +326,10 @@ class LogFolding:
 
     def _orders(self, number: int, event: Event) -> None:  # noqa: ARG002 - as all of them
         if event["order"] == "stop":
-            self._run.stops.append(
-                run_stopped(
-                    time=event["time"],
-                    run=self.fold.id,
-                    by=event["by"],
-                    reason=event["reason"],
-                    ordered=event["given"],
-                )
-            )
+            self._run.stops.append({
+                "event": "run.stopped", "time": event["time"], "run": self.fold.id,
+                "by": event["by"], "reason": event["reason"], "ordered": event["given"],
+            })  # fmt: skip
 
     # --- what they make --------------------------------------------------------------------------
 
@@ -385,23 +354,19 @@ class LogFolding:
         if forked is not None:
             mode, source = "resume" if fold.continues else "fork", forked["from"]
         gate = [each for attempt in attempts[-1:] for each in attempt.gate]
-        started = run_started(
-            time=(forked or first)["time"],
-            format_=first["format"],
-            run=fold.id,
-            name=fold.name,
-            mode=mode,
-            source=source,
-            root=fold.id,
-            seed=first.get("seed", ""),
-            chain="effects",
-            on_divergence=attempts[-1].on_divergence if attempts else "halt",
-            durability="os",
-            rules=[each["rule"] for each in gate if "rule" in each],
-            input_={"value": first["input"]} if "input" in first else None,
-            actor=first.get("actor", ""),
-            imported=fold.imported if forked is None else None,
-        )
+        started: Event = {
+            "event": "run.started", "time": (forked or first)["time"], "format": first["format"],
+            "run": fold.id, "name": fold.name, "mode": mode, "source": source,
+            "on_divergence": attempts[-1].on_divergence if attempts else "halt",
+            "rules": [each["rule"] for each in gate if "rule" in each],
+            **_given(
+                seed=first.get("seed"),
+                actor=first.get("actor"),
+                imported=None if forked is not None else fold.imported,
+            ),
+        }  # fmt: skip
+        if "input" in first:
+            started["input"] = {"value": first["input"]}
         if first.get("redacted"):
             started["redacted"] = True
         if forked is not None and not fold.continues:
@@ -560,6 +525,11 @@ def _within(spans: Iterable[Iterable[int]], fold: Fold) -> Iterator[int]:
         if not 1 <= first <= last <= fold.last:
             raise ValueError(f"{first} to {last} is no range of its steps")
         yield from range(first, last + 1)
+
+
+def _given(**fields: Any) -> Event:
+    """Return the fields that are not empty."""
+    return {name: value for name, value in fields.items() if value}
 
 
 def _change_of(step: Recorded) -> str:

@@ -17,10 +17,11 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from rollcage.trace.constructors import Event
 from rollcage.values.codec import TAG
 
 __all__ = ["MessagesRead", "MessagesWritten"]
+
+Event = dict[str, Any]
 
 _TAG: Final = "messages"
 _FIELDS: Final = {TAG, "step", "first", "count"}

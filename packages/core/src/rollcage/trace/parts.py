@@ -10,18 +10,13 @@ __all__ = [
     "AnswerData",
     "Digest",
     "DriftData",
-    "FacadeData",
-    "ForkData",
     "ImportedData",
-    "InputData",
     "Microseconds",
     "Outcome",
     "Part",
     "PlannedCallData",
-    "PolicyData",
     "StateDigests",
     "StepNumber",
-    "StepOrigin",
     "ToolRequestData",
     "VerdictData",
 ]
@@ -29,7 +24,6 @@ __all__ = [
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Microseconds = Annotated[int, Field(ge=0)]
 StepNumber = Annotated[int, Field(ge=1)]
-StepOrigin = tuple[str, StepNumber]
 StateDigests = dict[str, Digest | dict[str, Digest]]
 
 
@@ -101,30 +95,6 @@ class VerdictData(Part):
     shadow: VerdictData | None = Field(None, description="what a policy in shadow mode says")
 
 
-class PolicyData(Part):
-    """Which policy decides."""
-
-    name: str
-    digest: Digest = Field(description="identity of all that it says")
-    mode: Literal["enforce", "shadow"]
-
-
-class FacadeData(Part):
-    """The tools that an agent had."""
-
-    name: str
-    digest: Digest = Field(description="of what follows")
-    tools: dict[str, Digest] = Field(description="by name, what was approved of each tool")
-    models: dict[str, Digest] | None = Field(description="the same of models; null: any model")
-
-
-class InputData(Part):
-    """What the job works on: a run of another input is another job."""
-
-    digest: Digest = Field(description="HMAC of it under the store's key")
-    value: Any = Field(None, description="as it was given, where it is small")
-
-
 class ImportedData(Part):
     """Where an imported run comes from, on whose word alone it is what happened."""
 
@@ -132,18 +102,6 @@ class ImportedData(Part):
     trace: str = Field(description="the id of the trace there")
     digest: Digest = Field(description="HMAC of what was read of it under the store's key")
     skipped: dict[str, int] = Field({}, description="how many spans became no step, by why")
-
-
-class ForkData(Part):
-    """What a fork changes in which run."""
-
-    run: str = Field(description="the run that it is a fork of")
-    step: StepNumber | None = Field(None, description="from which step on; null: from the start")
-    change: Literal["result", "args", "error", "model", "policy", "tools", "code"] = Field(
-        description="what is another one; `code`: nothing but the agent's own code, if that"
-    )
-    to: str = Field("", description="the model, the policy or the tools that it has instead")
-    live: bool = Field(False, description="whether its new writes were performed")
 
 
 class PlannedCallData(Part):

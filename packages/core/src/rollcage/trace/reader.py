@@ -4,65 +4,34 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import orjson
 import pydantic
 
 from rollcage.errors import TraceCorrupt
-from rollcage.heart.log import ROOT, checked
+from rollcage.heart.log import checked
 from rollcage.trace.events import event_adapter
 from rollcage.trace.messages import MessagesRead
 
-__all__ = ["Tail", "check_events", "read_events", "split_tail", "tail_of"]
-
-
-class Tail(NamedTuple):
-    """Where a log stands after its last whole line.
-
-    Attributes:
-        lines: how many whole lines it has.
-        size: of these, in bytes.
-        head: the hash of the last one (64 hex digits).
-        torn: what stands behind it, of a line whose writing was cut off.
-    """
-
-    lines: int
-    size: int
-    head: bytes
-    torn: bytes
-
-
-def split_tail(data: bytes) -> tuple[bytes, bytes]:
-    """Return a log's whole lines, and the torn rest of a last one without its newline."""
-    end = data.rfind(b"\n") + 1
-    return data[:end], data[end:]
-
-
-def tail_of(data: bytes) -> Tail:
-    """Return where a log stands, by its last line alone."""
-    whole, torn = split_tail(data)
-    return Tail(whole.count(b"\n"), len(whole), whole[-67:-3] if whole else ROOT, torn)
+__all__ = ["check_events", "read_events"]
 
 
 def read_events(
-    data: bytes, where: str, *, after: Tail | None = None, restore: bool = True
+    data: bytes, where: str, *, restore: bool = True
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each line with its number (from 1), after its hash was found right.
 
     Args:
         data: whole lines only.
         where: a name for them in messages.
-        after: what they come after, where they are the rest of a log.
-        restore: put the messages of models back that references stand for; never in a rest.
+        restore: put the messages of models back that references stand for.
 
     Raises:
         TraceCorrupt: the first line that is no event, breaks the chain, or refers to nothing.
     """
-    head, before = (ROOT, 0) if after is None else (after.head, after.lines)
-    lines = io.BytesIO(data).readlines()
-    messages = MessagesRead() if restore and after is None else None
-    for number, event in enumerate(checked(lines, where, head=head, before=before), before + 1):
+    messages = MessagesRead() if restore else None
+    for number, event in enumerate(checked(io.BytesIO(data), where), 1):
         if messages is not None and event.get("effect") == "model":
             try:
                 messages.restore(event)

@@ -1,10 +1,7 @@
-"""A run out of its trace: the events folded, once, to steps and what became of each.
+"""A run as readers see it: its steps, and what became of each.
 
-Whatever shows, compares, audits or judges recorded runs reads these. (A replay asks another
-question, which recorded step may stand for a call, over several traces: `replay.generation`.)
-
-The first line says the format: the log of a run (rollcage/2) is folded by `trace.logs`, to the same
-classes.
+Whatever shows, compares, audits or judges recorded runs reads these classes; `trace.logs` makes
+them of a log.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from rollcage.trace.constructors import Event, call_refused
 from rollcage.trace.step import REPLAYED, STATES, Step
 
 __all__ = [
@@ -24,6 +20,8 @@ __all__ = [
     "Totals",
     "Traced",
 ]
+
+Event = dict[str, Any]
 
 
 @dataclasses.dataclass(slots=True)
@@ -56,21 +54,14 @@ class RefusedCall:
 
     def as_event(self) -> Event:
         """Return it in the form of a `call.refused`."""
-        event = call_refused(
-            kind=self.kind,
-            name=self.name,
-            version=self.version,
-            args=self.args,
-            code=self.code,
-            reason=self.reason,
-            branch=self.branch,
-            turn=self.turn,
-            slot=self.slot,
-            agent=self.agent,
-            call_id=self.call_id,
-            parent=self.parent,
-        )
-        return {**event, "time": self.time}
+        event: Event = {
+            "event": "call.refused", "time": self.time, "kind": self.kind, "name": self.name,
+            "args": self.args, "code": self.code, "reason": self.reason,
+        }  # fmt: skip
+        for field in ("version", "branch", "turn", "slot", "agent", "call_id", "parent"):
+            if getattr(self, field) not in ("", None):
+                event[field] = getattr(self, field)
+        return event
 
 
 @dataclasses.dataclass(slots=True)
@@ -78,7 +69,7 @@ class Attempt:
     """One session's part of a run: from its beginning until it was left, or died.
 
     Attributes:
-        id: random; of a trace of the format rollcage/1, its run's.
+        id: random.
         begin: when it began (Unix, µs).
         end: when it was left; None while it is live, or if it died.
         status: as it was left (`ok`, `error`, `halted`, …); empty while it is live, or if it died.
@@ -157,7 +148,7 @@ class Run:
         stops: each `run.stopped`.
         undone: what became of the undo of a step, by the run and step where it first ran.
         last_time: the latest time that an event has (Unix, µs).
-        attempts: the sessions that made it, in their order; a trace of rollcage/1 is of one.
+        attempts: the sessions that made it, in their order.
         shut: the line by which nothing may be added to its log: it is a copy that was not claimed,
             it goes on in another store, or it was pruned.
     """

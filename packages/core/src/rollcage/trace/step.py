@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final, Literal, get_args
 
-from rollcage.trace.constructors import Event
-
-__all__ = ["REPLAYED", "STATES", "State", "Step", "begin", "end"]
+__all__ = ["REPLAYED", "STATES", "State", "Step"]
 
 State = Literal[
     "hit",
@@ -63,16 +61,13 @@ class Step:
         resolved_by: who resolved its outcome.
         undoes: the step (run, step) that it was made to undo.
         undone: what became of its own undo.
-        drift: how a fresh execution differed (`verify`).
         undeclared: the permissions that its body would have taken beside those of its tool.
         approval: the request that somebody decided on.
         decided_by: who approved or rejected it.
         supersedes: the recorded step (run, step) in whose place it ran again.
         orphans: the recorded effects (run, step) that it left behind.
         call_id: the framework's id of the call.
-        world: of all the effects before it, as a hash; empty where it has no place.
         position: how many batches of writes its branch had completed.
-        occurrence: which of the identical calls in its world it is; empty where it has no place.
         reversible: whether it has a plan that undoes it, or got one when it ended.
         labels: what its result carries.
         simulated: in a fork, the effect of the tool that was replaced; else None.
@@ -121,16 +116,13 @@ class Step:
     resolved_by: str | None = None
     undoes: list[Any] | None = None
     undone: str | None = None
-    drift: str | None = None
     undeclared: list[str] | None = None
     approval: str | None = None
     decided_by: str | None = None
     supersedes: list[Any] | None = None
     orphans: list[list[Any]] | None = None
     call_id: str = ""
-    world: str = ""
     position: int = 0
-    occurrence: tuple[int, ...] = ()
     reversible: bool = False
     labels: tuple[str, ...] = ()
     simulated: str | None = None
@@ -189,82 +181,3 @@ class Step:
         raised = "drift" in outcome and not outcome["drift"].get("reported")
         ran = self.state == "ran" and self.stays_done and not raised
         return outcome.get("lossy") if ran else None
-
-
-def begin(event: Event, line: int) -> Step:
-    """The step that an event begins, at its line."""
-    joined = event["event"] == "branch.joined"
-    kind = "branch" if joined else event["kind"]
-    effect = "write" if joined else event["effect"]
-    step = Step(
-        step=event["step"],
-        kind=kind,
-        name=event["name"],
-        version=event.get("version", ""),
-        effect=effect,
-        args=event.get("args", {}),
-        key=event["key"],
-        turn=event["turn"],
-        slot=event["slot"],
-        branch=event.get("branch", ""),
-        agent=event.get("agent", ""),
-        parent=event.get("parent"),
-        time=event["time"],
-        state=_without_end(kind, effect),
-        verdict=event.get("verdict"),
-        origin=event.get("origin"),
-        undoes=event.get("undoes"),
-        drift=event.get("drift"),
-        approval=event.get("approval"),
-        decided_by=event.get("approved_by") or event.get("rejected_by"),
-        supersedes=event.get("supersedes"),
-        orphans=event.get("orphans"),
-        call_id=event.get("call_id", ""),
-        world=event.get("world", ""),
-        position=event["position"],
-        occurrence=tuple(event.get("occurrence", ())),
-        reversible=event.get("reversible", False),
-        labels=tuple(event.get("labels") or ()),
-        simulated=event.get("simulated"),
-        changed=event.get("changed", False),
-        assumed=event.get("assumed", False),
-        line=line,
-        before=event.get("before"),
-        after=event.get("after"),
-        plan=event.get("plan"),
-    )
-    if joined:
-        step.state = _given(event) if step.origin else "ran"
-    elif event["event"] == "step.blocked":
-        step.state = "blocked"
-    elif event["event"] == "step.replayed":
-        step.outcome, step.duration = event["outcome"], event["duration"]
-        step.state = "unknown" if event["outcome"]["status"] == "unknown" else _given(event)
-    return step
-
-
-def end(step: Step, event: Event, line: int) -> None:
-    """Take in the end of a step, or its later resolution."""
-    step.outcome = event["outcome"]
-    ended: dict[str, State] = {"ok": "ran", "error": "failed", "not_started": "not_started"}
-    step.state = ended.get(event["outcome"]["status"], _without_end(step.kind, step.effect))
-    if step.simulated is not None and step.state == "ran":
-        step.state = "simulated"
-    step.duration = event.get("duration", step.duration)
-    step.resolved_by = event.get("by")
-    step.undeclared = event.get("undeclared")
-    step.labels = tuple(event.get("labels") or step.labels)
-    step.after = event.get("after") or step.after
-    step.plan = event.get("plan", step.plan)
-    step.ended = event["time"]
-    step.ended_line = step.ended_line or line
-
-
-def _given(event: Event) -> State:
-    """How a recorded step was used up: asked for, or seen in a framework's own memory."""
-    return "seen" if event.get("seen") else "hit"
-
-
-def _without_end(kind: str, effect: str) -> State:
-    """What a step is of which only the beginning is recorded."""
-    return "unknown" if kind == "tool" and effect == "write" else "cut_off"

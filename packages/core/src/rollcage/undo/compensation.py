@@ -24,7 +24,6 @@ from rollcage.values.decoding import decode
 from rollcage.values.hiding import STAND_IN, Seal, hidden
 
 __all__ = [
-    "Captured",
     "Compensation",
     "Declarations",
     "DidNotHappen",
@@ -213,21 +212,6 @@ class PlannedCall(NamedTuple):
     def as_data(self) -> dict[str, Any]:
         """The form in which the trace holds it."""
         return {"name": self.name, "version": self.version, "args": self.args}
-
-
-class Captured:
-    """What is captured before a call runs, for its undo.
-
-    Attributes:
-        before: the states that it will change, as plain values, for its plan.
-        marks: the fields of its `step.started` event.
-    """
-
-    __slots__ = ("before", "marks")
-
-    def __init__(self, before: Mapping[str, Any], marks: dict[str, Any]) -> None:
-        self.before = before
-        self.marks = marks
 
 
 def plan_from(

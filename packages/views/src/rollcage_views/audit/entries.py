@@ -61,13 +61,12 @@ def _policy_of(event: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
 
 
 def _drift_text(row: Step) -> str:
-    """How an output breaks its contract, or differs from the recorded one."""
+    """Say how an output breaks its contract; empty if it does not."""
     broken: Mapping[str, Any] | None = (row.outcome or {}).get("drift")
-    parts = [row.drift] if row.drift else []
-    if broken is not None:
-        reported = ", reported only" if broken.get("reported") else ""
-        parts.append(f"{broken['code']} at {broken['path']}{reported}: {broken['reason']}")
-    return "; ".join(parts)
+    if broken is None:
+        return ""
+    reported = ", reported only" if broken.get("reported") else ""
+    return f"{broken['code']} at {broken['path']}{reported}: {broken['reason']}"
 
 
 class _Entries:

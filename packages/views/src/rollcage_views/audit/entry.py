@@ -50,7 +50,7 @@ class AuditEntry:
         state: what became of it: of a call as `rollcage show` says, of an approval how it was
             decided (`pending` until then), of an undo its outcome, of an orphan `not_asked_for`.
         outcome: the result or the error, as one line.
-        drift: how the output breaks its contract, or a fresh execution differs from the recorded.
+        drift: how the output breaks its contract.
         duration: how long the body ran (µs); None where it did not.
         first_ran: where a replayed call ran (run, step).
         undoes: what a call undoes, or an undo took back (run, step).
