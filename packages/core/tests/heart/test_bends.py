@@ -82,7 +82,7 @@ def test_a_step_whose_call_was_taken_back_is_no_hit(store: Store, shelf: Shelf) 
 
     with Session("job", store=store) as session:
         agent()
-        assert session.undo_branch("inner").complete
+        assert session.undo(branch="inner").complete
     assert shelf.there == []
     with Session("job", store=store, replay="resume") as session:
         agent()

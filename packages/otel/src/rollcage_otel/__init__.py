@@ -2,7 +2,7 @@
 
 ::
 
-    from rollcage.session.session import Session
+    from rollcage import Session
     from rollcage_otel import Spans
 
     with Session("weekly report", observers=[Spans()]):

@@ -13,7 +13,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -27,41 +27,19 @@ from rollcage.errors import (
 from rollcage.fingerprint.identity import child_world, world_zero
 from rollcage.heart.call import Call, Place
 from rollcage.heart.run import Event, Outcome, Run, Step
-from rollcage.heart.stage import Hooks
 from rollcage.heart.store import store_option
 from rollcage.heart.walk import Branch, Turn
 
 if TYPE_CHECKING:
     from rollcage.heart.driver import Flow
     from rollcage.heart.log import Chain
-    from rollcage.heart.options import Options
     from rollcage.heart.session import Session
     from rollcage.heart.store import Store
     from rollcage.trace.messages import MessagesWritten
-    from rollcage.undo.compensation import KnownTools
-    from rollcage.values.hiding import Seal
-    from rollcage.values.registered import Types
 
 __all__ = ["Attempt", "Stats"]
 
 _log: Final = logging.getLogger("rollcage")
-
-
-class Setting(Protocol):
-    """What an attempt is made with; the fields of the same names describe it."""
-
-    store: Store
-    options: Options
-    hooks: Hooks
-    types: Types
-    tools: KnownTools
-
-    @property
-    def session(self) -> Session: ...
-    @property
-    def seal(self) -> Seal: ...
-    @property
-    def on_divergence(self) -> str: ...
 
 
 class Stats:
@@ -113,7 +91,7 @@ class Attempt:
 
     def __init__(
         self,
-        setting: Setting,
+        session: Session,
         run: Run,
         log: Chain | None,
         *,
@@ -122,11 +100,11 @@ class Attempt:
         recorded_in: tuple[Store, str] | None = None,
     ) -> None:
         self.run, self.log, self.live, self.dry = run, log, live, dry
-        self.store, self.options, self.hooks = setting.store, setting.options, setting.hooks
+        self.store, self.options, self.hooks = session.store, session.options, session.hooks
         self.recorded_in = recorded_in or (self.store, run.id)
-        self.seal, self.types, self.tools = setting.seal, setting.types, setting.tools
-        self.on_divergence = setting.on_divergence
-        self.session: Session = setting.session
+        self.seal, self.types, self.tools = session.seal, session.types, session.tools
+        self.on_divergence = session.on_divergence
+        self.session = session
         self.stats = Stats()
         self.halted: Halt | None = None
         self.closed = False

@@ -87,8 +87,3 @@ def in_background(function: Callable[[], None]) -> None:
         threading.Thread(target=function, name="rollcage-leaving").start()
     except RuntimeError:
         function()
-
-
-def _fetched(data: bytes) -> Callable[[str], bytes]:
-    """What gives bytes that were fetched before."""
-    return lambda _: data

@@ -7,10 +7,9 @@ in memory.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import threading
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -21,6 +20,7 @@ from rollcage.heart.run import CHANGES
 if TYPE_CHECKING:
     from rollcage.heart.attempt import Attempt
     from rollcage.heart.call import Call
+    from rollcage.heart.nearest import Recorded
     from rollcage.heart.run import Step
 
 __all__ = ["changed", "explained", "miss"]
@@ -30,17 +30,6 @@ _IN_A_THREAD = (
     "call a slot, with `with session.turn() as turn:` and in the thread `with turn.slot(i):`, or "
     "each thread a branch, `session.branch(name)`"
 )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _Recorded:
-    """A recorded call, as it is compared with one that was asked for."""
-
-    step: int
-    kind: str
-    name: str
-    version: str
-    args: Mapping[str, Any]
 
 
 def miss(attempt: Attempt, call: Call) -> ReplayMiss:
@@ -84,9 +73,10 @@ def _near(attempt: Attempt, call: Call) -> str:
     return f"the nearest recorded call is step {found.step} ({found.name}); it differs in {differs}"
 
 
-def _calls(attempt: Attempt) -> Iterator[_Recorded]:
+def _calls(attempt: Attempt) -> Iterator[Recorded]:
     """Read the recorded calls that hold; none where the log can't be read any more."""
-    from rollcage.trace.messages import MessagesRead  # most programs miss nothing
+    from rollcage.heart.nearest import Recorded  # most programs miss nothing
+    from rollcage.trace.messages import MessagesRead
 
     run, (store, name) = attempt.run, attempt.recorded_in
     lines: list[bytes] = []
@@ -101,9 +91,8 @@ def _calls(attempt: Attempt) -> Iterator[_Recorded]:
             continue
         step = run.steps.get(event["step"])
         if step is not None and not step.gone and step.status != "waiting":
-            kind = "model" if event["effect"] == "model" else "tool"
             args = event.get("args") or {}
-            yield _Recorded(step.n, kind, step.name, event.get("version", ""), args)
+            yield Recorded(step.n, step.name, event.get("version", ""), args)
 
 
 def changed(attempt: Attempt, call: Call) -> NotReplayable | None:

@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 from rollcage.values.codec import TAG
 
-__all__ = ["Recorded", "described", "nearest"]
+__all__ = ["Recorded", "nearest"]
 
 
-class Recorded(Protocol):
-    """A recorded call, as far as it is compared with another one."""
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """A recorded call of a tool or model, as it is compared with one that was asked for."""
 
-    @property
-    def kind(self) -> str:
-        """`tool`, `model` or `branch`."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Of the tool or model."""
-        ...
-
-    @property
-    def version(self) -> str:
-        """Of the tool, as declared."""
-        ...
-
-    @property
-    def args(self) -> Mapping[str, Any]:
-        """The canonical arguments."""
-        ...
-
-
-R = TypeVar("R", bound=Recorded)
+    step: int
+    name: str
+    version: str
+    args: Mapping[str, Any]
 
 
 def nearest(
-    entries: Iterable[R], name: str, version: str, args: Mapping[str, Any], used: Collection[R]
-) -> tuple[R, str] | None:
-    """The recorded call most like a given one, and the field in which it differs."""
-    best: tuple[tuple[int, int, int], R, list[_Differing]] | None = None
+    entries: Iterable[Recorded],
+    name: str,
+    version: str,
+    args: Mapping[str, Any],
+    used: Collection[Recorded],
+) -> tuple[Recorded, str] | None:
+    """Return the recorded call most like a given one, and the field in which it differs."""
+    best: tuple[tuple[int, int, int], Recorded, list[_Differing]] | None = None
     for entry in entries:
-        if entry.kind == "branch":
-            continue
         differing = list(_differing(entry, name, version, args))
         score = (entry.name == name, -len(differing), entry not in used)
         if best is None or score > best[0]:
@@ -56,14 +42,6 @@ def nearest(
     state = "already replayed" if entry in used else "recorded in another world"
     place = f"its place only: the same call is {state}"
     return entry, "; ".join(map(_described, differing)) or place
-
-
-def described(name: str, args: Mapping[str, Any]) -> str:
-    """A call as it would be written, in at most 200 characters of arguments."""
-    if TAG in args:  # kept apart from the trace: too large to be shown
-        return f"{name}(...)"
-    text = ", ".join(f"{field}={_show(value)}" for field, value in args.items())
-    return f"{name}({text if len(text) <= 200 else f'{text[:197]}...'})"
 
 
 _Differing = tuple[str, Any, Any]  # a field, what was recorded, and what was asked for

@@ -175,6 +175,7 @@ class Session:
     """
 
     finishes_undo = True  # whether one that an earlier attempt began is finished on entering
+    hooks: Hooks
 
     def __init__(
         self,
@@ -215,7 +216,6 @@ class Session:
         self.seal: Seal = self._first_seal
         self.types = Types(options.types, REGISTERED)
         self.tools = KnownTools(options.tools)
-        self.session = self
         self.report: Report | None = None  # of what writes nothing
         self.run_id: str = ""
         self.undone_at = -1  # the last step when it was undone
@@ -248,31 +248,35 @@ class Session:
 
     def __enter__(self) -> Self:
         if not self._join():
-            self._entered(open_run(self, self._all_hooks().folds))
-            try:
-                drive(self._tidy(is_async=False))
-            except BaseException:
-                self._give_up()
-                self._let_go()
-                raise
+            drive(self._enter(is_async=False))
         return self
 
     async def __aenter__(self) -> Self:
         if not self._join():
-            hooks = self._all_hooks()
-            opening, cut = await finished_in_thread(functools.partial(self._opened, hooks))
+            await adrive(self._enter(is_async=True))
+        return self
+
+    def _enter(self, *, is_async: bool) -> Flow:
+        """Open the run, and begin the attempt at it."""
+        hooks = self._all_hooks()
+        if is_async:
+            opening, cut = yield lambda: finished_in_thread(lambda: self._opened(hooks))
             if cut is not None:  # nobody enters it: its run must not stay open
                 if opening.exception() is None and (log := opening.result().log) is not None:
-                    await finished_in_thread(log.close)
+                    yield lambda: finished_in_thread(log.close)
                 raise cut
             self._entered(opening.result())
-            try:
-                await adrive(self._tidy(is_async=True))
-            except BaseException:
-                self._give_up()
-                await asyncio.shield(asyncio.to_thread(self._let_go))
-                raise
-        return self
+        else:
+            self._entered(open_run(self, hooks.folds))
+        try:
+            yield from self._tidy(is_async=is_async)
+        except BaseException:
+            self._give_up()
+            if is_async:
+                yield lambda: asyncio.shield(asyncio.to_thread(self._let_go))
+            else:
+                self._let_go()
+            raise
 
     def _all_hooks(self) -> Hooks:
         self._check_new()
@@ -596,25 +600,7 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        attempt, self.is_left = self._entered_attempt(), True
-        if self._block is not None:
-            open_sessions.discard(self)
-            self._leave_stages(attempt, error)
-            self._leave_block(error)
-        else:
-            failed = error
-            try:
-                drive(self._leave(error, is_async=False))
-            except Halt as halt:
-                attempt.halt(halt)
-            except BaseException as raised:  # noqa: BLE001 - raised again below
-                failed = raised
-            self._end(failed)
-            if attempt.log is not None:
-                self._closing(attempt, failed)
-            if failed is not error and failed is not None:
-                raise failed
-        self._raise_halt(attempt, error)
+        drive(self._exit(error, is_async=False))
 
     async def __aexit__(
         self,
@@ -622,6 +608,10 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await adrive(self._exit(error, is_async=True))
+
+    def _exit(self, error: BaseException | None, *, is_async: bool) -> Flow:
+        """End the attempt, or the branch that it is of another session's run."""
         attempt, self.is_left = self._entered_attempt(), True
         if self._block is not None:
             open_sessions.discard(self)
@@ -630,7 +620,7 @@ class Session:
         else:
             failed = error
             try:
-                await adrive(self._leave(error, is_async=True))
+                yield from self._leave(error, is_async=is_async)
             except Halt as halt:
                 attempt.halt(halt)
             except BaseException as raised:  # noqa: BLE001 - raised again below
@@ -638,10 +628,12 @@ class Session:
             self._end(failed)
             if attempt.log is not None:
                 closing = functools.partial(self._closing, attempt, failed)
-                if isinstance(error, GeneratorExit):  # its task was destroyed, and can't wait
+                if not is_async:
+                    closing()
+                elif isinstance(failed, GeneratorExit):  # its task was destroyed, and can't wait
                     in_background(closing)
                 else:
-                    _, cut = await finished_in_thread(closing)
+                    _, cut = yield lambda: finished_in_thread(closing)
                     failed = failed or cut
             if failed is not error and failed is not None:
                 raise failed
@@ -826,7 +818,9 @@ class Session:
         kind: Kind,
         *,
         is_async: bool,
-        raw: Mapping[str, Any] | None = None,
+        raw: Mapping[str, Any] | None,
+        answer: Read | None,
+        instead: Instead | None,
     ) -> Call:
         """Make a call that arrives here: its arguments are bound, or refused."""
         if self._attempt is None:
@@ -852,7 +846,11 @@ class Session:
                 reason=str(error), code=ArgumentsInvalid.code, kind=kind,
             )  # fmt: skip
             raise
-        return Call(place, contract, bound, body, kind, is_async=is_async)
+        call = Call(place, contract, bound, body, kind, is_async=is_async)
+        call.read = answer
+        if contract.framework or instead is not None:
+            call.adapt(arguments, instead)
+        return call
 
     def _put_refused(
         self,
@@ -946,10 +944,10 @@ class Session:
         """
         if _is_async(body):
             raise SessionError(f"{contract.name} is async: use acall, in an async session")
-        call = self._call(contract, arguments, body, kind, is_async=False, raw=raw)
-        call.read = answer
-        if contract.framework or instead is not None:
-            call.adapt(arguments, instead)
+        call = self._call(
+            contract, arguments, body, kind,
+            is_async=False, raw=raw, answer=answer, instead=instead,
+        )  # fmt: skip
         work = enter(call)
         return give(call) if gives_at_once(call) else drive(perform(call, work))
 
@@ -965,10 +963,10 @@ class Session:
         instead: Instead | None = None,
     ) -> Any:
         """Guard one call of an async body, or of a sync one in a thread; for adapters."""
-        call = self._call(contract, arguments, body, kind, is_async=True, raw=raw)
-        call.read = answer
-        if contract.framework or instead is not None:
-            call.adapt(arguments, instead)
+        call = self._call(
+            contract, arguments, body, kind,
+            is_async=True, raw=raw, answer=answer, instead=instead,
+        )  # fmt: skip
         work = enter(call)
         return give(call) if gives_at_once(call) else await adrive(perform(call, work))
 
@@ -1034,10 +1032,10 @@ class Session:
         of any other step, the chunks that it took are recorded, and no more can be replayed. The
         call has its place now; it is made when the first chunk is asked for.
         """
-        call = self._call(contract, arguments, body, kind, is_async=False, raw=raw)
-        call.read = answer
-        if contract.framework or instead is not None:
-            call.adapt(arguments, instead)
+        call = self._call(
+            contract, arguments, body, kind,
+            is_async=False, raw=raw, answer=answer, instead=instead,
+        )  # fmt: skip
         call.keep("chunks", True)
         return self._streamed(call)
 
@@ -1087,10 +1085,10 @@ class Session:
         instead: Instead | None = None,
     ) -> AsyncGenerator[Any]:
         """`stream` for a body that gives an async iterator."""
-        call = self._call(contract, arguments, body, kind, is_async=True, raw=raw)
-        call.read = answer
-        if contract.framework or instead is not None:
-            call.adapt(arguments, instead)
+        call = self._call(
+            contract, arguments, body, kind,
+            is_async=True, raw=raw, answer=answer, instead=instead,
+        )  # fmt: skip
         call.keep("chunks", True)
         return self._astreamed(call)
 
@@ -1287,7 +1285,9 @@ class Session:
 
     # --- undo ------------------------------------------------------------------------------------
 
-    def undo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
+    def undo(
+        self, to: int | None = None, *, branch: str | None = None, in_doubt: InDoubt = "list"
+    ) -> UndoReport:
         """Take back the effects of this run, the newest first.
 
         Everything is looked at before anything is touched: where somebody else has changed a state
@@ -1296,6 +1296,8 @@ class Session:
         Args:
             to: the last step that stays; None: everything is taken back. A session that was entered
                 inside of another one takes back its own effects only.
+            branch: only what was done in blocks of this name (or path: `outer/inner`), and what
+                came after them.
             in_doubt: what is done with a step of which nobody knows whether it happened: `"list"`
                 it, or `"restore"` what was before.
 
@@ -1303,22 +1305,16 @@ class Session:
             SessionError: it can't be done from here, or a state can't be observed.
             ToolMissing: a tool that is needed is not here; nothing was touched.
         """
-        found: UndoReport = drive(self._undo(Request(to, in_doubt=in_doubt), is_async=False))
+        request = Request(to, branch, in_doubt=in_doubt)
+        found: UndoReport = drive(self._undo(request, is_async=False))
         return found
 
-    async def aundo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
+    async def aundo(
+        self, to: int | None = None, *, branch: str | None = None, in_doubt: InDoubt = "list"
+    ) -> UndoReport:
         """`undo` in an async session."""
-        found: UndoReport = await adrive(self._undo(Request(to, in_doubt=in_doubt), is_async=True))
-        return found
-
-    def undo_branch(self, name: str) -> UndoReport:
-        """Take back what was done in the blocks of this name, and what came after them."""
-        found: UndoReport = drive(self._undo(Request(branch=name), is_async=False))
-        return found
-
-    async def aundo_branch(self, name: str) -> UndoReport:
-        """`undo_branch` in an async session."""
-        found: UndoReport = await adrive(self._undo(Request(branch=name), is_async=True))
+        request = Request(to, branch, in_doubt=in_doubt)
+        found: UndoReport = await adrive(self._undo(request, is_async=True))
         return found
 
     def _undo(self, request: Request, *, is_async: bool) -> Flow:

@@ -63,7 +63,7 @@ from rollcage.undo.compensation import (
 )
 from rollcage.undo.expected import changes, stays_undone
 from rollcage.undo.report import InDoubt, UndoneStep, UndoPlan, UndoReport
-from rollcage.undo.task import Task
+from rollcage.undo.task import Task, Undoable
 
 if TYPE_CHECKING:
     from rollcage.contract.contract import Contract
@@ -78,17 +78,6 @@ __all__ = ["Request", "open_undo", "plan", "take_back", "undo"]
 
 _DONE: Final = ("verified", "compensated", "accepted")
 _ACCEPTED: Final = "somebody has put it right by hand, or accepts it as it is"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class UndoEntry:
-    """A step to undo, as reports show it."""
-
-    run: str
-    step: int
-    name: str
-    args: Mapping[str, Any]
-    status: str
 
 
 class Request(NamedTuple):
@@ -202,7 +191,7 @@ def _is_running(attempt: Attempt, step: Step) -> bool:
     return walk is not None and walk.running > 0
 
 
-def _planned(run: Run, request: Request, tasks: Iterable[Task[UndoEntry]]) -> UndoPlan:
+def _planned(run: Run, request: Request, tasks: Iterable[Task]) -> UndoPlan:
     return UndoPlan(run=run.id, to=request.to, steps=tuple(task.planned() for task in tasks))
 
 
@@ -358,7 +347,7 @@ class _Undo:
 
     # --- what refuses it before anything is touched ----------------------------------------------
 
-    def _check(self, tasks: list[Task[UndoEntry]]) -> None:
+    def _check(self, tasks: list[Task]) -> None:
         """Refuse what somebody did not expect.
 
         Raises:
@@ -388,7 +377,7 @@ class _Undo:
             return self.attempt.halt(Diverged(f"what lies ahead can't be taken back: {error}", ()))
         return self.attempt.halt(UndoIncomplete(f"a block can't be rolled back: {error}"))
 
-    def _refuse(self, tasks: list[Task[UndoEntry]], refused: list[UndoneStep]) -> None:
+    def _refuse(self, tasks: list[Task], refused: list[UndoneStep]) -> None:
         """Halt if not everything can be taken back."""
         attempt, run = self.attempt, self.record
         stuck = [task for task in tasks if task.state not in ("reversible", "nothing")]
@@ -421,7 +410,7 @@ class _Undo:
             )
         )
 
-    def _denied(self, tasks: list[Task[UndoEntry]]) -> list[UndoneStep]:
+    def _denied(self, tasks: list[Task]) -> list[UndoneStep]:
         """The steps whose compensating calls a rule denies."""
         refused: list[UndoneStep] = []
         is_gated = self.attempt.session.gate.decides or self.attempt.inner
@@ -437,7 +426,7 @@ class _Undo:
 
     # --- taking back -----------------------------------------------------------------------------
 
-    def _carry_out(self, tasks: list[Task[UndoEntry]]) -> Generator[Any, Any, list[UndoneStep]]:
+    def _carry_out(self, tasks: list[Task]) -> Generator[Any, Any, list[UndoneStep]]:
         """Undo one step after the other, up to the first that fails."""
         done: list[UndoneStep] = []
         for task in tasks:
@@ -461,7 +450,7 @@ class _Undo:
                 break
         return done
 
-    def _undone(self, task: Task[UndoEntry]) -> Generator[Any, Any, UndoneStep]:
+    def _undone(self, task: Task) -> Generator[Any, Any, UndoneStep]:
         """Undo one step, and check whether that worked."""
         looks = task.contract is not None and task.was is not None
         if task.state == "nothing":
@@ -498,7 +487,7 @@ class _Undo:
             return task.ended("failed", "the state is not what it was before", differs)
         return task.ended("verified", task.reason)
 
-    def _is_there_still(self, task: Task[UndoEntry]) -> Generator[Any, Any, bool]:
+    def _is_there_still(self, task: Task) -> Generator[Any, Any, bool]:
         """Whether the state that a step left is still there, though it should be gone by now.
 
         That happens if its tool observes different things under one name.
@@ -511,7 +500,7 @@ class _Undo:
             return True  # the next check says so
         return bool(differing(task.was, now))
 
-    def _changed_meanwhile(self, task: Task[UndoEntry]) -> Generator[Any, Any, UndoneStep | None]:
+    def _changed_meanwhile(self, task: Task) -> Generator[Any, Any, UndoneStep | None]:
         """Check again, right before: the later steps are undone by now."""
         assert task.was is not None
         try:
@@ -531,7 +520,7 @@ class _Undo:
             return task.ended("conflict", "somebody else has changed it since", strange)
         return None
 
-    def _call(self, task: Task[UndoEntry], tool: Tool, values: Mapping[str, Any]) -> Call:
+    def _call(self, task: Task, tool: Tool, values: Mapping[str, Any]) -> Call:
         """A compensating call, in the branch of its step."""
         attempt = self.attempt
         name = _branch_of(self.record, task.entry.step)
@@ -553,7 +542,7 @@ class _Undo:
                 return inner[level.branch]
         return self.attempt.session
 
-    def _walk_again(self, task: Task[UndoEntry]) -> None:
+    def _walk_again(self, task: Task) -> None:
         """Have what was done of an undo of this step answer its calls, in this attempt too."""
         attempt, run = self.attempt, self.record
         name = _branch_of(run, task.entry.step)
@@ -616,7 +605,7 @@ class _Undo:
         if self.why == "undo":
             attempt.rewind(reopens)
 
-    def _report(self, tasks: list[Task[UndoEntry]], done: list[UndoneStep]) -> UndoReport:
+    def _report(self, tasks: list[Task], done: list[UndoneStep]) -> UndoReport:
         seen = {each.step for each in done}
         left = tuple(
             (*task.origin, task.entry.name) for task in tasks if task.entry.step not in seen
@@ -677,7 +666,7 @@ class _Look:
         self.covered: dict[int, int] = {}
         self._lines: dict[int, Event] | None = None
 
-    def tasks(self, numbers: set[int]) -> Generator[Any, Any, list[Task[UndoEntry]]]:
+    def tasks(self, numbers: set[int]) -> Generator[Any, Any, list[Task]]:
         """Return what is to be undone, the newest first, and what can be done with each."""
         run = self.attempt.run
         done = {n for n, status in run.backed.items() if status in _DONE}
@@ -687,7 +676,7 @@ class _Look:
                 if owner.n in numbers and _stands_for_calls(owner, is_undone=owner.n in done):
                     self.covered[step.n] = owner.n
         order = newest_first(steps)
-        found: list[Task[UndoEntry]] = []
+        found: list[Task] = []
         for step in order:
             if step.n in done or step.n in self.covered:
                 continue
@@ -713,11 +702,11 @@ class _Look:
     def _named(self, step: Step) -> str:
         return f"step {step.n} of run {self.attempt.run.id} ({step.name}) can't be undone here"
 
-    def _is_accepted(self, task: Task[UndoEntry]) -> bool:
+    def _is_accepted(self, task: Task) -> bool:
         n = task.entry.step
         return n in self.request.accept or self.attempt.run.steps[n].accepted
 
-    def _without_calls(self, tasks: list[Task[UndoEntry]]) -> list[Task[UndoEntry]]:
+    def _without_calls(self, tasks: list[Task]) -> list[Task]:
         """Leave out calls from the body of a step that happened, and whose plan covers them."""
         restores = self.request.in_doubt == "restore"
         stands = {
@@ -737,17 +726,17 @@ class _Look:
                 self.covered[task.entry.step] = owner.n
         return found
 
-    def _step(self, task: Task[UndoEntry]) -> Step:
+    def _step(self, task: Task) -> Step:
         return self.attempt.run.steps[task.entry.step]
 
-    def _task(self, step: Step) -> Generator[Any, Any, Task[UndoEntry] | None]:
+    def _task(self, step: Step) -> Generator[Any, Any, Task | None]:
         """Find out all that can be known of one step; None if there is nothing to undo of it."""
         attempt, run = self.attempt, self.attempt.run
         undo = step.undo or {}
         recorded = undo if "args" in undo else (yield from self._line(step))
         args = yield from self._revived(recorded.get("args", {}))
         status = "ok" if step.happened is not None else step.status
-        entry = UndoEntry(run.id, step.n, step.name, recorded.get("args", {}), status)
+        entry = Undoable(run.id, step.n, step.name, recorded.get("args", {}), status)
         task = Task(entry=entry, begun=_begun(run, step.n))
         accepted = step.accepted or step.n in self.request.accept
         task.happened = False if accepted else ("told" in undo and status == "ok") or None
@@ -774,7 +763,7 @@ class _Look:
         return task
 
     def _plan(
-        self, task: Task[UndoEntry], step: Step, before: Mapping[str, Any], missing: str
+        self, task: Task, step: Step, before: Mapping[str, Any], missing: str
     ) -> Generator[Any, Any, list[dict[str, Any]] | None]:
         """The plan of a step: as recorded, or made now of what is found out; None: it has none."""
         undo = step.undo or {}
@@ -825,7 +814,7 @@ class _Look:
         return contract, ""
 
     def _asked(
-        self, task: Task[UndoEntry], step: Step, before: Mapping[str, Any]
+        self, task: Task, step: Step, before: Mapping[str, Any]
     ) -> Generator[Any, Any, list[dict[str, Any]] | None]:
         """Ask what became of a step in doubt; give its plan, if that needed its result."""
         attempt, contract = self.attempt, task.contract
@@ -861,7 +850,7 @@ class _Look:
         return made
 
     def _planned_late(
-        self, task: Task[UndoEntry], step: Step, before: Mapping[str, Any], missing: str
+        self, task: Task, step: Step, before: Mapping[str, Any], missing: str
     ) -> Generator[Any, Any, list[dict[str, Any]] | None]:
         """Plan a step that could not be planned when it ended: somebody said how it did."""
         attempt, contract = self.attempt, task.contract
@@ -889,7 +878,7 @@ class _Look:
             return None
 
     def _asked_of_failed(
-        self, task: Task[UndoEntry], step: Step, before: Mapping[str, Any]
+        self, task: Task, step: Step, before: Mapping[str, Any]
     ) -> Generator[Any, Any, list[dict[str, Any]] | None]:
         """Plan a step that failed after its effect, if its probe knows the result that it had."""
         contract = task.contract
@@ -942,9 +931,7 @@ def _stands_for_calls(step: Step, *, is_undone: bool) -> bool:
     return step.status == "ok" or is_undone
 
 
-def _state_now(
-    attempt: Attempt, task: Task[UndoEntry], *, is_async: bool
-) -> Generator[Any, Any, Digests]:
+def _state_now(attempt: Attempt, task: Task, *, is_async: bool) -> Generator[Any, Any, Digests]:
     """The digests of the states that a step has changed, as they are now.
 
     Raises:

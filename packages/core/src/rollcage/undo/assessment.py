@@ -6,7 +6,7 @@ Pure functions; `step.undo_checks` looks at the states, `step.undoing` carries o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from rollcage.undo.compensation import Digests, differing, digests_of
 from rollcage.undo.report import InDoubt, TaskState
@@ -18,7 +18,7 @@ _STAY: Final = ("conflict", "irreversible", "unknown")
 _NOTHING: Final = digests_of({"": None})[""]
 
 
-def assess(tasks: Sequence[Task[Any]], in_doubt: InDoubt) -> None:
+def assess(tasks: Sequence[Task], in_doubt: InDoubt) -> None:
     """Decide for each task, the newest first, what can be done, from the observed states.
 
     Each state is followed back from the current one: once a later step is undone, the state is the
@@ -31,9 +31,9 @@ def assess(tasks: Sequence[Task[Any]], in_doubt: InDoubt) -> None:
         _follow_down(tasks, in_doubt, clean)
 
 
-def _follow_down(tasks: Sequence[Task[Any]], in_doubt: InDoubt, clean: set[Task[Any]]) -> None:
+def _follow_down(tasks: Sequence[Task], in_doubt: InDoubt, clean: set[Task]) -> None:
     coming: Digests = {}  # the state of a resource once the later steps on it are undone
-    stays: dict[str, Task[Any]] = {}  # by resource, the step on it that can't be undone
+    stays: dict[str, Task] = {}  # by resource, the step on it that can't be undone
     for task in tasks:
         here = {r: coming.get(r, state) for r, state in (task.now or {}).items()}
         task.differs = {}
@@ -50,7 +50,7 @@ def _follow_down(tasks: Sequence[Task[Any]], in_doubt: InDoubt, clean: set[Task[
             coming |= dict.fromkeys((task.after or {}).keys() - was.keys(), _NOTHING) | was
 
 
-def _blame(task: Task[Any], stays: Mapping[str, Task[Any]]) -> None:
+def _blame(task: Task, stays: Mapping[str, Task]) -> None:
     """Name the run's own later step that stays, if that is what changed the state."""
     later = [stays[resource] for resource in task.differs if resource in stays]
     if len(later) < len(task.differs):
@@ -64,7 +64,7 @@ def _blame(task: Task[Any], stays: Mapping[str, Task[Any]]) -> None:
     )
 
 
-def _put_back(tasks: Sequence[Task[Any]]) -> set[Task[Any]]:
+def _put_back(tasks: Sequence[Task]) -> set[Task]:
     """The steps that can't be undone and need not be: the state is the one before them.
 
     That is decided for all steps that share resources together.
@@ -72,7 +72,7 @@ def _put_back(tasks: Sequence[Task[Any]]) -> set[Task[Any]]:
     first: Digests = {}
     for task in tasks:
         first |= task.was or {}
-    found: set[Task[Any]] = set()
+    found: set[Task] = set()
     for group in _sharing(tasks):
         clean = all(
             task.was and all((task.now or {}).get(r) == first[r] for r in task.was)
@@ -83,13 +83,13 @@ def _put_back(tasks: Sequence[Task[Any]]) -> set[Task[Any]]:
     return found
 
 
-def _sharing(tasks: Sequence[Task[Any]]) -> Iterator[list[Task[Any]]]:
+def _sharing(tasks: Sequence[Task]) -> Iterator[list[Task]]:
     """Groups of steps that share resources, directly or through others; each step is in one."""
-    on: dict[str, list[Task[Any]]] = {}
+    on: dict[str, list[Task]] = {}
     for task in tasks:
         for resource in _resources(task):
             on.setdefault(resource, []).append(task)
-    seen: set[Task[Any]] = set()
+    seen: set[Task] = set()
     for task in tasks:
         if task in seen:
             continue
@@ -103,14 +103,12 @@ def _sharing(tasks: Sequence[Task[Any]]) -> Iterator[list[Task[Any]]]:
         yield group
 
 
-def _resources(task: Task[Any]) -> set[str]:
+def _resources(task: Task) -> set[str]:
     """All resources that a step changed, including those that it created."""
     return {*(task.was or ()), *(task.after or ())}
 
 
-def _state(
-    task: Task[Any], here: Digests, coming: Digests, in_doubt: InDoubt
-) -> tuple[TaskState, str]:
+def _state(task: Task, here: Digests, coming: Digests, in_doubt: InDoubt) -> tuple[TaskState, str]:
     entry = task.entry
     if task.happened is False:
         return "nothing", "its probe reports that it did not happen"
@@ -141,7 +139,7 @@ def _state(
     return "reversible", ""
 
 
-def _doubt(task: Task[Any]) -> str:
+def _doubt(task: Task) -> str:
     """Why it is not known what a step has changed; empty if it is known."""
     if task.entry.status == "unknown" and not task.happened:
         return task.reason or "it may have happened or not"

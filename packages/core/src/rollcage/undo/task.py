@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from rollcage.contract.contract import Contract
 from rollcage.undo.compensation import Digests, PlannedCall, Tool
@@ -13,40 +13,27 @@ from rollcage.undo.report import PlannedStep, TaskState, UndoneStep, UndoStatus
 __all__ = ["Task", "Undoable"]
 
 
-class Undoable(Protocol):
-    """A step to undo, as it is recorded."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Undoable:
+    """A step to undo, as it is recorded.
 
-    @property
-    def run(self) -> str:
-        """The run in which it was performed."""
-        ...
+    Attributes:
+        run: the run in which it was performed.
+        step: its number there.
+        name: the tool's name.
+        args: its canonical arguments.
+        status: how it ended: `ok`, `error` or `unknown`.
+    """
 
-    @property
-    def step(self) -> int:
-        """Its number there."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The tool's name."""
-        ...
-
-    @property
-    def args(self) -> Mapping[str, Any]:
-        """Its canonical arguments."""
-        ...
-
-    @property
-    def status(self) -> str:
-        """How it ended: `ok`, `error` or `unknown`."""
-        ...
-
-
-E = TypeVar("E", bound=Undoable)
+    run: str
+    step: int
+    name: str
+    args: Mapping[str, Any]
+    status: str
 
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
-class Task(Generic[E]):
+class Task:
     """A step to undo, and what is known of it.
 
     Attributes:
@@ -61,7 +48,7 @@ class Task(Generic[E]):
             of these steps has to be undone.
     """
 
-    entry: E
+    entry: Undoable
     contract: Contract | None = None
     values: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     plan: tuple[PlannedCall, ...] | None = None
