@@ -1,4 +1,4 @@
-"""A call on its way: what is asked for, where it stands, and what is recorded of it."""
+"""Carry a call on its way: its arguments, its place, and the recorded step that matches."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ __all__ = ["Call", "Match", "Place", "at", "here", "open_sessions", "refusal", "
 
 
 class Place(NamedTuple):
-    """Where calls are made.
+    """Say where calls are made.
 
     Attributes:
-        attempt: the attempt that they are made in.
-        session: the session that makes them: the attempt's, or one inside of it.
-        branch: the branch in which they stand.
-        turn: the turn that they are of, if it was stated.
-        slot: the place in it of the next one, if it was stated.
-        around: the call whose body makes them.
-        agent: the name of the agent, if a framework provides it.
-        call_id: a framework's id of the next call.
-        works: how many works of a framework are around it: see `Stage.where`.
+        attempt: the attempt in which calls are made.
+        session: the session that makes the calls: the attempt's own, or a session nested in it.
+        branch: the branch in which the calls stand.
+        turn: the turn, if it was stated.
+        slot: the slot of the next call in its turn, if it was stated.
+        around: the call whose body makes the calls.
+        agent: the name of the agent, if a framework provides a name.
+        call_id: the framework's id of the next call.
+        works: how many pieces of a framework's work are around the place: see `Stage.where`.
     """
 
     attempt: Attempt
@@ -56,23 +56,23 @@ class Place(NamedTuple):
 
 
 here: Final[ContextVar[Place | None]] = ContextVar("rollcage.heart.here", default=None)
-"""Where calls of this context are made; None outside of every session."""
+"""The place of calls in this context; None outside of every session."""
 
 open_sessions: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
-"""The sessions of this process that are entered, for tools that are called without one."""
+"""The entered sessions of this process, for tools that are called without a session."""
 
 
 @dataclasses.dataclass(slots=True)
 class Match:
-    """What is recorded of a call.
+    """Describe the recorded match of a call.
 
     Attributes:
-        kind: `hit`: a step answers it; `again`: a step has its place, and it runs there; `new`.
-        step: the step.
-        look: where it would stand; None for pure and model calls.
-        refusal: why it can't go on like this, unless a stage finds a way.
-        ahead: recorded steps that it would leave behind.
-        asks: what an approver has to be asked before it may run: it may have happened already.
+        kind: `hit`: a step answers the call; `again`: the call runs at the place of a step; `new`.
+        step: the matching step.
+        look: the place of the call; None for pure and model calls.
+        refusal: why the call can't go on, unless a stage finds a way.
+        ahead: recorded steps that the call would leave behind.
+        asks: the question to an approver before the call may run, because it may have happened.
     """
 
     kind: Literal["hit", "again", "new"]
@@ -84,46 +84,47 @@ class Match:
 
 
 class Call:
-    """A call that arrived. Its turn, slot and branch are its own from then on.
+    """Hold a call that has arrived. Its turn, slot and branch are fixed from then on.
 
     Attributes:
-        attempt: the attempt in which it is made.
-        session: the session that makes it.
-        contract: what is declared of the tool or model.
+        attempt: the attempt in which the call is made.
+        session: the session that makes the call.
+        contract: the declaration of the tool or model.
         kind: `tool` or `model`.
-        effect: as declared; `model` for a model's.
-        changes: whether it advances the world.
+        effect: the declared effect; `model` for a model.
+        changes: whether the call advances the world.
         values: the arguments as the body receives them.
-        arguments: the canonical ones, as the log shows them.
-        data: these in bytes.
-        key: what is asked for: it stays, whatever a stage puts in the place of the arguments.
-        body: what runs.
-        instead: what else an approver may make of a framework's call; None of other calls.
-        raw: the arguments that a framework holds on to, and calls its body with; None if there is
-            none, or if an approver has put others in their place.
-        hooks: the methods of the stages that it concerns.
-        is_async: whether the session awaits.
-        place: where it is made.
-        slot: its place in its turn; -1 until it has arrived.
-        before: how many calls this attempt had made when it arrived, those that were replayed too.
-        verdict: what the guards decided, if anything but to allow it.
-        view: what rules see of it, in this round; None until one looks.
-        today: the same, where what is recorded counts instead.
-        granted: the verdict to ask that was answered with yes.
-        supplied: the outcome that a stage gives in the place of the body's.
-        made_at: of a supplied outcome, where the effect was made: the run and the step.
-        kept: what stages keep with it between rounds.
-        waiting: the number of the step that was recorded for it while it waits.
-        is_prepared: whether something is done now before it may begin.
-        claim: the recorded step that it will use up, while something has to be done before.
-        recorded: the step that answered it.
-        read: reads what a model answered off the body's value; None: it is no model, or nobody can.
-        event: the line with which it began.
-        began: when its body was entered, by the monotonic clock (ns).
+        arguments: the canonical arguments, as the log shows them.
+        data: the canonical arguments in bytes.
+        key: the identity of the requested call; it stays even if a stage replaces the arguments.
+        body: the function to run.
+        instead: the other decisions that an approver may take on a framework's call; else None.
+        raw: the arguments that a framework holds and calls its body with; None for other calls, and
+            once an approver has replaced them.
+        hooks: the methods of the stages that apply to the call.
+        is_async: whether the session awaits the call.
+        place: where the call is made.
+        slot: the place in the turn; -1 before arrival.
+        before: how many calls, replayed ones included, this attempt had made on arrival.
+        verdict: the verdict of the guards, unless it is to allow.
+        view: the call as rules see it in this round; None until a rule looks.
+        today: the same view, where recorded facts count instead.
+        granted: the verdict to ask that an approver has answered with yes.
+        supplied: the outcome that a stage supplies in place of the body.
+        made_at: of a supplied outcome, the run and step that made the effect.
+        kept: notes that stages keep with the call between rounds.
+        waiting: the number of the step recorded for the call while it waits.
+        is_prepared: whether preparation is under way before the call may begin.
+        claim: the recorded step that the call will use up after preparation.
+        recorded: the step that answered the call.
+        read: extracts a model's answer from the value of the body; None for tools, and for models
+            without such a function.
+        event: the line with which the call began.
+        began: when the body was entered, by the monotonic clock (ns).
         took: how long the body ran (ns).
-        is_edited: whether a fork has put other arguments in the place of those asked for.
-        simulates: whether something stands for it in a fork, and nothing is made.
-        cut: whether its caller has been cut off while its body runs in a thread.
+        is_edited: whether a fork has replaced the requested arguments.
+        simulates: whether a fork supplies the outcome, and no body runs.
+        cut: whether the caller has been cut off while the body runs in a thread.
     """
 
     __slots__ = (
@@ -133,7 +134,7 @@ class Call:
         "verdict", "waiting",
     )  # fmt: skip
 
-    # What few calls have, and takes no time in any other.
+    # Class attributes: few calls set these, and the others spend no time on them.
     is_edited = simulates = cut = False
     before = 0
     today: Verdict | None = None
@@ -177,7 +178,7 @@ class Call:
         self.recorded: Step | None = None
 
     def edit(self, arguments: Mapping[str, Any], seal: Seal) -> None:
-        """Put other arguments in the place of those that were asked for.
+        """Replace the requested arguments.
 
         The call keeps its key, by which a resume finds it.
 
@@ -193,16 +194,16 @@ class Call:
         self.values, self.arguments, self.data = bound.values, bound.canonical, bound.digest_input
 
     def adapt(self, raw: Mapping[str, Any], instead: Instead | None) -> None:
-        """Make it a call of a framework's tool or model: see these attributes."""
+        """Turn the call into a call of a framework's tool or model: see these attributes."""
         self.raw, self.instead = raw, instead or Instead()
 
     @property
     def can_edit(self) -> bool:
-        """Whether other arguments than those that were asked for can reach its body."""
+        """Tell whether replaced arguments can reach the body."""
         return self.instead is None or self.instead.edited is not None
 
     def has_changed(self) -> bool:
-        """Whether the arguments that a framework holds on to are not what was decided on."""
+        """Tell whether the arguments held by a framework differ from the arguments decided on."""
         if self.raw is None:
             return False
         takes, bound = self.contract.takes, Arguments(self.values, self.arguments, self.data)
@@ -213,14 +214,14 @@ class Call:
         return self.body(**self.values)
 
     def keep(self, name: str, value: Any) -> None:
-        """Keep something with the call for the next round."""
+        """Keep a value with the call for the next round."""
         if self.kept is None:
             self.kept = {}
         self.kept[name] = value
 
     @property
     def streams(self) -> bool:
-        """Whether its result comes in chunks, which its caller has before it ends."""
+        """Tell whether the result comes in chunks, which the caller gets before the call ends."""
         return "chunks" in (self.kept or ())
 
     def __str__(self) -> str:
@@ -238,16 +239,16 @@ def refusal(
     turn: int = 0,
     slot: int | None = None,
 ) -> Event:
-    """Return the line of a call that was refused, but for its time.
+    """Return the line of a refused call, without its time.
 
     Args:
-        tool: its contract; or the name that was asked for, if there is no such tool.
+        tool: the contract; or the requested name, if there is no such tool.
         kind: `tool` or `model`.
-        arguments: as they were asked for, encoded.
-        verdict: why it is refused.
-        place: where it was made.
-        turn: the number of its turn, if it has one.
-        slot: its place in that.
+        arguments: the requested arguments, encoded.
+        verdict: why the call is refused.
+        place: where the call was made.
+        turn: the number of its turn, if it has a turn.
+        slot: the place in the turn.
     """
     event: Event = {
         "event": "refused", "name": tool if isinstance(tool, str) else tool.name, "kind": kind,
@@ -270,7 +271,7 @@ def refusal(
 
 @contextlib.contextmanager
 def at(place: Place) -> Iterator[Place]:
-    """Have the calls of a block be made at a place."""
+    """Make the calls of a block at a place."""
     token = here.set(place)
     try:
         yield place
@@ -279,8 +280,8 @@ def at(place: Place) -> Iterator[Place]:
 
 
 def reset(token: Token[Place | None]) -> None:
-    """Have the calls of this context be made where they were before `here` was set."""
+    """Make the calls of this context at the place in force before `here` was set."""
     try:
         here.reset(token)
-    except ValueError:  # in another context: a generator closed from there
+    except ValueError:  # a generator was closed from another context
         return

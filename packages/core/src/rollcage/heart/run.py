@@ -1,17 +1,16 @@
-"""A run is the fold of its log: `Run.apply` is the only place where a line changes anything.
+"""Fold a log into its run: `Run.apply` is the only place where a line changes anything.
 
-A line has the same effect whether it was read or has just been written, so a live run and one that
-was read are the same object.
+A line has the same effect whether it was read or has just been written, so a live run and a run
+read from disk are the same object.
 
-**Steps stand at positions.** A branch is a row of positions. A write stands at one of them; the
-writes that were issued together share it (a batch). A read holds over an interval of positions,
-`start` to `until`: from where its turn began to where the world moved on. Pure and model steps
-stand nowhere. A block (`branch`, a transaction, a session inside of a session) is a step of the
-branch around it, and its own calls stand in a branch that is named for the step's fingerprint; the
-calls of a tool's body do, too.
+**Steps stand at positions.** A branch is a row of positions. A write stands at one position; writes
+issued together share a position (a batch). A read holds over an interval of positions, from
+`start`, where its turn began, to `until`, where the world moved on. Pure and model steps have no
+position. A block (a branch, a transaction, a nested session) is a step of the branch around it. The
+calls in a block, or in a tool's body, stand in a branch named for the step's fingerprint.
 
-**A step holds** until a later line says otherwise: it was run `again`, `left` behind by another
-program, or `undone`. What holds answers calls.
+**A step holds** until a later line ends that: the step was run `again`, `left` behind by another
+program, or `undone`. Only steps that hold answer calls.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ __all__ = [
 ]
 
 CHANGES: Final = frozenset({"write", "scope", "branch"})
-"""The effects that advance the world: a scope and a block do by what is done inside of them."""
+"""Effects that advance the world; a scope and a block do so through the calls inside."""
 
 _FIELDS: Final = 13  # of the line of a step that has nothing else
 _ANYWHERE: Final = ("duration", "hash", "outcome", "replayed")
@@ -51,7 +50,7 @@ _SOMETIMES: Final = (
     "after", "agent", "answered", "beyond", "call_id", "declared", "epoch", "once", "rank",
     "retries", "simulated", "version",
 )  # fmt: skip
-"""Fields of a step's line that most lines do not have, and that the step has by the same name."""
+"""Fields that few lines of steps have; `Step` has an attribute of the same name for each."""
 _UNDO: Final = ("args", "before", "plan", "reversible", "version")
 _KNOWN: Final = frozenset({
     "acted", "after", "again", "agent", "answered", "args", "before", "beyond", "branch", "by",
@@ -60,14 +59,17 @@ _KNOWN: Final = frozenset({
     "rank", "replayed", "restarted", "retries", "reversible", "simulated", "slot", "start", "step",
     "time", "turn", "unasked", "verdict", "version", "waits",
 })  # fmt: skip
-"""Fields of a step's lines that the heart itself writes; all others are marks of stages."""
+"""Fields that the heart itself writes into a step's lines; all others are marks of stages."""
 
 KEY: Final = "rollcage.key"
-"""The mark of a step that was imported: the idempotency key under which it was begun."""
+"""The mark with the idempotency key under which an imported step was begun."""
 
 ENDS: Final = ("ended", "held", "gone", "pruned")
-"""The kinds of lines that say how the last attempt ended: the later ones repeat it, so that the
-last line tells it. `held`: the log is a copy; `gone`: the run goes on in another store."""
+"""The kinds of lines that end an attempt; later kinds repeat the status.
+
+So the last line is enough to know it. `held`: the log is a copy; `gone`: the run goes on in another
+store.
+"""
 
 Event = dict[str, Any]
 Fold = Callable[[Event], None]
@@ -75,11 +77,11 @@ Fold = Callable[[Event], None]
 
 @dataclasses.dataclass(slots=True)
 class Outcome:
-    """How a step ended: its status, and its bytes as recorded.
+    """Hold the status of a step that ended, and the recorded bytes.
 
     Attributes:
-        unclear: whether nobody knows how far it got.
-        flawed: whether its value breaks the contract, can't be given back, or was cut off.
+        unclear: whether the call failed, and its effect may have happened in part.
+        flawed: whether the value breaks the contract, can't be replayed, or was cut off.
     """
 
     status: str
@@ -89,59 +91,59 @@ class Outcome:
 
     @classmethod
     def of(cls, recorded: Event) -> Outcome:
-        """The outcome that a line has."""
+        """Return the outcome in a line."""
         flawed = "drift" in recorded or "lossy" in recorded or "cut" in recorded
         return cls(recorded["status"], orjson.dumps(recorded), "unclear" in recorded, flawed)
 
 
 def _count(event: Event) -> int:
-    """Count the fields of a line, but for those that any line of a step may have."""
+    """Count the fields of a line, except for fields that every step's line may have."""
     return len(event) - sum(map(event.__contains__, _ANYWHERE))
 
 
 class Step:
-    """A recorded call at its place.
+    """Hold a recorded call at its place.
 
     Attributes:
-        n: its number in the run.
-        version: of its tool, as declared.
-        start: the first position at which it holds; of a write, where its turn began.
-        pos: the position at which it was recorded.
-        until: the last position at which it was recorded to hold, if it is a read.
-        joined: the writes that later attempts added to the batch that it ran beside.
-        slot: its place in its turn; `declared` if the caller named it.
-        after: the steps of the branches that this block comes after.
-        beyond: ranges of steps that lay ahead when this block was opened: they come after it.
-        rank: of a model call, how many calls of its key its branch had made before it.
-        status: `waiting` (it has a place but has not begun), `unknown`, `ok` or `error`.
-        outcome: as recorded, in bytes, so that nobody can change it; None if there is none.
-        flawed: whether its value breaks the contract, can't be given back, or was cut off.
-        taken: whether this attempt has used it up.
-        given: whether this attempt was given its outcome.
-        gone: why it holds no longer: `again`, `left`, `moved` or `undone`; empty if it holds.
-        replacement: the step that ran it again.
-        back: how well an undo took it back; empty if none tried.
-        rolled: whether its effect was taken back with the transaction around it.
-        borrowed: whether it is a step of the run that this one was forked from.
-        unclear: whether it failed and nobody knows how far it got.
-        happened: the outcome that was found out for it later, while its error stays its answer, for
-            that was acted upon; None if there is none.
-        retries: the unclear step whose effect, and whose idempotency key, it has; 0: its own.
-        claimed: whether a call that is being prepared will use it up.
-        loose: whether the call around it ended without asking for it.
-        accepted: whether somebody has put right by hand what it did, or accepts it as it is.
-        answered: whether a person has answered the call in the place of its tool.
-        simulated: whether something stood for it in a fork, and nothing was made.
-        beside: of a call that did not happen, the last step that was recorded before that was
-            known: the steps up to that one were made beside it.
-        compensates: whether it is a part of an undo: a compensating call, or what that calls.
-        agent: the name of the agent that made it, if a framework provides it.
-        time: when it began (Unix, µs).
-        marks: the fields that stages have put on its lines; None if there are none.
-        call_id: a framework's id of the call.
-        undo: what its undo needs, as far as it is recorded: `args`, `version`, the states `before`
-            and `after` it, the `plan` that takes it back; `told`: somebody, or a probe, said that
-            it happened.
+        n: the number in the run.
+        version: the declared version of the tool.
+        start: the first position at which the step holds; of a write, where its turn began.
+        pos: the position at which the step was recorded.
+        until: of a read, the last position at which it was recorded to hold.
+        joined: of a read, the writes that later attempts added to the batch beside it.
+        slot: the place in the turn; `declared` if the caller named the slot.
+        after: of a block, the steps of the branches on which it depends.
+        beyond: of a block, ranges of steps that lay ahead when it was opened: they come after it.
+        rank: of a model call, how many calls with its key the branch had made before.
+        status: `waiting` (the step has a place but has not begun), `unknown`, `ok` or `error`.
+        outcome: the recorded bytes, which nothing can change; None without an outcome.
+        flawed: whether the value breaks the contract, can't be replayed, or was cut off.
+        taken: whether this attempt has used the step up.
+        given: whether this attempt was given the outcome.
+        gone: why the step no longer holds: `again`, `left`, `moved` or `undone`; empty if it holds.
+        replacement: the step that ran the call again.
+        back: how well an undo took the step back; empty if no undo tried.
+        rolled: whether the effect was taken back with the transaction around it.
+        borrowed: whether the step belongs to the run from which this run was forked.
+        unclear: whether the call failed, and its effect may have happened in part.
+        happened: the outcome found out after the call had failed; its error stays the answer,
+            because the program has acted on the error. None without such an outcome.
+        retries: the unclear step whose effect and idempotency key this step shares; 0 for none.
+        claimed: whether a call in preparation will use the step up.
+        loose: whether the call around the step ended without asking for it.
+        accepted: whether a person has repaired the effect by hand, or accepts it.
+        answered: whether a person answered the call in place of the tool.
+        simulated: whether a fork supplied the outcome, and no body ran.
+        beside: of a call that did not happen, the last step recorded before this was known: the
+            steps up to that number were made beside the call.
+        compensates: whether the step is part of an undo: a compensating call, or a call in its
+            body.
+        agent: the name of the agent that made the call, if a framework provides a name.
+        time: when the step began (Unix, µs).
+        marks: the fields that stages have put on the step's lines; None without any.
+        call_id: the framework's id of the call.
+        undo: the recorded needs of an undo: `args`, `version`, the states `before` and `after`, the
+            `plan`; `told`: a person or a probe said that the call happened.
     """
 
     __slots__ = (
@@ -150,7 +152,7 @@ class Step:
         "unclear", "until",
     )  # fmt: skip
 
-    # What few steps have, and takes no room in any other.
+    # Class attributes: few steps have these, and the others spend no room on them.
     declared = answered = simulated = rolled = borrowed = loose = claimed = accepted = False
     compensates = False
     rank = epoch = retries = replacement = beside = 0
@@ -197,14 +199,14 @@ class Step:
             self.undo = {name: event[name] for name in _UNDO if name in event}
 
     def mark(self, event: Event) -> None:
-        """Keep the fields of one of its lines that the heart itself does not know."""
+        """Keep the fields of a line that the heart itself does not know."""
         if not _KNOWN.issuperset(event):
             marks = event.keys() - _KNOWN
             self.marks = {**(self.marks or {}), **{name: event[name] for name in marks}}
 
     @property
     def reach(self) -> int:
-        """The last position at which it holds in this attempt.
+        """Return the last position at which the step holds in this attempt.
 
         A read that ran beside a batch does not hold behind a write that joined the batch later.
         """
@@ -214,29 +216,29 @@ class Step:
 
     @property
     def inner(self) -> str:
-        """The branch in which the calls of its body, or of its block, stand."""
+        """Return the branch in which the calls of the body or block stand."""
         return "#" + self.fingerprint
 
     @property
     def is_open(self) -> bool:
-        """Whether a call that arrives may be answered by it."""
+        """Tell whether the step may answer an arriving call."""
         return not self.claimed and not self.is_used
 
     @property
     def is_used(self) -> bool:
-        """Whether it answers no call of this attempt any more."""
+        """Tell whether the step answers no further call of this attempt."""
         return self.taken or self.gone not in ("", "left")
 
     @property
     def changes(self) -> bool:
-        """Whether it advances the world; a block in which nothing was changed is like a read."""
+        """Tell whether the step advances the world; a block without a change is like a read."""
         if self.effect != "branch":
             return self.effect in CHANGES
         return self.outcome is None or self.result["value"] is not None
 
     @property
     def acts(self) -> bool:
-        """Whether it changed the world, or may have, and this run has to answer for it."""
+        """Tell whether the step changed the world, or may have, on behalf of this run."""
         return (
             self.effect == "write"
             and self.status != "waiting"
@@ -248,12 +250,12 @@ class Step:
 
     @property
     def failed_cleanly(self) -> bool:
-        """Whether it failed, and its own effect is known not to have happened."""
+        """Tell whether the step failed and its own effect is known not to have happened."""
         return self.status == "error" and not self.unclear and self.happened is None
 
     @property
     def result(self) -> Event:
-        """Its outcome, decoded anew."""
+        """Decode the outcome anew."""
         assert self.outcome is not None
         try:
             decoded: Event = orjson.loads(self.outcome)
@@ -263,7 +265,7 @@ class Step:
 
     @property
     def link(self) -> bytes:
-        """What it adds to the world."""
+        """Return the bytes that the step adds to the world."""
         digest = sha256(self.outcome or b"null").digest()
         return link(bytes.fromhex(self.fingerprint), digest)
 
@@ -272,7 +274,7 @@ Kind = Literal["leaf", "body", "block"]
 
 
 class Level(NamedTuple):
-    """Where a place stands in one of the branches around it."""
+    """Hold the position of a place in one of the branches around it."""
 
     branch: str
     pos: int
@@ -285,40 +287,40 @@ Lineage = list[Level]  # the innermost branch first
 
 
 def _is_retry(step: Step, first: Step) -> bool:
-    """Whether a call was made again in its slot, as frameworks do where a tool raises."""
+    """Tell whether a framework made a call again in its slot because the tool raised."""
     return (step.turn, step.slot, step.key) == (first.turn, first.slot, first.key)
 
 
 class Run:
-    """What is known of a run.
+    """Hold everything known of a run: the fold of its log.
 
     Attributes:
         steps: every step, by number.
-        branches: by name, the steps of a branch that hold, in the order of the log.
+        branches: by name of a branch, the steps that hold there, in the order of the log.
         anywhere: by key, the pure and model steps that hold.
-        named: by fingerprint, the last step that has it: a step and what ran it again share it.
-        status: how the last attempt ended; empty if it did not.
-        waits: what the last attempt that ended was waiting for outside of the run; see
-            `Session.pause`.
+        named: by fingerprint, the last step with that fingerprint: a step shares it with the step
+            that ran the call again.
+        status: how the last attempt ended; empty while it has not ended.
+        waits: the external event for which the last ended attempt waited; see `Session.pause`.
         attempt: the random id of the last attempt.
         undoing: the line of an undo that has begun and not ended.
-        backed: of that undo, the steps that were taken back, and how well.
-        rolled: by the branch of a transaction that was rolled back, its steps.
-        copied: the run that this one is a copy of, until all of its lines are there.
-        imported: where it comes from, if something else has recorded it: nobody knows which of its
-            effects were made, so no session goes on with it; None if it was performed here.
-        shut: why nothing may be added to it: it is a copy that was not claimed, it goes on in
-            another store, or it was pruned; None if something may.
-        dry: whether it is a fork that must not write.
-        continues: whether it goes on from the run that it was forked from.
-        fixed: the steps of which a fork has said the outcome.
-        edits: by step, the arguments that a fork puts in the place of the recorded ones.
-        remade: the steps that answer no more in a fork, for something else is asked in their place.
-        unclear: by key, the step that failed, and nobody knows how far it got; or that is known by
-            now, and nobody was given it.
-        spent: how often the compensating calls of a step returned and did not restore its state.
-        unanswered: by agent and a framework's id, the calls that have no outcome, for they were
-            halted: the number of the step, or 0.
+        backed: the steps that this undo took back, and how well.
+        rolled: by branch of a rolled back transaction, its steps.
+        copied: the original of a copied run, until the copy is complete.
+        imported: the recorder of an imported run. No session goes on with an imported run, because
+            its effects may never have been made. None for a run performed here.
+        shut: why no line may be added: an unclaimed copy, a run that goes on in another store, a
+            pruned run; None if lines may be added.
+        dry: whether the run is a fork that must not write.
+        continues: whether the run goes on from the run it was forked from.
+        fixed: the steps whose outcome a fork has set.
+        edits: by step, the arguments that a fork has set.
+        remade: the steps that do not answer in a fork, because another model or tool is asked.
+        unclear: by key, the failed step whose effect may have happened, or whose outcome was found
+            out later and given to no call yet.
+        spent: by step, how often its compensating calls returned without restoring the state.
+        unanswered: by agent and framework id, the calls halted without an outcome: the number of
+            the step, or 0.
     """
 
     def __init__(self, folds: dict[str, list[Fold]] | None = None) -> None:
@@ -335,7 +337,7 @@ class Run:
         self.epochs: defaultdict[str, int] = defaultdict(int)
         self.unclear: dict[str, int] = {}
         self.spent: Counter[int] = Counter()
-        self._left: set[int] = set()  # steps that were left behind, which their turn may ask for
+        self._left: set[int] = set()  # left behind, but open to their own turn
         self.unanswered: dict[tuple[str, str], int] = {}
         self.copied = ""
         self.shut: Event | None = None
@@ -354,7 +356,7 @@ class Run:
     # --- lines -----------------------------------------------------------------------------------
 
     def apply(self, event: Event, outcome: Outcome | None = None) -> None:
-        """Take a line in. `outcome`: the line's, if the caller has it in bytes already."""
+        """Fold a line in. `outcome`: the line's outcome, if the caller has the bytes already."""
         if self._left and "replayed" in event:
             self._readopt(event["replayed"])
         if "left" in event:
@@ -382,7 +384,7 @@ class Run:
             self.unanswered[event.get("agent", ""), event["call_id"]] = 0
 
     def _moved(self, event: Event) -> None:
-        """A framework's memory has a step at another place."""
+        """Move a step to another place of a framework's memory."""
         step = self.steps[event["step"]]
         step.marks = {**(step.marks or {}), "memory": event["memory"]}
 
@@ -409,22 +411,20 @@ class Run:
         self.shut = None
 
     def _forked(self, event: Event) -> None:
-        """What is recorded so far is another run's: it answers, and is not taken back here."""
+        """Borrow the steps so far: they answer calls, and are not taken back by this run."""
         self.id, self.status, self.copied, self.attempts = event["run"], "", "", 0
-        self.shut = None  # the other run was
+        self.shut = None  # only the other run was shut
         self.dry, self.continues = "dry" in event, "continues" in event
         self._homes.append((self.last, event["from"]))
         for step in self.steps.values():
             step.borrowed = True
-        self._undo_ends()  # it is the other run's, too
+        self._undo_ends()  # the undo belongs to the other run, too
 
     def _changed(self, event: Event) -> None:
-        """A fork has another outcome, or other arguments, in the place of recorded ones.
+        """Set another outcome or other arguments for a step, or drop steps that a fork asks anew.
 
-        Or another model or tool is asked, so that recorded steps answer no more.
-
-        The calls around it are made again. A write among them was made by another run: it has not
-        begun in this one.
+        The calls around a changed step are made again. A write among these calls was made by
+        another run, so in this run the write has not begun.
         """
         if "step" not in event:
             self.remade.update(_in(event["remakes"]))
@@ -445,7 +445,7 @@ class Run:
             self.edits[step.n] = event["args"]
 
     def _undo_begins(self, event: Event) -> None:
-        """An undo begins, or goes on with the one that has not ended."""
+        """Begin an undo, or go on with an undo that has not ended."""
         self.undoing = event
 
     def _back(self, event: Event) -> None:
@@ -461,7 +461,7 @@ class Run:
 
     def _rolled_back(self, event: Event) -> None:
         steps = event["steps"]
-        # What was left behind before holds no longer, and says nothing of the block.
+        # Steps left behind earlier no longer hold, and say nothing about the block.
         self.rolled[event["branch"]] = [n for n in steps if n not in self._left] or steps
         for n in steps:
             self.steps[n].rolled = True
@@ -485,7 +485,7 @@ class Run:
         self._undo_ends()
 
     def _vacate(self, step: Step) -> None:
-        """Have an undone step wait at its place, beside others of its batch that stay."""
+        """Let an undone step wait at its place, beside batch members that stay."""
         self._is_clear(step)
         step.status, step.outcome, step.undo, step.happened = "waiting", None, None, None
         step.taken = step.given = step.unclear = step.rolled = step.accepted = False
@@ -493,12 +493,12 @@ class Run:
         step.epoch = self.epoch(step.branch)
 
     def _lend_again(self, gone: set[int]) -> None:
-        """Have the borrowed steps hold again that this run had made again, and took back."""
+        """Restore the borrowed steps whose repetitions this run has taken back."""
         for step in self.steps.values():
             if step.borrowed and step.gone == "again" and step.replacement in gone:
                 step.gone, step.replacement = "", 0
                 step.taken = self._live
-                step.epoch = self.epoch(step.branch)  # so that its key is another one from here on
+                step.epoch = self.epoch(step.branch)  # new epoch, new key
                 self.named[step.fingerprint] = step
                 anywhere = step.effect in ("pure", "model")
                 among = self.anywhere[step.key] if anywhere else self.branches[step.branch]
@@ -506,7 +506,7 @@ class Run:
                 among.sort(key=lambda each: each.n)
 
     def _reopen(self, step: Step) -> None:
-        """Its body is entered again; a failure stays one, and is at the frontier now."""
+        """Let a body be entered again; a failure stays a failure, now at the frontier."""
         if step.status == "ok":
             step.status, step.outcome = "unknown", None
 
@@ -518,7 +518,7 @@ class Run:
         }
 
     def _leave(self, event: Event, spans: list[list[int]]) -> None:
-        """Recorded steps are left behind; a sibling, or a read, may still be asked for."""
+        """Leave recorded steps behind; a sibling, or a read, may still be asked for."""
         place = event.get("branch"), event.get("pos")
         gone = [self.steps[n] for first, last in spans for n in range(first, last + 1)]
         self._drop(gone, "left")
@@ -528,7 +528,7 @@ class Run:
         self._forget_rolled()
 
     def _readopt(self, spans: list[list[int]]) -> None:
-        """Steps that were left behind were asked for after all, by the turn that left them."""
+        """Restore steps that the turn which had left them asked for after all."""
         for first, last in spans:
             for n in range(first, last + 1):
                 if n in self._left:
@@ -565,7 +565,7 @@ class Run:
         branch.append(step)
 
     def _begin_again(self, step: Step, event: Event) -> None:
-        """Take in what the line of a step says of other steps."""
+        """Apply the effects of a step's line on other steps."""
         again = event.get("again")
         if again is not None:
             before = self.steps[again]
@@ -584,22 +584,22 @@ class Run:
             self._clears(step)
 
     def _stretch(self, step: Step) -> None:
-        """Have a step hold one position longer."""
+        """Let a step hold one position longer."""
         if step.effect in ("read", "branch"):
             self._stretched[step.branch, step.until].append(step)
         step.until += 1
 
     def _join_reads(self, write: Step) -> None:
-        """Note, at reads of earlier attempts, a new write in the batch that they ran beside.
+        """Note a new write at the reads of earlier attempts that ran beside its batch.
 
-        They hold behind the recorded writes there; but not behind this one.
+        These reads hold behind the recorded writes of the batch, but not behind the new write.
         """
         for step in self._stretched.get((write.branch, write.pos), ()):
             if step.n <= self._before:
                 step.joined = (*step.joined, write)
 
     def _place(self, step: Step, event: Event, branch: list[Step]) -> None:
-        """The reads of a turn are concurrent with its writes, and with what runs meanwhile."""
+        """Place a step; the reads of a turn are concurrent with its writes and running calls."""
         changes, pos = step.effect in CHANGES, step.pos
         for other in reversed(branch):
             if other.turn != step.turn:
@@ -630,14 +630,14 @@ class Run:
             self._end_rarely(step, event, outcome)
         if step.unclear:
             step.unclear = False
-            if "acted" in event or not self.is_frontier(step):  # its error stays its answer
+            if "acted" in event or not self.is_frontier(step):  # the error stays the answer
                 if outcome is None:
                     self._is_clear(step)
-                else:  # the next call of its key is given this
+                else:  # the next call with this key gets the outcome
                     step.happened = outcome.data
                 return
             self._is_clear(step)
-        if outcome is None:  # it did not happen: its place is kept
+        if outcome is None:  # did not happen: the place is kept
             step.status, step.outcome, step.beside = "waiting", None, next(reversed(self.steps))
             return
         step.outcome = bytes(memoryview(outcome.data))  # orjson's have 4 KiB of room behind them
@@ -648,7 +648,7 @@ class Run:
             self.unclear[step.key] = step.n
 
     def _end_rarely(self, step: Step, event: Event, outcome: Outcome | None) -> None:
-        """Take in the fields that most lines with an outcome do not have."""
+        """Fold in the fields that few lines with an outcome have."""
         if event["event"] == "outcome":
             step.mark(event)
         for n in event.get("unasked", ()):
@@ -664,7 +664,7 @@ class Run:
             del self.unclear[step.key]
 
     def _clears(self, step: Step) -> None:
-        """A step takes the place of an unclear one: it has its effect, or was given its outcome."""
+        """Settle an unclear step: a new step shares its effect, or was given its outcome."""
         n = step.retries
         if step.once is not None and step.once[0] == self.id:
             n = step.once[1]
@@ -673,7 +673,7 @@ class Run:
             self._is_clear(self.steps[n])
 
     def _drop(self, steps: Iterable[Step], why: str) -> None:
-        """Let steps answer no call any more."""
+        """Stop steps from answering calls."""
         by_place: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         for step in steps:
             step.gone = step.gone or why
@@ -681,7 +681,7 @@ class Run:
             self._asked_for(step.n)
             if why == "undone":
                 self._is_clear(step)
-                if step.n in self._left:  # nothing is there of it any more
+                if step.n in self._left:  # already left behind
                     step.gone = why
                     self._left.discard(step.n)
             anywhere = step.effect in ("pure", "model")
@@ -699,7 +699,7 @@ class Run:
     # --- what this attempt has asked for ---------------------------------------------------------
 
     def begin_attempt(self) -> None:
-        """Have all that follows be of the attempt that is made now."""
+        """Count everything that follows as part of the current attempt."""
         self._live = True
 
     def take(self, step: Step) -> None:
@@ -718,7 +718,7 @@ class Run:
         self._asked_for(step.n)
 
     def release(self, step: Step) -> None:
-        """Have a step be asked for again."""
+        """Let a step be asked for again."""
         step.taken = step.given = False
         if self._untaken is not None and not step.gone and not step.compensates:
             self._untaken[step.n] = step
@@ -729,7 +729,7 @@ class Run:
 
     @property
     def untaken(self) -> dict[int, Step]:
-        """The steps that hold and that this attempt has not asked for."""
+        """Return the steps that hold and that this attempt has not asked for."""
         if self._untaken is None:
             self._untaken = {
                 step.n: step
@@ -740,7 +740,7 @@ class Run:
         return self._untaken
 
     def is_consumed(self, step: Step) -> bool:
-        """Whether a call around it was answered, so that nobody will ask for it."""
+        """Tell whether a call around the step was answered: nothing will ask for the step."""
         while not step.loose:
             owner = self.owner(step.branch)
             if owner is None:
@@ -766,7 +766,7 @@ class Run:
         return tuple(sorted(step.n for step in found if not self._within_unasked(step)))
 
     def _within_unasked(self, step: Step) -> bool:
-        """Whether a step ran in the body of a call that nobody has asked for."""
+        """Tell whether a step ran in the body of a call that this attempt has not asked for."""
         owner = self.owner(step.branch)
         while owner is not None and (owner.effect == "branch" or owner.taken):
             owner = self.owner(owner.branch)
@@ -775,13 +775,13 @@ class Run:
     # --- what is before what ---------------------------------------------------------------------
 
     def owner(self, branch: str) -> Step | None:
-        """The step whose body or block a branch is; of several, the last that ran."""
+        """Return the step whose body or block a branch is; of several steps, the last to run."""
         if branch[:1] != "#":
             return None
         return self.named.get(branch[1:])
 
     def lineage(self, branch: str, pos: int, turn: int = 0, step: Step | None = None) -> Lineage:
-        """Where a place stands in each branch around it, the innermost first."""
+        """Return the levels of a place in all branches around it, the innermost first."""
         levels = [Level(branch, pos, "leaf", turn, step)]
         while (owner := self.owner(branch)) is not None:
             kind: Kind = "block" if owner.effect == "branch" else "body"
@@ -790,17 +790,17 @@ class Run:
         return levels
 
     def lineage_of(self, step: Step) -> Lineage:
-        """Where a step stands."""
+        """Return the levels of a step."""
         pos = step.until if step.effect == "read" else step.pos
         return self.lineage(step.branch, pos, step.turn, step)
 
     def is_undoing(self, branch: str) -> bool:
-        """Whether a branch is one of an undo: of compensating calls, or of what they call."""
+        """Tell whether a branch belongs to an undo: compensating calls, or their bodies."""
         owner = self.owner(branch)
         return branch[:1] == "-" or (owner is not None and owner.compensates)
 
     def within(self, step: Step, branch: str) -> bool:
-        """Whether a step stands in a branch, or in one inside of it."""
+        """Tell whether a step stands in a branch, or in a branch inside it."""
         at: Step | None = step
         while at is not None:
             if at.branch == branch:
@@ -809,13 +809,13 @@ class Run:
         return False
 
     def inside(self, branch: str) -> Iterator[Step]:
-        """The steps that hold in a branch and in the branches inside of it."""
+        """Yield the steps that hold in a branch and in the branches inside it."""
         for step in self.branches.get(branch, ()):
             yield step
             yield from self.inside(step.inner)
 
     def done_in(self, branch: str) -> Iterator[Step]:
-        """The steps in a branch that hold or were left behind: all that its rollback covers."""
+        """Yield the steps covered by a branch's rollback: steps that hold or were left behind."""
         left = (self.steps[n] for n in self._left if self.within(self.steps[n], branch))
         for step in (*self.inside(branch), *left):
             if not step.compensates:

@@ -1,13 +1,13 @@
-"""An attempt's walk along what is recorded of a branch: where it stands, and what answers a call.
+"""Walk along the recorded steps of a branch, and find the step that answers a call.
 
-`look` decides and changes nothing, however often it is asked; `move` and `take` follow it. Nothing
-is hashed before a new step needs a world.
+`look` decides and changes nothing, however often it is asked; `move` and `take` apply the decision.
+Nothing is hashed before a new step needs a world.
 
-**Following.** At its position, a branch has a batch of writes: those that have ended, those that
-run, and those that are recorded and still to come. While calls of any turn match writes that are
-to come, the batch stays open. When all that is recorded of it is used up and nothing of it runs,
-the next position begins. A write that nothing answers joins the batch of its own turn; one of
-another turn closes it and, if recorded writes were still to come, leaves the recorded path there.
+**Following.** At its position, a branch has a batch of writes: ended writes, running writes, and
+recorded writes still to come. While calls of any turn match writes still to come, the batch stays
+open. When the whole recorded batch is used up and no write is running, the next position begins. A
+write without an answer joins the batch of its own turn. A write of another turn closes the batch,
+and leaves the recorded path if recorded writes were still to come.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ __all__ = ["AT_REST", "FOLDS", "REOPENS", "STAYS", "Branch", "Look", "Turn"]
 
 STAYS: Final = 0
 FOLDS: Final = 1  # the call closes the batch, and stands at the next position
-REOPENS: Final = -1  # it goes on with the batch before, which a crash cut
+REOPENS: Final = -1  # the call continues the previous batch, which a crash cut
 
 
-_OPENED: Final = (  # what an undo changes nothing of
+_OPENED: Final = (  # left alone by an undo
     "_ends", "_seed", "_users", "beside", "ends", "exited", "name", "ok", "open_turn", "opened_in",
     "opening", "outer", "running", "was",
 )  # fmt: skip
 
 
 class Turn:
-    """Calls that one message issued together.
+    """Hold the calls that one message issued together.
 
     Attributes:
-        n: its number in the run; 0 until its first line.
-        slots: how many places its calls have been given.
-        starts: by branch, the position at which it began there.
-        opens: by name, the branches that are opened in it, with the names that each comes after.
-        follows: the recorded turns whose steps have answered its calls.
+        n: the number in the run; 0 until the turn's first line.
+        slots: how many slots its calls have taken.
+        starts: by branch, the position at which the turn began there.
+        opens: by name, the branches that the turn will open, with the branches on which each
+            depends.
+        follows: the recorded turns whose steps have answered calls of this turn.
     """
 
     __slots__ = ("follows", "n", "opens", "slots", "starts")
@@ -56,12 +57,12 @@ class Turn:
 
 @dataclasses.dataclass(slots=True)
 class Look:
-    """What a look at the recording says of a call.
+    """Describe the recorded answer to a call.
 
     Attributes:
-        step: the recorded step that answers it; None if there is none.
-        start: the position at which its turn began in this branch.
-        move: `STAYS`, `FOLDS` or `REOPENS`: what its arrival does with the batch.
+        step: the recorded step that answers the call; None without one.
+        start: the position at which the call's turn began in this branch.
+        move: the effect of the call's arrival on the batch: `STAYS`, `FOLDS` or `REOPENS`.
     """
 
     step: Step | None
@@ -70,28 +71,28 @@ class Look:
 
 
 AT_REST: Final = Look(None, 0, STAYS)
-"""The look of a call that waits: it has its place."""
+"""The look of a waiting call: its place is fixed."""
 
 
 class Branch:
-    """An attempt's place in a branch.
+    """Hold an attempt's position in a branch.
 
     Attributes:
-        pos: the position where it stands.
-        batch: the steps of the batch there that have ended, or were used up.
-        turn: whose batch it is.
-        running: how many of its writes and blocks are running, or wait.
-        preparing: how many of its calls have arrived, and wait for something before they may begin.
-        left_at: the position at which it left the recorded path; None if it follows it.
-        open_turn: the turn of what runs or is prepared, which a call without a turn joins.
-        opening: the step that opened the branch, if it is a block; `outer` is the branch around it.
-        was: what was recorded of the block: `new`, `cut` or `whole`.
-        ends: the last worlds of the branches that it comes after.
-        opened_in: the turn in which it was opened.
+        pos: the current position.
+        batch: the steps of the current batch that have ended or were used up.
+        turn: the turn of the batch.
+        running: how many writes and blocks are running or waiting.
+        preparing: how many arrived calls are in preparation before they may begin.
+        left_at: the position at which the branch left the recorded path; None while it follows.
+        open_turn: the turn of the running or prepared calls; a call without a turn joins it.
+        opening: of a block, the step that opened the branch; `outer` is the branch around it.
+        was: the recorded state of the block: `new`, `cut` or `whole`.
+        ends: the last worlds of the branches on which this branch depends.
+        opened_in: the turn in which the block was opened.
         beside: whether that turn had begun the batch when the block was opened, or the block was
-            recorded: then its recorded siblings may still come.
-        exited: whether its block has been left; it is joined when nothing of it runs.
-        ok: whether it was left well.
+            recorded: then recorded siblings may still come.
+        exited: whether the block has been left; the branch is joined once nothing runs in it.
+        ok: whether the block was left without an error.
     """
 
     def __init__(
@@ -138,9 +139,9 @@ class Branch:
 
         Args:
             run: the run.
-            name: of the branch.
-            seed: the world in which it starts.
-            users: by its number, the turn of this attempt that a recorded turn was first used by.
+            name: the name of the branch.
+            seed: the world in which the branch starts.
+            users: by number of a recorded turn, the turn of this attempt that first used it.
         """
         recorded = run.branches.get(name, ())
         branch = cls(name, seed, recorded, users, run.last_turns)
@@ -149,7 +150,7 @@ class Branch:
         return branch
 
     def _pass_taken(self) -> None:
-        """Pass the batches that were used up: a framework has started this branch over."""
+        """Pass the used up batches: a framework has started this branch over."""
         while used := [s for q in self._writes.get(self.pos, {}).values() for s in q if s.taken]:
             if self.running and any(s.status == "unknown" for s in used):  # a block that is open
                 self.batch = [s for s in used if s.status != "unknown"]
@@ -162,7 +163,7 @@ class Branch:
             self.fold()
 
     def rewind(self, recorded: Sequence[Step]) -> None:
-        """Go back to where what was used up, and still holds, ends: the rest was undone."""
+        """Go back to the last used up step that still holds: the later steps were undone."""
         kept = {name: getattr(self, name) for name in _OPENED}
         vars(self).clear()
         opened = (kept["name"], kept["_seed"], recorded, kept["_users"], kept["_ends"])
@@ -174,7 +175,7 @@ class Branch:
 
     @property
     def world(self) -> bytes:
-        """The world at its position."""
+        """Return the world at the current position."""
         folded = self._folded
         while self._hashed < len(folded):
             batch = folded[self._hashed]
@@ -186,20 +187,20 @@ class Branch:
         return self._world
 
     def rehash(self) -> None:
-        """Have the world be hashed anew: the link of a step in it has changed."""
+        """Discard the hashed world, because the link of a step in it has changed."""
         self._world, self._hashed = self._seed, 0
 
     def fold(self) -> None:
-        """Close the batch: the next position begins.
+        """Close the batch and begin the next position.
 
-        Left with recorded writes still to come, the branch leaves the recorded path.
+        With recorded writes still to come, the branch leaves the recorded path.
         """
         if self.left_at is None and self._to_come and self.is_to_come(self.pos, effects=True):
             self.left_at = self.pos
         self._go_on(None)
 
     def _go_on(self, turn: Turn | None) -> None:
-        """Stand at the next position. `turn`: whose batch was used up, if it was."""
+        """Begin the next position. `turn`: the turn whose batch was used up, if any."""
         self._folded.append(self.batch)
         self.batch, self.turn, self._folded_turn = [], None, turn
         self.pos += 1
@@ -214,14 +215,14 @@ class Branch:
             self.rehash()
 
     def rank(self, key: str, turn: Turn) -> int:
-        """The rank of a turn among those that asked for a key in this world."""
+        """Return the rank of a turn among the turns that asked for a key in this world."""
         ranks = self._asked.setdefault(key, {})
         return ranks.setdefault(turn, len(ranks))
 
     # --- looking ---------------------------------------------------------------------------------
 
     def is_to_come(self, pos: int, *, effects: bool = False) -> bool:
-        """Whether recorded writes of a position are to come; `effects`: that have begun."""
+        """Tell whether recorded writes of a position are to come; `effects`: begun writes only."""
         steps = self._to_come.get(pos)
         if not steps:
             return False
@@ -232,13 +233,13 @@ class Branch:
         return bool(steps)
 
     def look(self, key: str, effect: str, turn: Turn, slot: int | None) -> Look:
-        """Say which recorded step answers a call, and where the call stands. Changes nothing.
+        """Return the recorded step that answers a call, and the call's place. Changes nothing.
 
         Args:
-            key: the call's.
-            effect: of the call.
-            turn: of the call.
-            slot: the call's place in its turn, if the caller named it.
+            key: the key of the call.
+            effect: the effect of the call.
+            turn: the turn of the call.
+            slot: the slot, if the caller named one.
         """
         if not self._has_recording:
             folds = self.batch and self.turn is not turn and not self.running
@@ -303,7 +304,7 @@ class Branch:
     def _write_at(
         self, pos: int, key: str, effect: str, turn: Turn, slot: int | None
     ) -> Step | None:
-        """The write of a key at a position: that of the same slot, else the first."""
+        """Return the write with a key at a position: of the same slot, or else the first."""
         at = self._writes.get(pos)
         steps = None if at is None else at.get(key)
         if not steps:
@@ -326,7 +327,7 @@ class Branch:
     def _read_between(
         self, key: str, start: int, until: int, left: int | None, turn: Turn, slot: int | None
     ) -> Step | None:
-        """The first read of a key that holds between two positions, likewise."""
+        """Return the read with a key that holds between two positions, chosen likewise."""
         steps = self._reads.get(key)
         if not steps:
             return None
@@ -351,10 +352,10 @@ class Branch:
         return first
 
     def _is_regrouped(self, step: Step, turn: Turn) -> bool:
-        """Whether a turn is not the one that a step was recorded in, though it asks for its key.
+        """Tell whether a step was recorded in another turn, although the turn asks for its key.
 
-        Then slots say nothing, and identical calls are answered in order. A turn that asks for the
-        first time is taken for the recorded one: the call of the recorded slot may still come.
+        Slots then mean nothing, and identical calls are answered in order. A turn that asks for the
+        first time counts as the recorded turn: the call of the recorded slot may still come.
         """
         user = self._users.get(step.turn)
         if user is not None and user is not turn:
@@ -363,13 +364,13 @@ class Branch:
         return any(each != step.turn and self._attempt(each) <= attempt for each in turn.follows)
 
     def _attempt(self, turn: int) -> int:
-        """The attempt that a turn was recorded in: the first is 0."""
+        """Return the attempt in which a turn was recorded, counted from 0."""
         return bisect_left(self._ends, turn)
 
     # --- moving ----------------------------------------------------------------------------------
 
     def move(self, look: Look, turn: Turn) -> None:
-        """Have a call stand where a look said that it does."""
+        """Put a call at the place that a look has found."""
         if look.move == FOLDS:
             self.fold()
         elif look.move == REOPENS:
@@ -377,7 +378,7 @@ class Branch:
         turn.starts.setdefault(self.name, look.start)
 
     def use(self, step: Step, turn: Turn) -> None:
-        """Move on by a recorded step that answers a call; it was taken."""
+        """Move on by a recorded step that was taken as an answer."""
         turn.follows.add(step.turn)
         self._users.setdefault(step.turn, turn)
         if step.effect == "write" or step.changes:
@@ -387,26 +388,26 @@ class Branch:
             self._settle(turn)
 
     def put_back(self, step: Step) -> None:
-        """Have a write that waits in the batch be to come again: nobody makes its call any more."""
+        """Mark a waiting write as still to come, because its call has been given up."""
         at = self._writes.setdefault(step.pos, {})
         at.setdefault(step.key, deque()).append(step)
         self._to_come.setdefault(step.pos, []).append(step)
         self._has_recording = True
 
     def follow(self, step: Step, turn: Turn) -> None:
-        """Note that a turn goes the way of a recorded one."""
+        """Note that a turn follows a recorded turn."""
         turn.follows.add(step.turn)
         self._users.setdefault(step.turn, turn)
 
     def begin(self, turn: Turn) -> None:
-        """Count a write or a block that begins, goes on, or waits."""
+        """Count a write or block as running: it begins, goes on, or waits."""
         if not self.batch and not self.running:
             self.turn = turn
         self.open_turn = turn
         self.running += 1
 
     def end(self, step: Step | None) -> None:
-        """Count one that has ended; None if it did not happen."""
+        """Count a write or block as ended; None: the call did not happen."""
         self.running -= 1
         if step is not None and (step.effect == "write" or step.changes):
             self.batch.append(step)
@@ -414,9 +415,9 @@ class Branch:
             self._settle(self.open_turn)
 
     def _settle(self, turn: Turn | None) -> None:
-        """Fold a batch of which all that is recorded was used up and nothing runs.
+        """Fold a batch once all its recorded writes are used up and nothing is running.
 
-        One more write of the turn that used it up opens it again.
+        One more write of the turn that used up the batch opens the batch again.
         """
         if not self._to_come or not self.batch or self.running or self.left_at is not None:
             return
