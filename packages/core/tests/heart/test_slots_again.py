@@ -1,0 +1,99 @@
+"""A turn whose calls came in another order when it was resumed, and was cut off in their midst."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import pytest
+from rollcage import Session, Store, list_runs, tool
+
+done: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_done() -> None:
+    done.clear()
+
+
+@tool(effect="write", name="slots.write", raises=[ValueError])
+def write(what: str) -> str:
+    if what == "fails":
+        raise ValueError(what)
+    done.append(what)
+    return f"{what} {len(done)}"
+
+
+@contextlib.contextmanager
+def broken_off(session: Session) -> Iterator[None]:
+    with pytest.raises(KeyError), session:
+        yield
+        raise KeyError
+
+
+def issue(session: Session, calls: Sequence[tuple[int, str]]) -> dict[int, str]:
+    """Make calls of one turn, each in its slot, as threads would, in whatever order."""
+    given: dict[int, str] = {}
+    with session.turn() as turn:
+        for slot, what in calls:
+            with turn.slot(slot), contextlib.suppress(ValueError):
+                given[slot] = write(what)
+    return given
+
+
+def test_a_failure_again_beside_a_replayed_call(
+    store: Store,
+) -> None:
+    first = Session("job", store=store)
+    with broken_off(first):
+        issue(first, [(0, "fails"), (1, "works")])
+    second = Session("job", store=store)
+    with broken_off(second):
+        assert issue(second, [(1, "works")]) == {1: "works 1"}
+    with Session("job", store=store) as third:
+        assert issue(third, [(0, "fails"), (1, "works")]) == {1: "works 1"}
+    assert done == ["works"]
+    assert [info.status for info in list_runs(store)] == ["ok"]
+
+
+@pytest.mark.parametrize("second", [[1], [1, 2], [2, 1, 0], [1, 0]])
+def test_a_failure_again_beside_new_calls(second: list[int], store: Store) -> None:
+    """The first trace ends with the failure; in the second, calls of its turn were made first."""
+    turn = [(0, "fails"), (1, "one"), (2, "two")]
+    first = Session("job", store=store)
+    with broken_off(first):
+        issue(first, turn[:1])
+    again = Session("job", store=store)
+    with broken_off(again):
+        issue(again, [turn[slot] for slot in second])
+    with Session("job", store=store) as third:
+        assert set(issue(third, turn)) == {1, 2}
+    assert sorted(done) == ["one", "two"]
+
+
+def test_a_failure_again_beside_both(
+    store: Store,
+) -> None:
+    first = Session("job", store=store)
+    with broken_off(first):
+        issue(first, [(0, "fails"), (1, "one")])
+    second = Session("job", store=store)
+    with broken_off(second):
+        issue(second, [(1, "one"), (2, "two")])
+    third = Session("job", store=store)
+    with broken_off(third):
+        issue(third, [(2, "two"), (3, "three")])
+    with Session("job", store=store) as last:
+        given = issue(last, [(0, "fails"), (3, "three"), (1, "one"), (2, "two")])
+    assert set(given) == {1, 2, 3}
+    assert sorted(done) == ["one", "three", "two"]
+
+
+def test_identical_calls_keep_their_slots(store: Store) -> None:
+    first = Session("job", store=store)
+    with broken_off(first):
+        given = issue(first, [(0, "same"), (1, "same"), (2, "same")])
+    second = Session("job", store=store)
+    with broken_off(second):
+        assert issue(second, [(1, "same")]) == {1: given[1]}
+    with Session("job", store=store) as third:
+        assert issue(third, [(2, "same"), (0, "same"), (1, "same")]) == given
+    assert len(done) == 3
