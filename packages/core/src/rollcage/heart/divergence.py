@@ -141,14 +141,15 @@ def leaving(attempt: Attempt, ahead: Iterable[Step], what: str) -> Halt | None:
     if not effects or attempt.on_divergence == "undo":  # an undo looks at them itself
         return None
     orphans = tuple((attempt.run.id, step.n) for step in effects)
+    run, at = attempt.run.id, store_option(attempt.store)
     listed = ", ".join(f"{step.n} ({step.name})" for step in effects[:10])
     listed += f" and {len(effects) - 10} more" if len(effects) > 10 else ""
     if attempt.on_divergence == "halt":
         return Diverged(
-            f"{what}, while recorded effects of run {attempt.run.id} lie ahead: {listed}. Put the "
-            f"program back; take them back with on_divergence='undo', or with: rollcage undo "
-            f"{attempt.run.id}{store_option(attempt.store)}; or go on without them with "
-            f"on_divergence='warn'",
+            f"{what}, while recorded effects of run {run} lie ahead: {listed}. Put the program "
+            f"back; take them back with on_divergence='undo', or with: rollcage undo {run}{at}; or "
+            f"let what they did stand, and go on, with on_divergence='warn'. To see them: rollcage "
+            f"show {run}{at}; if this is another job, give it another name or another input=",
             orphans,
         )
     for step in effects:
