@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import rollcage
 from rollcage import Contract, Session, StepView, Verdict, tool
-from rollcage.heart.call import Call
-from rollcage.heart.stage import Guard, Stage
+from rollcage.calls.stage import Guard, Stage
+from rollcage.replay.call import Call
 from rollcage_policy import Policy
 
 from benchmarks.floor import Floor

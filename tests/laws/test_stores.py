@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollcage import Session, Store, open_store
 from rollcage.errors import RunElsewhere, RunNotFound
-from rollcage.heart.listing import list_runs, newest_run, run_info
+from rollcage.trace.listing import list_runs, newest_run, run_info
 from rollcage_stores.copies import move_run
 from rollcage_stores.doctor import examine, repair
 from rollcage_stores.prune import prune_run

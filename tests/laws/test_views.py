@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from rollcage.errors import StoreError
-from rollcage.heart import LogTrace
 from rollcage.trace import Step, check_events, read_events, read_run
+from rollcage.trace.recorded import LogTrace
 from rollcage_cli.log_check import LogCheck
 from rollcage_cli.redact import Redaction, chained_anew
 from rollcage_views import (

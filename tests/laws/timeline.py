@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from rollcage.trace import event_adapter
 
 if TYPE_CHECKING:
-    from rollcage.heart.store import Ends, Log, Store
+    from rollcage.trace.store import Ends, Log, Store
 
 __all__ = [
     "INVALID", "Deed", "Endless", "Line", "Moment", "Swap", "Timeline", "Watched", "Written",

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from rollcage.heart import folder
-from rollcage.heart.folder import Folder, FolderLog
-from rollcage.heart.stages.orders import Orders
+from rollcage.stages.orders import Orders
+from rollcage.trace import folder
+from rollcage.trace.folder import Folder, FolderLog
 
 from tests.simulation.client import ServerLog, ServerStore
 from tests.simulation.database import Connection, Server

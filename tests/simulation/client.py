@@ -19,8 +19,8 @@ from rollcage.errors import (
     StoreError,
     TraceUnwritable,
 )
-from rollcage.heart.ends import Ends
-from rollcage.heart.log import ROOT
+from rollcage.trace.chain import ROOT
+from rollcage.trace.ends import Ends
 
 from tests.simulation.database import Connection, Disconnected, Server
 

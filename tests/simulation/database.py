@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from rollcage.heart.log import ROOT
+from rollcage.trace.chain import ROOT
 
 from tests.simulation.scheduler import Process, Scheduler
 

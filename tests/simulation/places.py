@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from unittest.mock import patch
 
 from rollcage import Store
-from rollcage.heart import folder, locks
+from rollcage.trace import folder, locks
 
 from tests.simulation.client import ServerStore
 from tests.simulation.database import Server

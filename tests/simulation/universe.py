@@ -46,9 +46,11 @@ from rollcage.errors import (
     TraceCorrupt,
     TraceUnwritable,
 )
-from rollcage.heart import folder, locks, resolving, seal
-from rollcage.heart.reading import fold_log
-from rollcage.heart.stages import once, orders, queue
+from rollcage.session import seal
+from rollcage.stages import once, orders, queue
+from rollcage.trace import folder, locks
+from rollcage.trace import resolution as resolving
+from rollcage.trace.reading import fold_log
 
 from tests.laws import lab
 from tests.laws.lab import Given

@@ -25,8 +25,8 @@ from rollcage import (
     open_store,
     tool,
 )
-from rollcage.heart.trace import trace_of
 from rollcage.trace import check_events, decode
+from rollcage.trace.recorded import trace_of
 
 # A declared function stays that function.
 

@@ -16,8 +16,8 @@ from autogen_core import FunctionCall
 from autogen_core.models import AssistantMessage, CreateResult, ModelFamily, ModelInfo, RequestUsage
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from rollcage import Options, Session
-from rollcage.heart.folder import Folder
-from rollcage.heart.log import parse
+from rollcage.trace.chain import parse
+from rollcage.trace.folder import Folder
 from rollcage_autogen import guard_model
 from rollcage_conformance import Witness
 

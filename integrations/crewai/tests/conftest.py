@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from rollcage import Options, Session
-from rollcage.heart.folder import Folder
-from rollcage.heart.log import parse
+from rollcage.trace.chain import parse
+from rollcage.trace.folder import Folder
 from rollcage_conformance import Witness
 
 _HOME = tempfile.TemporaryDirectory(prefix="rollcage-crewai-")

@@ -16,8 +16,8 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.tools import StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from rollcage import Session
-from rollcage.heart.log import checked
-from rollcage.heart.store import open_store
+from rollcage.trace.chain import checked
+from rollcage.trace.store import open_store
 from rollcage_langchain import RollcageMiddleware, guard_tools
 
 Answer = str | Sequence[tuple[str, dict[str, Any]]] | AIMessage | Exception

@@ -1,4 +1,4 @@
-"""Functions declared with `@heart.tool`, as tools of LangChain."""
+"""Functions declared with `@rollcage.tool`, as tools of LangChain."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import rollcage
 from langchain_core.tools import (
     StructuredTool,
 )
-from rollcage import current_step, heart
+from rollcage import current_step
 from rollcage.errors import ContractError, OutputDrift
 from rollcage_langchain import as_tools, guard_tools
 
@@ -26,13 +27,13 @@ def add(x: int, y: int = 2) -> int:
     return x + y
 
 
-@heart.tool(effect="read", raises=[LookupError])
+@rollcage.tool(effect="read", raises=[LookupError])
 def fetch(city: str, days: int = 1) -> str:
     """Look at the weather."""
     return f"{city} {days} {current_step() is not None}"
 
 
-@heart.tool
+@rollcage.tool
 async def post(text: str) -> str:
     """Post it."""
     return f"posted {text}"
@@ -92,13 +93,13 @@ def test_a_users_own_wrapper_around_a_declared_function_is_not_skipped(lab: Any)
     assert loud == ["Lima"]
 
 
-@heart.tool(effect="read", returns=float)
+@rollcage.tool(effect="read", returns=float)
 def rate(currency: str) -> Any:
     """Look up a rate, from a service that began to answer with texts."""
     return f"1,08 {currency}"
 
 
-@heart.tool(effect="read")
+@rollcage.tool(effect="read")
 def annotated_rate(currency: str) -> float:
     """The same, of which the type is no more than an annotation."""
     found: Any = f"1,08 {currency}"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
+import rollcage
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import StructuredTool
@@ -16,7 +17,7 @@ from langgraph.config import get_config
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, RetryPolicy, Send, interrupt
-from rollcage import Diverged, Options, Session, heart, plan_undo
+from rollcage import Diverged, Options, Session, plan_undo
 from rollcage_langchain import (
     RollcageMiddleware,
     follow_checkpoints,
@@ -328,12 +329,12 @@ def test_a_loop_is_no_attempt(desk: Desk, go: Any) -> None:
 
 
 def test_what_was_undone_is_done_again(desk: Desk, go: Any) -> None:
-    @heart.tool
+    @rollcage.tool
     def take(text: str) -> None:
         """Undo it."""
         desk.taken.append(text)
 
-    @heart.tool(undo=lambda args: [heart.compensate(take, text=args["text"])])
+    @rollcage.tool(undo=lambda args: [rollcage.compensate(take, text=args["text"])])
     def put(text: str) -> str:
         """Put."""
         desk.written.append(text)

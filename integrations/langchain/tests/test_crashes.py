@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from rollcage import open_store
-from rollcage.heart.log import checked
+from rollcage.trace.chain import checked
 
 CRASHING = Path(__file__).with_name("crashing.py")
 KILLED = -9

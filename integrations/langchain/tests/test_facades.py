@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import rollcage
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.tools import BaseTool, StructuredTool, Tool, tool
 from langgraph.prebuilt import ToolNode
-from rollcage import Blocked, Contract, Session, ToolRefused, heart
+from rollcage import Blocked, Contract, Session, ToolRefused
 from rollcage_adapter import guarded_contract, model_contract
 from rollcage_governance import Facade, Registry
 from rollcage_langchain import (
@@ -32,14 +33,14 @@ def nothing_ran() -> None:
     ran.clear()
 
 
-@heart.tool(effect="write")
+@rollcage.tool(effect="write")
 def save(text: str, times: int = 1) -> str:
     """Save a text."""
     ran.append(text)
     return text * times
 
 
-@heart.tool(effect="write")
+@rollcage.tool(effect="write")
 async def asave(text: str) -> str:
     """Save a text."""
     ran.append(text)

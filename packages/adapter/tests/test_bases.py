@@ -27,7 +27,7 @@ from rollcage import (
     Verdict,
     tool,
 )
-from rollcage.heart.log import parse
+from rollcage.trace.chain import parse
 from rollcage_adapter import (
     GUARD,
     Answer,

@@ -20,7 +20,7 @@ from rollcage import (
     StepView,
     Verdict,
 )
-from rollcage.heart.log import parse
+from rollcage.trace.chain import parse
 from rollcage_adapter import (
     GuardedCall,
     GuardedTool,

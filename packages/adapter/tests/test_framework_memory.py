@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from rollcage import Diverged, Session, StepView, Verdict, tool
-from rollcage.heart.log import checked
+from rollcage.trace.chain import checked
 from rollcage_adapter import FrameworkMemory, FrameworkWork, Spot, follow
 
 DONE: list[str] = []

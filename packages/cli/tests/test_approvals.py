@@ -18,7 +18,7 @@ from rollcage import (
     open_store,
     tool,
 )
-from rollcage.heart import every_key
+from rollcage.trace.store import every_key
 
 Cli = Callable[..., Any]
 WAITING = """

@@ -1,4 +1,4 @@
-"""Each command that a message of the heart names can be copied, and does what the message says."""
+"""Each command that a message of core names can be copied, and does what the message says."""
 
 import ast
 import re
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import heart_runs as shop
 import pytest
-import rollcage.heart
+import rollcage
+import shop_runs as shop
 from rollcage import Session, abandon_run, open_store, tool
 from rollcage.errors import RollcageError
-from rollcage.heart.stages import once, orders
-from rollcage.heart.stages.queue import ApprovalQueue, QueueApprover
+from rollcage.stages import once, orders
+from rollcage.stages.queue import ApprovalQueue, QueueApprover
 
 NAMES = "abandon|approve|once|pause|resolve|show|stop|undo|unpause"
 COMMAND = re.compile(rf"rollcage ((?:{NAMES}) [^;\n`]*)")
@@ -98,7 +98,7 @@ def half(item: str) -> None:
 @tool(
     effect="write",
     name="remedies.give",
-    undo=lambda args: [rollcage.heart.compensate(half, item=args["item"])],
+    undo=lambda args: [rollcage.compensate(half, item=args["item"])],
 )
 def give(item: str) -> None:
     shop.shelf.append(item)
@@ -168,7 +168,7 @@ def abandoned_before(store: Path) -> str:
 
 def too_old(store: Path) -> str:
     shop.crashed(store)
-    return said(again(store, options=rollcage.heart.Options(resume_within=1e-6)))
+    return said(again(store, options=rollcage.Options(resume_within=1e-6)))
 
 
 def once_unknown(store: Path) -> str:
@@ -211,7 +211,7 @@ def once_kept(store: Path) -> str:
     effect="write",
     name="remedies.pay",
     once="pay/{n}",
-    undo=lambda args: [rollcage.heart.compensate(half, item=f"n{args['n']}")],
+    undo=lambda args: [rollcage.compensate(half, item=f"n{args['n']}")],
 )
 def pay(n: int) -> None:
     shop.shelf.append(f"n{n}")
@@ -263,18 +263,19 @@ def test_the_command_can_be_copied(
     text = message(tmp_path / place)
     words = commands(text)[n]
     if words[0] == "undo":
-        words += ["--yes", "--tools", "heart_runs", "--tools", __name__]
+        words += ["--yes", "--tools", "shop_runs", "--tools", __name__]
     result = cli(*words)
     assert result.code == 0, (text, words, result.err, result.out)
     assert not (tmp_path / ".rollcage").exists() or place == ".rollcage"
 
 
-def test_every_command_in_the_heart_is_tried(tmp_path: Path) -> None:
-    """Each text of the heart that names a command is part of one of these messages."""
+def test_every_command_in_core_is_tried(tmp_path: Path) -> None:
+    """Each text of a run's rooms that names a command is part of one of these messages."""
     told = [message(tmp_path / message.__name__) for message in MESSAGES]
     missed = [
         f"{path.name}: {text}"
-        for path in Path(rollcage.heart.__file__).parent.rglob("*.py")
+        for room in ("calls", "replay", "session", "stages", "trace", "undo")
+        for path in (Path(rollcage.__file__).parent / room).rglob("*.py")
         for text in texts(ast.parse(path.read_text()))
         if not any(re.search(text, each) for each in told)
     ]

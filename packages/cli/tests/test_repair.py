@@ -1,4 +1,4 @@
-"""`rollcage repair` changes nothing that is whole; `test_heart_stores` has what it mends."""
+"""`rollcage repair` changes nothing that is whole; `test_runs_stores` has what it mends."""
 
 from collections.abc import Callable
 from pathlib import Path

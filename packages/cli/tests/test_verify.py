@@ -10,8 +10,8 @@ import orjson
 import pytest
 from rollcage import Session, open_store
 from rollcage.errors import RollcageError
-from rollcage.heart import trace_of
-from rollcage.heart.log import chained
+from rollcage.trace.chain import chained
+from rollcage.trace.recorded import trace_of
 from rollcage_cli.verify import verify_log
 
 Cli = Callable[..., Any]

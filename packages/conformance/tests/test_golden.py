@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from rollcage import Session, open_store, tool
-from rollcage.heart.log import parse
+from rollcage.trace.chain import parse
 
 from rollcage_conformance import (
     Scenario,

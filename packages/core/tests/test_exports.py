@@ -111,7 +111,7 @@ def test_a_name_is_imported_when_it_is_asked_for(python: Any) -> None:
         loaded = {name for name in sys.modules if name.startswith("rollcage")}
         rooms = {name.split(".")[1] for name in loaded if "." in name}
         assert rooms == {"errors"}, loaded
-        assert rollcage.Session is sys.modules["rollcage.heart.session"].Session
+        assert rollcage.Session is sys.modules["rollcage.session.session"].Session
         try:
             rollcage.Sesion
         except AttributeError as error:
@@ -147,7 +147,7 @@ def test_a_name_of_a_type_means_one_thing() -> None:
     root = Path(rollcage.__file__).parent
     found = Counter(
         node.name
-        for room in ("contract", "errors", "fingerprint", "heart", "values")
+        for room in ("calls", "contract", "errors", "fingerprint", "session", "stages", "values")
         for path in (root / room).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef)

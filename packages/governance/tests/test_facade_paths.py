@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rollcage
 from cores import Core
-from rollcage import Blocked, Contract, SessionError, Verdict, heart, tool
+from rollcage import Blocked, Contract, SessionError, Verdict, tool
 from rollcage_governance import Registry
 
 Approve = Callable[..., Registry]
@@ -94,13 +95,13 @@ def called_async_in_a_thread(session: Any, tools: Tools) -> Any:
 
 
 def bound(session: Any, tools: Tools) -> Any:
-    if isinstance(session, heart.Session):  # it binds no tools
+    if isinstance(session, rollcage.Session):  # it binds no tools
         return session.call(tools.victim, word="w")
     return session.tool(tools.victim)("w")
 
 
 def bound_async(session: Any, tools: Tools) -> Any:
-    if isinstance(session, heart.Session):  # it binds no tools
+    if isinstance(session, rollcage.Session):  # it binds no tools
         return asyncio.run(session.acall(tools.avictim, word="w"))
     return asyncio.run(session.tool(tools.avictim)("w"))
 
@@ -118,7 +119,7 @@ def called_directly_async(session: Any, tools: Tools) -> Any:
 
 def run_of(session: Any) -> Any:
     """What guards one call, in either core."""
-    return session.run_call if isinstance(session, heart.Session) else session.run
+    return session.run_call if isinstance(session, rollcage.Session) else session.run
 
 
 def run(session: Any, tools: Tools) -> Any:
@@ -127,7 +128,7 @@ def run(session: Any, tools: Tools) -> Any:
 
 def arun_of(session: Any) -> Any:
     """The same, awaited."""
-    return session.arun_call if isinstance(session, heart.Session) else session.arun
+    return session.arun_call if isinstance(session, rollcage.Session) else session.arun
 
 
 def arun(session: Any, tools: Tools) -> Any:
@@ -135,7 +136,7 @@ def arun(session: Any, tools: Tools) -> Any:
 
 
 def arun_in_a_thread(session: Any, tools: Tools) -> Any:
-    how = {} if isinstance(session, heart.Session) else {"is_async": False}
+    how = {} if isinstance(session, rollcage.Session) else {"is_async": False}
     return asyncio.run(arun_of(session)(tools.contract, {"word": "w"}, tools.body, **how))
 
 
@@ -168,7 +169,7 @@ def in_a_turn(session: Any, tools: Tools) -> Any:
 
 
 def placed(session: Any, tools: Tools) -> Any:
-    if isinstance(session, heart.Session):
+    if isinstance(session, rollcage.Session):
         with session.turn() as turn, session.place(turn=turn, slot=1, agent="me", call_id="c"):
             return tools.victim("w")
     with session.place(turn="t", slot=1, agent="me", call_id="c", once=True):

@@ -19,7 +19,7 @@ from rollcage import (
     tool,
     undo_run,
 )
-from rollcage.heart import drop
+from rollcage.trace.store import drop
 from rollcage_governance import Facade, Registry
 
 Approve = Callable[..., Registry]

@@ -19,8 +19,8 @@ from rollcage import (
     open_store,
     tool,
 )
-from rollcage.heart import drop
-from rollcage.heart.log import chained
+from rollcage.trace.chain import chained
+from rollcage.trace.store import drop
 from rollcage_governance import Registry
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage.heart import trace_of
 from rollcage.trace import Run, read_run
+from rollcage.trace.recorded import trace_of
 from rollcage_import import Unreadable, import_file
 
 TRACE: dict[str, Any] = {

@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage.heart import trace_of
 from rollcage.trace import Run, read_run
+from rollcage.trace.recorded import trace_of
 from rollcage_import import import_file
 
 TOP = "0191d0d5-1b5e-7000-8000-000000000001"

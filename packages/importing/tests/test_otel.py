@@ -17,14 +17,17 @@ from rollcage import (
     abandon_run,
     list_runs,
     open_store,
+    pause_run,
     plan_undo,
     resolve_step,
+    run_info,
+    stop_run,
     tool,
     undo_run,
 )
 from rollcage.errors import ForkEnded, OrderRefused, RollcageError, SessionError
-from rollcage.heart import pause_run, run_info, stop_run, trace_of
 from rollcage.trace import Run, check_events, read_run
+from rollcage.trace.recorded import trace_of
 from rollcage_adapter import Answer, ToolRequest, model_contract
 from rollcage_import import Imports, import_file, recording
 from rollcage_otel.export import spans_of

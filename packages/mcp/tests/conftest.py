@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fixtures import files  # noqa: F401 - pytest finds it here
 from rollcage import Session, Store, list_runs, open_store
-from rollcage.heart import parse
+from rollcage.trace.chain import parse
 from rollcage_mcp.conversation import Conversation, ServerDeclarations
 from scripted import Client, Server, Talk
 

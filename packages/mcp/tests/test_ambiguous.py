@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 from rollcage import list_runs, open_store
-from rollcage.heart import trace_of
 from rollcage.trace import read_run
+from rollcage.trace.recorded import trace_of
 from rollcage_mcp import asking, events
 from rollcage_mcp.errors import MessageInvalid, ServerGone
 from rollcage_mcp.logs import log_to_stderr

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from rollcage import Approval, StepView, Verdict, list_runs, open_store
-from rollcage.heart import trace_of
 from rollcage.trace import read_run
+from rollcage.trace.recorded import trace_of
 from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.conversation import Conversation, ServerDeclarations
 from rollcage_mcp.errors import MessageInvalid

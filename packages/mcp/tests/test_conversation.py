@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rollcage import StepView, UnknownOutcome, Verdict, open_store
 from rollcage.errors import ReplayMiss
-from rollcage.heart import trace_of
 from rollcage.trace import read_run
+from rollcage.trace.recorded import trace_of
 from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.conversation import ServerDeclarations
 from rollcage_mcp.messages import as_request

@@ -21,7 +21,7 @@ from rollcage import (
     compensate,
     tool,
 )
-from rollcage.heart.stages.secrets import Secrets
+from rollcage.stages.secrets import Secrets
 from rollcage_adapter import Answer, model_contract
 from rollcage_otel import Spans, names
 

@@ -26,7 +26,7 @@ import orjson
 import pytest
 from rollcage import Contract, Options, Session, open_store, tool
 from rollcage.errors import PermissionUndeclared, SessionError
-from rollcage.heart import BODY_CALLERS
+from rollcage.session.session import BODY_CALLERS
 from rollcage.trace import check_events
 from rollcage_policy import Permissions
 from rollcage_policy.watch import calls_body

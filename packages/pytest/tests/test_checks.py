@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from rollcage import Contract, Session, StepView, Store, Verdict, compensate, tool
-from rollcage.heart import trace_of
-from rollcage.heart.adapters import Answer
+from rollcage.session.adapters import Answer
 from rollcage.trace import Run, read_run
+from rollcage.trace.recorded import trace_of
 from rollcage_pytest import (
     assert_cost,
     assert_no_new_writes,

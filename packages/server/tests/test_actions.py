@@ -23,12 +23,15 @@ from rollcage import (
     aundo_run,
     compensate,
     open_store,
+    order_of,
+    run_info,
     tool,
     undo_run,
 )
 from rollcage.errors import TraceCorrupt
-from rollcage.heart import drop, order_of, run_info, trace_of
 from rollcage.trace import read_run
+from rollcage.trace.recorded import trace_of
+from rollcage.trace.store import drop
 from rollcage_server import Role
 from rollcage_server.audit import Audit
 from rollcage_server.errors import AuditCorrupt

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 from mission import World
-from rollcage.heart import order_of
+from rollcage import order_of
 from rollcage_cli.app import main
 from rollcage_server import Role
 

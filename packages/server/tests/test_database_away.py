@@ -10,8 +10,7 @@ import pytest
 from listening import WAIT, messages, next_message, serving, token
 from mission import World, served_write
 from postgres import Network, new_store
-from rollcage import Session
-from rollcage.heart import order_of
+from rollcage import Session, order_of
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.audit import Audit
 from rollcage_server.events import Hub

@@ -8,7 +8,7 @@ import pytest
 from markup import HOSTILE, Markup
 from mission import World
 from rollcage import open_store, tool
-from rollcage.heart import drop
+from rollcage.trace.store import drop
 from rollcage_server import Role
 from rollcage_views import visible
 from rollcage_workflow import check, execution, run

@@ -67,7 +67,7 @@ async def test_an_action_that_breaks_has_its_outcome_in_the_audit_log(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("rollcage.heart.stages.orders.stop_run", broken)
+    monkeypatch.setattr("rollcage.stages.orders.stop_run", broken)
     async with world.client(Role.ADMIN) as client:
         answer = await client.post(f"/api/v1/runs/{world.runs['lost']}/stop", json={})
     assert answer.status_code == 500

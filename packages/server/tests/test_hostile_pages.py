@@ -8,8 +8,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from markup import HOSTILE, Markup
 from mission import World
-from rollcage import ApprovalRequired, Session, UnknownOutcome, Verdict, tool
-from rollcage.heart import QueueApprover
+from rollcage import ApprovalRequired, QueueApprover, Session, UnknownOutcome, Verdict, tool
 from rollcage_policy import UserInput
 from rollcage_server import Role
 from rollcage_server.access import rights_of

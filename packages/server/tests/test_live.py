@@ -13,8 +13,7 @@ import orjson
 import pytest
 from listening import WAIT, messages, next_message, serving, token
 from mission import RESULT, SECRET, World, served_write
-from rollcage import Session, open_store
-from rollcage.heart import lift_order, pause_run
+from rollcage import Session, lift_order, open_store, pause_run
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.errors import TooMany
 from rollcage_server.events import EventStream, Hub, News, message

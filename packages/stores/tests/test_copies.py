@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from dying import Dying, Killed, Life
 from postgres import new_store
-from rollcage.errors import RunConflict, RunElsewhere, RunInUse, StoreError, TraceCorrupt
-from rollcage.heart import (
+from rollcage import (  # fmt: skip
     Fork,
     Options,
     Session,
@@ -21,10 +20,11 @@ from rollcage.heart import (
     resolve_step,
     tool,
     undo_run,
-)  # fmt: skip
-from rollcage.heart.listing import list_runs, newest_run, run_info
-from rollcage.heart.stages.once import once_of
-from rollcage.heart.stages.orders import order_of, stop_run
+)
+from rollcage.errors import RunConflict, RunElsewhere, RunInUse, StoreError, TraceCorrupt
+from rollcage.stages.once import once_of
+from rollcage.stages.orders import order_of, stop_run
+from rollcage.trace.listing import list_runs, newest_run, run_info
 from rollcage_stores.copies import copy_run, copy_runs, move_run
 from rollcage_stores.seals import export_key
 

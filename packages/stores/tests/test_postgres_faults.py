@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from postgres import Network, Pooler, new_store
 from rollcage.errors import Fenced, RunInUse, StoreError, StoreInvalid, TraceUnwritable
-from rollcage.heart.store import open_store
+from rollcage.trace.store import open_store
 from rollcage_conformance.stores.base import FIRST, Other, begun, events_of, numbers
 from rollcage_stores.postgres import Postgres
 

@@ -17,10 +17,10 @@ from rollcage.errors import (
     TraceCorrupt,
     UnknownOutcome,
 )
-from rollcage.heart.listing import list_runs, newest_run, run_info
-from rollcage.heart.log import parse
-from rollcage.heart.stages.once import once_of
-from rollcage.heart.stages.orders import pause_run
+from rollcage.stages.once import once_of
+from rollcage.stages.orders import pause_run
+from rollcage.trace.chain import parse
+from rollcage.trace.listing import list_runs, newest_run, run_info
 from rollcage_stores.blobs import drop_unused
 from rollcage_stores.copies import copy_run, move_run
 from rollcage_stores.doctor import examine, repair

@@ -15,7 +15,7 @@ from rollcage.errors import (
     StoreReadOnly,
     TraceUnwritable,
 )
-from rollcage.heart.store import open_store
+from rollcage.trace.store import open_store
 from rollcage_conformance import StoreSuite
 from rollcage_conformance.stores.base import Other, Tamper, begun, numbers
 from rollcage_stores import sqlite

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from rollcage import CaptureFailed, Contract, Session, list_runs, tool
-from rollcage.heart import is_store
+from rollcage.trace.layout import is_store
 from rollcage_governance import Registry
 from rollcage_policy import Permissions
 from rollcage_toolbox import PathRefused, Workspace

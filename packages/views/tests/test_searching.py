@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session, Store, open_store, tool
-from rollcage.heart import list_runs
+from rollcage import Session, Store, list_runs, open_store, tool
 from rollcage_views import RunFilter, Search, StepFilter, Viewer, search_page, search_runs
 
 BLIND = Viewer(values=False)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from incident import Incident
-from rollcage import ApprovalRequired, Session, Verdict, open_store, plan_undo
-from rollcage.heart import QueueApprover, trace_of
+from rollcage import ApprovalRequired, QueueApprover, Session, Verdict, open_store, plan_undo
 from rollcage.trace import Run, read_run
+from rollcage.trace.recorded import trace_of
 from rollcage_views import (
     RunFilter,
     StateChange,

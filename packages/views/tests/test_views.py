@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from rollcage import Session, open_store
-from rollcage.heart import trace_of
 from rollcage.trace import Step, read_run
+from rollcage.trace.recorded import trace_of
 from rollcage_views import Following, jobs_of, short_ids, tree_of
 
 Record = Callable[..., str]

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from rollcage import aundo_run, open_store
-from rollcage.heart import fold_lines, parse
+from rollcage.trace.chain import parse
+from rollcage.trace.run import fold_lines
 from rollcage_workflow import execution
 from rollcage_workflow.orders import Commands
 from worlds import World

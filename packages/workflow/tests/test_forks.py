@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from parts import requests_in
 from rollcage import ApprovalQueue, Fork, ForkEnded, compensate, list_runs, open_store, tool
-from rollcage.heart import parse
+from rollcage.trace.chain import parse
 from rollcage_workflow import Execution, execution, run
 from rollcage_workflow.engine import Engine
 from rollcage_workflow.errors import WorkflowError

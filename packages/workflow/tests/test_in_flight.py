@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from parts import execution_of, put, steps
 from rollcage import Diverged, RollcageError, RunInUse, Session, list_runs, open_store, tool
-from rollcage.heart.stages.secrets import Secrets
+from rollcage.stages.secrets import Secrets
 from rollcage_stores.prune import prune_run
 from rollcage_workflow import Execution, execution, executions, run, running
 from rollcage_workflow.errors import (

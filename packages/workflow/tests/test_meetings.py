@@ -16,8 +16,8 @@ from rollcage import (
     open_store,
     tool,
 )
-from rollcage.heart.folder import Folder
-from rollcage.heart.store import Ends
+from rollcage.trace.folder import Folder
+from rollcage.trace.store import Ends
 from rollcage_workflow import check, execution, run, running
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.holds import Holds

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from order_plans import THREE, put, steering, steps
 from rollcage import list_runs, tool
-from rollcage.heart import StoreSeal
+from rollcage.trace.seal import StoreSeal
 from rollcage_workflow import executions, inputs, running
 from rollcage_workflow.engine import worker
 from rollcage_workflow.errors import ExecutionFailed, WorkflowError

@@ -10,7 +10,7 @@ import pytest
 from order_plans import THREE, asked, put, steering, steps
 from rollcage import Approval, ApprovalQueue, Session, open_store, tool
 from rollcage.errors import ApprovalInvalid
-from rollcage.heart import drop
+from rollcage.trace.store import drop
 from rollcage_workflow import execution, orders
 from rollcage_workflow.engine.reconcile import reconcile
 from rollcage_workflow.errors import WorkflowError

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rollcage import open_store
-from rollcage.heart import drop
+from rollcage.trace.store import drop
 from rollcage_workflow import check, execution, run
 from rollcage_workflow.commands import workflow
 from rollcage_workflow.errors import WorkflowError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rollcage import aundo_run, compensate, open_store, tool
-from rollcage.heart import parse
+from rollcage.trace.chain import parse
 from rollcage_workflow import Execution, execution, run
 from rollcage_workflow.errors import ExecutionFailed
 from rollcage_workflow.orders import Commands

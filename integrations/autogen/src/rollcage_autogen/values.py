@@ -13,7 +13,7 @@ from typing import Any, Final
 from autogen_core import Image
 from autogen_core.models import CreateResult
 from autogen_core.tools import ImageResultContent, TextResultContent, ToolResult
-from rollcage.heart.adapters import register_native
+from rollcage.session.adapters import register_native
 from rollcage_adapter import Parts, is_list, is_object, register_parts
 
 __all__ = ["Piece", "last_piece", "register", "register_messages"]

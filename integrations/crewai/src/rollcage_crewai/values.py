@@ -8,7 +8,7 @@ from typing import Any
 
 from crewai.tools.tool_failure import ToolFailure
 from pydantic import BaseModel
-from rollcage.heart.adapters import register_native
+from rollcage.session.adapters import register_native
 from rollcage_adapter import Answer, Parts, is_list, is_object, register_parts
 
 from rollcage_crewai.answers import ModelResponse, requests_of

@@ -17,7 +17,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage, ChatMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langgraph.types import Command, Send
-from rollcage.heart.adapters import register_native
+from rollcage.session.adapters import register_native
 from rollcage_adapter import Parts, is_list, is_model_class, is_object, is_tuple, register_parts
 
 __all__ = ["THIS_CALL", "register", "relabel", "role_of"]

@@ -5,7 +5,7 @@ of them would do alike is here, so that each holds only what its framework asks 
 """
 
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
-from rollcage.heart.adapters import (
+from rollcage.session.adapters import (
     NOT_RECORDED,
     Answer,
     Effect,

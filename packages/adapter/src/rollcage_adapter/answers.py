@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rollcage import Session
 from rollcage.errors import ReplayMiss
-from rollcage.heart.adapters import Answer, RunSource, ToolRequest, read_answers
+from rollcage.session.adapters import Answer, RunSource, ToolRequest, read_answers
 
 __all__ = ["RecordedAnswers", "Trace"]
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import pydantic
 from rollcage import Contract, Session
 from rollcage.errors import ContractError
-from rollcage.heart.adapters import Effect
+from rollcage.session.adapters import Effect
 
 from rollcage_adapter.exposing import expose
 from rollcage_adapter.guards import guarding

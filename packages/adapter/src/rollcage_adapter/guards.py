@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from rollcage import Contract, Session
-from rollcage.heart.adapters import Answer, Instead
+from rollcage.session.adapters import Answer, Instead
 
 from rollcage_adapter.asking import reach
 from rollcage_adapter.bodies import fixed

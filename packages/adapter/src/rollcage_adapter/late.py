@@ -8,7 +8,7 @@ from typing import Any
 
 from rollcage import Session
 from rollcage.errors import ContractError
-from rollcage.heart.adapters import Effect
+from rollcage.session.adapters import Effect
 
 from rollcage_adapter.declarations import Declarations
 from rollcage_adapter.guards import guarding

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from rollcage import Contract, Session
 from rollcage.errors import ContractError, ReplayedError
-from rollcage.heart.adapters import here, native_of
+from rollcage.session.adapters import here, native_of
 
 from rollcage_adapter.exposing import facades_of, refused_by
 from rollcage_adapter.shapes import is_list, is_object, is_tuple

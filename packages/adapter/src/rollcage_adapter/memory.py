@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakSet
 
 from rollcage import Session, Stage
-from rollcage.heart.adapters import (
+from rollcage.session.adapters import (
     Attempt,
     Branch,
     Call,

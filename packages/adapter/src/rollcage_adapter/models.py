@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from rollcage import Contract, Session
 from rollcage.errors import ContractError
-from rollcage.heart.adapters import Answer
+from rollcage.session.adapters import Answer
 
 from rollcage_adapter.guards import GUARD, BodyForm, GuardedBody, GuardedCall, guard_of
 from rollcage_adapter.running import Running

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pydantic
-from rollcage.heart.adapters import register_native
+from rollcage.session.adapters import register_native
 
 from rollcage_adapter.shapes import is_object
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 from rollcage import Session
 from rollcage.errors import Blocked
-from rollcage.heart.adapters import here, open_sessions
+from rollcage.session.adapters import here, open_sessions
 
 from rollcage_adapter.asking import refuse
 

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage.heart import abandon_run, store_option, trace_of
+from rollcage import abandon_run
 from rollcage.trace import read_run
+from rollcage.trace.recorded import trace_of
+from rollcage.trace.store import store_option
 from rollcage_views import standing
 
 from rollcage_cli.lookup import find_kept

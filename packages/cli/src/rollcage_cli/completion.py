@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from rollcage.heart import RunInfo
+    from rollcage import RunInfo
 
 __all__ = ["complete_name", "complete_run"]
 
@@ -39,8 +39,8 @@ def _names(infos: list[RunInfo]) -> list[str]:
 
 
 def _newest(context: typer.Context) -> list[RunInfo]:
+    from rollcage import list_runs
     from rollcage.errors import RollcageError
-    from rollcage.heart import list_runs
 
     store = context.params.get("store") or os.environ.get("ROLLCAGE_STORE") or ".rollcage"
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.text import Text
-from rollcage.heart import Store, all_runs, open_store, run_info
+from rollcage import Store, all_runs, open_store, run_info
 
 from rollcage_cli.documents import Beside, copy_beside
 from rollcage_cli.errors import OK, UsageError, exit_code

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.text import Text
+from rollcage import Store, all_runs
 from rollcage.errors import RegistryCorrupt, StoreError, StoreInvalid
-from rollcage.heart import Store, all_runs
 
 from rollcage_cli.errors import CORRUPT, DIFFERENT, OK
 from rollcage_cli.lookup import named, opened

@@ -23,8 +23,9 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
+from rollcage import Store
 from rollcage.errors import RollcageError, RunConflict
-from rollcage.heart import Store, drop, every_key
+from rollcage.trace.store import drop, every_key
 
 if TYPE_CHECKING:
     from rollcage_stores.copies import What

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 from rollcage.errors import TraceCorrupt
-from rollcage.heart import StoreSeal
 from rollcage.trace import check_events
+from rollcage.trace.seal import StoreSeal
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.logfile import LogFile

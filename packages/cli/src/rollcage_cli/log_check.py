@@ -13,8 +13,8 @@ from typing import Any, Final
 import orjson
 import pydantic
 import rfc8785
+from rollcage import Store
 from rollcage.errors import StoreError
-from rollcage.heart import Store
 from rollcage.trace import event_adapter
 from rollcage.trace.logs import LogFolding
 from rollcage_stores.blobs import blob

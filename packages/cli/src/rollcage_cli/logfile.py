@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rollcage.errors import RunNotFound, StoreError, StoreReadOnly
-from rollcage.heart import Log, LogTrace
-from rollcage.heart.log import checked
-from rollcage.heart.store import Ends
+from rollcage.trace.chain import checked
+from rollcage.trace.recorded import LogTrace
+from rollcage.trace.store import Ends, Log
 
 __all__ = ["LogFile"]
 

@@ -9,19 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from rollcage import RunInfo, Store, all_runs, list_runs, newest_run, open_store
 from rollcage.errors import RunNotFound, StoreInvalid
-from rollcage.heart import (
-    LogTrace,
-    RunInfo,
-    Store,
-    all_runs,
-    list_runs,
-    newest_run,
-    open_store,
-    store_option,
-    trace_of,
-)
-from rollcage.heart.folder import Folder
+from rollcage.trace.folder import Folder
+from rollcage.trace.recorded import LogTrace, trace_of
+from rollcage.trace.store import store_option
 from rollcage_views import time_text
 
 from rollcage_cli.errors import RunAmbiguous, UsageError

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
+from rollcage import Store
 from rollcage.errors import RollcageError
-from rollcage.heart import Store, every_key, store_option
-from rollcage.heart.stages.once import Effect, once_of
+from rollcage.stages.once import Effect, once_of
+from rollcage.trace.store import every_key, store_option
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import named, opened

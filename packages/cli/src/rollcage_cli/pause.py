@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage.heart import order_of, pause_run, store_option
-from rollcage.heart.stages.orders import unpause_run
+from rollcage import order_of, pause_run
+from rollcage.stages.orders import unpause_run
+from rollcage.trace.store import store_option
 from rollcage_views import order_data, pause_text
 
 from rollcage_cli.lookup import find_kept

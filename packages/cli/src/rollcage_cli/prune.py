@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
-from rollcage.heart import Store
+from rollcage import Store
 from rollcage_views import time_text
 
 from rollcage_cli.lookup import find, named, opened

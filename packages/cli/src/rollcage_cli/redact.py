@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 
 import orjson
 from rollcage.errors import StoreError
-from rollcage.heart.log import chained
 from rollcage.trace import TAG
+from rollcage.trace.chain import chained
 from rollcage_views import items_of, mapping_of, pairs_of, tag_of
 
 from rollcage_cli.output import escape_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from rich.text import Text
-from rollcage.heart import all_runs
+from rollcage import all_runs
 
 from rollcage_cli.lookup import named, opened
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption

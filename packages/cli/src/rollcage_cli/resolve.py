@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from rollcage.heart import resolve_step
+from rollcage import resolve_step
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find_kept

@@ -7,9 +7,11 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
+from rollcage import RunInfo, Store, list_runs
 from rollcage.errors import RollcageError
-from rollcage.heart import Order, RunInfo, Store, list_runs, trace_of
+from rollcage.stages.orders import Order
 from rollcage.trace import read_run
+from rollcage.trace.recorded import trace_of
 from rollcage_views import (
     Standing,
     order_data,

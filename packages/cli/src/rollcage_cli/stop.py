@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage.heart import Store, stop_run, store_option
-from rollcage.heart.stages.orders import lift_stop
+from rollcage import Store, stop_run
+from rollcage.stages.orders import lift_stop
+from rollcage.trace.store import store_option
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find_kept

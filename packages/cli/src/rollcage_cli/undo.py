@@ -12,13 +12,17 @@ from rich.text import Text
 from rollcage import (
     PlannedCall,
     PlannedStep,
+    Store,
     UndoneStep,
     UndoPlan,
     UndoReport,
+    aplan_undo,
+    aundo_run,
+    plan_undo,
+    undo_run,
 )
 from rollcage.errors import PlanChanged, ToolMissing
-from rollcage.heart import Store, aplan_undo, aundo_run, plan_undo, undo_run
-from rollcage.heart.finished import PlanOptions
+from rollcage.session.undoing import PlanOptions
 
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.lookup import find_kept

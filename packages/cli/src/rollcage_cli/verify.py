@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import typer
 from rich.text import Text
+from rollcage import Store
 from rollcage.errors import TraceCorrupt
-from rollcage.heart import LogTrace, Store
-from rollcage.heart.log import ROOT
 from rollcage.trace import read_events
+from rollcage.trace.chain import ROOT
 from rollcage.trace.logs import fold_log
+from rollcage.trace.recorded import LogTrace
 from rollcage_views import standing, words
 
 from rollcage_cli.errors import CORRUPT

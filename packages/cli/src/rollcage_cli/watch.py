@@ -8,8 +8,9 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.text import Text
+from rollcage import order_of
 from rollcage.errors import RunNotFound
-from rollcage.heart import Order, order_of
+from rollcage.stages.orders import Order
 from rollcage.trace import Step
 from rollcage_views import (
     Following,

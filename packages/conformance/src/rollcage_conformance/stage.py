@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from rollcage import Session, Stats, Store, open_store
-from rollcage.heart.log import parse
+from rollcage.trace.chain import parse
 
 from rollcage_conformance.golden import answers
 from rollcage_conformance.scenario import (

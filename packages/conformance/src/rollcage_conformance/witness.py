@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 from rollcage import Stage
-from rollcage.heart import CHANGES, Call, Outcome, Place, Step
+from rollcage.replay.call import Call, Place
+from rollcage.trace.run import CHANGES, Outcome, Step
 
 __all__ = ["Witness"]
 

@@ -74,6 +74,16 @@ from rollcage.errors import (
 )
 
 if TYPE_CHECKING:
+    from rollcage.calls.attempt import Stats
+    from rollcage.calls.block import BranchHandle, Transaction, TurnHandle
+    from rollcage.calls.stage import Guard, Stage
+    from rollcage.contract.compensation import (
+        Compensation,
+        DidNotHappen,
+        Happened,
+        PlannedCall,
+        compensate,
+    )
     from rollcage.contract.contract import Contract
     from rollcage.gate import (
         Approval,
@@ -85,30 +95,20 @@ if TYPE_CHECKING:
         StepView,
         Verdict,
     )
-    from rollcage.heart.attempt import Stats
-    from rollcage.heart.block import BranchHandle, Transaction, TurnHandle
-    from rollcage.heart.clock import Clock
-    from rollcage.heart.declare import CurrentStep, current_step, tool
-    from rollcage.heart.finished import aplan_undo, aundo_run, plan_undo, undo_run
-    from rollcage.heart.fork import Fork
-    from rollcage.heart.listing import RunInfo, all_runs, list_runs, newest_run, run_info
-    from rollcage.heart.options import Options
-    from rollcage.heart.resolving import abandon_run, leave_behind, resolve_step
-    from rollcage.heart.session import Session
-    from rollcage.heart.stage import Guard, Stage
-    from rollcage.heart.stages.observing import recorded_events
-    from rollcage.heart.stages.orders import lift_order, order_of, pause_run, stop_run
-    from rollcage.heart.stages.queue import ApprovalQueue, QueueApprover
-    from rollcage.heart.stages.secrets import Secrets
-    from rollcage.heart.store import Store, open_store
+    from rollcage.session.clock import Clock
+    from rollcage.session.declare import CurrentStep, current_step, tool
+    from rollcage.session.options import Options
+    from rollcage.session.session import Session
+    from rollcage.session.undoing import aplan_undo, aundo_run, plan_undo, undo_run
+    from rollcage.stages.fork import Fork
+    from rollcage.stages.observing import recorded_events
+    from rollcage.stages.orders import lift_order, order_of, pause_run, stop_run
+    from rollcage.stages.queue import ApprovalQueue, QueueApprover
+    from rollcage.stages.secrets import Secrets
+    from rollcage.trace.listing import RunInfo, all_runs, list_runs, newest_run, run_info
+    from rollcage.trace.resolution import abandon_run, leave_behind, resolve_step
+    from rollcage.trace.store import Store, open_store
     from rollcage.trace.told import Instrument, Observer, RunEvent, StepEvent
-    from rollcage.undo.compensation import (
-        Compensation,
-        DidNotHappen,
-        Happened,
-        PlannedCall,
-        compensate,
-    )
     from rollcage.undo.report import PlannedStep, UndoneStep, UndoPlan, UndoReport
     from rollcage.values.natives import register_native
     from rollcage.values.registered import register
@@ -237,50 +237,50 @@ _LATE: Final = {
     "Rule": "gate",
     "StepView": "gate",
     "Verdict": "gate",
-    "Stats": "heart.attempt",
-    "BranchHandle": "heart.block",
-    "Transaction": "heart.block",
-    "TurnHandle": "heart.block",
-    "CurrentStep": "heart.declare",
-    "current_step": "heart.declare",
-    "tool": "heart.declare",
-    "aplan_undo": "heart.finished",
-    "aundo_run": "heart.finished",
-    "plan_undo": "heart.finished",
-    "undo_run": "heart.finished",
-    "Fork": "heart.fork",
-    "RunInfo": "heart.listing",
-    "all_runs": "heart.listing",
-    "list_runs": "heart.listing",
-    "newest_run": "heart.listing",
-    "run_info": "heart.listing",
-    "Options": "heart.options",
-    "abandon_run": "heart.resolving",
-    "leave_behind": "heart.resolving",
-    "resolve_step": "heart.resolving",
-    "Session": "heart.session",
-    "Guard": "heart.stage",
-    "Stage": "heart.stage",
-    "recorded_events": "heart.stages.observing",
-    "lift_order": "heart.stages.orders",
-    "order_of": "heart.stages.orders",
-    "pause_run": "heart.stages.orders",
-    "stop_run": "heart.stages.orders",
-    "Secrets": "heart.stages.secrets",
-    "ApprovalQueue": "heart.stages.queue",
-    "QueueApprover": "heart.stages.queue",
-    "Store": "heart.store",
-    "open_store": "heart.store",
-    "Clock": "heart.clock",
+    "Stats": "calls.attempt",
+    "BranchHandle": "calls.block",
+    "Transaction": "calls.block",
+    "TurnHandle": "calls.block",
+    "CurrentStep": "session.declare",
+    "current_step": "session.declare",
+    "tool": "session.declare",
+    "aplan_undo": "session.undoing",
+    "aundo_run": "session.undoing",
+    "plan_undo": "session.undoing",
+    "undo_run": "session.undoing",
+    "Fork": "stages.fork",
+    "RunInfo": "trace.listing",
+    "all_runs": "trace.listing",
+    "list_runs": "trace.listing",
+    "newest_run": "trace.listing",
+    "run_info": "trace.listing",
+    "Options": "session.options",
+    "abandon_run": "trace.resolution",
+    "leave_behind": "trace.resolution",
+    "resolve_step": "trace.resolution",
+    "Session": "session.session",
+    "Guard": "calls.stage",
+    "Stage": "calls.stage",
+    "recorded_events": "stages.observing",
+    "lift_order": "stages.orders",
+    "order_of": "stages.orders",
+    "pause_run": "stages.orders",
+    "stop_run": "stages.orders",
+    "Secrets": "stages.secrets",
+    "ApprovalQueue": "stages.queue",
+    "QueueApprover": "stages.queue",
+    "Store": "trace.store",
+    "open_store": "trace.store",
+    "Clock": "session.clock",
     "Instrument": "trace.told",
     "Observer": "trace.told",
     "RunEvent": "trace.told",
     "StepEvent": "trace.told",
-    "Compensation": "undo.compensation",
-    "DidNotHappen": "undo.compensation",
-    "Happened": "undo.compensation",
-    "PlannedCall": "undo.compensation",
-    "compensate": "undo.compensation",
+    "Compensation": "contract.compensation",
+    "DidNotHappen": "contract.compensation",
+    "Happened": "contract.compensation",
+    "PlannedCall": "contract.compensation",
+    "compensate": "contract.compensation",
     "PlannedStep": "undo.report",
     "UndoPlan": "undo.report",
     "UndoReport": "undo.report",

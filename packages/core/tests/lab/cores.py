@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rollcage import heart
-from rollcage.heart.clock import Clock
+import rollcage
+from rollcage.session.clock import Clock
 
 __all__ = ["Core"]
 
@@ -55,19 +55,19 @@ class Core:
 
             gate.append(Permissions(enforce))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - it refuses other words
         if how.pop("secrets", "") == "detected":
-            from rollcage.heart.stages.secrets import Secrets
+            from rollcage.stages.secrets import Secrets
 
             how["stages"] = [Secrets(detect=True)]
         more: dict[str, Any] = {} if clock is None else {"clock": clock}
         more |= {name: how.pop(name) for name in ("strict", "types") if name in how}
         if "unguarded" in how:
             more["unguarded"] = how.pop("unguarded")
-        options = heart.Options(**more)
-        return heart.Session(name, store=self.store, gate=gate, options=options, **how)
+        options = rollcage.Options(**more)
+        return rollcage.Session(name, store=self.store, gate=gate, options=options, **how)
 
     def lines(self, run: str) -> list[dict[str, Any]]:
         """The lines of a run."""
-        return [orjson.loads(line) for line in heart.open_store(self.store).read(run)]
+        return [orjson.loads(line) for line in rollcage.open_store(self.store).read(run)]
 
     def reload(self, session: Any, policy: Any) -> Any:
         """Load another policy into an open session."""
@@ -83,17 +83,17 @@ class Core:
 
     def undo_run(self, run: str) -> Any:
         """Take back what a run has done."""
-        return heart.undo_run(self.store, run)
+        return rollcage.undo_run(self.store, run)
 
     def stop(self, run: str) -> None:
         """Order a run to stop."""
-        from rollcage.heart.stages import orders
+        from rollcage.stages import orders
 
         orders.stop_run(self.store, run, by="ann", reason="enough")
 
     def lift(self, run: str) -> None:
         """Lift that."""
-        from rollcage.heart.stages import orders
+        from rollcage.stages import orders
 
         orders.lift_order(self.store, run)
 
@@ -108,7 +108,7 @@ class Core:
 
     def runs(self) -> list[str]:
         """The ids of its runs."""
-        return [each.run for each in heart.open_store(self.store).runs()]
+        return [each.run for each in rollcage.open_store(self.store).runs()]
 
     def bound(self, session: Any, tool: Callable[..., Any], first: str) -> Callable[[Any], Any]:
         """A tool of one argument, for threads that know no session."""

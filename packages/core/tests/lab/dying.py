@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rollcage.heart.store import Store
+from rollcage.trace.store import Store
 
 __all__ = ["Dying", "Killed", "Life"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from cores import Core
 from rollcage import open_store
-from rollcage.heart.trace import LogTrace, trace_of
 from rollcage.trace import check_events, read_run
+from rollcage.trace.recorded import LogTrace, trace_of
 
 __all__ = [
     "approve",

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from rollcage import Fork, RollcageError, Session, tool
-from rollcage.heart import trace_of
 from rollcage.trace import Run, Step, read_run
+from rollcage.trace.recorded import trace_of
 
 DONE: list[Any] = []
 SEEN: list[str] = []

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 from rollcage import (
     Approval,
+    ApprovalQueue,
     ApprovalRequired,
+    QueueApprover,
     RollcageError,
     Session,
     UnknownOutcome,
@@ -17,7 +19,6 @@ from rollcage import (
     compensate,
     tool,
 )
-from rollcage.heart import ApprovalQueue, QueueApprover
 
 __all__ = ["Incident", "incident", "view_files"]
 

@@ -28,10 +28,10 @@ from rollcage import (
     tool,
 )
 from rollcage.errors import RunStopped, UnknownOutcome
-from rollcage.heart.listing import list_runs
-from rollcage.heart.seal import StoreSeal
-from rollcage.heart.stages.orders import lift_order, pause_run, stop_run
-from rollcage.heart.stages.secrets import Secrets
+from rollcage.stages.orders import lift_order, pause_run, stop_run
+from rollcage.stages.secrets import Secrets
+from rollcage.trace.listing import list_runs
+from rollcage.trace.seal import StoreSeal
 
 __all__ = ["LoopSuite"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rollcage.heart.folder import Folder
+from rollcage.trace.folder import Folder
 
 
 class Killed(BaseException):

@@ -1,4 +1,4 @@
-"""File tools of the heart that can be undone, for tests here and for processes that those start.
+"""File tools that can be undone, for tests here and for processes that those start.
 
 Paths are their own root: a test gives absolute ones. `effects` beside a file gets a line for each
 change, so that they can be counted.
@@ -168,6 +168,6 @@ def put(disk: Path, *names: str) -> None:
 def events(store: Any, run: str) -> list[dict[str, Any]]:
     """The lines of a run."""
     from rollcage import open_store
-    from rollcage.heart.log import parse
+    from rollcage.trace.chain import parse
 
     return parse(open_store(store).read(run), run)

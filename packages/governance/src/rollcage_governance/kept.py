@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 from rollcage import Store
 from rollcage.errors import RegistryCorrupt, StoreError
-from rollcage.heart.log import ROOT, chained
+from rollcage.trace.chain import ROOT, chained
 
 __all__ = ["KIND", "RegistryLines"]
 

@@ -12,7 +12,7 @@ import pydantic
 from rollcage import Contract, Stage, Store, Verdict, open_store
 from rollcage.errors import GovernanceError, RegistryCorrupt, RollcageError
 from rollcage.gate import person
-from rollcage.heart.store import store_option
+from rollcage.trace.store import store_option
 
 from rollcage_governance.facade import FacadeSnapshot
 from rollcage_governance.kept import RegistryLines
@@ -28,7 +28,7 @@ from rollcage_governance.pin import described, diff, digest_of
 
 if TYPE_CHECKING:
     from rollcage import Session
-    from rollcage.heart import Call
+    from rollcage.replay.call import Call
 
 __all__ = ["Facade", "FacadeStage", "Registry"]
 

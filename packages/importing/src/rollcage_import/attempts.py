@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rollcage.heart.folder import Folder
-from rollcage.heart.imports import (
+from rollcage.session.imports import (
     Chain,
     Event,
     Hooks,
@@ -19,6 +18,7 @@ from rollcage.heart.imports import (
     fold_lines,
     open_sessions,
 )
+from rollcage.trace.folder import Folder
 
 if TYPE_CHECKING:
     from rollcage import Options, Store

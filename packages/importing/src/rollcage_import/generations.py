@@ -3,7 +3,7 @@
 In the old format each session wrote a run of its own, and a resumed one copied what it was given
 back. Here each of these generations is an attempt at one run. Its events are a program: the calls
 are made in their order, at their places, and end with the outcomes that are on record. So positions
-and fingerprints are the heart's own, and a resume finds what it looks for.
+and fingerprints are core's own, and a resume finds what it looks for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from rollcage import Options
 from rollcage.errors import RunInUse, SessionError
-from rollcage.heart.imports import (
+from rollcage.session.imports import (
     BAD,
     CHANGES,
     FORMAT,
@@ -47,14 +47,14 @@ from rollcage.heart.imports import (
     refusal,
     uuid7,
 )
-from rollcage.heart.log import parse
+from rollcage.trace.chain import parse
 
 from rollcage_import.attempts import ImportedAttempt, put_lines, scratch_store
 from rollcage_import.old_store import MODES
 
 if TYPE_CHECKING:
     from rollcage import Store
-    from rollcage.heart.imports import Branch, Event, Step
+    from rollcage.session.imports import Branch, Event, Step
 
 ORIGIN: Final = "rollcage.1"
 """The field that names the old runs that a log, or an attempt, was imported from."""
@@ -95,7 +95,7 @@ def import_generations(
         The id of the run, and what could not be taken over, by why: how often that was.
 
     Raises:
-        ImportRefused: it is another kind of run, or not what the heart would make of it.
+        ImportRefused: it is another kind of run, or not what core would make of it.
         RunInUse: the log is there already.
         StoreError: the store can't be written.
     """
@@ -104,7 +104,7 @@ def import_generations(
         if begins["mode"] not in MODES:
             raise ImportRefused(f"run {begins['run']} is a look at another one ({begins['mode']})")
         if begins["chain"] != "effects":
-            raise ImportRefused(f"run {begins['run']} chains every step, which the heart does not")
+            raise ImportRefused(f"run {begins['run']} chains every step, which core does not")
         if begins.get("redacted"):
             raise ImportRefused(f"values were taken out of run {begins['run']}: it is for reading")
     run = imported_id(last["run"])
@@ -127,7 +127,7 @@ def import_generations(
             finally:
                 log.close()
         lines = made.read(run)
-    fold_lines(parse(lines, f"run {run}"), f"run {run}", {})  # it is what the heart reads
+    fold_lines(parse(lines, f"run {run}"), f"run {run}", {})  # it is what core reads
     is_new = put_lines(store, run, lines)
     key = _job(last)
     if store.get("names", key) is None:  # also where an import was killed before this
@@ -265,7 +265,7 @@ class _Generation:
         call = self._begin(event, replayed=False)
         if call.recorded is not None and call.effect != "pure":
             raise ImportRefused(
-                f"step {event['step']} of run {self._run} ran anew, and the heart would answer it"
+                f"step {event['step']} of run {self._run} ran anew, and core would answer it"
             )
         self._calls[event["step"]] = call
         step = call.recorded
@@ -325,8 +325,7 @@ class _Generation:
             if outcome is None or _same(orjson.loads(outcome.data), call.recorded.result):
                 return
             raise ImportRefused(
-                f"step {event['step']} of run {self._run} was given back otherwise than the heart "
-                f"has it"
+                f"step {event['step']} of run {self._run} was given back otherwise than core has it"
             )
         self._of[self._run, event["step"]] = call.event["step"]
         if outcome is not None:
@@ -482,7 +481,7 @@ class _Generation:
     # --- values ----------------------------------------------------------------------------------
 
     def _outcome(self, recorded: Mapping[str, Any]) -> Outcome | None:
-        """An outcome as the heart has it; None: it is unknown, or did not begin."""
+        """An outcome as core has it; None: it is unknown, or did not begin."""
         if recorded["status"] not in ("ok", "error"):
             return None
         for value in _blobs(recorded):

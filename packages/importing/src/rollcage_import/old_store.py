@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import orjson
 from rollcage.errors import RunNotFound, StoreError, TraceCorrupt
-from rollcage.heart.imports import MessagesRead
+from rollcage.session.imports import MessagesRead
 
 __all__ = ["MODES", "OldFolder", "OldRun"]
 

@@ -24,8 +24,8 @@ from rollcage import (
     open_store,
 )
 from rollcage.errors import ContractError, RunNotFound
-from rollcage.heart import StoreSeal
-from rollcage.heart.imports import FORMAT, Chain, Event, Secrets, Session, uuid7
+from rollcage.session.imports import FORMAT, Chain, Event, Secrets, Session, uuid7
+from rollcage.trace.seal import StoreSeal
 from rollcage_adapter import (
     HALTED,
     NOT_RECORDED,

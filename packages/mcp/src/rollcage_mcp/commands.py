@@ -14,7 +14,7 @@ from typing import Annotated, Any, cast
 import typer
 from rollcage import Contract, QueueApprover, Session, open_store
 from rollcage.gate import named_guards
-from rollcage.heart import StoreSeal
+from rollcage.trace.seal import StoreSeal
 from rollcage_cli.errors import UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption, who
 from rollcage_cli.tools import load_tools

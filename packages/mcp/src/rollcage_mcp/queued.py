@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from rollcage import Approval, ApprovalInvalid
 from rollcage.gate import Terms, not_entitled, person
-from rollcage.heart import store_option
+from rollcage.trace.store import store_option
 from rollcage_views import Queued, Requests, queued_data, visible
 
 from rollcage_mcp.approving import question

@@ -1,4 +1,4 @@
-"""Labels of a run of the heart: recorded with each outcome, and known again by whoever resumes it.
+"""Labels of a run: recorded with each outcome, and known again by whoever resumes it.
 
 They belong to the run. The labels that a result carries stand in its line (`labels`), so a resumed
 run knows those of results that nobody asks for again; sessions inside of another one share them.
@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from rollcage import Stage
+from rollcage.calls.stage import Work
 from rollcage.errors import StoreError
-from rollcage.heart import Work, find_match
+from rollcage.replay.matching import find_match
 
 from rollcage_policy.labels import NO_LABELS, FlowMode, FoundLabels, Labels, LabelSource
 from rollcage_policy.leaves import Leaves, leaves
 
 if TYPE_CHECKING:
     from rollcage import Contract, Session
-    from rollcage.heart import Attempt, Call, Event, Match, Outcome, Step
+    from rollcage.calls.attempt import Attempt
+    from rollcage.replay.call import Call, Match
+    from rollcage.trace.run import Event, Outcome, Step
 
 __all__ = ["Labelling", "RunLabels"]
 

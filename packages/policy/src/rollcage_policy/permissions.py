@@ -1,4 +1,4 @@
-"""Bodies of tools are held to the permissions that their contracts declare, in the heart.
+"""Bodies of tools are held to the permissions that their contracts declare.
 
 Defence in depth, not a sandbox: see `watch`, which listens to Python's audit events.
 """
@@ -14,14 +14,15 @@ from weakref import WeakKeyDictionary
 from rollcage import Session, Stage
 from rollcage.contract.permissions import grants_of
 from rollcage.errors import SessionError
-from rollcage.heart import BODY_CALLERS, Call, here
+from rollcage.replay.call import Call, here
+from rollcage.session.session import BODY_CALLERS
 
 from rollcage_policy.watch import Watch, calls_body, install
 
 if TYPE_CHECKING:
     from rollcage import Contract
     from rollcage.contract.permissions import Grants
-    from rollcage.heart import Event, Outcome, Step
+    from rollcage.trace.run import Event, Outcome, Step
 
 __all__ = ["Permissions"]
 

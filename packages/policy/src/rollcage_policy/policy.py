@@ -16,7 +16,6 @@ from rollcage.trace import encode, jcs
 
 from rollcage_policy.condition_values import ConditionFailed
 from rollcage_policy.conditions import NO_BOOL, Sight, failed
-from rollcage_policy.labels import Labels
 from rollcage_policy.rules import PolicyRule, rules_of
 
 if TYPE_CHECKING:  # the models of a policy file take 40 ms to build: only loading one needs them
@@ -212,7 +211,7 @@ class Policy:
         return None if plan is None or plan.contract is not contract else plan.foregone
 
     def of_session(self) -> PolicyStage:
-        """Return what decides by it in one session of the heart, and keeps count."""
+        """Return what decides by it in one session, and keeps count."""
         from rollcage_policy.stage import MeteredStage, PolicyStage
 
         counts = bool(self.limits or self.prices.calls or self.prices.models)

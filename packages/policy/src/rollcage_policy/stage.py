@@ -1,4 +1,4 @@
-"""A policy in a session of the heart: what it decides, counts and labels there."""
+"""A policy in a session: what it decides, counts and labels there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from rollcage import Stage
+from rollcage.calls.beginning import refuse
+from rollcage.calls.gate import RunSoFar
+from rollcage.calls.stage import Work
 from rollcage.errors import PolicyInvalid, SessionError
 from rollcage.gate import ALLOWED, StepView, Verdict, stronger
-from rollcage.heart import RunSoFar, Work, refuse
 from rollcage.trace import encode
 
 from rollcage_policy.labelling import Labelling
@@ -20,7 +22,8 @@ from rollcage_policy.tally import Made, Spent, Tally
 
 if TYPE_CHECKING:
     from rollcage import Contract, Session
-    from rollcage.heart import Call, Event, Match, Outcome, Step
+    from rollcage.replay.call import Call, Match
+    from rollcage.trace.run import Event, Outcome, Step
 
 __all__ = ["MeteredStage", "PolicyStage", "UserInput", "reload_policy", "spent"]
 

@@ -20,7 +20,7 @@ from rollcage_policy.limits import Limits
 from rollcage_policy.prices import PICO, Price, Prices
 
 if TYPE_CHECKING:
-    from rollcage.heart import Step
+    from rollcage.trace.run import Step
 
 __all__ = ["Made", "Spent", "Tally"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rollcage import Approval, ApprovalRequest, Blocked, Secrets, Session, open_store, tool
 from rollcage.errors import PolicyInvalid
-from rollcage.heart import trace_of
 from rollcage.trace import read_run
+from rollcage.trace.recorded import trace_of
 from rollcage_policy import Policy, Rerun, UserInput, reload_policy
 
 Cli = Callable[..., Any]
@@ -147,12 +147,12 @@ def test_what_the_user_said(store: Path, audit: Cli, form: str) -> None:
 
 
 def decisions(store: Path, run: str, **options: Any) -> list[str | None]:
-    heart = open_store(store)
+    own = open_store(store)
 
     def blob(digest: str) -> bytes:
-        return heart.get("blobs", digest) or b""
+        return own.get("blobs", digest) or b""
 
-    judged = Rerun(Policy.parse(NAMED), **options).over(read_run(trace_of(heart, run)), blob)
+    judged = Rerun(Policy.parse(NAMED), **options).over(read_run(trace_of(own, run)), blob)
     return [None if each.now is None else each.now.decision for each in judged]
 
 

@@ -27,8 +27,9 @@ from rollcage import (
     open_store,
 )
 from rollcage.gate import Detecting
-from rollcage.heart import LogTrace, parse, trace_of
 from rollcage.trace import Run, Step, read_run
+from rollcage.trace.chain import parse
+from rollcage.trace.recorded import LogTrace, trace_of
 
 __all__ = ["RECORD", "Cassette", "Record", "cassette_path", "recording_at"]
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 from rollcage import Approval, RollcageError, abandon_run, resolve_step
 from rollcage.errors import ApprovalInvalid, OrderRefused, StoreError
 from rollcage.gate import holds_secret
-from rollcage.heart.stages import orders
+from rollcage.stages import orders
 from rollcage_views import Requests, queued_data
 
 from rollcage_server import undoing

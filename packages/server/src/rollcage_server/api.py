@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import Query, Request
-from rollcage.heart import run_info
+from rollcage import run_info
 from rollcage_views import (
     Job,
     Viewer,

@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 from rollcage import Store
 from rollcage.errors import StoreError
-from rollcage.heart import every_key
+from rollcage.trace.store import every_key
 
 from rollcage_server.errors import AuditCorrupt
 from rollcage_server.roles import Principal

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, Literal
 
 import orjson
+from rollcage import Store, order_of
 from rollcage.errors import RollcageError, RunNotFound
-from rollcage.heart import Order, Store, order_of
+from rollcage.stages.orders import Order
 from rollcage.trace import Step
 from rollcage_views import Following, Viewer
 from starlette.concurrency import run_in_threadpool

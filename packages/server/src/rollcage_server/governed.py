@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
-from rollcage.heart import store_option
+from rollcage.trace.store import store_option
 from rollcage_governance import Registry
 from rollcage_governance.lifecycle import Governed
 from rollcage_governance.pin import diff

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollcage.heart import Order
+from rollcage.stages.orders import Order
 from rollcage_views import Viewer, order_data
 
 __all__ = ["order_key", "told_order"]

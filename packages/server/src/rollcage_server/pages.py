@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fastapi import Request
-from rollcage.heart import order_of, store_option
+from rollcage import order_of
+from rollcage.trace.store import store_option
 from rollcage_views import (
     States,
     align,

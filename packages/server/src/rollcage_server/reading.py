@@ -6,10 +6,11 @@ import dataclasses
 import time
 from typing import Any, Final
 
+from rollcage import RunInfo, Store, list_runs, run_info
 from rollcage.errors import RollcageError, RunNotFound, StoreInvalid
-from rollcage.heart import RunInfo, Store, list_runs, run_info, trace_of
-from rollcage.heart.keys import check_run as check_id
 from rollcage.trace import Run, Step, read_run
+from rollcage.trace.keys import check_run as check_id
+from rollcage.trace.recorded import trace_of
 from rollcage_views import (
     Hit,
     Job,

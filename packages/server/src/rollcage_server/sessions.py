@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import orjson
 from rollcage import Store
-from rollcage.heart import drop, every_key
+from rollcage.trace.store import drop, every_key
 
 from rollcage_server.roles import Principal, roles_of
 

@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from rollcage import Store, open_store
 from rollcage.errors import StoreError
-from rollcage.heart import Store, open_store
-from rollcage.heart.folder import Folder
+from rollcage.trace.folder import Folder
 
 __all__ = ["Stores", "is_there", "key_of"]
 

@@ -5,8 +5,15 @@ from typing import Any
 
 import httpx
 import pytest
-from rollcage import ApprovalRequired, Session, UnknownOutcome, Verdict, open_store, tool
-from rollcage.heart import QueueApprover
+from rollcage import (
+    ApprovalRequired,
+    QueueApprover,
+    Session,
+    UnknownOutcome,
+    Verdict,
+    open_store,
+    tool,
+)
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.tokens import TokenFile
 from rollcage_views import Requests

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import orjson
 from rollcage.errors import RunNotFound, StoreError
-from rollcage.heart.listing import all_runs
-from rollcage.heart.store import Store
+from rollcage.trace.listing import all_runs
+from rollcage.trace.store import Store
 
 __all__ = ["blob", "blobs_in", "blobs_of", "drop_unused", "keys_of", "put_back"]
 

@@ -26,10 +26,10 @@ from rollcage.errors import (
     StoreInvalid,
     TraceCorrupt,
 )
-from rollcage.heart.listing import RunInfo, all_runs, run_info
-from rollcage.heart.log import Chain, chained, verify
-from rollcage.heart.stages.once import Claim
-from rollcage.heart.store import Store, open_store
+from rollcage.stages.once import Claim
+from rollcage.trace.chain import Chain, chained, verify
+from rollcage.trace.listing import RunInfo, all_runs, run_info
+from rollcage.trace.store import Store, open_store
 
 from rollcage_stores.blobs import blobs_of, keys_of
 from rollcage_stores.seals import export_key, import_key

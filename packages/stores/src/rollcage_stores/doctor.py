@@ -9,11 +9,13 @@ from typing import Final, Literal
 
 import orjson
 from rollcage.errors import RollcageError, RunInUse, RunNotFound, StoreError
-from rollcage.heart import OVER, Run, fold_log
-from rollcage.heart.listing import RunInfo, all_runs, run_info
-from rollcage.heart.log import Chain
-from rollcage.heart.stages.orders import order_of
-from rollcage.heart.store import Store, open_store, store_option
+from rollcage.stages.orders import order_of
+from rollcage.trace.chain import Chain
+from rollcage.trace.endings import OVER
+from rollcage.trace.listing import RunInfo, all_runs, run_info
+from rollcage.trace.reading import fold_log
+from rollcage.trace.run import Run
+from rollcage.trace.store import Store, open_store, store_option
 
 from rollcage_stores.blobs import blobs_of, keys_of, put_back
 from rollcage_stores.prune import prune_run

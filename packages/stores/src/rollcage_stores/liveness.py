@@ -10,9 +10,9 @@ import fcntl
 import os
 import secrets
 
-from rollcage.heart.forks import keep_from_children
-from rollcage.heart.keys import file_name
-from rollcage.heart.locks import has_writer, take_lock
+from rollcage.trace.keys import file_name
+from rollcage.trace.locks import has_writer, take_lock
+from rollcage.trace.processes import keep_from_children
 
 __all__ = ["Liveness"]
 

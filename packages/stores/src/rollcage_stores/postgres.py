@@ -36,10 +36,10 @@ from rollcage.errors import (
     StoreError,
     TraceUnwritable,
 )
-from rollcage.heart.forks import keep_from_children
-from rollcage.heart.keys import check_key, check_run
-from rollcage.heart.log import ROOT
-from rollcage.heart.store import Ends
+from rollcage.trace.chain import ROOT
+from rollcage.trace.keys import check_key, check_run
+from rollcage.trace.processes import keep_from_children
+from rollcage.trace.store import Ends
 
 from rollcage_stores.database import parse
 from rollcage_stores.link import Link, LinkLost

@@ -16,11 +16,13 @@ from typing import Any, Final
 
 import orjson
 from rollcage.errors import RollcageError, RunInUse, RunNotFound, StoreError
-from rollcage.heart import OVER, Run, fold_log
-from rollcage.heart.listing import RunInfo, all_runs, run_info
-from rollcage.heart.log import Chain, chained
-from rollcage.heart.stages.once import keep_claims
-from rollcage.heart.store import Store, open_store, store_option
+from rollcage.stages.once import keep_claims
+from rollcage.trace.chain import Chain, chained
+from rollcage.trace.endings import OVER
+from rollcage.trace.listing import RunInfo, all_runs, run_info
+from rollcage.trace.reading import fold_log
+from rollcage.trace.run import Run
+from rollcage.trace.store import Store, open_store, store_option
 
 from rollcage_stores.blobs import drop_unused, keys_of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollcage.errors import StoreError
-from rollcage.heart.store import Store
+from rollcage.trace.store import Store
 
 __all__ = ["export_key", "import_key"]
 

@@ -29,11 +29,11 @@ from rollcage.errors import (
     StoreReadOnly,
     TraceUnwritable,
 )
-from rollcage.heart.forks import keep_from_children
-from rollcage.heart.heard import heard_at, ring_at
-from rollcage.heart.keys import check_key, check_run, own_files
-from rollcage.heart.log import ROOT
-from rollcage.heart.store import Ends
+from rollcage.trace.bell import heard_at, ring_at
+from rollcage.trace.chain import ROOT
+from rollcage.trace.keys import check_key, check_run, own_files
+from rollcage.trace.processes import keep_from_children
+from rollcage.trace.store import Ends
 
 from rollcage_stores.liveness import Liveness
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from rollcage.heart import is_database, is_store, is_store_file
+from rollcage.trace.layout import is_database, is_store, is_store_file
 from sqlalchemy import exc, pool
 
 from rollcage_toolbox.errors import ToolboxError

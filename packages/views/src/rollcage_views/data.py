@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from rollcage.heart import Order
+from rollcage.stages.orders import Order
 from rollcage.trace import Run, Step
 
 from rollcage_views.orders import order_data

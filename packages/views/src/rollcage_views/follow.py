@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from rollcage.errors import TraceCorrupt
-from rollcage.heart.lines import BAD
-from rollcage.heart.log import ROOT, checked
-from rollcage.heart.store import Store
-from rollcage.heart.trace import where_of
 from rollcage.trace import Step
+from rollcage.trace.chain import ROOT, checked
+from rollcage.trace.lines import BAD
 from rollcage.trace.logs import LogFolding
+from rollcage.trace.recorded import where_of
+from rollcage.trace.store import Store
 
 __all__ = ["Following"]
 

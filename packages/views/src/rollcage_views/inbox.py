@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from rollcage import Store
 from rollcage.errors import ApprovalCorrupt, RollcageError
 from rollcage.gate import looks_like
-from rollcage.heart import Store, trace_of
 from rollcage.trace import Step, read_run
+from rollcage.trace.recorded import trace_of
 
 from rollcage_views.jobs import Job, jobs_of
 from rollcage_views.requests import Queued, Requests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollcage.heart import RunInfo
+from rollcage import RunInfo
 
 __all__ = ["info_data", "is_pruned", "mode_of"]
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
+from rollcage import RunInfo, Store, all_runs, run_info
 from rollcage.errors import RollcageError
-from rollcage.heart import Order, RunInfo, Store, all_runs, run_info
+from rollcage.stages.orders import Order
 
 from rollcage_views.infos import info_data
 from rollcage_views.orders import order_data, pause_of

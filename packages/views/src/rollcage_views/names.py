@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from rollcage.heart import Store, list_runs
+from rollcage import Store, list_runs
 
 __all__ = ["short_ids"]
 

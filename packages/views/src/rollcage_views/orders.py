@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
+from rollcage import RunInfo, Store, order_of
 from rollcage.errors import RollcageError
-from rollcage.heart import Order, RunInfo, Store, order_of
+from rollcage.stages.orders import Order
 
 from rollcage_views.text import time_text, visible
 

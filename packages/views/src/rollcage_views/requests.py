@@ -6,8 +6,8 @@ import dataclasses
 import os
 from typing import Literal
 
-from rollcage import Approval, ApprovalRequest
-from rollcage.heart import ApprovalQueue, Store, every_key
+from rollcage import Approval, ApprovalQueue, ApprovalRequest, Store
+from rollcage.trace.store import every_key
 
 __all__ = ["Queued", "Requests"]
 

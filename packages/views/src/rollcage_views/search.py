@@ -8,9 +8,10 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Final, NamedTuple
 
+from rollcage import RunInfo, Store
 from rollcage.errors import RollcageError
-from rollcage.heart import RunInfo, Store, trace_of
 from rollcage.trace import Step, read_run
+from rollcage.trace.recorded import trace_of
 
 from rollcage_views.infos import mode_of
 from rollcage_views.jobs import newest_first

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
+from rollcage import RunInfo, Store
 from rollcage.errors import RollcageError
-from rollcage.heart import RunInfo, Store, trace_of
 from rollcage.trace import Step, read_run
+from rollcage.trace.recorded import trace_of
 
 from rollcage_views.infos import is_pruned
 from rollcage_views.jobs import newest_first

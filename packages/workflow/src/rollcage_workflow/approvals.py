@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rollcage import ApprovalQueue, Store
 from rollcage.gate import ApprovalRequest, Terms, Verdict, not_entitled
-from rollcage.heart import Decision
+from rollcage.stages.queue import Decision
 from rollcage.trace import jcs
 
 from rollcage_workflow.errors import StepFailed

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rollcage import Fork, Store
-from rollcage.heart.adapters import where_given
+from rollcage.session.adapters import where_given
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.state import Execution, as_of
@@ -28,7 +28,7 @@ def fork_of(options: Mapping[str, Any]) -> Fork | None:
     given = options.get("fork")
     if given is None and os.environ.get(_FORK):
         raise WorkflowError(
-            f"an execution can't be forked by {_FORK}: give run(…) a fork= (rollcage.heart.Fork)"
+            f"an execution can't be forked by {_FORK}: give run(…) a fork= (rollcage.Fork)"
         )
     return given if given is None or isinstance(given, Fork) else Fork(*given)
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import orjson
 from rollcage import OrderRefused, Store, lift_order, stop_run
-from rollcage.heart import drop, every_key
+from rollcage.trace.store import drop, every_key
 
 from rollcage_workflow.errors import WorkflowError
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollcage import Store
-from rollcage.heart import StoreSeal
 from rollcage.trace import jcs
+from rollcage.trace.seal import StoreSeal
 
 from rollcage_workflow.errors import InputsInvalid
 from rollcage_workflow.expressions import plain

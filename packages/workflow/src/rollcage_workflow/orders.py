@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import orjson
 from rollcage import Store, run_info
-from rollcage.heart import drop, every_key
+from rollcage.trace.store import drop, every_key
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.expressions import is_finite

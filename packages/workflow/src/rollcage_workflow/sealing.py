@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 import orjson
 from rollcage import Store
-from rollcage.heart import StoreSeal
+from rollcage.trace.seal import StoreSeal
 
 from rollcage_workflow.errors import CommandCorrupt
 

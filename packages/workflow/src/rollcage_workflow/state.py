@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, cast
 
 import orjson
 from rollcage import RollcageError, Store, TraceCorrupt, all_runs, newest_run, order_of
-from rollcage.heart import store_option
 from rollcage.trace import decode, jcs
+from rollcage.trace.store import store_option
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.holds import Hold, Holds, job_name

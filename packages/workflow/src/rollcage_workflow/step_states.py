@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rollcage.heart import Run, Step, fold_lines, parse
+from rollcage.trace.chain import parse
+from rollcage.trace.run import Run, Step, fold_lines
 
 from rollcage_workflow.records import ENDED, GIVEN, PLAN, PREFIX, UNTOLD
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rollcage import Store, open_store
-from rollcage.heart import every_key
+from rollcage.trace.store import every_key
 from rollcage_workflow import execution
 from worlds import World
 

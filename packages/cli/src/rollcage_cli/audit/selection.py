@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollcage.heart import RunInfo, Store, run_info
+from rollcage import RunInfo, Store, run_info
 from rollcage_views.audit import Named, runs_of
 
 from rollcage_cli.logfile import LogFile

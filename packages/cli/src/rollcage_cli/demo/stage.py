@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.text import Text
-from rollcage.heart import list_runs, open_store, trace_of
+from rollcage import list_runs, open_store
 from rollcage.trace import RefusedCall, Run, Step, read_run
+from rollcage.trace.recorded import trace_of
 from rollcage_views import outcome_text
 
 from rollcage_cli.demo.job import (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rollcage.heart import run_info
+from rollcage import run_info
 from rollcage.trace import decode
 
 from rollcage_cli.errors import UsageError

@@ -11,8 +11,9 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rollcage.heart import list_runs, open_store, trace_of
+from rollcage import list_runs, open_store
 from rollcage.trace import Run, read_run
+from rollcage.trace.recorded import trace_of
 
 from rollcage_cli.demo.process import Program
 from rollcage_cli.demo.showing import Show, new_folder

@@ -9,7 +9,8 @@ from typing import Annotated, Final, NamedTuple
 import typer
 from rich.console import Console
 from rich.text import Text
-from rollcage.heart import Order, run_info
+from rollcage import run_info
+from rollcage.stages.orders import Order
 from rollcage.trace import STATES, Run, Step, read_run
 from rollcage_views import (
     MARKS,

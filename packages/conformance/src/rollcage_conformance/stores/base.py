@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import pytest
 from rollcage import Store, compensate, open_store, tool
-from rollcage.heart.log import FORMAT, Chain, parse
+from rollcage.trace.chain import FORMAT, Chain, parse
 
 from rollcage_conformance.stores import worker
 

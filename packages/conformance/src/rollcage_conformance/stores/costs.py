@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any, Final
 
 from rollcage import Session, Store, list_runs, newest_run, run_info
-from rollcage.heart.log import Chain
+from rollcage.trace.chain import Chain
 
 from rollcage_conformance.stores.base import FIRST, StoreBase, store_note
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rollcage import Clock, Fork, Options, Session, Store, abandon_run, resolve_step, tool
 from rollcage.errors import RunNotFound, UnknownOutcome
-from rollcage.heart.listing import RunInfo, list_runs, newest_run, run_info
-from rollcage.heart.log import FORMAT, Chain
+from rollcage.trace.chain import FORMAT, Chain
+from rollcage.trace.listing import RunInfo, list_runs, newest_run, run_info
 
 from rollcage_conformance.stores.base import StoreBase
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rollcage import Store, open_store
 from rollcage.errors import Fenced, RunNotFound, StoreInvalid, TraceCorrupt, TraceUnwritable
-from rollcage.heart.log import ROOT, Chain, parse
+from rollcage.trace.chain import ROOT, Chain, parse
 
 from rollcage_conformance.stores.base import FIRST, ODD, Other, StoreBase, begun, events_of, numbers
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rollcage import Store
 from rollcage.errors import Fenced
-from rollcage.heart.log import Chain
-from rollcage.heart.writer import Queued
+from rollcage.trace.chain import Chain
+from rollcage.trace.writer import Queued
 
 from rollcage_conformance.stores.base import FIRST, StoreBase, begun, numbers, on_a_loop
 

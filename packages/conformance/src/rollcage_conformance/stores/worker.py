@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 from rollcage.errors import RollcageError
-from rollcage.heart.log import Chain
-from rollcage.heart.store import open_store
+from rollcage.trace.chain import Chain
+from rollcage.trace.store import open_store
 
 
 class Worker:

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 from rollcage import Store
 from rollcage.errors import Fenced, RunInUse
-from rollcage.heart.log import Chain
+from rollcage.trace.chain import Chain
 
 from rollcage_conformance.stores.base import Other, StoreBase, begun, numbers
 

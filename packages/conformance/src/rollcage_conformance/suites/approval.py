@@ -11,7 +11,7 @@ from rollcage import (
     StepView,
     Verdict,
 )
-from rollcage.heart.stages.queue import ApprovalQueue, QueueApprover
+from rollcage.stages.queue import ApprovalQueue, QueueApprover
 
 from rollcage_conformance.scenario import Message, Scenario
 from rollcage_conformance.stage import Mode, Stage

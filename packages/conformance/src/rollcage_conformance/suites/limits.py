@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from rollcage import RunStopped, Session
-from rollcage.heart.stages.orders import lift_order, stop_run
+from rollcage.stages.orders import lift_order, stop_run
 
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Played, Stage

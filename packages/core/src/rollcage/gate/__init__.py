@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from rollcage.contract.compensation import holds_secret
     from rollcage.gate.addresses import (
         DEFAULT_PORTS,
         AddressInvalid,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
         rule_name,
         stronger,
     )
-    from rollcage.undo.compensation import holds_secret
 
 __all__ = [
     "ALLOWED",
@@ -132,7 +132,7 @@ _LATE: Final = {
     "decide": "gate.verdict",
     "detect": "gate.secrets",
     "hide_secrets": "gate.secrets",
-    "holds_secret": "undo.compensation",
+    "holds_secret": "contract.compensation",
     "host_name": "gate.addresses",
     "is_address": "gate.addresses",
     "is_local_name": "gate.addresses",

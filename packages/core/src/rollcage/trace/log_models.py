@@ -1,6 +1,6 @@
 """The lines of a log (format rollcage/2) as models, which are the published schema.
 
-Nothing that writes or resumes a run uses them: `rollcage.heart.run.Run` says what a line means.
+Nothing that writes or resumes a run uses them: `rollcage.trace.run.Run` says what a line means.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A run out of its log (format rollcage/2): what the fold says of each step, and what lines add.
 
-`rollcage.heart.run.Run` says what a line means; here is only what readers show besides: arguments,
+`rollcage.trace.run.Run` says what a line means; here is only what readers show besides: arguments,
 times, verdicts, who decided, in which attempt a step ran. A step stands here once, and
 `Attempt.replayed` says in which attempts it answered a call.
 """
@@ -14,10 +14,10 @@ from typing import Any, Final
 import orjson
 
 from rollcage.errors import TraceCorrupt
-from rollcage.heart.lines import BAD, check_line
-from rollcage.heart.run import Run as Fold
-from rollcage.heart.run import Step as Recorded
+from rollcage.trace.lines import BAD, check_line
 from rollcage.trace.reader import check_events, read_events
+from rollcage.trace.run import Run as Fold
+from rollcage.trace.run import Step as Recorded
 from rollcage.trace.runs import AskedApproval, Attempt, RefusedCall, Run, Traced
 from rollcage.trace.step import State, Step
 

@@ -10,7 +10,7 @@ import orjson
 import pydantic
 
 from rollcage.errors import TraceCorrupt
-from rollcage.heart.log import checked
+from rollcage.trace.chain import checked
 from rollcage.trace.events import event_adapter
 from rollcage.trace.messages import MessagesRead
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from rollcage.undo.compensation import Digests, differing, digests_of
+from rollcage.contract.compensation import Digests, differing, digests_of
 from rollcage.undo.report import InDoubt, TaskState
 from rollcage.undo.task import Task
 

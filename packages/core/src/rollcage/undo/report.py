@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from rollcage.undo.compensation import PlannedCall
+from rollcage.contract.compensation import PlannedCall
 
 __all__ = [
     "InDoubt",

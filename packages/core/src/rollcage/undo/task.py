@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from rollcage.contract.compensation import Digests, PlannedCall, Tool
 from rollcage.contract.contract import Contract
-from rollcage.undo.compensation import Digests, PlannedCall, Tool
 from rollcage.undo.report import PlannedStep, TaskState, UndoneStep, UndoStatus
 
 __all__ = ["Task", "Undoable"]

@@ -11,7 +11,7 @@ import re
 import unicodedata
 from typing import Final
 
-from rollcage.heart import DEFAULT_NAME
+from rollcage.trace.layout import DEFAULT_NAME
 
 from rollcage_toolbox.errors import PathRefused
 

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from rollcage.heart import is_linked
+from rollcage.trace.layout import is_linked
 
 from rollcage_toolbox.errors import LimitExceeded
 from rollcage_toolbox.workspace.images import ABSENT, Image, Settings, dir_image, file_image

@@ -10,7 +10,7 @@ import re
 import stat
 from typing import Any
 
-from rollcage.heart import is_database, is_store, is_store_file
+from rollcage.trace.layout import is_database, is_store, is_store_file
 
 from rollcage_toolbox.errors import InputRefused, LimitExceeded
 from rollcage_toolbox.workspace.changes import Encoding, FilePath, as_text

@@ -6,7 +6,7 @@ import os
 import stat
 import unicodedata
 
-from rollcage.heart import is_database, is_store, is_store_file
+from rollcage.trace.layout import is_database, is_store, is_store_file
 
 from rollcage_toolbox.errors import PathRefused
 from rollcage_toolbox.workspace.names import folded

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rollcage.heart import is_database, is_store, is_store_file
+from rollcage.trace.layout import is_database, is_store, is_store_file
 
 from rollcage_toolbox.errors import LimitExceeded, PathRefused
 from rollcage_toolbox.workspace.images import ABSENT, Image, Images, Settings, dir_image

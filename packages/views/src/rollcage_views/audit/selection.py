@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from rollcage.heart import RunInfo, Store, list_runs, trace_of
+from rollcage import RunInfo, Store, list_runs
 from rollcage.trace import Traced
+from rollcage.trace.recorded import trace_of
 
 from rollcage_views.audit.entry import AuditEntry
 

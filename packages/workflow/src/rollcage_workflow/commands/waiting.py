@@ -7,7 +7,7 @@ import shlex
 from typing import Final
 
 from rollcage import Store
-from rollcage.heart import store_option
+from rollcage.trace.store import store_option
 
 from rollcage_workflow.state import Execution
 

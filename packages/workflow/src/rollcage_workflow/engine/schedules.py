@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 from rollcage import Store
-from rollcage.heart import drop, every_key
+from rollcage.trace.store import drop, every_key
 
 from rollcage_workflow.errors import WorkflowError
 

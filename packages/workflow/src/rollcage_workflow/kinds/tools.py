@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from rollcage import Contract
-from rollcage.heart.adapters import plain_body
+from rollcage.session.adapters import plain_body
 
 from rollcage_workflow.errors import StepFailed
 from rollcage_workflow.expressions import ExpressionInvalid, expression, fill, plain

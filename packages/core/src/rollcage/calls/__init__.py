@@ -1,0 +1,1 @@
+"""The flow of a call, and the seams around it: stages, guards, blocks and branches."""

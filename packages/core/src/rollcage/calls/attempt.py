@@ -1,0 +1,355 @@
+"""An attempt at a run: what it has asked for so far, and where it stands in each branch.
+
+Here is what all rooms of a call share: `write` puts a line on record and folds it in, `branch` says
+where the attempt stands. How a call goes through it is `rollcage.calls.flow`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from rollcage.errors import (
+    Halt,
+    SessionError,
+    StoreError,
+    TraceUnwritable,
+    UnknownOutcome,
+)
+from rollcage.fingerprint.identity import child_world, world_zero
+from rollcage.replay.call import Call, Place
+from rollcage.replay.walk import Branch, Turn
+from rollcage.trace.run import Event, Outcome, Run, Step
+from rollcage.trace.store import store_option
+
+if TYPE_CHECKING:
+    from rollcage.calls.driver import Flow
+    from rollcage.session.session import Session
+    from rollcage.trace.chain import Chain
+    from rollcage.trace.messages import MessagesWritten
+    from rollcage.trace.store import Store
+
+__all__ = ["Attempt", "Stats"]
+
+_log: Final = logging.getLogger("rollcage")
+
+
+class Stats:
+    """What an attempt has done so far: its calls, and what became of them.
+
+    A hit was answered by a step of the run, a miss ran; what was supplied is a new step whose
+    outcome was known, for its effect was made elsewhere: the step's `once` says where. A guard
+    blocked what is blocked; what was refused never became a call: its arguments do not pass, or
+    there is no such tool. Tokens are saved by answers of models that were replayed or seen.
+    """
+
+    __slots__ = (
+        "blocked", "calls", "hits", "misses", "refused", "seen", "supplied", "tokens_saved",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.calls = self.hits = self.misses = self.blocked = self.seen = self.supplied = 0
+        self.refused = self.tokens_saved = 0
+
+
+class Attempt:
+    """An attempt at a run, from when its session is entered until it is left.
+
+    Attributes:
+        run: what is known of the run.
+        log: where it writes; None if it may not.
+        live: whether bodies may run; False: recorded steps answer, or it halts.
+        dry: whether it must not write: a fork that only looks.
+        recorded_in: where the lines are that it was opened with, and under which id.
+        halted: why nothing runs in it any more; None if it goes on.
+        closed: whether it has ended.
+        waits: what it waits for outside of the run; see `Session.pause`.
+        lock: held while anything of the run is looked at or changed.
+        recorded: the number of the last step that was on record before it.
+        asked: by agent and a framework's id, the calls that it was asked for, or has seen.
+        has_recording: whether steps are recorded that it may be answered by.
+        is_fresh: whether it is live, writes, and nothing was recorded when it began.
+        branches: by name, where it stands.
+        users: by number, the turn of it by which a recorded turn was first used.
+        replayed: ranges of the steps that it used up since its last line.
+        restarted: steps that are asked for again since its last line.
+        marks: the fingerprints that it gave.
+        ticks: the monotonic clock (ns).
+        ranks: by branch and key, how many calls of models it has made.
+        process: the id of the process that it is of: a forked child of that has no part in it.
+        inner: by branch, the sessions inside of its own that are open.
+        undo_busy: set when the undo that is being done has ended; None if none is.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        run: Run,
+        log: Chain | None,
+        *,
+        live: bool,
+        dry: bool = False,
+        recorded_in: tuple[Store, str] | None = None,
+    ) -> None:
+        self.run, self.log, self.live, self.dry = run, log, live, dry
+        self.store, self.options, self.hooks = session.store, session.options, session.hooks
+        self.recorded_in = recorded_in or (self.store, run.id)
+        self.seal, self.types, self.tools = session.seal, session.types, session.tools
+        self.on_divergence = session.on_divergence
+        self.session = session
+        self.stats = Stats()
+        self.halted: Halt | None = None
+        self.closed = False
+        self.waits = ""
+        self.inner: dict[str, Session] = {}
+        self.lock = threading.RLock()
+        self.undo_busy: threading.Event | None = None
+        self.branches: dict[str, Branch] = {}
+        self.users: dict[int, Turn] = {}
+        self.root_world = world_zero(run.seed)
+        self.ticks = self.options.clock.monotonic
+        self.observers: list[Callable[..., Any]] = []
+        self.process = os.getpid()
+        self.is_at_once = log is None or log.log.is_at_once
+        self.recorded = run.last
+        self.asked: Counter[tuple[str, str]] = Counter()
+        self.has_recording = bool(run.steps)
+        self.is_fresh = live and not dry and not self.has_recording
+        self.replayed: list[list[int]] = []
+        self.restarted: list[int] = []
+        self._named: dict[tuple[str, object], Turn] = {}
+        self.marks: set[str] = set()
+        self.ranks: Counter[tuple[str, str]] = Counter()
+
+    @functools.cached_property
+    def recorded_by_key(self) -> defaultdict[tuple[str, str], list[Step]]:
+        """The tool calls that were on record when this was first asked, by branch and key."""
+        found: defaultdict[tuple[str, str], list[Step]] = defaultdict(list)
+        for step in self.run.steps.values():
+            if step.effect not in ("model", "branch"):
+                found[step.branch, step.key].append(step)
+        return found
+
+    # --- lines -----------------------------------------------------------------------------------
+
+    def write(self, event: Event, outcome: Outcome | None = None) -> None:
+        """Put a line on record and fold it in.
+
+        Steps that were replayed since the last line are named in it. A line that can't be written
+        halts: nothing runs whose line is not on record.
+        """
+        with self.lock:
+            self.put(event, outcome)
+
+    def put(self, event: Event, outcome: Outcome | None = None) -> None:
+        """`write`, where the lock is held."""
+        if self.closed:
+            raise SessionError(f"the attempt at run {self.run.id} has ended")
+        if self.restarted:
+            event["restarted"], self.restarted = self.restarted, []
+        if self.replayed:
+            event["replayed"], self.replayed = self.replayed, []
+        if self.hooks.conceal:
+            event, outcome = self._concealed(event, outcome)
+        if self.log is not None:
+            asks = event.get("effect") == "model"
+            if asks:
+                event = self._messages.shortened(event)
+            try:
+                self.log.append(event, None if outcome is None else outcome.data)
+            except Halt as error:
+                raise self.halt(error) from None
+            except StoreError as error:
+                raise self.halt(TraceUnwritable(str(error))) from error
+            if asks:
+                self._messages.written()
+        self.run.apply(event, outcome)
+
+    @functools.cached_property
+    def _messages(self) -> MessagesWritten:
+        """What models were sent in this attempt: each message is in the log once."""
+        from rollcage.trace.messages import MessagesWritten  # only models need it
+
+        return MessagesWritten()
+
+    def note(self, event: Event, outcome: Outcome | None = None) -> None:
+        """Put a line on record that is neither a call's intent nor its outcome, with its time."""
+        event["time"] = self.options.clock.wall() // 1000
+        self.write(event, outcome)
+
+    def _concealed(self, event: Event, outcome: Outcome | None) -> tuple[Event, Outcome | None]:
+        """A line, and its outcome, as they may be written."""
+        if outcome is not None:
+            event = {**event, "outcome": orjson.loads(outcome.data)}
+        for conceal in self.hooks.conceal:
+            event = conceal(event)
+        return event, None
+
+    def halt(self, error: Halt) -> Halt:
+        """Let nothing more run. Returns the error, to be raised."""
+        if self.halted is None:
+            self.halted = error
+        return error
+
+    def unknown(self, step: Step, why: str = "") -> UnknownOutcome:
+        """Return the halt for a step of unknown outcome, with the ways out."""
+        run, n = self.run.id, step.n
+        return UnknownOutcome(
+            f"nobody knows whether step {n} ({step.name}) of run {run} happened{why}. Find out, "
+            f"and say so: {self.resolves(n)}",
+            run,
+            n,
+        )
+
+    def resolves(self, n: int) -> str:
+        """Return the commands that say whether a step happened."""
+        command = f"rollcage resolve {self.run.id} {n}{store_option(self.store)}"
+        return f"{command} --happened; or, if not: {command} --did-not-happen"
+
+    def settle(self, *, is_async: bool) -> Flow:
+        """Wait until every line is on record, in the session's colour."""
+        if not is_async:
+            self.wait()
+        elif self.log is not None:
+            try:
+                yield self.log.settled
+            except (Halt, StoreError) as error:
+                raise self._unsettled(error) from None
+
+    def wait(self) -> None:
+        """Wait until every line is on record."""
+        if self.log is not None:
+            try:
+                self.log.wait()
+            except (Halt, StoreError) as error:
+                raise self._unsettled(error) from None
+
+    def _unsettled(self, error: Halt | StoreError) -> Halt:
+        """Let nothing more run, for a line is not on record."""
+        if isinstance(error, Halt):
+            return self.halt(error)
+        halt = TraceUnwritable(str(error))
+        halt.__cause__ = error
+        return self.halt(halt)
+
+    def fetch(self, digest: str) -> bytes:
+        """Return a large value that is kept beside the log.
+
+        Raises:
+            StoreError: it is not there, or was changed.
+        """
+        data = self.recorded_in[0].get("blobs", digest)
+        if data is None or sha256(data).hexdigest() != digest:
+            raise StoreError(f"the large value {digest} of run {self.run.id} is gone or damaged")
+        return data
+
+    # --- where calls stand -----------------------------------------------------------------------
+
+    def branch(self, name: str) -> Branch:
+        """Return this attempt's place in a branch."""
+        found = self.branches.get(name)
+        if found is None:
+            if not name:
+                seed = self.root_world
+            elif name[0] == "#":
+                seed = child_world(bytes.fromhex(name[1:]))
+            else:
+                seed = sha256(name.encode()).digest()
+            found = self.branches[name] = Branch.of(self.run, name, seed, self.users)
+        return found
+
+    def turn_of(self, place: Place, branch: Branch) -> tuple[Turn, int]:
+        """Return the turn and the slot of a call or a block that arrives.
+
+        Calls that overlap, and bring no turn, are of one turn.
+        """
+        turn = place.turn
+        if turn is None:
+            is_alone = not branch.running and not branch.preparing
+            turn = Turn() if is_alone or branch.open_turn is None else branch.open_turn
+        slot = place.slot
+        if slot is None:
+            slot = turn.slots
+            turn.slots = slot + 1
+        return turn, slot
+
+    def turn_named(self, branch: str, name: object) -> Turn:
+        """Return the turn that a framework calls so in a branch; it begins with its first call."""
+        with self.lock:
+            return self._named.setdefault((branch, name), Turn())
+
+    def number(self, turn: Turn) -> int:
+        """Return the number of a turn: of the recorded one that it goes on with, or a new one."""
+        if turn.n:
+            return turn.n
+        if turn.follows and len(turn.follows) == 1:
+            (recorded,) = turn.follows
+            if self.users.get(recorded) is turn:
+                turn.n = recorded
+                return recorded
+        self.run.turns += 1
+        turn.n = self.run.turns
+        return turn.n
+
+    def replay(self, step: Step) -> None:
+        """Note that a step was used up; the next line names it."""
+        spans = self.replayed
+        if spans and spans[-1][1] + 1 == step.n:
+            spans[-1][1] = step.n
+        else:
+            spans.append([step.n, step.n])
+
+    def use(self, step: Step, branch: Branch, turn: Turn) -> None:
+        """Use up a recorded step."""
+        if step.effect != "pure":
+            self.run.take(step)
+            if step.effect == "model":
+                branch.follow(step, turn)
+                if step.outcome is not None and b'"usage":' in step.outcome:
+                    used: dict[str, int] = step.result.get("usage", {})
+                    self.stats.tokens_saved += sum(used.values())
+            else:
+                branch.use(step, turn)
+        self.replay(step)
+
+    def notify(self, call: Call | None, outcome: Outcome, step: Step | None) -> None:
+        """Tell guards and observers how a call ended; what they raise is logged."""
+        guards = () if call is None else call.session.gate.settles
+        for told in (*guards, *self.observers):
+            try:
+                told(call, outcome, step)
+            except Exception:  # noqa: BLE001 - it is only told
+                _log.exception("a guard or an observer failed")
+
+    # --- undo ------------------------------------------------------------------------------------
+
+    def rewind(self, reopened: Iterable[int]) -> None:
+        """Go on behind what an undo has kept. `reopened`: calls that are made again."""
+        with self.lock:
+            for n in reopened:
+                step = self.run.steps[n]
+                walk = self.branches.get(step.inner)
+                if walk is None or walk.opening is not step or walk.exited:
+                    self.run.release(step)
+            for name, walk in self.branches.items():
+                walk.rewind(self.run.branches.get(name, ()))
+            self.count_ranks()
+
+    def count_ranks(self) -> None:
+        """Count anew, by what was used up, how many calls of models it has made."""
+        self.ranks = Counter(
+            (step.branch, step.key)
+            for steps in self.run.anywhere.values()
+            for step in steps
+            if step.effect == "model" and step.taken
+        )
+
+    # --- the flow of a call ----------------------------------------------------------------------

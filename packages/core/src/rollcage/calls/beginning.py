@@ -1,0 +1,223 @@
+"""A call begins: it is answered, refused, kept waiting, or its intent is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollcage.calls.arrival import arrive, hold
+from rollcage.calls.branches import ended, go_otherwise
+from rollcage.calls.intent import intent_of
+from rollcage.calls.stage import Work
+from rollcage.errors import ApprovalRequired, Blocked, Diverged, Halt, ReplayMiss, UnknownOutcome
+from rollcage.gate.verdict import Verdict
+from rollcage.replay.call import Call, Match, refusal
+from rollcage.replay.divergence import leave, rolled_around
+from rollcage.replay.matching import find_match
+from rollcage.replay.missing import explained
+from rollcage.replay.walk import AT_REST, Look
+from rollcage.trace.run import Event, Outcome, Step, spans_of
+from rollcage.undo.program import take_back
+
+if TYPE_CHECKING:
+    from rollcage.calls.attempt import Attempt
+
+__all__ = ["begin", "let_go", "refuse", "reserve"]
+
+
+def begin(attempt: Attempt, call: Call) -> Work | None:
+    """Decide on a call and write its intent, or take the step that answers it.
+
+    Returns:
+        Work that has to be done first, outside of the lock; then `begin` is called again.
+
+    Raises:
+        Blocked: a guard denies it.
+        Halt: it can't go on, nor can anything else.
+    """
+    arrive(attempt, call)
+    gate = call.session.gate
+    verdict = gate.decide(call) if gate.decides else None
+    if verdict is not None and not attempt.live:  # the record counts, and needs no approval
+        call.today, recorded = verdict, find_match(attempt, call)
+        if recorded.kind == "hit" or recorded.refusal is not None:
+            verdict = None
+    call.verdict = verdict
+    if verdict is not None and verdict.decision == "deny":
+        raise refuse(attempt, call, verdict)
+    match = find_match(attempt, call)
+    call.verdict = match.asks or verdict
+    if match.kind == "new" and attempt.run.rolled and attempt.live and call.changes:
+        block = rolled_around(attempt, call)
+        if block is not None:
+            return go_otherwise(attempt, block, is_async=call.is_async)
+    hooks = call.hooks
+    is_recorded = match.kind != "hit" and (match.step is not None or attempt.run.unclear)
+    for prepare in hooks.prepare if is_recorded else hooks.prepare_new:
+        work: Work | None = prepare(call, match)
+        if work is not None:
+            hold(call, match)
+            return work
+    if match.kind == "hit" and match.refusal is None:
+        _give(attempt, call, match)
+        return None
+    return _commit(attempt, call, match)
+
+
+def _commit(attempt: Attempt, call: Call, match: Match) -> Work | None:
+    """Do with a call that no step answers what was decided: refuse it, or write its intent."""
+    if match.refusal is not None:
+        if not attempt.live and isinstance(match.refusal, UnknownOutcome):
+            raise match.refusal  # it is what is recorded of this call: others may be answered
+        if isinstance(match.refusal, ReplayMiss) and call.contract.on_miss == "error_result":
+            raise match.refusal
+        if isinstance(match.refusal, Diverged):
+            raise attempt.halt(explained(attempt, call, match.refusal))
+        raise attempt.halt(match.refusal)
+    if call.verdict is not None and call.granted != call.verdict:
+        raise _unanswered(attempt, call, call.verdict)
+    if attempt.on_divergence == "undo" and any(step.acts for step in match.ahead):
+        hold(call, match)
+        return take_back(attempt, match.ahead, why="divergence", is_async=call.is_async)
+    _start(attempt, call, match)
+    return None
+
+
+def _unanswered(attempt: Attempt, call: Call, verdict: Verdict) -> Halt:
+    which = "the session" if call.session.around is None else "the outermost session"
+    return attempt.halt(
+        ApprovalRequired(
+            f"{call.contract.name} needs an approval ({verdict.reason}), and {which} has "
+            f"nobody to ask: give it an approver"
+        )
+    )
+
+
+def refuse(attempt: Attempt, call: Call, verdict: Verdict) -> Blocked:
+    """Put a refused call on record; returns the error, to be raised. Its place is used up."""
+    turn = call.turn.n  # a call that never gets a place makes no turn known
+    event = refusal(
+        call.contract, call.kind, call.arguments, verdict, call.place,
+        turn=turn, slot=call.slot if turn else None,
+    )  # fmt: skip
+    event["key"] = call.key
+    if call.waiting:
+        event["step"] = call.waiting
+    let_go(attempt, call)
+    attempt.stats.blocked += 1
+    attempt.note(event)
+    return Blocked(verdict.message, rule=verdict.rule, code=verdict.code)
+
+
+def _move(call: Call, look: Look | None) -> None:
+    if look is not None and look is not AT_REST:
+        call.branch.move(look, call.turn)
+
+
+def _give(attempt: Attempt, call: Call, match: Match) -> None:
+    """A recorded step answers the call."""
+    _move(call, match.look)
+    step = match.step
+    assert step is not None
+    assert step.outcome is not None
+    call.recorded = step
+    if step.effect == "model" and step.branch != call.place.branch and attempt.live:
+        _move_answer(attempt, call, step, Outcome(step.status, step.outcome))
+    else:
+        attempt.use(step, call.branch, call.turn)
+    attempt.stats.hits += 1
+    if call.hooks.settled or call.session.gate.settles or attempt.observers:
+        outcome = Outcome(step.status, step.outcome)
+        for settled in call.hooks.settled:
+            settled(call, outcome, step)
+        attempt.notify(call, outcome, step)
+
+
+def _move_answer(attempt: Attempt, call: Call, step: Step, outcome: Outcome) -> None:
+    """An answer of a model that another branch was given is this asker's from now on.
+
+    That is put on record: a later attempt may not ask in the same order.
+    """
+    event = intent_of(attempt, call, Match("new", None, None))
+    event["from"] = step.n
+    attempt.write(event, outcome)
+
+
+def reserve(attempt: Attempt, call: Call, match: Match) -> Step:
+    """Put a call that has to wait on record, at its place: a step that has not begun."""
+    with attempt.lock:
+        branch, step = call.branch, match.step
+        _move(call, match.look)
+        if step is None:
+            event = intent_of(attempt, call, match)
+            event["waits"] = True
+            _leave_for(attempt, call, match, event)
+            attempt.write(event)
+            step = attempt.run.steps[event["step"]]
+        else:
+            branch.follow(step, call.turn)
+            if match.ahead:
+                _leave_for(attempt, call, match, left := {"event": "left"})
+                attempt.note(left)
+        if call.changes:
+            branch.begin(call.turn)
+        attempt.run.replace(step)
+        call.waiting = step.n
+        return step
+
+
+def let_go(attempt: Attempt, call: Call) -> None:
+    """Have a call wait no longer that will not run: the place that it has is used up."""
+    with attempt.lock:
+        waiting, call.waiting = call.waiting, 0
+        if waiting and call.changes:
+            ended(attempt, call.branch, None)
+
+
+def _leave_for(attempt: Attempt, call: Call, match: Match, event: Event) -> None:
+    """Have a new effect leave the recorded path; its line names what it leaves behind."""
+    if not call.changes or not attempt.has_recording:
+        return
+    if match.step is None or match.ahead:
+        leave(attempt, attempt.run.lineage(call.branch.name, call.branch.pos))
+    if match.ahead:
+        event["left"] = spans_of(each.n for each in match.ahead)
+
+
+def _start(attempt: Attempt, call: Call, match: Match) -> None:
+    """The call's body is to run: its intent is written, or its line is begun."""
+    branch, step, changes = call.branch, match.step, call.changes
+    _move(call, match.look)
+    if step is not None and not step.taken:
+        attempt.run.replace(step)
+        branch.follow(step, call.turn)
+    call.event = event = intent_of(attempt, call, match)
+    if attempt.has_recording:
+        _leave_for(attempt, call, match, event)
+    if call.verdict is not None:
+        event["verdict"] = call.verdict.as_data()
+    for marks in call.hooks.marks:
+        event.update(marks(call) or ())
+    if call.supplied is not None:
+        if call.made_at is not None:
+            event["once"] = call.made_at
+        attempt.stats.supplied += 1
+        _supply(attempt, call, event, call.supplied)
+        return
+    attempt.stats.misses += 1
+    if changes:  # a write whose intent is not on record never runs
+        attempt.put(event)
+        if not call.waiting:
+            branch.begin(call.turn)
+        call.is_on_record = True
+
+
+def _supply(attempt: Attempt, call: Call, event: Event, outcome: Outcome) -> None:
+    """A stage knows the outcome: it is recorded in one line, and nothing runs."""
+    attempt.write(event, outcome)
+    step = attempt.run.steps[event["step"]]
+    call.recorded = step
+    if call.changes:
+        if not call.waiting:
+            call.branch.begin(call.turn)
+        call.branch.end(step)
+    attempt.notify(call, outcome, step)

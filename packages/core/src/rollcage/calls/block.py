@@ -1,0 +1,241 @@
+"""Blocks: turns, branches and transactions, and the handles that they give."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from rollcage.calls.branches import go_otherwise, last_worlds, leave_block, open_block
+from rollcage.calls.driver import adrive, drive
+from rollcage.errors import Halt, SessionError, SessionHalted
+from rollcage.fingerprint.identity import jcs, key_digest
+from rollcage.replay.call import Place, at
+from rollcage.replay.walk import Branch, Turn
+from rollcage.trace.run import Event
+from rollcage.undo.program import take_back
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from rollcage.session.session import Session
+
+T = TypeVar("T")
+
+__all__ = ["BranchHandle", "Transaction", "TurnHandle", "begin_block", "open_branch", "turn"]
+
+
+class TurnHandle:
+    """A turn that was stated."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def slot(self, slot: int) -> AbstractContextManager[Place]:
+        """Have the next call in the block be the one at this place of the turn.
+
+        Args:
+            slot: its place in the model's message, from 0.
+
+        Raises:
+            SessionError: a slot is not negative.
+        """
+        if slot < 0:
+            raise SessionError(f"a slot is a place in a turn, from 0: not {slot}")
+        return at(self._place._replace(slot=slot))
+
+
+class BranchHandle:
+    """A branch: calls can be made in it from threads that do not have its context."""
+
+    def __init__(self, place: Place, branch: Branch) -> None:
+        self.place, self.branch = place, branch
+
+    @property
+    def name(self) -> str:
+        """Its name, as it was given."""
+        assert self.branch.opening is not None
+        return self.branch.opening.name
+
+    @property
+    def was_undone(self) -> bool:
+        """Whether what an earlier attempt did in it was taken back."""
+        run = self.place.attempt.run
+        return self.branch.name in run.rolled or self.branch.name in run.epochs
+
+    def call(self, tool: Callable[..., T], /, **arguments: Any) -> T:
+        """Call a tool in this branch; see `Session.call`."""
+        with at(self.place):
+            return self.place.session.call(tool, **arguments)
+
+    @overload
+    async def acall(self, tool: Callable[..., Awaitable[T]], /, **arguments: Any) -> T: ...
+    @overload
+    async def acall(self, tool: Callable[..., T], /, **arguments: Any) -> T: ...
+    async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
+        """Call a tool in this branch; see `Session.acall`."""
+        with at(self.place):
+            return await self.place.session.acall(tool, **arguments)
+
+
+@contextmanager
+def turn(place: Place, opens: Mapping[str, Collection[str]] | None = None) -> Iterator[TurnHandle]:
+    """Have the calls of a block be one turn. `opens`: see `Session.turn`."""
+    announced = {name: frozenset(before) for name, before in (opens or {}).items()}
+    inner = place._replace(turn=Turn(announced), slot=None)
+    with at(inner):
+        yield TurnHandle(inner)
+
+
+@contextmanager
+def open_branch(
+    place: Place,
+    name: str,
+    *,
+    kind: str = "branch",
+    after: Iterable[BranchHandle] = (),
+    given: Any = None,
+    session: Session | None = None,
+) -> Iterator[BranchHandle]:
+    """Open a branch of the branch at a place; it is joined when the block is left.
+
+    Args:
+        place: where it is opened.
+        name: the same in each attempt.
+        kind: `branch`, `transaction` or `session`.
+        after: branches that it depends on.
+        given: what else tells it apart: the canonical input of a session.
+        session: that of the calls inside, if it is another one.
+
+    Raises:
+        SessionError: it comes after one that is not of the same branch, or has not ended.
+    """
+    attempt = place.attempt
+    for arriving in place.session.hooks.arriving:
+        work = arriving(place, is_async=False)
+        if work is not None:
+            drive(work)
+    with attempt.lock:
+        for where in place.session.hooks.where:
+            place = where(None, place) or place
+        before = [handle.branch for handle in after]
+        outer = attempt.branch(place.branch)
+        for each in before:
+            if each.outer is not outer or not each.exited or each.running:
+                raise SessionError(
+                    f"branch {name!r} can only come after branches of the same one whose blocks "
+                    f"have ended"
+                )
+        described = [] if session is None else session.described
+        marks = {"gate": described} if described else None
+        inner = begin_block(place, name, kind=kind, after=before, given=given, marks=marks)
+    here = Place(
+        attempt, session or place.session, inner.name, around=place.around, agent=place.agent,
+        works=place.works,
+    )  # fmt: skip
+    ok = False
+    try:
+        with at(here):
+            yield BranchHandle(here, inner)
+        ok = True
+    finally:
+        leave_block(attempt, inner, ok=ok)
+
+
+def begin_block(
+    place: Place,
+    name: str,
+    *,
+    kind: str = "branch",
+    after: Iterable[Branch] = (),
+    given: Any = None,
+    marks: Event | None = None,
+) -> Branch:
+    """Open a branch at a place; `leave_block` leaves it. See `open_branch`."""
+    before = list(after)
+    arguments = {"after": last_worlds(before), "input": given, "name": name}
+    known = "branch" if kind == "transaction" else kind  # a transaction is a branch
+    key = key_digest(known, name, "", jcs(arguments)).hex()
+    return open_block(place.attempt, place, kind, name, before, arguments, key, marks)
+
+
+class Transaction:
+    """A block whose effects are taken back when it raises; `with` or `async with`.
+
+    It is a branch. A halt or a kill is no failure of the block, for the run is not over: a resume
+    goes on in it. A cancellation is one, for the job may go on behind it; so is the end of a
+    generator that somebody closes.
+    """
+
+    def __init__(self, place: Place, name: str) -> None:
+        self._place = place
+        self._block = open_branch(place, name, kind="transaction")
+        self._handle: BranchHandle | None = None
+
+    def __enter__(self) -> BranchHandle:
+        if self._place.attempt.run.is_undoing(self._place.branch):
+            raise SessionError("a compensating call can't be undone: it opens no transaction")
+        self._handle = self._block.__enter__()
+        return self._handle
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            drive(self._left(error, is_async=False))
+        except BaseException as halt:
+            self._block.__exit__(type(halt), halt, halt.__traceback__)
+            raise
+        self._block.__exit__(kind, error, traceback)
+
+    async def __aenter__(self) -> BranchHandle:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is GeneratorExit:  # a task that was destroyed can't wait: this is its end
+                await asyncio.sleep(0)
+            await adrive(self._left(error, is_async=True))
+        except BaseException as halt:
+            self._block.__exit__(type(halt), halt, halt.__traceback__)
+            raise
+        self._block.__exit__(kind, error, traceback)
+
+    def _left(self, error: BaseException | None, *, is_async: bool) -> Any:
+        """Roll the block back if it failed; a block that was rolled back before is made anew."""
+        assert self._handle is not None
+        attempt, branch = self._handle.place.attempt, self._handle.branch
+        if attempt.halted is not None and not attempt.closed and _is_failure(error):
+            # whoever swallows the block's own error must not take the block for undone
+            raise SessionHalted(
+                f"the transaction is not undone, for the session was halted: {attempt.halted}"
+            ) from attempt.halted
+        if attempt.halted is not None or attempt.closed or not attempt.live or attempt.dry:
+            return
+        if branch.name in attempt.run.rolled:
+            if error is None:
+                yield from go_otherwise(attempt, branch, is_async=is_async)
+            return
+        if _is_failure(error) or isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+            held = list(attempt.run.done_in(branch.name))
+            if held:
+                try:
+                    yield from take_back(
+                        attempt, held, why="transaction", block=branch.opening, is_async=is_async
+                    )
+                except Halt as halt:
+                    raise halt from error
+
+
+def _is_failure(error: BaseException | None) -> bool:
+    """Whether an error says that the block failed, and not that the run is to be resumed."""
+    return isinstance(error, Exception) and not isinstance(error, (Halt, SessionHalted))

@@ -1,0 +1,327 @@
+"""The flow of a call: decide, run its body if nothing answers it, and record its outcome.
+
+`enter` decides on the call, under the attempt's lock: a recorded step answers it, or its intent is
+written, or something has to be done first. A call that was answered is at its end: `give`. Any
+other one is performed: what has to be done is done and the call decided anew, its body runs, and
+`end` writes how it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from rollcage.calls.arrival import release
+from rollcage.calls.beginning import begin, let_go
+from rollcage.calls.branches import ended
+from rollcage.calls.ending import end, failed, is_clean, is_lost, returned
+from rollcage.errors import ForkEnded, Halt, NotReplayable, SessionError, SessionHalted
+from rollcage.gate.verdict import Verdict
+from rollcage.replay.call import Call, Place, here, refusal, reset
+from rollcage.replay.outcome import failure, given, success
+from rollcage.trace.run import CHANGES
+
+if TYPE_CHECKING:
+    from rollcage.calls.attempt import Attempt
+    from rollcage.calls.driver import Flow
+    from rollcage.calls.stage import Work
+
+__all__ = [
+    "admit", "enter", "give", "give_back", "gives_at_once", "in_thread", "inside", "perform",
+    "run_body", "surrounded",
+]  # fmt: skip
+
+_tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
+_TAG: Final = b'"$rollcage":"blob"'
+
+
+def enter(call: Call) -> Work | None:
+    """Decide on a call for the first time.
+
+    Nothing is left to do for one that a recorded step answers then: see `gives_at_once`.
+
+    Returns:
+        What has to be done before it may begin, for `perform` or `admit`.
+    """
+    attempt = call.attempt
+    if call.hooks.arriving:
+        return _arriving(call)
+    try:
+        with attempt.lock:
+            return begin(attempt, call)
+    except BaseException as error:  # noqa: BLE001 - `admit` raises it again
+        return _fails(error)
+
+
+def _arriving(call: Call) -> Work:
+    """Do what has to be done before a call gets its place."""
+    for arriving in call.hooks.arriving:
+        yield from arriving(call.place, is_async=call.is_async) or ()
+
+
+def _fails(error: BaseException) -> Work:
+    """Fail, where what has to be done about that can be waited for."""
+    raise error
+    yield  # for it is a flow
+
+
+def gives_at_once(call: Call) -> bool:
+    """Whether a call was answered, and nothing has to be waited for before it is given that."""
+    step = call.recorded
+    if step is None or call.hooks.hit:
+        return False
+    return not (call.is_async and _TAG in (step.outcome or b""))
+
+
+def perform(call: Call, work: Work | None) -> Flow:
+    """Run the body of a call if nothing answers it, and record its outcome.
+
+    Args:
+        call: a call that was decided on once.
+        work: what `enter` returned.
+    """
+    attempt = call.attempt
+    try:
+        yield from admit(call, work)
+        if call.recorded is not None:
+            return (yield from give_back(call))
+        token = here.set(inside(attempt, call))
+        try:
+            try:
+                if call.hooks.inside:
+                    with surrounded(call):
+                        value = yield run_body(attempt, call)
+                else:
+                    value = yield run_body(attempt, call)
+            finally:
+                reset(token)
+        except BaseException as error:
+            yield from failed(attempt, call, error)
+            raise
+        return (yield from returned(attempt, call, value))
+    except Exception as error:
+        _note_error(call, error)
+        raise
+
+
+def admit(call: Call, work: Work | None) -> Flow:
+    """Begin a call; before a body runs, its intent is on record. See `perform`."""
+    attempt, hooks = call.attempt, call.hooks
+    try:
+        while True:
+            if work is not None:
+                yield from work
+            elif call.recorded is not None or not call.changes:
+                return
+            else:
+                if call.is_async:
+                    yield from attempt.settle(is_async=True)
+                else:
+                    attempt.wait()
+                for begun in hooks.begun:
+                    yield from begun(call) or ()
+                for ready in hooks.ready:
+                    if not ready(call):
+                        break
+                else:
+                    return
+                yield from _withdraw(attempt, call)
+            with attempt.lock:
+                work = begin(attempt, call)
+    except GeneratorExit:
+        _cut_off(attempt, call)
+        raise
+    except BaseException as error:
+        _cut_off(attempt, call)
+        _put_halted(attempt, call, error)
+        yield from _dropped(call)
+        raise
+
+
+def _note_error(call: Call, error: Exception) -> None:
+    """Have the call around another one know that an error says nothing of its own body."""
+    around = call.place.around
+    if around is not None:
+        around.keep("nested", error)
+
+
+def _withdraw(attempt: Attempt, call: Call) -> Work:
+    """A call may not begin any more: its place is kept, and it is decided anew."""
+    with attempt.lock:
+        n = call.event["step"]
+        attempt.note({"event": "outcome", "step": n, "outcome": None})
+        call.waiting, call.is_on_record = n, False
+    yield from _dropped(call)
+    call.kept = None  # what stages found out is too old
+
+
+def _dropped(call: Call) -> Work:
+    """Have the stages know that a call ends before it began."""
+    for dropped in call.hooks.dropped:
+        yield from dropped(call) or ()
+
+
+def _put_halted(attempt: Attempt, call: Call, error: BaseException) -> None:
+    """Put on record that a halt kept a framework's call from being made.
+
+    Its framework may hold what halted it as the answer to the call, in a memory of its own. And
+    where a fork ends, the call is what would have been made.
+    """
+    if isinstance(error, ForkEnded):
+        if error is not attempt.halted or (call.kept or {}).get("ended") is error:
+            return
+        call.keep("ended", error)
+    elif not call.place.call_id or not isinstance(error, (Halt, SessionHalted)):
+        return
+    with attempt.lock:
+        if call.waiting or call.is_on_record or attempt.log is None:
+            return
+        verdict = Verdict.deny(str(error), code=error.code)
+        event = refusal(call.contract, call.kind, call.arguments, verdict, call.place)
+        with contextlib.suppress(Halt, SessionError):
+            attempt.note({**event, "halted": True})
+
+
+def _cut_off(attempt: Attempt, call: Call) -> None:
+    """A call was cut off before its body: that is put on record, if it can be."""
+    with attempt.lock:
+        release(call)
+        if not call.is_on_record or not call.changes:
+            let_go(attempt, call)
+        elif not attempt.closed and attempt.log is not None:
+            with contextlib.suppress(Halt):
+                line = {"event": "outcome", "step": call.event["step"], "outcome": None}
+                attempt.note(line)
+                ended(attempt, call.branch, None)
+
+
+def inside(attempt: Attempt, call: Call) -> Place:
+    """Return the place of the calls that a body makes, which begins now."""
+    call.began = attempt.ticks()
+    branch = "#" + call.event["fingerprint"]
+    works = call.place.works
+    return _tuple(Place, (attempt, call.session, branch, None, None, call, "", "", works))
+
+
+@contextlib.contextmanager
+def surrounded(call: Call) -> Iterator[None]:
+    """Enter what stages put around a body that runs here."""
+    with contextlib.ExitStack() as entered:
+        for inside_of in call.hooks.inside:
+            entered.enter_context(inside_of(call))
+        yield
+
+
+def run_body(attempt: Attempt, call: Call) -> Callable[[], Any]:
+    """Return what runs the body, with what stages put around it."""
+    body: Callable[[], Any] = call.run
+    if call.is_async and not inspect.iscoroutinefunction(call.body):
+        body = in_thread(attempt, call)
+    for around in call.hooks.around:
+        body = around(call, body)
+    return body
+
+
+def stream_ended(call: Call, chunks: list[Any], error: BaseException | None = None) -> Any:
+    """Have stages see how a stream ended, as they see it of a body that they surround.
+
+    Returns:
+        The chunks; in an async session, an awaitable of them.
+
+    Raises:
+        BaseException: that error.
+    """
+
+    def body() -> Any:
+        if error is not None:
+            raise error
+        return chunks
+
+    surrounding: Callable[[], Any] = body
+    for around in call.hooks.around:
+        surrounding = around(call, surrounding)
+    return surrounding()
+
+
+def in_thread(attempt: Attempt, call: Call) -> Callable[[], Any]:
+    """A sync body in an async session; it may outlive the call that waits for it."""
+
+    def run() -> Any:
+        try:
+            value = call.body(**call.values)
+        except BaseException as error:
+            if call.cut and isinstance(error, Exception):
+                _late(attempt, call, error=error)
+            raise
+        if call.cut:
+            _late(attempt, call, value)
+        return value
+
+    async def thread() -> Any:
+        try:
+            value = await asyncio.to_thread(run)
+        except asyncio.CancelledError:
+            call.cut = True
+            raise
+        return await value if inspect.isawaitable(value) else value
+
+    return thread
+
+
+def _late(attempt: Attempt, call: Call, value: Any = None, error: Exception | None = None) -> None:
+    """Record the end of a write whose caller was cut off, if the session is still open."""
+    if call.effect != "write":
+        return
+    call.took = attempt.ticks() - call.began
+    contract, seal, types = call.contract, attempt.seal, attempt.types
+    if error is None:
+        outcome = success(contract, value, seal, types)
+    elif is_lost(attempt, call, error):
+        return
+    else:
+        unclear = not is_clean(attempt, call, error)
+        outcome = failure(contract, error, seal, types, unclear=unclear)
+    with contextlib.suppress(Halt, SessionError):
+        end(attempt, call, outcome)
+
+
+def give_back(call: Call) -> Flow:
+    """Return what the recorded step of a call gave, or raise its error."""
+    step = call.recorded
+    assert step is not None
+    for hit in call.hooks.hit:
+        yield from hit(call, step) or ()
+    if call.is_async and _TAG in (step.outcome or b""):
+        encoded = step.result.get("value")
+        if isinstance(encoded, dict) and encoded.get("$rollcage") == "blob":
+            fetch = functools.partial(call.attempt.fetch, encoded["sha256"])
+            data: bytes = yield functools.partial(asyncio.to_thread, fetch)
+            return give(call, functools.partial(_given, data))
+    return give(call)
+
+
+def give(call: Call, fetch: Callable[[str], bytes] | None = None) -> Any:
+    """Return what the recorded step of a call gave, or raise its error.
+
+    Args:
+        call: a call that was answered.
+        fetch: gets bytes that are kept beside the log, by their digest; by default from the store.
+    """
+    attempt, step = call.attempt, call.recorded
+    assert step is not None
+    try:
+        return given(call.contract, step, attempt.types, fetch or attempt.fetch)
+    except Exception as error:
+        _note_error(call, error)
+        if isinstance(error, NotReplayable) and step.effect in CHANGES:
+            raise attempt.halt(error) from None
+        raise
+
+
+def _given(data: bytes, _digest: str) -> bytes:
+    """Give bytes that were fetched before."""
+    return data

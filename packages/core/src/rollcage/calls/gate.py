@@ -1,0 +1,277 @@
+"""What decides on the calls of a session: its own gate, behind those of the sessions around it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from rollcage.calls.stage import Guard, OfSession, Stage, overridden
+from rollcage.errors import SessionError
+from rollcage.gate.verdict import UNTRACKED, Rule, StepView, Verdict, rule_name
+from rollcage.gate.verdict import decide as decide_by_rules
+
+if TYPE_CHECKING:
+    from rollcage.contract.contract import Contract
+    from rollcage.replay.call import Call
+    from rollcage.session.session import Session
+    from rollcage.trace.run import Event, Outcome, Step
+
+__all__ = ["Entry", "Gate", "RunSoFar", "view_of"]
+
+_log: Final = logging.getLogger("rollcage")
+
+Entry = Rule | Guard | Stage | OfSession
+"""What `Session(gate=[…])` takes."""
+
+_Decide = Callable[["Call"], Verdict | None]
+_Settled = Callable[["Call | None", "Outcome", "Step | None"], None]
+_ScreenUndo = Callable[["Contract"], Verdict | None]
+_Screen = Callable[["Contract", Callable[..., Any] | None, str], Verdict | None]
+
+
+class Gate:
+    """What decides on the calls of one session; deny over ask over allow.
+
+    Attributes:
+        entries: everything in it, that of the sessions around first.
+        stages: the stages among its own entries, which surround the calls of its session.
+        decides: what decides on a call, by the names under which verdicts are recorded.
+        settles: what is told how calls ended.
+        screens: what looks at a tool before the arguments of a call are bound.
+        undo_screens: what looks at a tool before an undo uses it, or is planned by it.
+        strict: whether arguments that would have to be coerced are refused.
+
+    Raises:
+        SessionError: something given is no guard.
+    """
+
+    def __init__(self, given: Iterable[Entry], session: Session) -> None:
+        self._session = session
+        self.own = tuple(_own(each) for each in given)
+        self.stages = tuple(each for each in self.own if isinstance(each, Stage))
+        self.entries = self.own
+        self.decides: tuple[tuple[str, _Decide], ...] = ()
+        self.settles: tuple[_Settled, ...] = ()
+        self.screens: tuple[tuple[str, _Screen], ...] = ()
+        self.undo_screens: tuple[_ScreenUndo, ...] = ()
+        self.strict = any(getattr(each, "strict", False) for each in self.own)
+        for each in self.own:
+            self._take(each)
+
+    def _take(self, each: Rule | Guard | Stage) -> None:
+        if not isinstance(each, (Guard, Stage)):
+            self.decides += ((rule_name(each), _by_rule(each, self._session)),)
+            return
+        decide, screen = overridden(each, "decide", Guard), overridden(each, "screen", Guard)
+        screen_undo = overridden(each, "screen_undo", Guard)
+        settled = None if isinstance(each, Stage) else overridden(each, "settled", Guard)
+        if settled is not None:
+            watch = _Watched(type(each).__qualname__, decide, settled)
+            decide = watch.decide
+            self.settles += (watch.settled,)
+        if decide is not None:
+            self.decides += ((type(each).__qualname__, decide),)
+        if screen is not None:
+            self.screens += ((type(each).__qualname__, screen),)
+        if screen_undo is not None:
+            self.undo_screens += (screen_undo,)
+
+    def within(self, around: Gate) -> None:
+        """Have the gate of the session around this one hold for its calls as well."""
+        self.entries = (*around.entries, *self.own)
+        self.decides = (*around.decides, *self.decides)
+        self.settles = (*around.settles, *self.settles)
+        self.screens = (*around.screens, *self.screens)
+        self.undo_screens = (*around.undo_screens, *self.undo_screens)
+        self.strict = self.strict or around.strict
+
+    @property
+    def enforces(self) -> bool:
+        """Whether anything in it blocks calls."""
+        return any(getattr(each, "enforces", True) for each in self.entries)
+
+    def describe(self, session: Session) -> list[Event]:
+        """Return what the attempt's line says of the entries of this session's own gate."""
+        return list(self._described(session))
+
+    def _described(self, session: Session) -> Iterator[Event]:
+        for each in self.own:
+            if not isinstance(each, (Guard, Stage)):
+                yield {"rule": rule_name(each)}
+            elif (described := each.describes(session)) is not None:
+                yield described
+
+    def screen(
+        self, contract: Contract, body: Callable[..., Any] | None, kind: str
+    ) -> Verdict | None:
+        """Return the first denial of a tool, whatever its arguments; None if it may be called."""
+        for name, screen in self.screens:
+            try:
+                verdict = _checked(screen(contract, body, kind))
+            except Exception as error:  # noqa: BLE001 - whatever it raises, the call must not run
+                verdict = _failed(error)
+            if verdict is not None and verdict.decision == "deny":
+                return verdict if verdict.rule else dataclasses.replace(verdict, rule=name)
+        return None
+
+    def check_undo(self, contract: Contract) -> None:
+        """Refuse a tool that an undo would use.
+
+        Raises:
+            SessionError: somebody denies it, or failed to decide.
+        """
+        for screen in self.undo_screens:
+            try:
+                verdict = _checked(screen(contract))
+            except Exception as error:  # noqa: BLE001 - whatever it raises, the tool is not used
+                verdict = _failed(error)
+            if verdict is not None and verdict.decision == "deny":
+                raise SessionError(f"an undo must not use it: {verdict.reason}")
+
+    def decide(self, call: Call) -> Verdict | None:
+        """Return the combined verdict on a call; None if it may run. What raises denies."""
+        found: Verdict | None = None
+        call.view = None  # what it shows may have changed since the last round
+        for name, decide in self.decides:
+            try:
+                verdict = _checked(decide(call))
+            except Exception as error:  # noqa: BLE001 - whatever it raises, the call must not run
+                verdict = _failed(error)
+            if verdict is None or verdict.decision == "allow":
+                continue
+            if not verdict.rule:
+                verdict = dataclasses.replace(verdict, rule=name)
+            if verdict.decision == "deny":
+                return verdict
+            found = found or verdict
+        return found
+
+
+class _Watched:
+    """A guard that is told how calls ended: once that fails it has lost count, and denies."""
+
+    def __init__(self, name: str, decide: _Decide | None, settled: _Settled) -> None:
+        self._name = name
+        self._decide, self._settled = decide, settled
+        self._lost: Verdict | None = None
+
+    def decide(self, call: Call) -> Verdict | None:
+        if self._lost is not None or self._decide is None:
+            return self._lost
+        return self._decide(call)
+
+    def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> None:
+        try:
+            self._settled(call, outcome, step)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it can count no longer
+            reason = f"a guard lost count: {type(error).__name__}"
+            self._lost = Verdict("deny", reason, "guard_failed", self._name)
+            _log.exception("guard %s failed on how a call ended", self._name)
+
+
+class RunSoFar:
+    """What a rule sees of the run so far; each value is computed when it is read."""
+
+    __slots__ = ("_call", "_session")
+
+    def __init__(self, session: Session, call: Call) -> None:
+        self._session, self._call = session, call
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self._session.run_id
+
+    @property
+    def name(self) -> str:
+        """The job."""
+        return self._session.name
+
+    @property
+    def calls(self) -> int:
+        """How many calls the session has made before in this attempt, replayed ones included."""
+        session, call = self._session, self._call
+        if call.attempt is session.attempt:
+            return call.before - session.calls_before
+        stats = session.attempt.stats  # the call is of a run inside of it
+        return stats.calls + stats.seen - session.calls_before + call.before
+
+    @property
+    def tokens(self) -> int:
+        """What its model calls have used: 0 where nobody counts it."""
+        return 0
+
+    @property
+    def cost(self) -> float:
+        """What its calls have cost: 0 where nobody counts it."""
+        return 0.0
+
+    @property
+    def elapsed(self) -> float:
+        """How long the session has been open (seconds).
+
+        Raises:
+            ValueError: the clock went backwards.
+        """
+        return self._session.elapsed() / 1e9
+
+
+def view_of(call: Call, session: Session | None = None) -> StepView:
+    """Return what a rule sees of a call; `session`: the one that has the rule in its gate."""
+    run = RunSoFar(session or call.session, call)
+    shown: dict[str, Any] = {"run": run, "labels": UNTRACKED}
+    for shows in call.hooks.shows:
+        shown.update(shows(call) or ())
+    return StepView(
+        kind=call.kind, contract=call.contract, args=call.values, agent=call.place.agent,
+        branch=call.place.branch, calls=run.calls, data=call.arguments, key=call.key, **shown,
+    )  # fmt: skip
+
+
+def _own(given: Entry) -> Rule | Guard | Stage:
+    """Return what an entry of a gate is in this session.
+
+    Raises:
+        SessionError: it is no guard.
+    """
+    if not isinstance(given, type):
+        each = given.of_session() if isinstance(given, OfSession) else given
+        if isinstance(each, (Guard, Stage)) or callable(each):
+            return each
+    raise SessionError(
+        f"{given!r} is not a guard: gate= takes policies, facades, functions of a StepView, and "
+        f"guards"
+    )
+
+
+def _by_rule(rule: Rule, session: Session) -> _Decide:
+    """Return a rule as something that decides on calls."""
+
+    def decide(call: Call) -> Verdict | None:
+        if session is not call.session:  # it sees the facts of its own session
+            verdict = decide_by_rules(view_of(call, session), (rule,))
+        else:
+            if call.view is None:
+                call.view = view_of(call)
+            verdict = decide_by_rules(call.view, (rule,))
+        return None if verdict.decision == "allow" else verdict
+
+    return decide
+
+
+def _checked(given: object) -> Verdict | None:
+    """Return what a guard gave; it is not trusted to have its declared type."""
+    if given is None or (isinstance(given, Verdict) and given.is_whole):
+        return given
+    if inspect.iscoroutine(given):
+        given.close()
+        return Verdict("deny", "a guard is async: make it a plain method", "rule_invalid")
+    return Verdict("deny", "a guard returned no verdict", "rule_invalid")
+
+
+def _failed(error: Exception) -> Verdict:
+    """Return the denial of a guard that raised; its error's text may hold anything."""
+    return Verdict("deny", f"a guard failed: {type(error).__name__}", "rule_error")

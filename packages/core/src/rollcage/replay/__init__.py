@@ -1,0 +1,1 @@
+"""What answers a call: the walk along what is recorded, and matching. Pure, without I/O."""

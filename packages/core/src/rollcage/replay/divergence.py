@@ -1,0 +1,204 @@
+"""The program goes another way than the recorded one: what lies ahead, and what becomes of it.
+
+`Run.ahead` has the rule. Here is decided what is concurrent with a new effect, and what is done
+about recorded effects that it would leave behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from rollcage.errors import Diverged, Halt
+from rollcage.replay.call import Call, Match
+from rollcage.replay.walk import FOLDS, REOPENS, Branch, Look, Turn
+from rollcage.trace.run import Level, Step
+from rollcage.trace.store import store_option
+
+if TYPE_CHECKING:
+    from rollcage.calls.attempt import Attempt
+
+__all__ = ["leave", "leaving", "look_ahead", "rolled_around", "steps_beyond"]
+
+Concurrent = Callable[[Level, Level, Step], bool]
+"""Of two levels at one position, and of a step: whether the step may still be asked for."""
+
+
+def look_ahead(attempt: Attempt, call: Call, look: Look, waits: Step | None = None) -> Match:
+    """A new effect: what it would leave behind, and what that means.
+
+    Args:
+        attempt: the attempt.
+        call: the call.
+        look: where it stands.
+        waits: the step that has its place, and never began.
+    """
+    branch, turn = call.branch, call.turn
+    new = Match("new" if waits is None else "again", waits, look)
+    is_new = call.changes and attempt.has_recording
+    if not is_new or not attempt.run.untaken:
+        return new
+    place = attempt.run.lineage(branch.name, branch.pos + look.move, turn.n)
+    if place[-1].branch[:1] == "-":  # a compensating call makes it
+        return new
+    joins = look.move == REOPENS or (
+        look.move != FOLDS and branch.turn is turn and bool(branch.batch or branch.running)
+    )
+    concurrent = _concurrent(attempt, joins=joins, slot=call.place.slot, waits=waits)
+    ahead = attempt.run.ahead(place, concurrent)
+    new.refusal, new.ahead = leaving(attempt, ahead, f"{call} is new"), tuple(ahead)
+    return new
+
+
+def _concurrent(
+    attempt: Attempt, *, joins: bool, slot: int | None, waits: Step | None
+) -> Concurrent:
+    """Decide whether a recorded step may still be asked for beside a new effect.
+
+    Args:
+        attempt: the attempt.
+        joins: whether the turn of the new effect has part in the open batch.
+        slot: the slot that the effect declares.
+        waits: the step that has the place of the effect, if that is recorded.
+    """
+
+    def concurrent(mine: Level, its: Level, step: Step) -> bool:
+        block, sibling = mine.step, its.step
+        assert sibling is not None
+        if mine.kind == "leaf":
+            if joins:
+                return True
+            if waits is not None and (
+                sibling.turn == waits.turn or waits.n < sibling.n <= waits.beside
+            ):
+                return True
+            return slot is not None and sibling.declared and sibling.slot != slot
+        if mine.kind == "body":
+            return True
+        assert block is not None
+        if any(first <= step.n <= last for first, last in block.beyond):
+            return False
+        if _comes_after(attempt, sibling, block):
+            return False
+        walk = attempt.branches.get(block.inner)
+        if walk is None or walk.opened_in is None:
+            return True
+        if _is_to_follow(sibling, block.name, walk.opened_in):
+            return False
+        if walk.beside:
+            return True
+        named = block.slot if block.declared else None
+        return _may_come(sibling, block.name, named, walk.opened_in)
+
+    return concurrent
+
+
+def steps_beyond(
+    attempt: Attempt, outer: Branch, name: str, turn: Turn, slot: int | None
+) -> list[Step]:
+    """The recorded steps that lie ahead of a block that is new here."""
+    if not attempt.has_recording or outer.name[:1] == "-" or not attempt.run.untaken:
+        return []
+    if (outer.batch or outer.running) and outer.turn is turn:
+        return []
+    place = attempt.run.lineage(outer.name, outer.pos, turn.n)
+    inward = _concurrent(attempt, joins=False, slot=None, waits=None)
+
+    def concurrent(mine: Level, its: Level, step: Step) -> bool:
+        if mine.branch != outer.name:
+            return inward(mine, its, step)
+        assert its.step is not None
+        return _may_come(its.step, name, slot, turn)
+
+    return attempt.run.ahead(place, concurrent)
+
+
+def _comes_after(attempt: Attempt, step: Step, block: Step) -> bool:
+    """Whether a block comes after another one, through any number of others."""
+    to_see, seen = list(step.after), set[int]()
+    while to_see:
+        n = to_see.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        before: Step | None = attempt.run.steps[n]
+        while before is not None and before.replacement:
+            before = attempt.run.steps[before.replacement]
+        if before is block:
+            return True
+        if before is not None:
+            to_see.extend(before.after)
+    return False
+
+
+def leaving(attempt: Attempt, ahead: Iterable[Step], what: str) -> Halt | None:
+    """Return why recorded effects can't be left behind; None if they can."""
+    effects = [
+        step for step in ahead if step.acts and not step.accepted and not step.failed_cleanly
+    ]
+    if not effects or attempt.on_divergence == "undo":  # an undo looks at them itself
+        return None
+    orphans = tuple((attempt.run.id, step.n) for step in effects)
+    run, at = attempt.run.id, store_option(attempt.store)
+    listed = ", ".join(f"{step.n} ({step.name})" for step in effects[:10])
+    listed += f" and {len(effects) - 10} more" if len(effects) > 10 else ""
+    if attempt.on_divergence == "halt":
+        return Diverged(
+            f"{what}, while recorded effects of run {run} lie ahead: {listed}. Put the program "
+            f"back; take them back with on_divergence='undo', or with: rollcage undo {run}{at}; or "
+            f"let what they did stand, and go on, with on_divergence='warn'. To see them: rollcage "
+            f"show {run}{at}; if this is another job, give it another name or another input=",
+            orphans,
+        )
+    for step in effects:
+        if step.status == "unknown":
+            return attempt.unknown(step)
+    return None
+
+
+def leave(attempt: Attempt, place: Iterable[Level]) -> None:
+    """Have the branches around a new effect leave the recorded path.
+
+    A block that was cut goes on beside its siblings, and so does the body of a call, unless a
+    fork has it made again: then what came after that call is beyond it.
+    """
+    for level in place:
+        walk = attempt.branch(level.branch)
+        if level.kind == "body" and not attempt.run.has_beyond(level):
+            return
+        if walk.left_at is None:
+            walk.left_at = walk.pos if level.kind == "leaf" else level.pos
+        if walk.was == "cut":
+            return
+
+
+def rolled_around(attempt: Attempt, call: Call) -> Branch | None:
+    """The block around a call that was rolled back on record, if there is one."""
+    for level in attempt.run.lineage(call.place.branch, 0):
+        if level.branch in attempt.run.rolled:
+            return attempt.branches.get(level.branch)
+    return None
+
+
+def _may_come(sibling: Step, name: str, slot: int | None, turn: Turn) -> bool:
+    """Whether a recorded step may still be asked for beside a block that is new at its position."""
+    if sibling.effect == "branch" and sibling.name in turn.opens:
+        return not _is_to_follow(sibling, name, turn)
+    return slot is not None and sibling.declared and sibling.slot != slot
+
+
+def _is_to_follow(sibling: Step, name: str, turn: Turn) -> bool:
+    """Whether a turn announced that a recorded block comes after the one of a name."""
+    return sibling.effect == "branch" and name in _all_before(sibling.name, turn.opens)
+
+
+def _all_before(name: str, opens: dict[str, frozenset[str]]) -> set[str]:
+    """The names that a branch comes after, through any number of others."""
+    found: set[str] = set()
+    to_see = list(opens.get(name, ()))
+    while to_see:
+        each = to_see.pop()
+        if each not in found:
+            found.add(each)
+            to_see.extend(opens.get(each, ()))
+    return found

@@ -1,0 +1,198 @@
+"""What is recorded of a call: `find_match` looks, and changes nothing.
+
+A refusal is a part of the answer, and not raised: a stage may find a way around it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from rollcage.errors import ForkEnded, Halt, NotReplayable, UnknownOutcome
+from rollcage.gate.verdict import Verdict
+from rollcage.replay.call import Call, Match
+from rollcage.replay.divergence import look_ahead
+from rollcage.replay.missing import changed, miss
+from rollcage.replay.walk import AT_REST, Look
+from rollcage.trace.run import CHANGES, Step
+from rollcage.trace.store import store_option
+
+if TYPE_CHECKING:
+    from rollcage.calls.attempt import Attempt
+
+__all__ = ["find_match"]
+
+
+def find_match(attempt: Attempt, call: Call) -> Match:
+    """Return what is recorded of a call. Changes nothing."""
+    effect, name = call.effect, call.place.branch
+    branch = call.branch = attempt.branches.get(name) or attempt.branch(name)
+    look: Look | None = None
+    if call.waiting:
+        step: Step | None = attempt.run.steps[call.waiting]
+        look = AT_REST
+    elif effect in ("pure", "model"):
+        step = _anywhere(attempt, call)
+    else:
+        slot = call.place.slot
+        look = branch.look(call.key, effect, call.turn, slot)
+        if look.step is None and slot is not None and not attempt.live:
+            look = branch.look(call.key, effect, call.turn, None)  # it was recorded in another turn
+        step = look.step
+    if call.contract.source == "live" and effect not in CHANGES and not call.waiting:
+        step = None
+    if step is not None:
+        if _holds(attempt, step):
+            unusable = _unusable(attempt, step) if step.flawed else None
+            if unusable is None or not _may_run_again(attempt, call):
+                return Match("hit", step, look, unusable)
+            return Match("again", step, look)
+    elif attempt.is_fresh and not attempt.run.unclear:
+        return Match("new", None, look)
+    return _runs(attempt, call, step, look)
+
+
+def _may_run_again(attempt: Attempt, call: Call) -> bool:
+    """Whether a call whose result is on record, and can't be given back, may run again."""
+    says_so = call.contract.on_miss == "live"
+    if call.changes:
+        return says_so and attempt.live
+    return says_so or attempt.live  # it changes nothing
+
+
+def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) -> Match:
+    """What becomes of a call that nothing recorded answers; `step` is at its place."""
+    effect = call.effect
+    refusal, asks = _unsure(attempt, call, step)
+    if step is not None and refusal is not None:
+        return Match("again", step, look, refusal)
+    contract = call.contract
+    if not attempt.live:
+        looks = contract.source == "live" or contract.on_miss == "live"
+        if looks and effect not in CHANGES:  # a write never runs without its intent on record
+            return Match("new" if step is None else "again", step, look)
+        return Match("new", step, look, miss(attempt, call))
+    is_remade = call.changes and step is not None and step.n in attempt.run.remade
+    must_not = attempt.dry and (effect == "write" or call.verdict is not None)
+    if (must_not or is_remade) and not call.simulates:
+        return Match("new", step, look, _ends(call))
+    if step is not None:
+        is_new = step.status == "waiting" or (call.is_edited and step.n in attempt.run.edits)
+        if is_new and not call.waiting and look is not None:
+            return dataclasses.replace(look_ahead(attempt, call, look, step), asks=asks)
+        return Match("again", step, look, asks=asks)
+    if refusal is None and attempt.has_recording and not call.simulates:
+        needs_record = contract.on_miss in ("fail", "error_result")
+        if needs_record and not attempt.run.is_undoing(call.place.branch):
+            refusal = miss(attempt, call)
+        else:
+            refusal = changed(attempt, call)
+    if refusal is not None:
+        return Match("new", None, look, refusal)
+    if look is None:
+        return Match("new", None, look, asks=asks)
+    return dataclasses.replace(look_ahead(attempt, call, look), asks=asks)
+
+
+def _anywhere(attempt: Attempt, call: Call) -> Step | None:
+    """A pure result; or the answer of this asker, else the first that another branch left.
+
+    A step of another branch answers, or it is nothing to this call: it has its place there, so no
+    other call can run in it.
+    """
+    known = attempt.run.anywhere.get(call.key, ())
+    found = [step for step in known if step.status != "waiting"]
+    waits = [step for step in known if step.status == "waiting" and step.is_open]
+    name = call.place.branch
+    if call.effect == "pure":
+        mine = (step for step in (*found, *waits) if step.branch == name)
+        return next((s for s in found if _holds(attempt, s)), None) or next(mine, None)
+    if call.rank is None:
+        call.rank = attempt.ranks[name, call.key]
+        attempt.ranks[name, call.key] += 1
+    left = [step for step in found if step.is_open and step.status != "unknown"]
+    own = [s for s in (*waits, *left) if s.branch == name and s.rank == call.rank]
+    if own:
+        return own[-1]  # the newest: one that was borrowed from here may be of the same rank
+    others = (s for s in left if s.branch != name and _holds(attempt, s))
+    return min(others, key=lambda step: step.n, default=None)
+
+
+def _holds(attempt: Attempt, step: Step) -> bool:
+    """Whether a step can answer: its outcome is known, and was acted upon if it failed."""
+    if step.n in attempt.run.edits or step.n in attempt.run.remade:
+        return False
+    if step.status == "ok":
+        return True
+    if step.status != "error":
+        return False
+    retry = attempt.options.retry_failed
+    if not attempt.live or retry is False or step.happened is not None:
+        return True
+    if step.n in attempt.run.fixed:
+        return True
+    return retry is None and not attempt.run.is_frontier(step)
+
+
+def _ends(call: Call) -> ForkEnded:
+    if call.effect == "write":
+        return ForkEnded(f"{call} would be written", "would_write", call.contract.name)
+    return ForkEnded(f"{call} would be asked about", "would_ask", call.contract.name)
+
+
+def _unusable(attempt: Attempt, step: Step) -> Halt | None:
+    """Why the result of a recorded step can't be given back, if that is known beforehand."""
+    if not step.flawed or step.outcome is None:
+        return None
+    if step.effect not in CHANGES and b'"cut":true' in step.outcome and "cut" in step.result:
+        # whoever read the stream died before its end, and nothing came after: there may be more
+        is_whole = not attempt.live or not attempt.run.is_frontier(step)
+        return None if is_whole else NotReplayable(f"the stream of step {step.n} was cut off")
+    if b'"lossy":' not in step.outcome:
+        return None
+    reason = step.result.get("lossy")
+    if reason is None:
+        return None
+    return NotReplayable(
+        f"step {step.n} ({step.name}) was performed, but its result can't be given back: "
+        f"{reason}. Put its result on record: rollcage resolve {attempt.run.id} {step.n}"
+        f"{store_option(attempt.store)} --happened --result JSON"
+    )
+
+
+def _unsure(attempt: Attempt, call: Call, step: Step | None) -> tuple[Halt | None, Verdict | None]:
+    """Why a write can't simply run; or what is asked before it does.
+
+    The step at its place is of unknown outcome; or that one, or the same call before, has
+    failed, and nobody knows how far it got.
+    """
+    if call.effect != "write" or call.contract.idempotent or call.supplied is not None:
+        return None, None
+    if step is not None and step.n in attempt.run.edits:
+        return None, None
+    if step is None or step.status == "waiting":
+        if not attempt.run.unclear or call.key not in attempt.run.unclear:
+            return None, None
+        step = attempt.run.steps[attempt.run.unclear[call.key]]
+    elif step.status == "unknown":
+        return attempt.unknown(step), None
+    elif not step.unclear:
+        return None, None
+    if call.session.approver is None:
+        return _may_have_happened(attempt, call, step), None
+    reason = f"it may have happened already, at step {step.n}, which failed"
+    if call.verdict is None:
+        return None, Verdict.ask(reason, code="may_have_happened")
+    both = f"{call.verdict.reason.rstrip('.')}; {reason}"
+    return None, dataclasses.replace(call.verdict, reason=both)
+
+
+def _may_have_happened(attempt: Attempt, call: Call, step: Step) -> UnknownOutcome:
+    run, n = attempt.run.id, step.n
+    return UnknownOutcome(
+        f"{call} failed at step {n} of run {run}, and it may have happened already, so it is "
+        f"not made again. Find out, and say so: {attempt.resolves(n)}; if this error means that "
+        f"nothing happened, name its type in the tool's raises=",
+        run,
+        n,
+    )

@@ -1,0 +1,429 @@
+"""Walk along the recorded steps of a branch, and find the step that answers a call.
+
+`look` decides and changes nothing, however often it is asked; `move` and `take` apply the decision.
+Nothing is hashed before a new step needs a world.
+
+**Following.** At its position, a branch has a batch of writes: ended writes, running writes, and
+recorded writes still to come. While calls of any turn match writes still to come, the batch stays
+open. When the whole recorded batch is used up and no write is running, the next position begins. A
+write without an answer joins the batch of its own turn. A write of another turn closes the batch,
+and leaves the recorded path if recorded writes were still to come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Final
+
+from rollcage.fingerprint.identity import next_world
+from rollcage.trace.run import CHANGES, Run, Step
+
+__all__ = ["AT_REST", "FOLDS", "REOPENS", "STAYS", "Branch", "Look", "Turn"]
+
+STAYS: Final = 0
+FOLDS: Final = 1  # the call closes the batch, and stands at the next position
+REOPENS: Final = -1  # the call continues the previous batch, which a crash cut
+
+
+_OPENED: Final = (  # left alone by an undo
+    "_ends", "_seed", "_users", "beside", "ends", "exited", "name", "ok", "open_turn", "opened_in",
+    "opening", "outer", "running", "was",
+)  # fmt: skip
+
+
+class Turn:
+    """Hold the calls that one message issued together.
+
+    Attributes:
+        n: the number in the run; 0 until the turn's first line.
+        slots: how many slots its calls have taken.
+        starts: by branch, the position at which the turn began there.
+        opens: by name, the branches that the turn will open, with the branches on which each
+            depends.
+        follows: the recorded turns whose steps have answered calls of this turn.
+    """
+
+    __slots__ = ("follows", "n", "opens", "slots", "starts")
+
+    def __init__(self, opens: dict[str, frozenset[str]] | None = None) -> None:
+        self.n = self.slots = 0
+        self.starts: dict[str, int] = {}
+        self.opens = opens or {}
+        self.follows: set[int] = set()
+
+
+@dataclasses.dataclass(slots=True)
+class Look:
+    """Describe the recorded answer to a call.
+
+    Attributes:
+        step: the recorded step that answers the call; None without one.
+        start: the position at which the call's turn began in this branch.
+        move: the effect of the call's arrival on the batch: `STAYS`, `FOLDS` or `REOPENS`.
+    """
+
+    step: Step | None
+    start: int
+    move: int
+
+
+AT_REST: Final = Look(None, 0, STAYS)
+"""The look of a waiting call: its place is fixed."""
+
+
+class Branch:
+    """Hold an attempt's position in a branch.
+
+    Attributes:
+        pos: the current position.
+        batch: the steps of the current batch that have ended or were used up.
+        turn: the turn of the batch.
+        running: how many writes and blocks are running or waiting.
+        preparing: how many arrived calls are in preparation before they may begin.
+        left_at: the position at which the branch left the recorded path; None while it follows.
+        open_turn: the turn of the running or prepared calls; a call without a turn joins it.
+        opening: of a block, the step that opened the branch; `outer` is the branch around it.
+        was: the recorded state of the block: `new`, `cut` or `whole`.
+        ends: the last worlds of the branches on which this branch depends.
+        opened_in: the turn in which the block was opened.
+        beside: whether that turn had begun the batch when the block was opened, or the block was
+            recorded: then recorded siblings may still come.
+        exited: whether the block has been left; the branch is joined once nothing runs in it.
+        ok: whether the block was left without an error.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        seed: bytes,
+        recorded: Sequence[Step],
+        users: dict[int, Turn],
+        ends: Sequence[int],
+    ) -> None:
+        self.name, self.pos = name, 0
+        self._users, self._ends = users, ends
+        self._seed = self._world = seed
+        self._folded: list[list[Step]] = []
+        self._hashed = 0  # how many of the folded batches are in `_world`
+        self._folded_turn: Turn | None = None  # whose batch was folded when all of it was used up
+        self.batch: list[Step] = []
+        self.turn: Turn | None = None
+        self.open_turn: Turn | None = None
+        self.running = self.preparing = 0
+        self.left_at: int | None = None
+        self._asked: dict[str, dict[Turn, int]] = {}  # in this world, by key: each turn's rank
+        self._writes: dict[int, dict[str, deque[Step]]] = {}
+        self._to_come: dict[int, list[Step]] = {}
+        self._reads: defaultdict[str, deque[Step]] = defaultdict(deque)
+        self.opening: Step | None = None
+        self.outer: Branch | None = None
+        self.was = ""
+        self.ends: frozenset[str] = frozenset()
+        self.opened_in: Turn | None = None
+        self.beside = self.exited = self.ok = False
+        self._has_recording = bool(recorded)
+        for step in sorted(recorded, key=_in_order):
+            if step.changes:
+                at = self._writes.setdefault(step.pos, {})
+                at.setdefault(step.key, deque()).append(step)
+                self._to_come.setdefault(step.pos, []).append(step)
+            else:
+                self._reads[step.key].append(step)
+
+    @classmethod
+    def of(cls, run: Run, name: str, seed: bytes, users: dict[int, Turn]) -> Branch:
+        """Stand before the first step of a branch that this attempt has not used up.
+
+        Args:
+            run: the run.
+            name: the name of the branch.
+            seed: the world in which the branch starts.
+            users: by number of a recorded turn, the turn of this attempt that first used it.
+        """
+        recorded = run.branches.get(name, ())
+        branch = cls(name, seed, recorded, users, run.last_turns)
+        if any(step.taken for step in recorded):
+            branch._pass_taken()
+        return branch
+
+    def _pass_taken(self) -> None:
+        """Pass the used up batches: a framework has started this branch over."""
+        while used := [s for q in self._writes.get(self.pos, {}).values() for s in q if s.taken]:
+            if self.running and any(s.status == "unknown" for s in used):  # a block that is open
+                self.batch = [s for s in used if s.status != "unknown"]
+                self.turn = self.open_turn
+                return
+            self.batch = used
+            if self.is_to_come(self.pos):
+                self.turn = Turn()
+                return
+            self.fold()
+
+    def rewind(self, recorded: Sequence[Step]) -> None:
+        """Go back to the last used up step that still holds: the later steps were undone."""
+        kept = {name: getattr(self, name) for name in _OPENED}
+        vars(self).clear()
+        opened = (kept["name"], kept["_seed"], recorded, kept["_users"], kept["_ends"])
+        Branch.__init__(self, *opened)
+        vars(self).update(kept)
+        self._pass_taken()
+
+    # --- worlds ----------------------------------------------------------------------------------
+
+    @property
+    def world(self) -> bytes:
+        """Return the world at the current position."""
+        folded = self._folded
+        while self._hashed < len(folded):
+            batch = folded[self._hashed]
+            if len(batch) == 1:  # most have one write
+                self._world = next_world(self._world, (batch[0].link,))
+            elif batch:
+                self._world = next_world(self._world, [step.link for step in batch])
+            self._hashed += 1
+        return self._world
+
+    def rehash(self) -> None:
+        """Discard the hashed world, because the link of a step in it has changed."""
+        self._world, self._hashed = self._seed, 0
+
+    def fold(self) -> None:
+        """Close the batch and begin the next position.
+
+        With recorded writes still to come, the branch leaves the recorded path.
+        """
+        if self.left_at is None and self._to_come and self.is_to_come(self.pos, effects=True):
+            self.left_at = self.pos
+        self._go_on(None)
+
+    def _go_on(self, turn: Turn | None) -> None:
+        """Begin the next position. `turn`: the turn whose batch was used up, if any."""
+        self._folded.append(self.batch)
+        self.batch, self.turn, self._folded_turn = [], None, turn
+        self.pos += 1
+        if self._asked:
+            self._asked.clear()
+
+    def _unfold(self, turn: Turn) -> None:
+        self.batch = self._folded.pop()
+        self.turn, self._folded_turn = turn, None
+        self.pos -= 1
+        if self._hashed > len(self._folded):
+            self.rehash()
+
+    def rank(self, key: str, turn: Turn) -> int:
+        """Return the rank of a turn among the turns that asked for a key in this world."""
+        ranks = self._asked.setdefault(key, {})
+        return ranks.setdefault(turn, len(ranks))
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def is_to_come(self, pos: int, *, effects: bool = False) -> bool:
+        """Tell whether recorded writes of a position are to come; `effects`: begun writes only."""
+        steps = self._to_come.get(pos)
+        if not steps:
+            return False
+        while steps and (steps[-1].taken or steps[-1].is_used):
+            steps.pop()
+        if effects:
+            return any(not step.is_used and step.status != "waiting" for step in steps)
+        return bool(steps)
+
+    def look(self, key: str, effect: str, turn: Turn, slot: int | None) -> Look:
+        """Return the recorded step that answers a call, and the call's place. Changes nothing.
+
+        Args:
+            key: the key of the call.
+            effect: the effect of the call.
+            turn: the turn of the call.
+            slot: the slot, if the caller named one.
+        """
+        if not self._has_recording:
+            folds = self.batch and self.turn is not turn and not self.running
+            seen = self.pos + 1 if folds else self.pos
+            start = turn.starts.get(self.name, seen)
+            return Look(None, start, FOLDS if folds else STAYS)
+        pos, left, owner, move = self.pos, self.left_at, self.turn, STAYS
+        changes = effect in CHANGES
+        seen = pos
+        if self.batch:
+            if owner is not turn and not self.running:
+                seen = pos + 1
+                follows = left is None and self.is_to_come(pos)
+                if follows and changes:
+                    follows = self._write_at(pos, key, effect, turn, slot) is not None or (
+                        effect == "branch"
+                        and self._read_between(key, pos, seen, None, turn, slot) is not None
+                    )
+                if not follows:
+                    if left is None and self.is_to_come(pos, effects=True):
+                        left = pos
+                    pos, owner, move = pos + 1, None, FOLDS
+        elif (
+            changes
+            and turn is self._folded_turn
+            and not self.running
+            and left is None
+            and self._write_at(pos, key, effect, turn, slot) is None
+            and not any(step.is_open and step.reach >= pos for step in self._reads.get(key, ()))
+        ):
+            pos, owner, move = pos - 1, turn, REOPENS
+            seen = pos
+        start = turn.starts.get(self.name, seen)
+        return Look(self._find(key, effect, turn, slot, start, pos, left, owner), start, move)
+
+    def _find(
+        self,
+        key: str,
+        effect: str,
+        turn: Turn,
+        slot: int | None,
+        start: int,
+        pos: int,
+        left: int | None,
+        owner: Turn | None,
+    ) -> Step | None:
+        until = pos
+        if self.batch and owner is not None and owner is not turn:
+            until += 1
+        if effect not in CHANGES:
+            return self._read_between(key, start, until, left, turn, slot)
+        found = None
+        if left is None or (pos == left and owner is turn):
+            found = self._write_at(pos, key, effect, turn, slot)
+        if effect != "branch":
+            return found
+        unchanged = self._read_between(key, start, until, left, turn, slot)
+        if found is None or unchanged is None:
+            return found or unchanged
+        return min(found, unchanged, key=_in_order)
+
+    def _write_at(
+        self, pos: int, key: str, effect: str, turn: Turn, slot: int | None
+    ) -> Step | None:
+        """Return the write with a key at a position: of the same slot, or else the first."""
+        at = self._writes.get(pos)
+        steps = None if at is None else at.get(key)
+        if not steps:
+            return None
+        while steps and steps[0].is_used:
+            steps.popleft()
+        in_batch = self.turn is turn and pos == self.pos
+        first = None
+        for step in steps:
+            if step.taken or not step.is_open:
+                continue
+            if slot is None or not step.declared:  # it answers a call of any slot, in its order
+                return first or step
+            if step.slot == slot:
+                return step
+            if first is None and effect != "branch" and not in_batch:
+                first = step if self._is_regrouped(step, turn) else None
+        return first
+
+    def _read_between(
+        self, key: str, start: int, until: int, left: int | None, turn: Turn, slot: int | None
+    ) -> Step | None:
+        """Return the read with a key that holds between two positions, chosen likewise."""
+        steps = self._reads.get(key)
+        if not steps:
+            return None
+        if left is not None:
+            if start > left:
+                return None
+            until = min(until, left)
+        while steps and steps[0].is_used:
+            steps.popleft()
+        first = None
+        for step in steps:
+            if not step.is_open or step.start > until or step.reach < start:
+                continue
+            if slot is None or not step.declared:  # it answers a call of any slot, in its order
+                return first or step
+            if first is not None and self._attempt(step.turn) > self._attempt(first.turn):
+                break  # an earlier attempt's would have answered before this one was recorded
+            if step.effect != "branch" and self._is_regrouped(step, turn):
+                first = first or step
+            elif step.slot == slot:
+                return step
+        return first
+
+    def _is_regrouped(self, step: Step, turn: Turn) -> bool:
+        """Tell whether a step was recorded in another turn, although the turn asks for its key.
+
+        Slots then mean nothing, and identical calls are answered in order. A turn that asks for the
+        first time counts as the recorded turn: the call of the recorded slot may still come.
+        """
+        user = self._users.get(step.turn)
+        if user is not None and user is not turn:
+            return True
+        attempt = self._attempt(step.turn)
+        return any(each != step.turn and self._attempt(each) <= attempt for each in turn.follows)
+
+    def _attempt(self, turn: int) -> int:
+        """Return the attempt in which a turn was recorded, counted from 0."""
+        return bisect_left(self._ends, turn)
+
+    # --- moving ----------------------------------------------------------------------------------
+
+    def move(self, look: Look, turn: Turn) -> None:
+        """Put a call at the place that a look has found."""
+        if look.move == FOLDS:
+            self.fold()
+        elif look.move == REOPENS:
+            self._unfold(turn)
+        turn.starts.setdefault(self.name, look.start)
+
+    def use(self, step: Step, turn: Turn) -> None:
+        """Move on by a recorded step that was taken as an answer."""
+        turn.follows.add(step.turn)
+        self._users.setdefault(step.turn, turn)
+        if step.effect == "write" or step.changes:
+            if not self.batch and not self.running:
+                self.turn = turn
+            self.batch.append(step)
+            self._settle(turn)
+
+    def put_back(self, step: Step) -> None:
+        """Mark a waiting write as still to come, because its call has been given up."""
+        at = self._writes.setdefault(step.pos, {})
+        at.setdefault(step.key, deque()).append(step)
+        self._to_come.setdefault(step.pos, []).append(step)
+        self._has_recording = True
+
+    def follow(self, step: Step, turn: Turn) -> None:
+        """Note that a turn follows a recorded turn."""
+        turn.follows.add(step.turn)
+        self._users.setdefault(step.turn, turn)
+
+    def begin(self, turn: Turn) -> None:
+        """Count a write or block as running: it begins, goes on, or waits."""
+        if not self.batch and not self.running:
+            self.turn = turn
+        self.open_turn = turn
+        self.running += 1
+
+    def end(self, step: Step | None) -> None:
+        """Count a write or block as ended; None: the call did not happen."""
+        self.running -= 1
+        if step is not None and (step.effect == "write" or step.changes):
+            self.batch.append(step)
+        if self._to_come:
+            self._settle(self.open_turn)
+
+    def _settle(self, turn: Turn | None) -> None:
+        """Fold a batch once all its recorded writes are used up and nothing is running.
+
+        One more write of the turn that used up the batch opens the batch again.
+        """
+        if not self._to_come or not self.batch or self.running or self.left_at is not None:
+            return
+        if self.pos in self._to_come and not self.is_to_come(self.pos):
+            self._go_on(turn)
+
+
+def _in_order(step: Step) -> tuple[int, int]:
+    return step.turn, step.slot

@@ -1,0 +1,1 @@
+"""A session: one attempt at a run, from entering to leaving, and the flow of each call."""

@@ -1,0 +1,192 @@
+"""Declared tools: functions with a contract, whose calls a session guards."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+from rollcage.contract.body import attach_body
+from rollcage.contract.compensation import declared_tools
+from rollcage.contract.contract import Contract
+from rollcage.errors import Blocked, UnguardedCallWarning
+from rollcage.replay.call import here, open_sessions
+from rollcage.session.declared import CONTRACT, Declared, declaration
+from rollcage.undo.plan import plain
+
+if TYPE_CHECKING:
+    from rollcage.session.session import Session
+
+__all__ = ["CurrentStep", "current_step", "tool"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CurrentStep:
+    """The step whose body is running.
+
+    Attributes:
+        run: the run's id.
+        number: its number in the run.
+        name: the tool's name.
+        idempotency_key: the same whenever this step runs again in a resume of the run (64 hex
+            digits), another one after an undo; hand it to the service that the tool calls.
+        before: the state that the tool's `observe` saw, for its undo; None if it declares none. A
+            body that locks what it changes can refuse if somebody else has changed it since.
+    """
+
+    run: str
+    number: int
+    name: str
+    idempotency_key: str
+    before: Mapping[str, Any] | None = None
+
+
+def current_step() -> CurrentStep | None:
+    """Return the step whose body is running in this context; None outside of one."""
+    place = here.get()
+    if place is None or place.around is None:
+        return None
+    call, run = place.around, place.attempt.run
+    n = call.event["step"]
+    step = run.steps.get(n)
+    if step is None:  # a read is written when it ends
+        from rollcage.trace.run import Step
+
+        step = Step(call.event)
+    before = (call.kept or {}).get("before")
+    return CurrentStep(
+        run.id, n, call.contract.name, run.idempotency_key(step),
+        None if before is None else plain(before),
+    )  # fmt: skip
+
+
+@overload
+def tool(function: F, /) -> F: ...
+@overload
+def tool(**declared: Unpack[Declared]) -> Callable[[F], F]: ...
+def tool(function: Any = None, /, **declared: Any) -> Any:
+    """Declare a function as a tool: it stays that function, with a contract attached.
+
+    Inside a session a call of it is guarded; outside it runs plainly. What can be declared is
+    described at `Contract`; an undeclared effect is `write`. A generator function is a stream.
+
+    Raises:
+        ContractError: the declaration can't be used; says which parameter or field.
+    """
+    if function is None:
+        return lambda each: _declare(each, declared)
+    return _declare(function, declared)
+
+
+def _declare(function: Callable[..., Any], declared: dict[str, Any]) -> Callable[..., Any]:
+    contract = Contract.of(function, **declared)
+    wrapper = _guarded(function, contract)
+    written = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    declared_tools.setdefault(contract.name, {})[written] = weakref.ref(wrapper)
+    return wrapper
+
+
+def bound_to(session: Session, function: Callable[..., Any] | None, **declared: Any) -> Any:
+    """Return a function whose calls are always a session's; see `Session.tool`."""
+    if function is None:
+        return lambda each: bound_to(session, _declare(each, declared))
+    body, contract = declaration(function)
+    return _guarded(body, contract, session)
+
+
+def _guarded(
+    function: Callable[..., Any], contract: Contract, session: Session | None = None
+) -> Callable[..., Any]:
+    """Return the function with its calls guarded: by a session, or by that of the context."""
+    bind = inspect.signature(function).bind
+    of_call = _session_here if session is None else lambda _: session
+
+    def named(args: tuple[Any, ...], words: dict[str, Any]) -> dict[str, Any]:
+        bound = bind(*args, **words)
+        found = dict(bound.arguments)
+        for parameter in bound.signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                found |= found.pop(parameter.name, {})
+        return found
+
+    wrapper: Callable[..., Any]
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awrapper(*args: Any, **words: Any) -> Any:
+            session = of_call(contract)
+            if session is None:
+                return await function(*args, **words)
+            return await session.arun_call(
+                contract, named(args, words) if args else words, function
+            )
+
+        wrapper = awrapper
+    elif contract.streams:
+        is_async = inspect.isasyncgenfunction(function)
+
+        @functools.wraps(function)
+        def stream_wrapper(*args: Any, **words: Any) -> Any:
+            session = of_call(contract)
+            if session is None:
+                return function(*args, **words)
+            stream = session.astream if is_async else session.stream
+            return stream(contract, named(args, words) if args else words, function)
+
+        wrapper = stream_wrapper
+    else:
+
+        @functools.wraps(function)
+        def plain_wrapper(*args: Any, **words: Any) -> Any:
+            session = of_call(contract)
+            if session is None:
+                return function(*args, **words)
+            return session.run_call(contract, named(args, words) if args else words, function)
+
+        wrapper = plain_wrapper
+    setattr(wrapper, CONTRACT, contract)
+    attach_body(wrapper, function)
+    return wrapper
+
+
+def _session_here(contract: Contract) -> Session | None:
+    """The session that guards a call in this context; None if it runs plainly.
+
+    Raises:
+        Blocked: sessions are open that let no tool run without them.
+    """
+    place = here.get()
+    while place is not None and place.session.is_left and place.session.is_over:
+        if not place.session.was_entered_here():
+            break  # a task or thread that outlives its session: the call is refused, not unguarded
+        place = place.session.entered_at
+        here.set(place)
+    if place is not None:
+        return place.session
+    for session in list(open_sessions):
+        refused = session.gate.screen(contract, contract.function, "tool")
+        if refused is not None:  # whatever is said of the rest
+            raise Blocked(refused.message, rule=refused.rule, code=refused.code)
+        if session.refuses_unguarded:
+            raise Blocked(
+                f"{contract.name} was called in a thread or task that knows no session, while one "
+                f"is open that lets no tool run without it: start the thread with "
+                f"contextvars.copy_context().run, or call through the session",
+                rule="",
+                code="unguarded",
+            )
+    if open_sessions:
+        warnings.warn(
+            f"{contract.name} was called in a thread or task that knows no session, while sessions "
+            f"are open in this process: it runs unguarded. Start the thread with "
+            f"contextvars.copy_context().run, or call through the session",
+            UnguardedCallWarning,
+            stacklevel=3,
+        )
+    return None

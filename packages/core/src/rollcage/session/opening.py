@@ -1,0 +1,342 @@
+"""How a session gets its run: found by its name, read, and continued or begun."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from rollcage.errors import (
+    RollcageError,
+    RunAbandoned,
+    RunInUse,
+    RunNotFound,
+    RunTooOld,
+    SessionError,
+)
+from rollcage.fingerprint.identity import uuid7
+from rollcage.replay.source import Source, copy_blobs, find_source, where_given
+from rollcage.stages.fork import copied_lines, forked_lines
+from rollcage.trace.chain import FORMAT, Chain, parse
+from rollcage.trace.endings import OVER, check_open, check_whole, ended_as
+from rollcage.trace.listing import job_key
+from rollcage.trace.reading import fold_log
+from rollcage.trace.run import Run, fold_lines
+from rollcage.trace.store import store_option
+from rollcage.values.codec import encode
+
+if TYPE_CHECKING:
+    from rollcage.session.session import Session
+    from rollcage.trace.run import Event, Fold
+    from rollcage.trace.store import Store
+
+__all__ = ["Opened", "open_run"]
+
+_SOME: Final = 50  # lines at the end of a log, of which one has a time
+
+
+class Opened(NamedTuple):
+    """A run that was read, and the log that it goes on in; None if nothing may be written.
+
+    `recorded_in`: the store and the id by which its lines were read, if they were.
+    """
+
+    run: Run
+    log: Chain | None
+    recorded_in: Source | None = None
+
+
+def _whole(run: Run) -> Run:
+    """Refuse a copy that was cut off.
+
+    Raises:
+        SessionError: make it again.
+    """
+    if run.copied:
+        raise SessionError(
+            f"run {run.id} is a copy of run {run.copied} that was cut off before its end, so "
+            f"nothing was done in it: make it again"
+        )
+    return run
+
+
+def _begun(run: Run, known: str, store: Store) -> Run:
+    """Refuse a run of which there is no line.
+
+    Raises:
+        RunNotFound: it is not there.
+    """
+    if not run.id:
+        raise RunNotFound(f"there is no run {known} in {store.url}")
+    return run
+
+
+def _describe(session: Session) -> None:
+    """Have the stages prepare, and the gate say what it is."""
+    for opening in session.hooks.opening:
+        opening(session)
+    session.described = session.gate.describe(session)
+
+
+def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
+    """Find the run that a session is an attempt at, read it, and write the attempt's first line.
+
+    Raises:
+        RunInUse: somebody else is at it.
+        RunNotFound: it has to be there, and is not.
+        StoreError: it can't be read or written.
+    """
+    store, replay, options = session.store, session.replay, session.options
+    _describe(session)
+    key = job_key(session.name, session.input, session.seal)
+    seen = store.get("names", key)
+    known = session.run if session.run is not None else None if seen is None else seen.decode()
+    if replay in ("offline", "verify"):
+        given = known if session.source is None else session.source
+        if given is None:
+            raise _nothing_to_replay(session)
+        source, lines = find_source(given, store)
+        where = f"run {source.run}"
+        found = _whole(fold_log(lines, where, folds))
+        check_whole(found)
+        _check_seed(session, found)
+        return Opened(found, None, source)
+    starts = session.source is not None and not _goes_on(session, store, known)
+    if session.fork is not None or starts:
+        return _copied(session, store, folds, key, seen)
+    if replay == "off":
+        known = None
+    elif replay == "resume" and known is None:
+        raise _nothing_to_replay(session)
+    if known is not None and session.run is None and replay == "auto":
+        known = None if ended_as(store, known) in OVER else known
+    if known is not None:
+        log = Chain(store.open(known, take=options.take))
+        try:
+            found = fold_log(log.lines(), log.log.where, folds)
+            opened = Opened(_whole(_begun(found, known, store)), log)
+            status = opened.run.status if session.run is None else ""
+            if status == "abandoned" and replay == "resume":
+                raise RunAbandoned(
+                    f"run {known} was set aside, so nothing resumes it. Begin another one with "
+                    f'replay="off", or look at it: rollcage show {known}{store_option(store)}'
+                )
+            if status == "abandoned" or (status == "ok" and replay == "auto"):
+                log.close()  # another session ended it since the look at its last line
+                known = None
+            else:
+                check_open(opened.run, store)
+                _check_input(session, log)
+                _check_seed(session, opened.run)
+                _check_age(session, known)
+                if options.before_resume is not None:
+                    options.before_resume(known)
+                _attempt(session, opened)
+                return opened
+        except BaseException:
+            _close(log)
+            raise
+    return _new(session, store, folds, key, seen)
+
+
+def _nothing_to_replay(session: Session) -> RunNotFound:
+    """Return the error of a job without a run; it says if there is one with another input."""
+    name, store = session.name, session.store
+    others = [name] if store.get("names", name) is not None else []
+    others += store.keys("names", f"{name}\n", 1)
+    if not any(key == name or key.startswith(f"{name}\n") for key in others):
+        return RunNotFound(f"the store has no run of {name!r} to replay")
+    which = "without an input" if session.input is None else "with this input"
+    return RunNotFound(
+        f"the store has no run of {name!r} {which} to replay; it has one with another input. Pass "
+        f"the input that it had as input=, or the run's id as source="
+    )
+
+
+def _check_input(session: Session, log: Chain) -> None:
+    """Refuse a run that was named by its id, and is of another input.
+
+    Raises:
+        SessionError: it is another job.
+    """
+    if session.run is None or session.input is None:
+        return
+    begins = orjson.loads(session.store.read(session.run)[0])
+    if begins.get("input") != orjson.loads(orjson.dumps(_encoded(session))):
+        raise SessionError(
+            f"{log.log.where} had {'another' if 'input' in begins else 'no'} input: it is another "
+            f'job. Pass the input that it had, or start a new run with replay="off"'
+        )
+
+
+def _check_seed(session: Session, run: Run) -> None:
+    """Refuse another seed than the run was begun with; where none is said, that one counts.
+
+    Raises:
+        SessionError: its worlds are others, so nothing that is recorded would be found.
+    """
+    if session.options.seed not in ("", run.seed):
+        raise SessionError(
+            f"run {run.id} was begun with seed={run.seed!r}, not {session.options.seed!r}: pass "
+            f'that one, or start a new run with replay="off"'
+        )
+
+
+def _encoded(session: Session) -> Any:
+    return encode(session.input, session.seal, path="input")
+
+
+def _check_age(session: Session, run: str) -> None:
+    """Refuse a run that nobody has written to for longer than the session allows.
+
+    Raises:
+        RunTooOld: it says what to do.
+    """
+    within = session.options.resume_within
+    if within is None:
+        return
+    assert isinstance(within, dt.timedelta)
+    time = _last_time(session.store.read(run, -_SOME)) or _last_time(session.store.read(run))
+    age = dt.timedelta(microseconds=session.options.clock.wall() // 1000 - time)
+    if age > within:
+        at = store_option(session.store)
+        raise RunTooOld(
+            f"run {run} of {session.name!r} was last written to {_seconds(age)} ago, and "
+            f"resume_within={_seconds(within)}. To resume it all the same, pass a longer "
+            f"resume_within=; to undo what it did: rollcage undo {run}{at}; to keep that and start "
+            f"over: rollcage abandon {run}{at}"
+        )
+
+
+def _last_time(lines: list[bytes]) -> int:
+    """When a line was written that says so, the last first (Unix, µs); 0 if none does."""
+    for line in reversed(lines):
+        time = orjson.loads(line).get("time")
+        if time is not None:
+            return int(time)
+    return 0
+
+
+def _seconds(span: dt.timedelta) -> str:
+    return str(dt.timedelta(seconds=span // dt.timedelta(seconds=1)))
+
+
+def _new(
+    session: Session, store: Store, folds: dict[str, list[Fold]], key: str, seen: bytes | None
+) -> Opened:
+    """Begin a run, and have the job's pointer name it."""
+    run = _run_id(session, "" if seen is None else seen.decode())
+    log = Chain(store.open(run))
+    try:
+        opened = Opened(Run(folds), log)
+        begins: Event = {
+            "event": "run", "format": FORMAT, "run": run, "name": session.name,
+            "time": session.options.clock.wall() // 1000,
+        }  # fmt: skip
+        if session.input is not None:
+            begins["input"] = encode(session.input, session.seal, path="input")
+        if session.actor:
+            begins["actor"] = session.actor
+        if session.options.seed:
+            begins["seed"] = session.options.seed
+        log.append(begins)
+        opened.run.apply(begins)
+        _attempt(session, opened)
+        if not store.swap("names", key, seen, run.encode()):
+            raise RunInUse(
+                f"another session of {session.name!r} has begun at the same moment: start this one "
+                f"again"
+            )
+    except BaseException:
+        _close(log)
+        raise
+    return opened
+
+
+def _copied(
+    session: Session, store: Store, folds: dict[str, list[Fold]], key: str, seen: bytes | None
+) -> Opened:
+    """Begin a run with a copy of another one's lines: its steps answer, and stay the other's."""
+    fork = session.fork
+    given = session.source if fork is None else fork.run
+    assert given is not None
+    (home, source), lines = find_source(given, store)
+    where = f"run {source}"
+    run = _run_id(session, source if fork is not None or seen is None else seen.decode())
+    recorded = parse(lines, where)
+    fold_lines(recorded[:1], where, {})  # refuses one that is no beginning of a run
+    copied = copied_lines(recorded, run, session.name, fork)
+    copy_blobs(lines, home, store)
+    found = fold_lines(copied, where, folds)
+    check_whole(found)
+    opened = Opened(found, Chain(store.open(run)))
+    assert opened.log is not None
+    try:
+        begins = forked_lines(opened.run, copied, fork, source, session.name, session.seal)
+        for line in copied:
+            opened.log.append(line)
+        for line in begins:
+            line["time"] = session.options.clock.wall() // 1000
+            opened.log.append(line)
+            opened.run.apply(line)
+        _attempt(session, opened)
+        if fork is None and not store.swap("names", key, seen, run.encode()):
+            raise RunInUse(f"another session of {session.name!r} has begun: start this one again")
+    except BaseException:
+        _close(opened.log)
+        raise
+    return opened
+
+
+def _goes_on(session: Session, store: Store, known: str | None) -> bool:
+    """Whether the job's newest run is the one that goes on from `source` already."""
+    if session.source is None or known is None or session.replay == "off":
+        return False
+    lines = store.read(known)
+    source = where_given(session.source, store).run
+    return orjson.loads(lines[0]).get("copied") == source and not (
+        session.replay == "auto" and ended_as(store, known) in OVER
+    )
+
+
+def _attempt(session: Session, opened: Opened) -> None:
+    """Write the line by which the run is this attempt's."""
+    assert opened.log is not None
+    line: Event = {
+        "event": "attempt", "id": session.options.clock.random(12).hex(),
+        "time": session.options.clock.wall() // 1000,
+    }  # fmt: skip
+    if session.replay != "auto":
+        line["replay"] = session.replay
+    if session.on_divergence != "halt":
+        line["on_divergence"] = session.on_divergence
+    if session.described:
+        line["gate"] = session.described
+    if opened.run.attempts:
+        line["number"] = opened.run.attempts + 1
+    for conceal in session.hooks.conceal:  # the gate may say what somebody typed
+        line = conceal(line)
+    opened.log.append(line)
+    opened.log.wait()
+    opened.run.apply(line)
+
+
+def _run_id(session: Session, before: str) -> str:
+    """Return the id of a new run, greater than that of the one before it, whatever the clock says.
+
+    So the runs of a job are in the order in which they began: see `Store.runs`.
+    """
+    clock = session.options.clock
+    now, random = clock.wall() // 1_000_000, clock.random(10)
+    run = uuid7(now, random)
+    if run <= before:  # the clock went back, or both began within a millisecond
+        with contextlib.suppress(ValueError):  # an id that was not made here
+            run = uuid7(int(before[:13].replace("-", ""), 16) + 1, random)
+    return run
+
+
+def _close(log: Chain) -> None:
+    with contextlib.suppress(RollcageError):  # the error that is raised says more
+        log.close()

@@ -1,0 +1,55 @@
+"""Seal the secrets of a session, whose quotations are concealed from the first one on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollcage.trace.seal import StoreSeal
+
+if TYPE_CHECKING:
+    from rollcage.session.session import Session
+    from rollcage.trace.store import Store
+
+__all__ = ["SessionSeal"]
+
+
+class SessionSeal:
+    """Seals the secrets of one session, which conceals each quotation of them from then on.
+
+    Most sessions have no secret: the stage that looks for quotations is added with the first one.
+    """
+
+    __slots__ = ("_early", "_plain", "_session")
+
+    def __init__(self, store: Store) -> None:
+        self._plain = StoreSeal(store)
+        self._early: list[str] | None = []  # what was sealed before the session was entered
+        self._session: Session | None = None
+
+    def look(self) -> None:
+        """Read the store's key, if there is one: no loop waits for it then."""
+        self._plain.look()
+
+    def entered(self, session: Session) -> None:
+        """Have the session conceal what is sealed, unless a stage of its own does."""
+        early, self._early = self._early or (), None
+        if session.attempt.seal is self:
+            self._session = session
+        for secret in early:
+            session.attempt.seal(secret)
+
+    def __call__(self, secret: str) -> str:
+        """Return the HMAC of a secret (64 hex digits)."""
+        session = self._session
+        if session is None:
+            if self._early is not None:
+                self._early.append(secret)
+            return self._plain(secret)
+        attempt = session.attempt
+        with attempt.lock:
+            if attempt.seal is self:
+                from rollcage.stages.secrets import Secrets  # most sessions need it not
+
+                session.seal = attempt.seal = self._plain
+                session.add(Secrets())
+        return attempt.seal(secret)

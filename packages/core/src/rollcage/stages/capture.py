@@ -1,0 +1,241 @@
+"""What a write needs for its undo: the state before it, the state after it, and its plan.
+
+It is the last stage that prepares: what waited behind it would make the state before too old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import logging
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from rollcage.calls.stage import Body, Stage, Work
+from rollcage.contract.compensation import digests_of, states_of
+from rollcage.errors import CaptureFailed, Halt, SessionHalted
+from rollcage.undo.plan import consult, has_large, keep_large, plain, plan_of, revived
+from rollcage.undo.program import take_back
+from rollcage.undo.targets import resources
+
+if TYPE_CHECKING:
+    from rollcage.contract.contract import Contract
+    from rollcage.replay.call import Call, Match
+    from rollcage.trace.run import Event, Outcome, Step
+
+__all__ = ["Capture"]
+
+_log: Final = logging.getLogger("rollcage")
+_SCALARS: Final = (str, int, float, bool, bytes, type(None))
+
+
+class Capture(Stage):
+    """Observes what a write changes, and plans how it is taken back."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str]] = set()
+
+    def concerns(self, contract: Contract) -> bool:
+        """Whether a tool says what it changes, or how that is taken back."""
+        return contract.observe is not None or contract.undo is not None
+
+    def prepare(self, call: Call, match: Match) -> Work | None:
+        """Observe the state that the call will change, once, right before its body."""
+        contract = call.contract
+        named = contract.name, contract.version
+        if named not in self._known:  # a framework's tool is not known to this process otherwise
+            self._known.add(named)
+            call.attempt.tools.add(contract)
+        if match.kind == "hit" or match.refusal is not None or call.supplied is not None:
+            return None
+        if "capture" in (call.kept or ()):
+            return None
+        if call.attempt.on_divergence == "undo" and any(step.acts for step in match.ahead):
+            return None  # these are taken back first: then there is another state before it
+        return self._observe(call, match)
+
+    def _observe(self, call: Call, match: Match) -> Work:
+        contract, attempt = call.contract, call.attempt
+        before: dict[str, Any] | None = None
+        step, decided = match.step, _own(call.values)
+        try:
+            if contract.observe is not None:
+                recorded = (step.undo or {}).get("before") if step is not None else None
+                is_own = step is None or not step.borrowed or call.attempt.run.continues
+                is_open = step is not None and step.status == "unknown" and is_own
+                if recorded is not None and is_open:
+                    # it may have happened: before it was before the first run
+                    before = yield consult(revived, call.is_async, attempt.store, recorded)
+                else:
+                    observed = yield consult(contract.observe, call.is_async, dict(call.values))
+                    before = states_of(observed, attempt.seal)
+                    rest = _in_the_way(call, match, before)
+                    if rest:
+                        yield from take_back(
+                            attempt, rest, why="divergence", is_async=call.is_async
+                        )
+                        return  # it is matched anew, and the state before it is another one
+            marks: Event = {} if before is None else {"before": before}
+            if contract.undo is not None:
+                marks["reversible"] = True
+                if "result" not in contract.undo_words:
+                    known = {"args": dict(call.values), "before": plain(before)}
+                    marks["plan"] = plan_of(contract, attempt, known, call.session.gate)
+            if has_large(marks):
+                marks = yield consult(keep_large, call.is_async, attempt.store, marks)
+        except (Halt, SessionHalted, CaptureFailed):
+            raise
+        except Exception as error:
+            raise CaptureFailed(
+                f"{contract.name} can't be prepared for undo, so it did not run: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        call.keep("capture", marks)
+        call.keep("before", before)
+        call.keep("decided", decided)
+
+    def marks(self, call: Call) -> Event | None:
+        """Return the state before, and the plan if it needs no result."""
+        return (call.kept or {}).get("capture")
+
+    def around(self, call: Call, body: Body) -> Body:
+        """Observe the state after the body, whether it returned or raised."""
+        if "capture" not in (call.kept or ()):
+            return body
+        if call.is_async:
+
+            async def awaited() -> Any:
+                try:
+                    value = body()
+                    if inspect.isawaitable(value):
+                        value = await value
+                except Exception as error:
+                    _compare(call, await _aobserve(call, error), raised=True)
+                    raise
+                _compare(call, await _aobserve(call, None), raised=False)
+                late = _plan_late(call, value)
+                if late is not None and has_large(late):
+                    late = await asyncio.to_thread(keep_large, call.attempt.store, late)
+                _keep(call, late)
+                return value
+
+            return awaited
+
+        def in_turn() -> Any:
+            try:
+                value = body()
+            except Exception as error:
+                _compare(call, _observe_now(call, error), raised=True)
+                raise
+            _compare(call, _observe_now(call, None), raised=False)
+            late = _plan_late(call, value)
+            if late is not None and has_large(late):
+                late = keep_large(call.attempt.store, late)
+            _keep(call, late)
+            return value
+
+        return in_turn
+
+    def settled(
+        self,
+        call: Call | None,
+        outcome: Outcome,  # noqa: ARG002 - what it keeps was found around the body
+        step: Step | None,
+    ) -> Event | None:
+        """Return the digests of the state after, and the plan if it needed the result."""
+        if call is None or step is not None:
+            return None
+        return (call.kept or {}).get("after")
+
+
+def _own(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments that stay as they were decided on, whatever a body does to its own."""
+    if all(isinstance(each, _SCALARS) for each in values.values()):
+        return dict(values)
+    try:
+        return copy.deepcopy(dict(values))
+    except Exception:  # noqa: BLE001 - one can't be copied: it is the caller's own object
+        return dict(values)
+
+
+def _decided(call: Call) -> dict[str, Any]:
+    """Return a call's arguments as they were before its body ran, for a function of the tool."""
+    return _own((call.kept or {}).get("decided", call.values))
+
+
+def _in_the_way(call: Call, match: Match, before: dict[str, Any]) -> list[Step]:
+    """The recorded effects beside a new one that changed the same state, and lie ahead of it.
+
+    They are of its turn, say, and may still be asked for; but if they are not, it would be too late
+    to take them back behind it: that would wipe what it wrote.
+    """
+    attempt = call.attempt
+    if attempt.on_divergence != "undo" or match.kind != "new":
+        return []
+    run = attempt.run
+    if run.is_undoing(call.place.branch):
+        return []
+    with attempt.lock:
+        return [
+            step
+            for step in run.untaken.values()
+            if step.acts and not step.claimed and not run.is_consumed(step)
+            if not resources(step).isdisjoint(before)
+        ]
+
+
+def _plan_late(call: Call, result: Any) -> Event | None:
+    """Plan the undo of a call that has happened, if that needed its result."""
+    contract = call.contract
+    if contract.undo is None or "result" not in contract.undo_words:
+        return None
+    before = (call.kept or {}).get("before")
+    known = {"args": _decided(call), "before": plain(before), "result": result}
+    try:
+        return {"plan": plan_of(contract, call.attempt, known, call.session.gate)}
+    except Exception:  # noqa: BLE001 - the call has happened: its report says that it has no plan
+        _log.exception("the undo of %s can't be planned", contract.name)
+        return None
+
+
+def _compare(call: Call, now: dict[str, Any] | None, *, raised: bool) -> None:
+    """Keep the state after; an error that left it as it was is a clean one."""
+    before = (call.kept or {}).get("before")
+    if now is None or before is None:
+        return
+    after = digests_of(now)
+    if raised and after == digests_of(before):
+        call.keep("clean", True)
+    _keep(call, {"after": after})
+
+
+def _keep(call: Call, fields: Event | None) -> None:
+    """Keep fields of the line with which the call ends."""
+    if fields:
+        call.keep("after", {**(call.kept or {}).get("after", {}), **fields})
+
+
+def _observe_now(call: Call, error: Exception | None) -> dict[str, Any] | None:
+    observe = call.contract.observe
+    if observe is None or isinstance(error, (Halt, SessionHalted)):
+        return None
+    try:
+        return states_of(observe(_decided(call)), call.attempt.seal)
+    except Exception:  # noqa: BLE001 - the call has happened: its report says what is not known
+        _log.exception("the state after %s can't be observed", call.contract.name)
+        return None
+
+
+async def _aobserve(call: Call, error: Exception | None) -> dict[str, Any] | None:
+    observe = call.contract.observe
+    if observe is None or isinstance(error, (Halt, SessionHalted)):
+        return None
+    try:
+        found = consult(observe, True, _decided(call))()
+        if isinstance(found, Awaitable):
+            found = await found
+        return states_of(found, call.attempt.seal)
+    except Exception:  # noqa: BLE001 - the call has happened: its report says what is not known
+        _log.exception("the state after %s can't be observed", call.contract.name)
+        return None

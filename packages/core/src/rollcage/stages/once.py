@@ -1,0 +1,724 @@
+"""Effects that happen once, whoever asks for them: `@tool(once="refund/{payment}")`.
+
+A key names an effect over all runs, jobs, agents and hosts of a store. A call **claims** its key
+before its intent is on record; the claim says which run made it and under which token, and holds no
+outcome. What became of the effect is the fold of that run's log, where the intent has the token:
+
+==========  ======================================================================================
+`free`      it never began, did not happen, failed cleanly or was taken back: the key is claimed
+`done`      its outcome is given, and recorded as a step whose `once` says where it was made
+`flying`    its run has a live writer: it is waited for
+`unknown`   nobody knows whether it happened: the session halts
+==========  ======================================================================================
+
+A call with other arguments is refused. A step that runs again keeps its token, and so its claim.
+
+**Why two can't have it.** Claims are compared and swapped, so one of two that saw the same claim
+gets it. A claim without an intent whose run has no live writer is free; but a lock can get lost
+while its owner lives. So whoever has written an intent looks whether the claim is still its own,
+before the body; and whoever has taken a claim over looks whether the intent was written meanwhile.
+One of them sees the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+import shlex
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+
+import orjson
+
+from rollcage.calls.beginning import refuse
+from rollcage.calls.stage import Stage, Work
+from rollcage.errors import (
+    RunInUse,
+    RunNotFound,
+    StepNotUnknown,
+    StoreError,
+    UnknownOutcome,
+)
+from rollcage.fingerprint.identity import jcs
+from rollcage.gate.verdict import Verdict
+from rollcage.trace.chain import parse
+from rollcage.trace.reading import fold_log
+from rollcage.trace.resolution import resolve_step
+from rollcage.trace.run import Event, Outcome, Run, Step
+from rollcage.trace.store import Store, open_store, store_option
+from rollcage.undo.plan import consult
+from rollcage.values.codec import encode
+
+if TYPE_CHECKING:
+    from rollcage.calls.attempt import Attempt
+    from rollcage.contract.contract import Contract
+    from rollcage.replay.call import Call, Match
+    from rollcage.session.session import Session
+
+__all__ = ["Effect", "Once", "keep_claims", "key_of", "once_of"]
+
+PATIENCE: Final = 60.0  # seconds to wait for a call in flight: two that wait for each other end so
+_PAUSES: Final = (0.005, 0.5)  # seconds between looks at a run of another process
+_LONGEST: Final = 900  # bytes of a key; a longer one stands for itself by its hash
+
+State = Literal["free", "done", "flying", "unknown"]
+
+
+class Claim(NamedTuple):
+    """A key's claim, as the store has it.
+
+    Attributes:
+        run: whose it is.
+        attempt: the random id of the attempt that claimed it.
+        token: random; the intent has it.
+        tool: the tool's name.
+        args: the SHA-256 of the tool's name and the canonical arguments.
+        state: what became of it, where its run's log is gone: `done` or `unknown`.
+        step: the number of its step, then.
+        outcome: its outcome, then.
+    """
+
+    run: str
+    attempt: str
+    token: str
+    tool: str
+    args: str
+    state: str = ""
+    step: int = 0
+    outcome: Event | None = None
+
+    @classmethod
+    def read(cls, key: str, data: bytes) -> Claim:
+        """The claim in a value of the store."""
+        try:
+            return cls(**orjson.loads(data))
+        except (ValueError, TypeError) as error:
+            raise StoreError(f"the claim of {key!r} in the store can't be read: {error}") from None
+
+    def data(self) -> bytes:
+        """The value of the store."""
+        fields = self._asdict().items()
+        return orjson.dumps({name: value for name, value in fields if value or name == "run"})
+
+
+class Standing(NamedTuple):
+    """What became of a claimed effect: its state, its step, and the outcome if it is done."""
+
+    state: State
+    step: int = 0
+    outcome: Outcome | None = None
+    found: Step | None = None
+
+
+_FREE: Final = Standing("free")
+
+
+def key_of(template: str, arguments: Mapping[str, Any]) -> str:
+    """Return the key that a template makes of canonical arguments."""
+    shown = {
+        name: value if isinstance(value, str) else jcs(value).decode()
+        for name, value in arguments.items()
+    }
+    key = template.format(**shown)
+    data = key.encode("utf-8", "surrogatepass")
+    if len(data) > _LONGEST or b"\0" in data or not key.isprintable():
+        return f"{''.join(filter(_is_plain, key[:100]))}~{sha256(data).hexdigest()}"
+    return key
+
+
+def _is_plain(character: str) -> bool:
+    return character.isprintable()
+
+
+def judge(run: Run, claim: Claim) -> Standing | None:
+    """Return what a run says of a claim; None if its intent is not in there.
+
+    An undo frees a key only where the effect was really taken back.
+    """
+    step: Step | None = None
+    for each in reversed(run.steps.values()):
+        if each.once is not None and each.once[0] == "mine" and each.once[2] == claim.token:
+            step = each
+            break
+    if step is None:
+        return None
+    while step.replacement:
+        step = run.steps[step.replacement]
+    if run.undoing is not None and step.n in run.undoing["steps"] and not step.back:
+        return Standing("unknown", step.n, None, step)
+    return _standing_of(step)
+
+
+def _standing_of(step: Step) -> Standing:
+    """What became of a step. An undo frees a key only where the effect was really taken back."""
+    n, outcome = step.n, step.outcome
+    is_clean = step.status == "error" and not step.unclear and step.happened is None
+    if step.status == "waiting" or is_clean:
+        return Standing("free", n, None, step)
+    if step.gone == "undone" or step.rolled or step.back:
+        if step.back in ("", "verified", "compensated", "nothing", "nested"):
+            return Standing("free", n, None, step)
+        if step.back not in ("irreversible", "conflict"):
+            return Standing("unknown", n, None, step)
+    if step.status == "ok" or step.happened is not None:
+        return Standing("done", n, Outcome("ok", step.happened or outcome or b""), step)
+    return Standing("unknown", n, None, step)
+
+
+def look_up(store: Store, claim: Claim) -> Standing:
+    """Return what became of a claim of another run, from its log.
+
+    Whether that has a live writer is asked before the log is read for good: who is gone writes no
+    more.
+    """
+    if claim.state:
+        outcome = None if claim.outcome is None else Outcome.of(claim.outcome)
+        return Standing(cast("State", claim.state), claim.step, outcome)
+    standing, _ = _read(store, claim)
+    if standing is not None and _is_settled(standing):
+        return standing
+    live = store.is_live(claim.run)
+    standing, attempt = _read(store, claim)
+    if standing is None:  # claimed, and its intent is not on record: nothing ran
+        return Standing("flying") if live and attempt == claim.attempt else _FREE
+    if live and not _is_settled(standing):
+        return standing._replace(state="flying")
+    return standing
+
+
+def _is_settled(standing: Standing) -> bool:
+    """Whether it stays so until somebody resolves it, whether its run has a live writer or not."""
+    found = standing.found
+    return standing.state != "unknown" or found is None or found.unclear or bool(found.back)
+
+
+def _read(store: Store, claim: Claim) -> tuple[Standing | None, str]:
+    where = f"run {claim.run}"
+    try:
+        lines = store.read(claim.run)
+    except RunNotFound:
+        return Standing("unknown"), ""
+    run = fold_log(lines, where, {})
+    return judge(run, claim), run.attempt
+
+
+# --- calls ---------------------------------------------------------------------------------------
+
+
+class _Flight:
+    """A claim of this process whose call has not ended: who makes it, and who waits for its end."""
+
+    __slots__ = ("attempt", "ended", "task", "thread")
+
+    def __init__(self, call: Call) -> None:
+        self.attempt = call.attempt
+        self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self.thread = threading.get_ident()
+        self.task = asyncio.current_task() if call.is_async else None
+
+    def is_here(self) -> bool:
+        """Whether the caller is what makes it, so that to wait for it is to wait for ever."""
+        if self.thread != threading.get_ident():
+            return False
+        try:
+            return asyncio.current_task() is self.task
+        except RuntimeError:  # no loop runs in this thread
+            return self.task is None
+
+
+_flights: Final[dict[str, _Flight]] = {}
+"""By token, the claims of this process that are in flight."""
+
+
+def _flies(attempt: Attempt, token: str) -> bool:
+    """Whether a call of this very attempt has a claim, and has not ended."""
+    flight = _flights.get(token)
+    return flight is not None and flight.attempt is attempt
+
+
+@dataclasses.dataclass(slots=True)
+class _Held:
+    """A claim that a call has. `put_back`: what the store had before; None: it goes on with it."""
+
+    key: str
+    claim: Claim
+    seen: bytes | None
+    is_new: bool
+
+
+class Once(Stage):
+    """Has an effect that names itself with `once=` be made once in a store."""
+
+    def __init__(self) -> None:
+        self._tokens: set[str] = set()
+
+    def concerns(self, contract: Contract) -> bool:
+        """Of tools that name their effects."""
+        return bool(contract.once)
+
+    def prepare(self, call: Call, match: Match) -> Work | None:
+        """Claim the call's key, or take the outcome of the call that had it before."""
+        if match.kind == "hit" or match.refusal is not None:
+            return None
+        if call.supplied is not None or "once" in (call.kept or ()):
+            return None
+        if call.verdict is not None and call.granted != call.verdict:
+            return None  # it is not approved yet
+        return self._claim(call, match)
+
+    def _claim(self, call: Call, match: Match) -> Work:
+        attempt, store = call.attempt, call.attempt.store
+        key = key_of(call.contract.once, call.arguments)
+        mine = Claim(
+            attempt.run.id, attempt.run.attempt, os.urandom(12).hex(), call.contract.name,
+            _digest(call),
+        )  # fmt: skip
+        until = time.monotonic() + PATIENCE
+        while True:
+            seen = yield _whole(call, store.get, "once", key)
+            claim = None if seen is None else Claim.read(key, seen)
+            standing = _FREE
+            if claim is not None:
+                standing = yield _whole(call, self._standing, attempt, claim)
+                if self._goes_on(attempt, match, standing, claim, mine):
+                    self._hold(call, _Held(key, claim, seen, is_new=False))
+                    return
+                if self._is_made_again(call, match, standing, claim, mine):
+                    standing = _FREE
+            if standing.state == "free":
+                if (yield from self._take(call, _Held(key, mine, seen, is_new=True), claim)):
+                    return
+                continue
+            assert claim is not None
+            if claim.args != mine.args:
+                differs = yield _whole(call, _differs, attempt, claim, standing, call)
+                raise _refusal(call, f"{key} is claimed by {_where(claim, standing)}, {differs}")
+            if standing.state == "done":
+                assert standing.outcome is not None
+                call.supplied = standing.outcome
+                call.keep("once", [claim.run, standing.step, key])
+                return
+            if standing.state == "unknown":
+                raise attempt.halt(_unknown(attempt, key, claim, standing))
+            yield from self._wait(call, key, claim, standing, until)
+
+    @staticmethod
+    def _goes_on(
+        attempt: Attempt, match: Match, standing: Standing, claim: Claim, mine: Claim
+    ) -> bool:
+        """Whether the call runs a step again that has the claim already."""
+        step, found = match.step, standing.found
+        return (
+            step is not None
+            and step is found
+            and (claim.run, claim.args) == (mine.run, mine.args)
+            and not step.borrowed
+            and not _flies(attempt, claim.token)
+        )
+
+    @staticmethod
+    def _is_made_again(
+        call: Call, match: Match, standing: Standing, claim: Claim, mine: Claim
+    ) -> bool:
+        """Whether a call that may have happened is made again: that is safe, or was approved."""
+        found = standing.found
+        if found is None or not found.unclear or (claim.run, claim.args) != (mine.run, mine.args):
+            return False
+        return (
+            call.contract.idempotent or match.asks is not None
+        )  # which was granted, as it is here
+
+    def _standing(self, attempt: Attempt, claim: Claim) -> Standing:
+        """What became of a claim: of this run it is known here, of another its log is read."""
+        if claim.run != attempt.run.id or claim.state:
+            return look_up(attempt.store, claim)
+        with attempt.lock:
+            standing = judge(attempt.run, claim)
+            flies = _flies(attempt, claim.token)
+        if standing is None:
+            return Standing("flying") if flies else _FREE
+        if flies and not _is_settled(standing):
+            return standing._replace(state="flying")
+        return standing
+
+    def _hold(self, call: Call, held: _Held) -> None:
+        """The call has the claim, and its flight begins."""
+        if not self._tokens:
+            call.attempt.observers.append(self._noticed)
+        self._tokens.add(held.claim.token)
+        _flights[held.claim.token] = _Flight(call)
+        call.keep("once", held)
+
+    def _take(
+        self, call: Call, held: _Held, before: Claim | None
+    ) -> Generator[Callable[[], Any], Any, bool]:
+        """Put a claim in the place of one that is free; whether that went well."""
+        attempt, store = call.attempt, call.attempt.store
+        self._hold(call, held)  # before the store has it, so that no thread takes it for a dead one
+        try:
+            taken = yield _whole(call, store.swap, "once", held.key, held.seen, held.claim.data())
+            if taken and before is not None:
+                standing = yield _whole(call, self._standing, attempt, before)
+                if standing.state != "free":  # its intent was written between these two looks
+                    yield from self.dropped(call)
+                    return False
+        except BaseException as error:
+            if not isinstance(error, GeneratorExit):
+                yield from self.dropped(call)
+            raise
+        if not taken:
+            self._end(call)
+        return bool(taken)
+
+    def _wait(self, call: Call, key: str, claim: Claim, standing: Standing, until: float) -> Work:
+        """Wait for a call in flight, until something of it has changed."""
+        attempt = call.attempt
+        flight = _flights.get(claim.token)
+        n = standing.step
+        if (flight is not None and flight.is_here()) or _is_inside(attempt, call, claim, n):
+            raise _refusal(
+                call,
+                f"{key} is being made by step {n} of this run, and this call is a part of that one",
+                "once_inside",
+            )
+        pause, longest = _PAUSES
+        seen: list[bytes] = []
+        while True:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise attempt.halt(
+                    UnknownOutcome(
+                        f"{key} is being made by {_where(claim, standing)}, which has not ended in "
+                        f"{PATIENCE:.0f} seconds. Start this one again when that has. What became "
+                        f"of it: {_command(attempt.store, key)}",
+                        claim.run,
+                        n,
+                    )
+                )
+            if flight is not None:
+                yield _ended(flight, min(left, longest), is_async=call.is_async)
+                return
+            yield _sleep(min(left, pause), is_async=call.is_async)
+            pause = min(2 * pause, longest)
+            last = yield _whole(call, _last, attempt.store, claim.run)
+            if last != seen or pause >= longest:
+                if seen:
+                    return
+                seen = last
+
+    def marks(self, call: Call) -> Event | None:
+        """Return the claim, or where the effect was made."""
+        held = (call.kept or {}).get("once")
+        if held is None:
+            return None
+        return {"once": ["mine", held.key, held.claim.token] if isinstance(held, _Held) else held}
+
+    def begun(self, call: Call) -> Work | None:
+        """Look whether the claim is still this call's, once its intent is on record."""
+        held = (call.kept or {}).get("once")
+        return self._check(call, held) if isinstance(held, _Held) else None
+
+    def _check(self, call: Call, held: _Held) -> Work:
+        attempt = call.attempt
+        try:
+            now = yield _whole(call, attempt.store.get, "once", held.key)
+            if now is None or Claim.read(held.key, now).token != held.claim.token:
+                raise attempt.halt(
+                    UnknownOutcome(
+                        f"{held.key} was claimed by another run while this one was taken for dead, "
+                        f"so {call} did not run. Start this one again",
+                        attempt.run.id,
+                        call.event["step"],
+                    )
+                )
+        except BaseException:
+            self._end(call)
+            raise
+
+    def dropped(self, call: Call) -> Work:
+        """Give back the claim of a call that never began."""
+        held = (call.kept or {}).get("once")
+        if not isinstance(held, _Held):
+            return
+        with contextlib.suppress(StoreError):
+            if held.is_new:
+                data = held.claim.data()
+                yield _whole(call, call.attempt.store.swap, "once", held.key, data, held.seen)
+        self._end(call)
+
+    def _noticed(self, call: Call | None, _outcome: Outcome, _step: Step | None) -> None:
+        held = None if call is None else (call.kept or {}).get("once")
+        if isinstance(held, _Held):
+            self._land(held.claim.token)
+
+    def _end(self, call: Call) -> None:
+        """The call has no claim any more."""
+        assert call.kept is not None
+        self._land(call.kept.pop("once").claim.token)
+
+    def _land(self, token: str) -> None:
+        flight = _flights.pop(token, None)
+        if flight is not None and not flight.ended.done():
+            flight.ended.set_result(None)
+
+    def closed(self, session: Session, error: BaseException | None) -> str | None:  # noqa: ARG002 - the seam's
+        """Wake those who wait for what this attempt leaves unknown."""
+        for token in self._tokens:
+            self._land(token)
+        return None
+
+
+def _digest(call: Call) -> str:
+    return sha256(call.contract.name.encode() + b"\n" + call.data).hexdigest()
+
+
+def _is_inside(attempt: Attempt, call: Call, claim: Claim, n: int) -> bool:
+    """Whether a call is made inside of the step that has the claim."""
+    if claim.run != attempt.run.id or not n:
+        return False
+    with attempt.lock:
+        owner = attempt.run.owner(call.place.branch)
+        while owner is not None and owner.n != n:
+            owner = attempt.run.owner(owner.branch)
+    return owner is not None
+
+
+def _refusal(call: Call, reason: str, code: str = "once_differs") -> BaseException:
+    with call.attempt.lock:
+        return refuse(call.attempt, call, Verdict("deny", reason, code))
+
+
+def _differs(attempt: Attempt, claim: Claim, standing: Standing, call: Call) -> str:
+    """Say in what the arguments of a call differ from those of the claim."""
+    if claim.tool != call.contract.name:
+        return f"a call of {claim.tool}, not of {call.contract.name}"
+    theirs: dict[str, Any] | None = None
+    with contextlib.suppress(StoreError):
+        for line in attempt.store.read(claim.run):
+            event = orjson.loads(line)
+            if event.get("event") == "step" and event["step"] == standing.step:
+                theirs = event["args"]
+    if theirs is None:
+        return "with other arguments"
+    mine = orjson.loads(call.data)
+    told = [
+        f"{name}: {_shown(theirs, name)} there, {_shown(mine, name)} here"
+        for name in sorted({*theirs, *mine})
+        if theirs.get(name) != mine.get(name)
+    ]
+    return f"with other arguments ({'; '.join(told)})"
+
+
+def _shown(arguments: dict[str, Any], name: str) -> str:
+    if name not in arguments:
+        return "nothing"
+    shown = orjson.dumps(arguments[name]).decode()
+    return shown if len(shown) <= 60 else shown[:60] + "…"
+
+
+def _where(claim: Claim, standing: Standing) -> str:
+    step = f"step {standing.step} of " if standing.step else ""
+    return f"{step}run {claim.run}"
+
+
+def _unknown(attempt: Attempt, key: str, claim: Claim, standing: Standing) -> UnknownOutcome:
+    run, n = claim.run, standing.step
+    if standing.found is None and not claim.state:
+        what = f"{key} was claimed by run {run}, whose log is gone from the store"
+    else:
+        what = f"{key} is claimed by {_where(claim, standing)}, of which nobody knows whether it "
+        what += "happened"
+    ways = _ways_out(attempt.store, key)
+    if run != attempt.run.id and standing.found is not None:
+        ways += "; or resume that run, if its tool can find out"
+    return UnknownOutcome(f"{what}. Find out, and say so: {ways}", run, n)
+
+
+def _command(store: Store, key: str) -> str:
+    """The command that shows an effect."""
+    return f"rollcage once {shlex.quote(key)}{store_option(store)}"
+
+
+def _ways_out(store: Store, key: str) -> str:
+    """The commands that say whether an effect happened."""
+    command = _command(store, key)
+    return f"{command} --happened; or, if not: {command} --did-not-happen"
+
+
+# --- waiting, in both colours --------------------------------------------------------------------
+
+
+def _whole(call: Call, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    """Return what calls a function of the store; in an async session it is never cut in two."""
+    if not call.is_async:
+        return consult(function, False, *args)
+
+    async def awaited() -> Any:
+        task = asyncio.ensure_future(asyncio.to_thread(function, *args))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+
+    return awaited
+
+
+def _ended(flight: _Flight, longest: float, *, is_async: bool) -> Callable[[], Any]:
+    if not is_async:
+        return lambda: concurrent.futures.wait([flight.ended], longest)
+
+    async def awaited() -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(ended.set)
+
+        flight.ended.add_done_callback(wake)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest):
+                await ended.wait()
+
+    return awaited
+
+
+def _sleep(seconds: float, *, is_async: bool) -> Callable[[], Any]:
+    return lambda: asyncio.sleep(seconds) if is_async else time.sleep(seconds)
+
+
+def _last(store: Store, run: str) -> list[bytes]:
+    try:
+        return store.read(run, -1)
+    except RunNotFound:
+        return []
+
+
+# --- from outside --------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Effect:
+    """What is known of an effect that was claimed.
+
+    Attributes:
+        key: its key.
+        run: the run that made it, or is about to.
+        step: the number of its step; 0: its intent is not on record.
+        tool: the tool's name.
+        state: `free`, `done`, `flying` or `unknown`; see `rollcage.stages.once`.
+        outcome: as recorded, if it is done.
+    """
+
+    key: str
+    run: str
+    step: int
+    tool: str
+    state: State
+    outcome: Event | None
+    _store: Store = dataclasses.field(repr=False, compare=False)
+    _seen: bytes = dataclasses.field(repr=False, compare=False)
+    _found: Step | None = dataclasses.field(repr=False, compare=False)
+
+    def resolve(self, *, happened: bool, result: Any = ..., by: str = "") -> None:
+        """Say what became of it, where nobody knows.
+
+        That is put on record in its run, if the log is there and has an open question; else in the
+        claim: an undo has failed, or the log is gone.
+
+        Raises:
+            StepNotUnknown: it is known, or the call is in flight.
+            RunInUse: somebody is at its run.
+        """
+        if self.state != "unknown":
+            raise StepNotUnknown(f"{self.key} is {self.state}: there is nothing to resolve")
+        found = self._found
+        if found is not None and not found.back:
+            if found.status == "ok":
+                raise StepNotUnknown(
+                    f"{self.key} is being taken back: an undo of run {self.run} has begun and not "
+                    f"ended. To end it: rollcage undo {self.run}{store_option(self._store)}"
+                )
+            given = {} if result is ... else {"result": result}
+            resolve_step(self._store, self.run, self.step, happened=happened, by=by, **given)
+            return
+        new: bytes | None = None
+        if happened:
+            outcome: Event = {"status": "ok", "value": None}
+            if result is not ...:
+                outcome["value"] = encode(result, str, path="result")
+            elif found is not None and found.status == "ok":
+                outcome = _whole_outcome(self._store, found.result)
+            else:
+                outcome["lossy"] = "its result is not known"
+            claim = Claim.read(self.key, self._seen)
+            new = claim._replace(state="done", step=self.step, outcome=outcome).data()
+        if not self._store.swap("once", self.key, self._seen, new):
+            raise StepNotUnknown(f"{self.key} has changed meanwhile: look again")
+
+
+def once_of(store: str | os.PathLike[str] | Store, key: str) -> Effect | None:
+    """Return what became of an effect by its key; None if nobody has claimed it."""
+    opened = open_store(store)
+    seen = opened.get("once", key)
+    if seen is None:
+        return None
+    claim = Claim.read(key, seen)
+    found = look_up(opened, claim)
+    outcome = None if found.outcome is None else orjson.loads(found.outcome.data)
+    return Effect(
+        key, claim.run, found.step, claim.tool, found.state, outcome, opened, seen, found.found
+    )
+
+
+def keep_claims(store: Store, run: str) -> list[str]:
+    """Put what became of a run's claims into them, before its log is removed; return their keys.
+
+    Claims of effects that never happened are removed. A large result goes into the claim itself,
+    for its blob may go with the run.
+
+    Raises:
+        UnknownOutcome: nobody knows what became of one of them: the run has to stay.
+        RunInUse: one of them is in flight.
+    """
+    events = parse(store.read(run), f"run {run}")
+    mine = {event["once"][1] for event in events if event.get("once", ("",))[0] == "mine"}
+    kept: list[str] = []
+    for key in sorted(mine):
+        seen = store.get("once", key)
+        claim = None if seen is None else Claim.read(key, seen)
+        if claim is None or claim.run != run or claim.state:
+            continue
+        found = look_up(store, claim)
+        if found.state == "flying":
+            raise RunInUse(f"{key} is being made by run {run}")
+        if found.state == "unknown":
+            raise UnknownOutcome(
+                f"nobody knows whether {key} happened, at {_where(claim, found)}, so that run has "
+                f"to stay. Find out, and say so: {_ways_out(store, key)}",
+                run,
+                found.step,
+            )
+        new: bytes | None = None
+        if found.outcome is not None:
+            outcome = _whole_outcome(store, orjson.loads(found.outcome.data))
+            new = claim._replace(state="done", step=found.step, outcome=outcome).data()
+        if store.swap("once", key, seen, new) and new is not None:
+            kept.append(key)
+    return kept
+
+
+def _whole_outcome(store: Store, outcome: Event) -> Event:
+    value = outcome.get("value")
+    if isinstance(value, dict) and value.get("$rollcage") == "blob":
+        data = store.get("blobs", value["sha256"])
+        if data is None:
+            raise StoreError(f"the large value {value['sha256']} is gone from the store")
+        outcome["value"] = orjson.loads(data)
+    return outcome

@@ -1,0 +1,244 @@
+"""The queue of requests for approval: asked in one process, decided in another, used in a third.
+
+A request and its decision are two values in the store, `requests` and `decisions`, under the id of
+the request. A decision is put there once, by whichever process is first, and whether or not anybody
+is at the run: nobody but its writer may append to a log. The writer looks for it, and puts it on
+record. Decisions are authenticated with the store's key: one that was changed fails closed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+
+from rollcage.errors import ApprovalCorrupt, ApprovalInvalid, Unencodable
+from rollcage.gate.approval import (
+    Approval,
+    ApprovalRequest,
+    Pending,
+    Refusal,
+    Reply,
+    Response,
+    Terms,
+    judged,
+    untimely,
+)
+from rollcage.gate.verdict import Verdict
+from rollcage.trace.seal import StoreSeal
+from rollcage.trace.store import Store, open_store, store_option
+from rollcage.values.codec import encode
+
+__all__ = ["ApprovalQueue", "Decision", "QueueApprover"]
+
+SKEW: Final = 300 * 1_000_000  # µs by which the clocks of two machines may differ
+_LOOK: Final = 0.2  # seconds between two looks for a decision
+_SORT: Final = orjson.OPT_SORT_KEYS
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision in the queue: what was decided, and when (Unix, µs)."""
+
+    answer: Approval
+    at: int
+
+
+class ApprovalQueue:
+    """The requests in a store that nobody has decided on where they were made.
+
+    Args:
+        store: a folder, a URL or a `Store`.
+    """
+
+    def __init__(self, store: str | os.PathLike[str] | Store) -> None:
+        self.store = open_store(store)
+
+    def waiting(self) -> list[ApprovalRequest]:
+        """Return the requests without a decision, those that have expired as well."""
+        found: list[ApprovalRequest] = []
+        after = ""
+        while keys := self.store.keys("requests", after):
+            after = keys[-1]
+            for key in keys:
+                if self.store.get("decisions", key) is None:
+                    request = self.get(key)
+                    if request is not None:
+                        found.append(request)
+        return found
+
+    def get(self, approval: str) -> ApprovalRequest | None:
+        """Return a request by its id; None if there is none, or it is over.
+
+        Raises:
+            ApprovalCorrupt: it was changed.
+        """
+        data = self.store.get("requests", approval)
+        if data is None:
+            return None
+        try:
+            fields = orjson.loads(data)
+            fields["verdict"] = Verdict(**fields["verdict"])
+            del fields["terms"]
+            return ApprovalRequest(**fields)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ApprovalCorrupt(approval, f"its request is malformed: {error}") from None
+
+    def ask(self, request: ApprovalRequest, terms: Terms | None = None) -> None:
+        """Put a request into the queue, unless it is there.
+
+        Args:
+            request: the request.
+            terms: those under which approvals count in its session, to tell somebody at once.
+        """
+        names = (field.name for field in dataclasses.fields(request))
+        fields = {name: getattr(request, name) for name in names}
+        fields |= {"args": dict(request.args), "verdict": request.verdict.as_data()}
+        fields["terms"] = []
+        while terms is not None:
+            approvers = None if terms.approvers is None else sorted(terms.approvers)
+            fields["terms"].append([terms.requested_by, approvers])
+            terms = terms.around
+        self.store.swap("requests", request.id, None, orjson.dumps(fields))
+
+    def decide(self, approval: str, answer: Approval, *, now: int | None = None) -> None:
+        """Decide on a request; only the first decision counts.
+
+        Args:
+            approval: the request's id.
+            answer: the decision. Edited arguments may be given in the form of the request.
+            now: the time (Unix, µs), if not that of the clock.
+
+        Raises:
+            ApprovalInvalid: there is no such request, it is decided or expired, or this person may
+                not decide on it.
+            ApprovalCorrupt: the request was changed.
+        """
+        now = time.time_ns() // 1000 if now is None else now
+        request, data = self.get(approval), self.store.get("requests", approval)
+        if request is None or data is None:
+            raise ApprovalInvalid(f"no request {approval} waits for a decision")
+        terms = Terms(request.requested_by, request.policy)
+        for requested_by, approvers in orjson.loads(data)["terms"]:
+            allowed = None if approvers is None else frozenset(approvers)
+            terms = Terms(requested_by, request.policy, approvers=allowed, around=terms)
+        reply: Reply | None = untimely(request.at - SKEW, request.expires, now)
+        reply = reply or judged(answer, request, terms)
+        if isinstance(reply, Refusal):
+            raise ApprovalInvalid(f"request {approval}: {reply.reason}")
+        assert isinstance(reply, Approval)
+        if not self.put(request, reply, now):
+            raise ApprovalInvalid(f"request {approval} was decided already, by somebody else")
+
+    def put(self, request: ApprovalRequest, answer: Approval, now: int) -> bool:
+        """Put a decision into the queue; return whether it is the first.
+
+        Raises:
+            ApprovalInvalid: it holds what can't be written.
+        """
+        try:
+            fields = {
+                **_bound(request),
+                "decision": answer.decision, "by": answer.by, "reason": answer.reason,
+                "args": None if answer.args is None else _written(answer.args),
+                "value": None if answer.response is None else _written({"": answer.response.value}),
+                "at": now,
+            }  # fmt: skip
+        except Unencodable as error:
+            raise ApprovalInvalid(f"request {request.id}: {error}") from None
+        fields["nonce"] = os.urandom(8).hex()  # two that are equal are told apart
+        fields["mac"] = self._mac(fields)
+        data = orjson.dumps(fields)
+        return self.store.swap("decisions", request.id, None, data)
+
+    def decision(self, request: ApprovalRequest) -> Decision | None:
+        """Return the decision on a request; None if there is none.
+
+        Raises:
+            ApprovalCorrupt: it was changed, or is of another call.
+        """
+        data = self.store.get("decisions", request.id)
+        if data is None:
+            return None
+        try:
+            fields = orjson.loads(data)
+            mac = fields.pop("mac")
+            if mac != self._mac(fields) or any(fields[k] != v for k, v in _bound(request).items()):
+                raise ApprovalCorrupt(request.id, "its decision was changed, or is of another call")
+            value, at = fields["value"], fields["at"]
+            answer = Approval(
+                approved=fields["decision"] in ("approved", "edited"),
+                by=fields["by"],
+                reason=fields["reason"],
+                args=fields["args"],
+                response=None if value is None else Response(value[""]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ApprovalCorrupt(request.id, f"its decision is malformed: {error}") from None
+        return Decision(answer, at)
+
+    def drop(self, approval: str) -> None:
+        """Remove a request whose decision is on record in its run."""
+        for kind in ("requests", "decisions"):
+            data = self.store.get(kind, approval)
+            if data is not None:
+                self.store.swap(kind, approval, data, None)
+
+    def _mac(self, fields: Mapping[str, Any]) -> str:
+        return StoreSeal(self.store)("decision:" + orjson.dumps(fields, option=_SORT).decode())
+
+
+def _bound(request: ApprovalRequest) -> dict[str, Any]:
+    """What a decision is bound to, besides the request's id."""
+    digest = sha256(orjson.dumps(dict(request.args), option=_SORT)).hexdigest()
+    names = ("id", "idempotency_key", "key", "policy", "run")
+    return {**{name: getattr(request, name) for name in names}, "of": digest}
+
+
+def _written(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON; those in the form of a request are that already."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        try:
+            written = orjson.loads(orjson.dumps(value))
+        except (TypeError, RecursionError):
+            written = None
+        found[name] = written if written == value else encode(value, str, path=name)
+    return found
+
+
+class QueueApprover:
+    """An approver that puts the request into the queue, and looks there for a decision.
+
+    Until there is one the run is paused, and its process may end. A resume of the run, in any
+    process, reaches the same call and finds the decision.
+
+    Args:
+        store: the session's store.
+        wait: how long to wait for a decision before the run is paused (seconds).
+    """
+
+    def __init__(self, store: str | os.PathLike[str] | Store, *, wait: float = 0.0) -> None:
+        self.queue = ApprovalQueue(store)
+        self._wait = wait
+
+    def __call__(self, request: ApprovalRequest) -> Reply:
+        """Return the decision on this request; `Pending` if there is none yet."""
+        self.queue.ask(request)
+        until = time.monotonic() + self._wait
+        tick = threading.Event()
+        while True:
+            found = self.queue.decision(request)
+            if found is not None:
+                return found.answer
+            left = until - time.monotonic()
+            if left <= 0:
+                at = store_option(self.queue.store)
+                return Pending(f"decide with rollcage approve {request.id}{at}")
+            tick.wait(min(left, _LOOK))

@@ -1,0 +1,81 @@
+"""Declared secrets never reach a line, even where a result, an error or a later call quotes them.
+
+A secret is known from the moment at which it is sealed: a `SecretStr`, secret bytes, or a parameter
+that is declared with `secret=`. From then on it is replaced wherever it stands, by its HMAC: in
+arguments, so in their keys; in outcomes, which then can't be given back; and in every other line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from rollcage.calls.stage import Stage
+from rollcage.gate.sealing import Detecting, Sealing
+
+if TYPE_CHECKING:
+    from rollcage.session.session import Session
+    from rollcage.trace.run import Event
+
+__all__ = ["Secrets"]
+
+_OURS: Final = frozenset({
+    "after", "attempt", "branch", "effect", "event", "fingerprint", "format", "id", "key", "kind",
+    "left", "plan", "policy", "replayed", "restarted", "run", "sha256", "status", "step", "steps",
+    "time",
+})  # fmt: skip
+"""Fields that hold nothing of the program's, or what an undo has to find as it was."""
+
+
+class Secrets(Stage):
+    """Conceals secrets in whatever is put on record.
+
+    Args:
+        detect: whether credentials that nobody declared are looked for, too; needs
+            `rollcage[secrets]`.
+
+    Raises:
+        DetectorMissing: the credential detector is not installed.
+    """
+
+    def __init__(self, *, detect: bool = False) -> None:
+        self._kind = Detecting if detect else Sealing
+        self._seal: Sealing | None = None
+
+    def opening(self, session: Session) -> None:
+        """Look for secrets from the attempt's own line on."""
+        self._seal = self._kind(session.seal)
+
+    def opened(self, session: Session) -> None:
+        """Have the session's seal remember what it seals."""
+        if self._seal is None:  # it was added to a session that was entered
+            self._seal = self._kind(session.seal)
+        session.seal = session.attempt.seal = self._seal
+
+    def conceal(self, event: Event) -> Event:
+        """Replace the secrets that a line quotes."""
+        seal = self._seal
+        if seal is None or seal.idle:
+            return event
+        line = orjson.loads(orjson.dumps(event))
+        hidden = {name: self._hidden(name, value) for name, value in line.items()}
+        return event if hidden == line else hidden
+
+    def _hidden(self, name: str, value: Any) -> Any:
+        if name in _OURS or self._seal is None:
+            return value
+        if name in ("outcome", "verdict"):
+            if value is None:
+                return value
+            return {
+                each: part
+                if each in ("status", "decision", "typed", "unclear")
+                else self._part(part)
+                for each, part in value.items()
+            }
+        return self._part(value)
+
+    def _part(self, value: Any) -> Any:
+        assert self._seal is not None
+        return self._seal.hide(value).value

@@ -1,0 +1,213 @@
+"""The chain around the lines of a log: the part that all stores share, and none needs to know.
+
+A line is one JSON object whose last field is the SHA-256 of the hash before it and of the line
+without that field. So a line that was changed, cut out, doubled or moved is found, and the hash of
+the last line stands for all of them: it is the head by which a store refuses a writer that another
+one has replaced.
+
+The chain shows mistakes and accidents, and edits by someone who does not know how to chain. It is
+not a signature: whoever may write the file can chain a forged log anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+
+from rollcage.errors import StoreError, TraceCorrupt
+from rollcage.trace.store import Log
+
+__all__ = ["FORMAT", "ROOT", "Chain", "chained", "checked", "checked_lines", "parse", "verify"]
+
+FORMAT: Final = "rollcage/2"
+"""The format of the logs that are written here; the first line of each says it."""
+
+ROOT: Final = b"0" * 64
+"""The head of a log without lines."""
+
+_NEWLINE: Final = 10
+_TAIL: Final = 76  # bytes of `,"hash":"…"}` and a newline
+_OUT: Final = (
+    'put the log back from a copy, or begin a new run with replay="off"; until then nothing '
+    "resumes this one"
+)
+
+
+class Chain:
+    """A log whose lines are chained.
+
+    Attributes:
+        head: the hash of the last line.
+    """
+
+    __slots__ = ("_send", "close", "head", "log", "settled", "wait")
+
+    def __init__(self, log: Log) -> None:
+        self.head = ROOT
+        self._use(log)
+
+    def _use(self, log: Log) -> None:
+        self.log = log
+        self._send = log.append
+        self.wait = log.wait
+        self.settled = log.settled
+        self.close = log.close
+
+    def queue(self) -> None:
+        """Have a thread append the lines from now on, so that no event loop waits for a disk."""
+        from rollcage.trace.writer import Queued  # only sessions on event loops need it
+
+        self._use(Queued(self.log))
+
+    def append(self, event: dict[str, Any], outcome: bytes | None = None) -> None:
+        """Append one event. Where this raises, the event counts only if `head` has moved.
+
+        Args:
+            event: the line, but for its hash.
+            outcome: its last field `outcome`, as JSON, if that was made before.
+
+        Raises:
+            Fenced, TraceUnwritable, Forked: as `Log.append` does; the line is not on record.
+            TypeError: it has no JSON.
+        """
+        line = orjson.dumps(event)
+        if outcome is not None:
+            line = b'%b,"outcome":%b}' % (line[:-1], outcome)
+        if _NEWLINE in line:  # in JSON that was made elsewhere
+            raise TypeError("a line of a log has no newline in it")
+        head = sha256(self.head + line).hexdigest().encode()
+        line = b"".join((line[:-1], b',"hash":"', head, b'"}\n'))
+        try:
+            self._send(line)
+        except BaseException:
+            if self.log.last is line:  # interrupted by a signal, when it was on record already
+                self.head = head
+            raise
+        self.head = head
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all events on record. From here on the head is this writer's.
+
+        Raises:
+            TraceCorrupt: the log was changed or damaged.
+            StoreError: its format is another, or it can't be read.
+        """
+        return list(self.events())
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield what `read` returns, one by one: no event is kept here, and each was checked."""
+        lines = self.log.read()
+        self.head = lines[-1][-67:-3] if lines else ROOT
+        return checked(lines, self.log.where)
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield all whole lines. Once that is through, the head is this writer's."""
+        self.head = ROOT
+        line = b""
+        for line in self.log.lines():
+            yield line
+        if line:
+            self.head = line[-67:-3]
+
+
+def chained(events: Iterable[dict[str, Any]], head: bytes = ROOT) -> list[bytes]:
+    """Return the lines of some events, chained behind a head: for `Log.replace`."""
+    lines: list[bytes] = []
+    for event in events:
+        line = orjson.dumps(event)
+        head = sha256(head + line).hexdigest().encode()
+        lines.append(b'%b,"hash":"%b"}\n' % (line[:-1], head))
+    return lines
+
+
+def parse(lines: list[bytes], where: str) -> list[dict[str, Any]]:
+    """Check the lines of a log, and return their events.
+
+    Args:
+        lines: all of them, from the first.
+        where: what errors call the log.
+
+    Raises:
+        TraceCorrupt: they were changed or damaged.
+        StoreError: their format is another.
+    """
+    return list(checked(lines, where))
+
+
+def checked(
+    lines: Iterable[bytes], where: str, *, head: bytes = ROOT, before: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Yield the events of a log, each once it and all before it were checked; raises as `parse`.
+
+    Args:
+        lines: the lines, or the rest of them.
+        where: what errors call the log.
+        head: of the line before them.
+        before: how many lines come before them.
+    """
+    return (event for event, _ in checked_lines(lines, where, head=head, before=before))
+
+
+def checked_lines(
+    lines: Iterable[bytes], where: str, *, head: bytes = ROOT, before: int = 0
+) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yield what `checked` does, each with its line."""
+    loads = orjson.loads
+    for number, line in enumerate(lines, before + 1):
+        if number == 1:
+            _check_format(line, where)
+        head = sha256(head + line[:-_TAIL] + b"}").hexdigest().encode()
+        if line[-_TAIL:] != b',"hash":"' + head + b'"}\n':
+            raise TraceCorrupt(where, number, f"{_damage(line)}; {_OUT}")
+        try:
+            event: dict[str, Any] = loads(line)
+        except orjson.JSONDecodeError as error:
+            raise TraceCorrupt(where, number, f"the line is not JSON ({error}); {_OUT}") from None
+        yield event, line
+
+
+def verify(lines: Iterable[bytes], where: str = "the log") -> bytes:
+    """Return the head of a log, once its chain was checked.
+
+    Raises:
+        TraceCorrupt: a line was changed, cut out, added or moved.
+    """
+    head = ROOT
+    for number, line in enumerate(lines, 1):
+        head = sha256(b"%b%b}" % (head, line[:-_TAIL])).hexdigest().encode()
+        if line[-_TAIL:] != b',"hash":"%b"}\n' % head:
+            raise TraceCorrupt(where, number, f"{_damage(line)}; {_OUT}")
+    return head
+
+
+def _damage(line: bytes) -> str:
+    if not line.strip():
+        return "the line is empty"
+    if b"\0" in line:
+        return "the line has NUL bytes in it, as files have that lost what a disk had not written"
+    if line[-_TAIL : 9 - _TAIL] != b',"hash":"' or line[-3:] != b'"}\n':
+        return "the line has no hash at its end"
+    return "the line, or one before it, was changed, cut out, added or moved: its hash differs"
+
+
+def _check_format(line: bytes, where: str) -> None:
+    """Refuse a log that is written in another format; what it is chained by may be another, too."""
+    try:
+        event: Any = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise TraceCorrupt(where, 1, f"{_damage(line)}: it is not JSON ({error}); {_OUT}") from None
+    known = str(event.get("format")) if isinstance(event, dict) else ""
+    if known == FORMAT:
+        return
+    name, _, version = known.partition("/")
+    if name != "rollcage" or not version:
+        raise TraceCorrupt(where, 1, f"the line does not say its format ({FORMAT}); {_OUT}")
+    if version == "1":
+        raise StoreError(f"{where} has the format rollcage/1: `rollcage import` reads it")
+    raise StoreError(
+        f"{where} has the format {known[:40]!r}, and this version of rollcage knows {FORMAT}: "
+        f"update it (pip install --upgrade rollcage)"
+    )

@@ -1,0 +1,81 @@
+"""How a run ended, and whether anything may be added to it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, Final
+
+import orjson
+
+from rollcage.errors import RunElsewhere, RunPruned, SessionError
+from rollcage.trace.run import ENDS, Run
+from rollcage.trace.store import Store, store_option
+
+__all__ = ["OVER", "check_open", "check_performed", "check_whole", "ended_as"]
+
+OVER: Final = ("ok", "abandoned")
+"""How a run ended that no session resumes by itself: the next one of its name begins another."""
+
+
+def ended_as(store: Store, run: str) -> str:
+    """Return how a run ended by its last line, of which nothing else is read; empty: it has not.
+
+    Raises:
+        RunNotFound: there is no such run.
+    """
+    last = store.read(run, -1)
+    event: Any = orjson.loads(last[-1]) if last else None
+    if not isinstance(event, dict) or event.get("event") not in ENDS:
+        return ""
+    return str(event["status"])
+
+
+def check_whole(run: Run) -> None:
+    """Refuse a run of which nothing is left to answer from.
+
+    Raises:
+        RunPruned: it was pruned.
+    """
+    if run.shut is not None and run.shut["event"] == "pruned":
+        raise RunPruned(
+            f"run {run.id} was pruned: it ended {run.status}, and what it did is not known any "
+            f'more. Begin another one with replay="off"'
+        )
+
+
+def check_performed(run: Run, store: Store) -> None:
+    """Refuse a run that was imported. A dry fork of one writes nothing, and is none.
+
+    Raises:
+        SessionError: nobody knows which of its effects were made.
+    """
+    if run.imported is None or run.dry:
+        return
+    raise SessionError(
+        f"run {run.id} was imported: nothing of it was performed here, and nobody knows how its "
+        f"effects are taken back, so it is not resumed, undone or changed. To look at it: rollcage "
+        f"show {run.id}{store_option(store)}; to replay it: Session({run.name!r}, "
+        f'replay="offline", source={run.id!r})'
+    )
+
+
+def check_open(run: Run, store: Store) -> None:
+    """Refuse a run to which nothing may be added.
+
+    Raises:
+        RunElsewhere: it is a copy that was not claimed, or it was moved.
+        RunPruned: it was pruned.
+        SessionError: it was imported.
+    """
+    check_whole(run)
+    check_performed(run, store)
+    if run.shut is None:
+        return
+    kind = run.shut["event"]
+    if kind == "gone":
+        raise RunElsewhere(f"run {run.id} was moved, and goes on in {run.shut['to']}")
+    raise RunElsewhere(
+        f"this is a copy of run {run.id}, which may go on in {run.shut['from']}: resume it there, "
+        f"or move it here: rollcage copy {run.id} --move --from {shlex.quote(run.shut['from'])} "
+        f"--to {shlex.quote(store.url)}"
+    )

@@ -1,0 +1,234 @@
+"""Lists of runs, read from the first and the last line of each log.
+
+There is no index: nothing is written for a list, so that none can be out of date, damaged or lost,
+and beginning and ending a session costs nothing for it. No session reads one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import unicodedata
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+
+from rollcage.errors import RunNotFound
+from rollcage.fingerprint.identity import jcs
+from rollcage.trace.chain import FORMAT
+from rollcage.trace.run import ENDS
+from rollcage.trace.seal import StoreSeal
+from rollcage.trace.store import Ends, Store, open_store
+from rollcage.values.codec import encode
+from rollcage.values.hiding import Seal
+
+__all__ = ["RunInfo", "all_runs", "job_key", "list_runs", "newest_run", "run_info"]
+
+Where = str | os.PathLike[str] | Store
+
+_PAGES: Final = (50, 500, 5000)  # runs that are asked for at once: a list may be cut short early
+_SOME: Final = 64  # last lines in which the end of the last attempt is looked for at first
+_ATTEMPT: Final = b'{"event":"attempt",'
+_FORKED: Final = b'{"event":"forked",'
+_ENDS: Final = tuple(b'{"event":"%b",' % kind.encode() for kind in ENDS)
+
+
+def job_key(name: str, given: Any, seal: Seal) -> str:
+    """Return the key of a job's pointer: its name, and a digest of its input if it has one.
+
+    Args:
+        name: of the job.
+        given: its input; None if it has none.
+        seal: of the store: an input may hold a secret, whose plain digest could be guessed.
+
+    Raises:
+        Unencodable: the input holds a value without an encoding.
+    """
+    if given is None:
+        return name
+    digest = sha256(jcs(encode(given, seal, path="input"))).hexdigest()
+    return f"{name}\n{digest}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a list says of a run.
+
+    Attributes:
+        run: its id.
+        name: the job that it belongs to.
+        begun: when it began (Unix, µs); of a copy, when the original did.
+        status: how its last attempt ended: `ok`, `error`, `halted`, `paused`, `partial`, `undone`
+            or `abandoned`; None: it has not, for it is live or was killed; `damaged`: its first or
+            last line can't be read.
+        ended: when that was (Unix, µs); None if it is not known.
+        attempts: how many there were.
+        waits: what a paused run waits for, if that was said.
+        origin: the run that it is a fork of, or goes on from; empty if it began by itself.
+        fork: `dry` or `live`, if it is a fork.
+        actor: the person that it acts for, if that was said.
+        given: the input as it is recorded; None if it has none, or the run was pruned.
+        digest: that of the input of a run that was pruned.
+        imported: the format that it was imported from; empty if it was recorded here.
+        last: the kind of its last line; `held`: this is a copy; `gone`: it goes on in another
+            store; `pruned`: nothing else is left of it.
+    """
+
+    run: str
+    name: str
+    begun: int
+    status: str | None = None
+    ended: int | None = None
+    attempts: int = 0
+    waits: str = ""
+    origin: str = ""
+    fork: str = ""
+    actor: str = ""
+    given: Any = None
+    last: str = ""
+    digest: str = ""
+    imported: str = ""
+
+    @property
+    def input(self) -> str:
+        """The digest of the input; empty if it has none. The runs of a job have the same one."""
+        return self.digest if self.given is None else sha256(jcs(self.given)).hexdigest()
+
+    @property
+    def job(self) -> str:
+        """The key of the job's pointer in the store, kind `names`."""
+        return f"{self.name}\n{self.input}" if self.input else self.name
+
+
+def list_runs(
+    store: Where,
+    *,
+    name: str | None = None,
+    status: str | None = None,
+    since: int | None = None,
+    before: int | None = None,
+    limit: int | None = None,
+) -> list[RunInfo]:
+    """Return runs, the newest first: those of a job in the order in which they began.
+
+    Args:
+        store: a folder, a URL or a `Store`.
+        name: only the runs of this job.
+        status: only runs with this one; `unfinished`: only those that have none.
+        since: only runs that began then or later (Unix, µs).
+        before: only runs that began earlier than that (Unix, µs).
+        limit: only so many.
+
+    Raises:
+        StoreError: the store can't be read.
+    """
+    found: list[RunInfo] = []
+    if limit is not None and limit <= 0:
+        return found
+    for info in all_runs(store):
+        if (
+            (name is None or info.name == name)
+            and (status is None or (info.status or "unfinished") == status)
+            and (since is None or info.begun >= since)
+            and (before is None or info.begun < before)
+        ):
+            found.append(info)
+            if len(found) == limit:
+                break
+    return found
+
+
+def all_runs(store: Where, behind: str = "") -> Iterator[RunInfo]:
+    """Yield all runs of a store as `list_runs` does.
+
+    Args:
+        store: a folder, a URL or a `Store`.
+        behind: the id of a run: only the runs that come behind it.
+    """
+    opened = open_store(store)
+    pages = iter(_PAGES)
+    page, last = next(pages), behind
+    while ends := opened.runs(last, page):
+        for each in ends:
+            yield _info(opened, each)
+        last, page = ends[-1].run, next(pages, _PAGES[-1])
+
+
+def run_info(store: Where, run: str) -> RunInfo:
+    """Return what a list says of one run.
+
+    Raises:
+        RunNotFound: there is no such run.
+        StoreError: it can't be read.
+    """
+    opened = open_store(store)
+    return _info(opened, opened.ends(run))
+
+
+def newest_run(store: Where, name: str, input: Any = None) -> RunInfo | None:  # noqa: A002 - as in `Session`
+    """Return the run that a session of a job would look at; None if there is none.
+
+    Args:
+        store: a folder, a URL or a `Store`.
+        name: of the job.
+        input: what it works on, as it is given to `Session`.
+    """
+    opened = open_store(store)
+    name = unicodedata.normalize("NFC", name)  # a job's name is one, however it is typed
+    seen = opened.get("names", job_key(name, input, StoreSeal(opened)))
+    return None if seen is None else run_info(opened, seen.decode())
+
+
+def _info(store: Store, ends: Ends) -> RunInfo:
+    try:
+        first, last = orjson.loads(ends.first), orjson.loads(ends.last)
+        if first["format"] != FORMAT:
+            raise ValueError(first["format"])
+        info = RunInfo(
+            ends.run,
+            first.get("name", ""),
+            first.get("time", 0),
+            origin=first.get("copied", ""),
+            fork=first.get("fork", ""),
+            actor=first.get("actor", ""),
+            given=first.get("input"),
+            digest=first.get("digest", ""),
+            imported=first.get("imported", {}).get("format", ""),
+            last=last["event"],
+        )
+        if last["event"] in ENDS:
+            attempts = last.get("attempts", 1)
+        else:
+            last, attempts = _last_of(store, ends)
+        return dataclasses.replace(
+            info,
+            status=last.get("status") or None,
+            ended=last.get("ended", last.get("time")),
+            attempts=attempts,
+            waits=last.get("waits", ""),
+        )
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+        return RunInfo(ends.run, "", 0, status="damaged")
+
+
+def _last_of(store: Store, ends: Ends) -> tuple[dict[str, Any], int]:
+    """How the last attempt ended, by lines before the last; and how many attempts there were."""
+    try:
+        lines = store.read(ends.run, -_SOME)
+        if not any(line.startswith(_ATTEMPT) for line in lines):
+            lines = store.read(ends.run)
+    except RunNotFound:  # it was removed meanwhile
+        return {}, 0
+    ended: dict[str, Any] = {}
+    for line in reversed(lines):
+        if line.startswith(_ATTEMPT):
+            return ended, orjson.loads(line).get("number", 1)
+        if line.startswith(_FORKED):
+            return {}, 0
+        if not ended and line.startswith(_ENDS):
+            ended = orjson.loads(line)
+            if "attempts" in ended:
+                return ended, ended["attempts"]
+    return ended, 0

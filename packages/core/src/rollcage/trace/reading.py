@@ -1,0 +1,77 @@
+"""From the lines of a log to its run: each line is checked, parsed, folded in and let go."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from rollcage.trace.chain import checked_lines
+from rollcage.trace.lines import BAD, check_line
+from rollcage.trace.run import Outcome, Run, misfit
+
+if TYPE_CHECKING:
+    from rollcage.trace.run import Fold
+
+__all__ = ["fold_log"]
+
+_VALUE: Final = b',"outcome":'
+_TAIL: Final = -76  # where `,"hash":"…"}` and a newline begin
+_PLAIN: Final = 5  # fields of an outcome's line that has a duration and nothing else
+_BRACE: Final = 125
+
+
+def fold_log(lines: Iterable[bytes], where: str, folds: dict[str, list[Fold]]) -> Run:
+    """Return the run that the lines of a log make; none of them is kept.
+
+    An outcome is taken as the bytes that were recorded where it can be cut out of its line: nothing
+    but numbers stands before it then, and the hash behind it.
+
+    Args:
+        lines: all of them, from the first.
+        where: what errors call the log.
+        folds: by kind of line, what is told of each.
+
+    Raises:
+        TraceCorrupt: they were changed or damaged, or are not those of a run.
+        StoreError: their format is another, or they can't be read.
+    """
+    run = Run(folds)
+    apply = run.apply
+    number = 0
+    cut = Outcome("", b"")  # one for all: a run keeps what it says, and not the object
+    with _no_garbage():
+        try:
+            for event, line in checked_lines(lines, where):
+                number += 1
+                check_line(run, event)
+                outcome: Outcome | None = None
+                if (
+                    len(event) == _PLAIN
+                    and event["event"] == "outcome"
+                    and "duration" in event
+                    and line[_TAIL - 1] == _BRACE
+                ):
+                    recorded = event["outcome"]
+                    cut.status, cut.unclear = recorded["status"], "unclear" in recorded
+                    cut.flawed = "drift" in recorded or "lossy" in recorded or "cut" in recorded
+                    cut.data = line[line.find(_VALUE) + 11 : _TAIL]
+                    outcome = cut
+                apply(event, outcome)
+        except BAD as error:
+            raise misfit(where, number, error) from None
+    return run
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Keep the collector from looking through a run again and again while it grows."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

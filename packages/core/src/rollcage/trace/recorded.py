@@ -1,0 +1,82 @@
+"""The whole lines of a run, as readers take them, and whether they are what was written."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+
+from rollcage.errors import TraceCorrupt
+from rollcage.trace.chain import checked
+from rollcage.trace.folder import Folder
+from rollcage.trace.store import Store, open_store
+
+__all__ = ["LogTrace", "Verified", "trace_of", "verify_trace", "where_of"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogTrace:
+    """The whole lines of a run, for `rollcage.trace.read_run`.
+
+    Attributes:
+        run: the run's id.
+        where: what errors call it: a path, or a store's URL and the id.
+        data: the lines.
+    """
+
+    run: str
+    where: str
+    data: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verified:
+    """The chain of a log, which is whole.
+
+    Attributes:
+        lines: how many there are.
+        head: the hash of the last one (64 hex digits).
+        is_ended: whether the last attempt was left: then the last line says so. Otherwise nothing
+            tells whether lines behind it were removed, for the process may have died there.
+    """
+
+    lines: int
+    head: str
+    is_ended: bool
+
+
+def trace_of(store: str | os.PathLike[str] | Store, run: str) -> LogTrace:
+    """Return the whole lines of a run.
+
+    Raises:
+        RunNotFound: there is no such run.
+        StoreError: they can't be read.
+    """
+    opened = open_store(store)
+    return LogTrace(run, where_of(opened, run), b"".join(opened.read(run)))
+
+
+def where_of(store: Store, run: str) -> str:
+    """Return what errors call the log of a run: its file, or the store's URL and the id."""
+    return store.path_of(run) if isinstance(store, Folder) else f"{store.url}#{run}"
+
+
+def verify_trace(trace: LogTrace) -> Verified:
+    """Check that each line follows from those before it.
+
+    Whoever may write a log can chain a forged one anew; and a log whose end was cut off, behind any
+    line, is whole. To know that a run is all there, compare its head with one that was kept
+    elsewhere.
+
+    Raises:
+        TraceCorrupt: a line was changed, cut out, added or moved, or there is none; the error
+            names it.
+        StoreError: its format is another.
+    """
+    count, is_ended = 0, False
+    for event in checked(io.BytesIO(trace.data), trace.where):
+        count += 1
+        is_ended = event["event"] == "ended"
+    if not count:
+        raise TraceCorrupt(trace.where, 1, "the trace is empty")
+    return Verified(count, trace.data[-67:-3].decode(), is_ended)

@@ -1,0 +1,33 @@
+"""The HMAC that stands in for a secret, under a key of the store that is made when it is needed."""
+
+from __future__ import annotations
+
+import hmac
+import os
+
+from rollcage.trace.store import Store
+
+__all__ = ["StoreSeal"]
+
+
+class StoreSeal:
+    """Turns secrets into their HMACs under the store's key."""
+
+    __slots__ = ("_key", "_store")
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._key: bytes | None = None
+
+    def look(self) -> None:
+        """Read the store's key, if there is one: no loop waits for it then."""
+        self._key = self._store.get("keys", "seal")
+
+    def __call__(self, secret: str) -> str:
+        """Return the HMAC of a secret (64 hex digits)."""
+        if self._key is None:
+            self._key = self._store.get("keys", "seal")
+            while self._key is None:
+                self._store.swap("keys", "seal", None, os.urandom(32))
+                self._key = self._store.get("keys", "seal")
+        return hmac.new(self._key, secret.encode("utf-8", "surrogatepass"), "sha256").hexdigest()

@@ -1,0 +1,129 @@
+"""What an undo is made of: the states that a tool observes, and the calls that it plans.
+
+Large ones are kept beside the log; what refers to them stands in their place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from rollcage.contract.compensation import plan_from
+from rollcage.errors import StoreError
+from rollcage.replay.outcome import LARGE
+from rollcage.values.codec import TAG
+from rollcage.values.decoding import decode
+
+if TYPE_CHECKING:
+    from rollcage.calls.attempt import Attempt
+    from rollcage.calls.gate import Gate
+    from rollcage.contract.compensation import Tool
+    from rollcage.contract.contract import Contract
+    from rollcage.trace.store import Store
+
+__all__ = ["consult", "fetched", "has_large", "keep_large", "plain", "plan_of", "revived"]
+
+_BLOB: Final = "blob"
+
+
+def consult(
+    function: Callable[..., Any],
+    is_async: bool,  # noqa: FBT001 - one flow
+    *args: Any,
+    **words: Any,
+) -> Callable[[], Any]:
+    """Return what asks one of a tool's own functions, in the session's colour."""
+    if is_async and not inspect.iscoroutinefunction(function):
+        return lambda: asyncio.to_thread(function, *args, **words)
+    return lambda: function(*args, **words)
+
+
+def plain(states: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return encoded states as values, for a tool's own functions."""
+    return {resource: decode(state) for resource, state in (states or {}).items()}
+
+
+def plan_of(
+    contract: Contract, attempt: Attempt, known: Mapping[str, Any], gate: Gate
+) -> list[dict[str, Any]] | None:
+    """Return the plan that a tool makes of what is known; None if it can't be taken back.
+
+    Raises:
+        SessionError: the gate denies a tool that the plan would call.
+        ContractError: it is no plan.
+    """
+    assert contract.undo is not None
+    made = contract.undo(**{word: known[word] for word in contract.undo_words})
+    allow = (lambda tool: gate.check_undo(tool.contract)) if gate.undo_screens else _allow
+    plan = plan_from(made, attempt.tools, attempt.seal, allow)
+    return None if plan is None else [each.as_data() for each in plan]
+
+
+def _allow(tool: Tool) -> None:
+    """Let any tool be called."""
+
+
+def has_large(marks: Mapping[str, Any]) -> bool:
+    """Whether a state before, or an argument of a plan, is too large for a line."""
+    values = [*(marks.get("before") or {}).values()]
+    values += [v for call in marks.get("plan") or () for v in call["args"].values()]
+    return any(_is_large(each) for each in values)
+
+
+def _is_large(value: Any) -> bool:
+    if isinstance(value, str) and len(value) * 4 < LARGE:
+        return False
+    return len(orjson.dumps(value)) >= LARGE
+
+
+def keep_large(store: Store, marks: Mapping[str, Any]) -> dict[str, Any]:
+    """Return marks of which the large values are kept in the store."""
+
+    def kept(value: Any) -> Any:
+        data = orjson.dumps(value)
+        if len(data) < LARGE:
+            return value
+        digest = sha256(data).hexdigest()
+        store.swap("blobs", digest, None, data)
+        return {TAG: _BLOB, "value": None, "sha256": digest, "size": len(data)}
+
+    found = dict(marks)
+    if found.get("before"):
+        found["before"] = {name: kept(value) for name, value in found["before"].items()}
+    if found.get("plan"):
+        found["plan"] = [
+            {**call, "args": {name: kept(value) for name, value in call["args"].items()}}
+            for call in found["plan"]
+        ]
+    return found
+
+
+def revived(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return states or arguments with those that are kept beside the log in their places.
+
+    Raises:
+        StoreError: one of them is gone or damaged.
+    """
+    return {
+        name: orjson.loads(fetched(store, value["sha256"]))
+        if isinstance(value, dict) and value.get(TAG) == _BLOB and "sha256" in value
+        else value
+        for name, value in values.items()
+    }
+
+
+def fetched(store: Store, digest: str) -> bytes:
+    """Return the bytes that are kept under a digest.
+
+    Raises:
+        StoreError: they are gone or damaged.
+    """
+    data = store.get("blobs", digest)
+    if data is None or sha256(data).hexdigest() != digest:
+        raise StoreError(f"the large value {digest}, which an undo needs, is gone or damaged")
+    return data

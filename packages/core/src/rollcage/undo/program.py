@@ -1,0 +1,949 @@
+"""Undo: a program that an attempt walks, the newest effect first.
+
+Everything is looked at before anything is touched: the tools that are needed, what became of steps
+in doubt, the states as they are now, and the verdicts on the compensating calls. Then `undoing`
+names the steps on record, `back` says of each how well it was taken back, and `undone` (or
+`rolled`, of a transaction) ends it. The compensating calls of a step are steps themselves, in a
+branch that is named for it: an undo that was killed goes on as any other program does, by whoever
+opens the run.
+
+A step that is not taken back goes on holding: it answers calls, and what is new in front of it
+halts. An undo that has touched a step and did not restore it stays open: nothing runs before it is
+finished.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import inspect
+import threading
+from collections.abc import Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import orjson
+
+from rollcage.contract.compensation import (
+    DidNotHappen,
+    Digests,
+    Happened,
+    PlannedCall,
+    Tool,
+    arguments_of,
+    differing,
+    digests_of,
+    states_of,
+)
+from rollcage.errors import (
+    Diverged,
+    Halt,
+    PlanChanged,
+    RollcageError,
+    SessionError,
+    SessionHalted,
+    StepNotFound,
+    ToolMissing,
+    UndoIncomplete,
+)
+from rollcage.replay.call import Call, Place, here
+from rollcage.replay.outcome import given, success
+from rollcage.replay.walk import Turn
+from rollcage.trace.endings import check_performed
+from rollcage.trace.store import store_option
+from rollcage.undo.assessment import assess
+from rollcage.undo.expected import changes, stays_undone
+from rollcage.undo.plan import consult, fetched, plain, plan_of, revived
+from rollcage.undo.report import InDoubt, UndoneStep, UndoPlan, UndoReport
+from rollcage.undo.targets import (
+    after_step,
+    around,
+    blocks_named,
+    keeps_place,
+    newest_first,
+    of_blocks,
+)
+from rollcage.undo.task import Task, Undoable
+
+if TYPE_CHECKING:
+    from rollcage.calls.attempt import Attempt
+    from rollcage.calls.driver import Flow
+    from rollcage.contract.contract import Contract
+    from rollcage.session.session import Session
+    from rollcage.trace.run import Event, Run, Step
+    from rollcage.trace.store import Store
+    from rollcage.undo.report import UndoStatus
+
+__all__ = ["Request", "open_undo", "plan", "take_back", "undo"]
+
+_DONE: Final = ("verified", "compensated", "accepted")
+_ACCEPTED: Final = "somebody has put it right by hand, or accepts it as it is"
+
+
+class Request(NamedTuple):
+    """What somebody wants to be undone, and how.
+
+    Attributes:
+        to: the last step that stays; None: everything is undone.
+        branch: only what was done in blocks of this name, and what came after them.
+        within: only what stands in this branch: an inner session undoes its own.
+        in_doubt: what is done with a step of unknown outcome: it is listed, or the state before it
+            is restored.
+        expected: the plan that somebody has seen, or its digest: only that, or its rest, is done.
+        accept: steps that count as undone, for somebody has put right by hand what they did.
+    """
+
+    to: int | None = None
+    branch: str | None = None
+    within: str = ""
+    in_doubt: InDoubt = "list"
+    expected: UndoPlan | str | None = None
+    accept: frozenset[int] = frozenset()
+
+    def check(self) -> None:
+        """Refuse what can't be asked for.
+
+        Raises:
+            SessionError: `to` is not the number of a step.
+        """
+        if self.to is not None and self.to < 1:
+            raise SessionError(f"to={self.to} is not a step; steps count from 1")
+
+    def covers(self) -> Event:
+        """Return what it is limited to, as fields of lines; none if it is of the whole run."""
+        limits = {"to": self.to, "branch": self.branch, "within": self.within or None}
+        return {name: each for name, each in limits.items() if each is not None}
+
+
+# --- asked for by somebody -----------------------------------------------------------------------
+
+
+def undo(attempt: Attempt, request: Request, *, is_async: bool) -> Flow:
+    """Take back what somebody wants to be undone; gives an `UndoReport`.
+
+    Raises:
+        SessionError: it can't be done from here.
+        PlanChanged: it would do something else than what was expected; nothing was touched.
+        ToolMissing: a tool that is needed is not here; nothing was touched.
+    """
+    request.check()
+    if attempt.closed:
+        raise SessionError("the session has ended: undo_run undoes what it did")
+    if not attempt.live or attempt.dry or attempt.log is None:
+        raise SessionError("a session that runs nothing has nothing to undo")
+    if attempt.halted is not None:
+        raise SessionHalted(f"the session was halted: {attempt.halted}") from attempt.halted
+    with attempt.lock:
+        gone = [s for s in _wanted(attempt.run, request) if not _is_open_block(attempt, s)]
+        for step in gone:
+            if _is_running(attempt, step):
+                raise SessionError(f"{step.name} can't undo the run that it is in: it still runs")
+    found: UndoReport = yield from take_back(
+        attempt, gone, why="undo", forgive=True, is_async=is_async, request=request
+    )
+    return found
+
+
+def plan(attempt: Attempt, request: Request, *, is_async: bool) -> Flow:
+    """Say what an undo would do, by the states as they are now; gives an `UndoPlan`."""
+    request.check()
+    run = attempt.run
+    check_performed(run, attempt.store)
+    numbers = _numbers(run, _wanted(run, request), whole=True)
+    look = _Look(attempt, request, is_async=is_async, records=False)
+    tasks = yield from look.tasks(numbers)
+    return _planned(run, request, tasks)
+
+
+def _wanted(run: Run, request: Request) -> list[Step]:
+    found = after_step(run, request.to or 0, request.within)
+    if request.branch is None:
+        return found
+    late = {step.n for step in found}
+    return [step for step in of_blocks(run, blocks_named(run, request.branch)) if step.n in late]
+
+
+def _numbers(run: Run, steps: Iterable[Step], *, whole: bool) -> set[int]:
+    """The numbers of steps that are to go, with those of an undo that has not ended."""
+    found = {step.n for step in steps if step.gone in ("", "left")}
+    if run.undoing is not None:
+        found.update(run.undoing["steps"])
+        if "block" in run.undoing:
+            found.add(run.undoing["block"])
+    if not whole:
+        return found
+    for n in list(found):  # what was rolled back in a block goes with it
+        found.update(step.n for step in run.body(run.steps[n]) if step.rolled)
+    return found - run.reopened(found)
+
+
+def _is_open_block(attempt: Attempt, step: Step) -> bool:
+    """Whether a block is open in this attempt; it stays, and what was done in it goes."""
+    walk = attempt.branches.get(step.inner) if step.effect == "branch" else None
+    return walk is not None and walk.opening is step and not walk.exited
+
+
+def _is_running(attempt: Attempt, step: Step) -> bool:
+    """Whether the body of a call runs now."""
+    if step.effect not in ("write", "scope") or step.status != "unknown" or not step.taken:
+        return False
+    walk = attempt.branches.get(step.branch)
+    return walk is not None and walk.running > 0
+
+
+def _planned(run: Run, request: Request, tasks: Iterable[Task]) -> UndoPlan:
+    return UndoPlan(run=run.id, to=request.to, steps=tuple(task.planned() for task in tasks))
+
+
+# --- the flow ------------------------------------------------------------------------------------
+
+
+def take_back(
+    attempt: Attempt,
+    steps: Iterable[Step] | None = None,
+    *,
+    why: str,
+    is_async: bool,
+    block: Step | None = None,
+    forgive: bool = False,
+    request: Request = Request(),  # noqa: B008 - immutable
+) -> Flow:
+    """Take steps back, the newest first; or go on with the undo that the run has begun.
+
+    Args:
+        attempt: the attempt that does it.
+        steps: the steps that are not to hold any more; None: those of the undo that has begun.
+        why: `undo`, `divergence` or `transaction`.
+        is_async: whether the session awaits.
+        block: the transaction that they are rolled back with, if so.
+        forgive: whether steps that can't be taken back are only listed; otherwise nothing is
+            touched if there is one.
+        request: what somebody asked for, if so.
+
+    Returns:
+        An `UndoReport`.
+
+    Raises:
+        Diverged: steps that would be left behind can't all be taken back; nothing was touched.
+        UnknownOutcome: nobody knows whether one of them happened; nothing was touched.
+        UndoIncomplete: a block can't be rolled back; or an undo can't be finished.
+        PlanChanged: it would do something else than what was expected; nothing was touched.
+        ToolMissing: a tool that is needed is not here; nothing was touched.
+    """
+    yield from _enter(attempt, is_async=is_async)
+    before = attempt.run.undoing
+    try:
+        flow = _Undo(attempt, why, block, request, forgive=forgive, is_async=is_async)
+        return (yield from flow.run(steps))
+    except BaseException as error:
+        begun = attempt.run.undoing
+        if begun is not None and begun is not before and attempt.halted is None:
+            attempt.halt(
+                UndoIncomplete(
+                    f"an undo of run {attempt.run.id} was cut off by {type(error).__name__}: the "
+                    f"next session of it finishes that first"
+                )
+            )
+        raise
+    finally:
+        with attempt.lock:
+            done, attempt.undo_busy = attempt.undo_busy, None
+        assert done is not None
+        done.set()
+
+
+def _enter(attempt: Attempt, *, is_async: bool) -> Flow:
+    """Wait for an undo that another thread or task does: a run has one at a time."""
+    while True:
+        with attempt.lock:
+            busy = attempt.undo_busy
+            if busy is None:
+                attempt.undo_busy = threading.Event()
+                return
+        yield consult(busy.wait, is_async)
+
+
+class _Undo:
+    """One undo, from looking to the line that ends it."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        why: str,
+        block: Step | None,
+        request: Request,
+        *,
+        forgive: bool,
+        is_async: bool,
+    ) -> None:
+        self.attempt, self.record, self.is_async = attempt, attempt.run, is_async
+        self.why, self.forgive, self.request = why, forgive, request
+        self.block = None if block is None else block.n
+
+    def run(self, steps: Iterable[Step] | None) -> Flow:
+        """Look, refuse, or take back."""
+        attempt, record = self.attempt, self.record
+        begun = record.undoing
+        if steps is None:
+            assert begun is not None
+            self.why, self.forgive = begun["why"], begun["forgive"]
+            self.block = begun.get("block")
+            self.request = Request(
+                begun.get("to"), begun.get("branch"), in_doubt=begun.get("in_doubt", "list")
+            )
+            numbers = set[int](begun["steps"])
+        elif begun is not None and self.why != "undo":
+            raise attempt.halt(open_undo(record, attempt.store))
+        else:
+            numbers = _numbers(record, steps, whole=self.block is None)
+        look = _Look(attempt, self.request, is_async=self.is_async, records=True)
+        try:
+            tasks = yield from look.tasks(numbers)
+        except RollcageError as error:
+            if isinstance(error, Halt):
+                raise
+            raise self._cant_look(error) from error
+        self._check(tasks)
+        refused = self._denied(tasks)
+        if not self.forgive:
+            self._refuse(tasks, refused)
+        stopped = refused or [
+            task.ended("conflict", task.reason, task.differs)
+            for task in tasks
+            if task.state == "conflict"
+        ]
+        if stopped:
+            if begun is not None and begun["forgive"]:
+                self._close(set(begun["steps"]), look, self._report(tasks, stopped))
+                self._check_ended(steps)
+            return self._report(tasks, stopped)
+        if steps is not None and (tasks or self.block is not None or self.request.accept):
+            self._begin(numbers)
+        done = yield from self._carry_out(tasks)
+        report = self._report(tasks, done)
+        self._close(numbers, look, report)
+        yield from attempt.settle(is_async=self.is_async)  # what is reported is on record
+        self._check_ended(steps)
+        return report
+
+    def _check_ended(self, steps: Iterable[Step] | None) -> None:
+        """Refuse to go on where an undo that a session finished first has not ended."""
+        if steps is None and self.record.undoing is not None:
+            raise self.attempt.halt(open_undo(self.record, self.attempt.store))
+
+    def _begin(self, numbers: set[int]) -> None:
+        request = self.request
+        line: Event = {
+            "event": "undoing", "why": self.why, "steps": sorted(numbers), "forgive": self.forgive,
+        }  # fmt: skip
+        if self.block is not None:
+            line["block"] = self.block
+        line |= request.covers()
+        if request.in_doubt != "list":
+            line["in_doubt"] = request.in_doubt
+        self.attempt.note(line)
+        for n in sorted(request.accept, reverse=True):
+            self.attempt.note({"event": "back", "step": n, "status": "accepted"})
+
+    # --- what refuses it before anything is touched ----------------------------------------------
+
+    def _check(self, tasks: list[Task]) -> None:
+        """Refuse what somebody did not expect.
+
+        Raises:
+            PlanChanged: it would do something else.
+            StepNotFound: a step that is accepted is not one of those to be undone.
+        """
+        run, request = self.record, self.request
+        for n in request.accept:
+            if all(task.entry.step != n for task in tasks):
+                raise StepNotFound(f"step {n} of run {run.id} is not one that would be undone")
+        if request.expected is None:
+            return
+        found = changes(request.expected, _planned(run, request, tasks))
+        if found:
+            undone = {(run.id, n) for n in (run.undoing or {}).get("steps", ()) if _begun(run, n)}
+            raise PlanChanged(
+                f"an undo of run {run.id} would do something else than what was seen: "
+                f"{'; '.join(found)}. {stays_undone(request.expected, undone).capitalize()}: look "
+                f"at it again, with plan_undo"
+            )
+
+    def _cant_look(self, error: Exception) -> Exception:
+        """What is raised where a look fails; a program can't go on behind it."""
+        if self.why == "undo" or self.record.undoing is not None:
+            return error
+        if self.why == "divergence":
+            return self.attempt.halt(Diverged(f"what lies ahead can't be taken back: {error}", ()))
+        return self.attempt.halt(UndoIncomplete(f"a block can't be rolled back: {error}"))
+
+    def _refuse(self, tasks: list[Task], refused: list[UndoneStep]) -> None:
+        """Halt if not everything can be taken back."""
+        attempt, run = self.attempt, self.record
+        stuck = [task for task in tasks if task.state not in ("reversible", "nothing")]
+        for task in stuck:
+            if task.state == "unknown":
+                raise attempt.halt(attempt.unknown(run.steps[task.entry.step], f": {task.reason}"))
+        lines = [str(UndoReport(run=run.id, to=None, steps=tuple(refused)))] if refused else []
+        for task in stuck:
+            status = cast("UndoStatus", task.state)  # not `reversible`, and not `nothing`
+            lines.append(_said(task.ended(status, task.reason, task.differs)))
+        if not lines:
+            return
+        numbers = [task.entry.step for task in stuck] or [each.step for each in refused]
+        said = "\n".join(lines)
+        if self.why == "divergence" and run.undoing is None:
+            orphans = tuple((run.id, n) for n in numbers)
+            raise attempt.halt(
+                Diverged(
+                    f"recorded effects of run {run.id} lie ahead that can't be taken back, so "
+                    f"nothing was touched:\n{said}\nTo go on, "
+                    f"{_way_out(run, attempt.store, numbers)}",
+                    orphans,
+                )
+            )
+        what = "an undo can't be finished" if run.undoing is not None else "a block stays as it is"
+        raise attempt.halt(
+            UndoIncomplete(
+                f"{what} in run {run.id}, for not everything in it can be taken back:\n{said}\n"
+                f"To go on, {_way_out(run, attempt.store, numbers)}"
+            )
+        )
+
+    def _denied(self, tasks: list[Task]) -> list[UndoneStep]:
+        """The steps whose compensating calls a rule denies."""
+        refused: list[UndoneStep] = []
+        is_gated = self.attempt.session.gate.decides or self.attempt.inner
+        for task in tasks if is_gated else ():
+            for tool, values in task.calls if task.state == "reversible" else ():
+                call = self._call(task, tool, values)
+                verdict = call.session.gate.decide(call)
+                if verdict is not None and verdict.decision == "deny":
+                    message = f"a rule denies {tool.contract.name}: {verdict.reason}"
+                    refused.append(task.ended("failed", message))
+                    break
+        return refused
+
+    # --- taking back -----------------------------------------------------------------------------
+
+    def _carry_out(self, tasks: list[Task]) -> Generator[Any, Any, list[UndoneStep]]:
+        """Undo one step after the other, up to the first that fails."""
+        done: list[UndoneStep] = []
+        for task in tasks:
+            n = task.entry.step
+            if task.reason == _ACCEPTED:
+                each = task.ended("accepted", _ACCEPTED)
+            else:
+                each = yield from self._undone(task)
+            is_touched = each.status in (*_DONE, "failed")  # otherwise it stays what it was
+            if is_touched and self.record.undoing is not None and n not in self.request.accept:
+                line: Event = {"event": "back", "step": n, "status": each.status}
+                if each.reason:
+                    line["reason"] = each.reason
+                if each.differs:
+                    line["differs"] = each.differs
+                if each.status == "failed" and each.differs:
+                    line["spent"] = True  # its calls were made: another undo makes them anew
+                self.attempt.note(line)
+            done.append(each)
+            if each.status in ("failed", "conflict"):
+                break
+        return done
+
+    def _undone(self, task: Task) -> Generator[Any, Any, UndoneStep]:
+        """Undo one step, and check whether that worked."""
+        looks = task.contract is not None and task.was is not None
+        if task.state == "nothing":
+            if not (yield from self._is_there_still(task)):
+                return task.ended("compensated" if task.was is None else "verified", task.reason)
+            task.reason = ""
+        if task.state in ("irreversible", "unknown"):
+            return task.ended("unknown" if task.state == "unknown" else "irreversible", task.reason)
+        if looks:
+            changed = yield from self._changed_meanwhile(task)
+            if changed is not None:
+                return changed
+        self._walk_again(task)
+        for tool, values in task.calls:
+            call = self._call(task, tool, values)
+            try:
+                yield from call.session.perform(call)
+            except (Halt, SessionHalted):
+                raise
+            except Exception as error:  # noqa: BLE001 - told in the report
+                said = f"{tool.contract.name}: {type(error).__name__}: {error}"
+                return task.ended("failed", said)
+            finally:
+                self._uncount(call)
+        if not looks:
+            return task.ended("compensated", "nothing observes what it changes")
+        try:
+            now = yield from _state_now(self.attempt, task, is_async=self.is_async)
+        except SessionError as error:
+            return task.ended("failed", str(error))
+        assert task.was is not None
+        differs = differing(task.was, now)
+        if differs:
+            return task.ended("failed", "the state is not what it was before", differs)
+        return task.ended("verified", task.reason)
+
+    def _is_there_still(self, task: Task) -> Generator[Any, Any, bool]:
+        """Whether the state that a step left is still there, though it should be gone by now.
+
+        That happens if its tool observes different things under one name.
+        """
+        if task.put_back or task.happened is False or not (task.was and task.calls):
+            return False
+        try:
+            now = yield from _state_now(self.attempt, task, is_async=self.is_async)
+        except SessionError:
+            return True  # the next check says so
+        return bool(differing(task.was, now))
+
+    def _changed_meanwhile(self, task: Task) -> Generator[Any, Any, UndoneStep | None]:
+        """Check again, right before: the later steps are undone by now."""
+        assert task.was is not None
+        try:
+            now = yield from _state_now(self.attempt, task, is_async=self.is_async)
+        except SessionError as error:
+            return task.ended("failed", str(error))
+        if not differing(task.was, now):
+            return task.ended("verified", "the state is as it was before")
+        if task.after is None or task.begun or task.entry.status == "unknown":
+            return None
+        strange = {
+            resource: fields
+            for resource, fields in differing(task.after, now).items()
+            if now.get(resource) != task.was.get(resource)
+        }
+        if strange:
+            return task.ended("conflict", "somebody else has changed it since", strange)
+        return None
+
+    def _call(self, task: Task, tool: Tool, values: Mapping[str, Any]) -> Call:
+        """A compensating call, in the branch of its step."""
+        attempt = self.attempt
+        name = _branch_of(self.record, task.entry.step)
+        bound = tool.contract.bind(values, attempt.seal)
+        assert tool.body is not None
+        place = Place(attempt, self._session_of(task.entry.step), name)
+        call = Call(place, tool.contract, bound, tool.body, "tool", is_async=self.is_async)
+        call.branch, call.turn = attempt.branch(name), Turn()  # a guard may look at them
+        return call
+
+    def _session_of(self, n: int) -> Session:
+        """The session whose gate decides on the undo of a step: the innermost that is open."""
+        inner, run = self.attempt.inner, self.record
+        place = here.get()
+        if place is not None and place.session.around is not None:  # the undo is one inside of it
+            return self.attempt.session.seen_from(place)
+        for level in run.lineage_of(run.steps[n]) if inner else ():
+            if level.branch in inner:
+                return inner[level.branch]
+        return self.attempt.session
+
+    def _walk_again(self, task: Task) -> None:
+        """Have what was done of an undo of this step answer its calls, in this attempt too."""
+        attempt, run = self.attempt, self.record
+        name = _branch_of(run, task.entry.step)
+        with attempt.lock:
+            for step in run.inside(name):
+                run.release(step)
+                attempt.branches.pop(step.inner, None)
+            attempt.branches.pop(name, None)
+
+    def _uncount(self, call: Call) -> None:
+        stats = self.attempt.stats
+        if call.slot >= 0:
+            stats.calls -= 1
+        if call.recorded is not None:
+            stats.hits -= 1
+        elif hasattr(call, "event"):
+            stats.misses -= 1
+
+    # --- the line that ends it -------------------------------------------------------------------
+
+    def _close(self, numbers: set[int], look: _Look, report: UndoReport) -> None:
+        """End the undo on record, unless a step is half undone.
+
+        Raises:
+            UndoIncomplete: it has to be finished, and is not.
+        """
+        attempt, run = self.attempt, self.record
+        done = {n for n, status in run.backed.items() if status in _DONE}
+        stays = {n for n in numbers if run.steps[n].acts} - done - look.clean
+        stays -= {n for n, owner in look.covered.items() if owner in done}
+        half = [n for n in sorted(stays) if run.backed.get(n) == "failed" and _begun(run, n)]
+        if (half and self.why != "undo") or (stays and not self.forgive):
+            raise attempt.halt(
+                UndoIncomplete(
+                    f"not everything was taken back in run {run.id}:\n{report}\nTo go on, "
+                    f"{_way_out(run, attempt.store, sorted(stays))}"
+                )
+            )
+        if half:
+            return
+        if self.block is not None:
+            owner = run.steps[self.block]
+            attempt.note({"event": "rolled", "branch": owner.inner, "steps": sorted(numbers)})
+            return
+        last = max(stays, default=0)
+        gone = {
+            n for n in numbers if n in done or (n not in stays and (n > last or run.steps[n].acts))
+        }
+        reopens = run.reopened(gone)
+        gone -= reopens
+        line: Event = {"event": "undone", "why": self.why, "steps": sorted(gone)}
+        if reopens:
+            line["reopens"] = sorted(reopens)
+        if self.why == "undo":
+            line |= self.request.covers()
+            places = [n for n in sorted(gone) if keeps_place(run, run.steps[n], gone)]
+            if places:
+                line["places"] = places
+        attempt.note(line)
+        if self.why == "undo":
+            attempt.rewind(reopens)
+
+    def _report(self, tasks: list[Task], done: list[UndoneStep]) -> UndoReport:
+        seen = {each.step for each in done}
+        left = tuple(
+            (*task.origin, task.entry.name) for task in tasks if task.entry.step not in seen
+        )
+        return UndoReport(run=self.record.id, to=self.request.to, steps=tuple(done), left=left)
+
+
+def open_undo(run: Run, store: Store) -> UndoIncomplete:
+    """Return the halt of a run in which an undo has begun and not ended."""
+    assert run.undoing is not None
+    left = [n for n in run.undoing["steps"] if run.backed.get(n) == "failed"]
+    listed = ", ".join(f"{n} ({run.steps[n].name})" for n in left)
+    return UndoIncomplete(
+        f"an undo of run {run.id} has begun and can't be finished, so nothing goes on: step "
+        f"{listed or run.undoing['steps']}. Undo it again: rollcage undo {run.id}"
+        f"{store_option(store)}; or {_way_out(run, store, left)}"
+    )
+
+
+def _branch_of(run: Run, n: int) -> str:
+    """The branch of the compensating calls of a step; of a new try, if the last one missed."""
+    tries = run.spent[n]
+    return f"-{n}.{tries}" if tries else f"-{n}"
+
+
+def _begun(run: Run, n: int) -> bool:
+    """Whether a compensating call of a step is on record: its state is in between."""
+    return bool(run.branches.get(f"-{n}"))
+
+
+def _said(each: UndoneStep) -> str:
+    return str(UndoReport(run=each.run, to=None, steps=(each,)))
+
+
+def _way_out(run: Run, store: Store, numbers: list[int]) -> str:
+    at = store_option(store)
+    listed = "; ".join(f"rollcage resolve {run.id} {n}{at} --undone" for n in numbers[:3])
+    return f"put the world right by hand, or accept it as it is, and say so: {listed}"
+
+
+# --- looking -------------------------------------------------------------------------------------
+
+
+class _Look:
+    """What can be known of steps before anything is touched.
+
+    Attributes:
+        clean: steps that failed and changed nothing.
+        covered: steps from the body of a call whose plan stands for them, with that call.
+    """
+
+    def __init__(
+        self, attempt: Attempt, request: Request, *, is_async: bool, records: bool
+    ) -> None:
+        self.attempt, self.request = attempt, request
+        self.is_async, self.records = is_async, records
+        self.clean: set[int] = set()
+        self.covered: dict[int, int] = {}
+        self._lines: dict[int, Event] | None = None
+
+    def tasks(self, numbers: set[int]) -> Generator[Any, Any, list[Task]]:
+        """Return what is to be undone, the newest first, and what can be done with each."""
+        run = self.attempt.run
+        done = {n for n, status in run.backed.items() if status in _DONE}
+        steps = [run.steps[n] for n in numbers if run.steps[n].acts]
+        for step in steps:
+            for owner in around(run, step):
+                if owner.n in numbers and _stands_for_calls(owner, is_undone=owner.n in done):
+                    self.covered[step.n] = owner.n
+        order = newest_first(steps)
+        found: list[Task] = []
+        for step in order:
+            if step.n in done or step.n in self.covered:
+                continue
+            try:
+                task = yield from self._task(step)
+            except ToolMissing as error:
+                raise ToolMissing(f"{self._named(step)}: {error}", error.tool) from error
+            except (RollcageError, ValueError) as error:
+                if isinstance(error, Halt):
+                    raise
+                raise SessionError(f"{self._named(step)}: {error}") from error
+            if task is None:
+                self.clean.add(step.n)
+            else:
+                found.append(task)
+        found = self._without_calls(found)
+        assess(found, self.request.in_doubt)
+        for task in found:
+            if self._is_accepted(task):
+                task.state, task.reason, task.differs = "nothing", _ACCEPTED, {}
+        return found
+
+    def _named(self, step: Step) -> str:
+        return f"step {step.n} of run {self.attempt.run.id} ({step.name}) can't be undone here"
+
+    def _is_accepted(self, task: Task) -> bool:
+        n = task.entry.step
+        return n in self.request.accept or self.attempt.run.steps[n].accepted
+
+    def _without_calls(self, tasks: list[Task]) -> list[Task]:
+        """Leave out calls from the body of a step that happened, and whose plan covers them."""
+        restores = self.request.in_doubt == "restore"
+        stands = {
+            task.entry.step
+            for task in tasks
+            if task.plan is not None
+            and (task.entry.status == "ok" or task.happened or task.begun or restores)
+        }
+        found = []
+        for task in tasks:
+            owner = next(
+                (o for o in around(self.attempt.run, self._step(task)) if o.n in stands), None
+            )
+            if owner is None:
+                found.append(task)
+            else:
+                self.covered[task.entry.step] = owner.n
+        return found
+
+    def _step(self, task: Task) -> Step:
+        return self.attempt.run.steps[task.entry.step]
+
+    def _task(self, step: Step) -> Generator[Any, Any, Task | None]:
+        """Find out all that can be known of one step; None if there is nothing to undo of it."""
+        attempt, run = self.attempt, self.attempt.run
+        undo = step.undo or {}
+        recorded = undo if "args" in undo else (yield from self._line(step))
+        args = yield from self._revived(recorded.get("args", {}))
+        status = "ok" if step.happened is not None else step.status
+        entry = Undoable(run.id, step.n, step.name, recorded.get("args", {}), status)
+        task = Task(entry=entry, begun=_begun(run, step.n))
+        accepted = step.accepted or step.n in self.request.accept
+        task.happened = False if accepted else ("told" in undo and status == "ok") or None
+        before: dict[str, Any] = {}
+        if "before" in undo:
+            before = yield from self._revived(undo["before"])
+            task.was, task.after = digests_of(before), undo.get("after")
+        if status == "error" and not step.unclear and task.after in (None, task.was):
+            return None
+        if accepted:
+            return task
+        task.contract, missing = self._contract(step, needed="before" in undo)
+        if task.contract is not None:
+            task.values = task.contract.bind(arguments_of(args), attempt.seal).values
+        data = yield from self._plan(task, step, before, missing)
+        if data is not None and task.happened is not False:
+            task.plan = tuple(PlannedCall(c["name"], c["version"], c["args"]) for c in data)
+            for each in task.plan:
+                task.calls.append((yield from self._callable(each)))
+        if step.unclear and task.plan is None and task.happened is None:
+            task.entry = dataclasses.replace(entry, status="unknown")
+        if task.was is not None:
+            task.now = yield from _state_now(attempt, task, is_async=self.is_async)
+        return task
+
+    def _plan(
+        self, task: Task, step: Step, before: Mapping[str, Any], missing: str
+    ) -> Generator[Any, Any, list[dict[str, Any]] | None]:
+        """The plan of a step: as recorded, or made now of what is found out; None: it has none."""
+        undo = step.undo or {}
+        data: list[dict[str, Any]] | None = undo.get("plan")
+        if task.entry.status == "unknown":
+            if task.contract is None:
+                task.reason = f"its outcome is unknown, and its probe can't be called: {missing}"
+            else:
+                data = (yield from self._asked(task, step, before)) or data
+        elif data is None and "reversible" in undo and "plan" not in undo:
+            data = yield from self._planned_late(task, step, before, missing)
+        if data is not None and any(_is_foreign(each) for each in self.attempt.run.body(step)):
+            task.reason = "its plan would take back what another run did, too"
+            return None
+        return data
+
+    def _line(self, step: Step) -> Generator[Any, Any, Event]:
+        """The line of a step of which the fold keeps no arguments."""
+        if self._lines is None:
+            store, run = self.attempt.store, self.attempt.run.id
+            lines: list[bytes] = yield consult(store.read, self.is_async, run)
+            self._lines = {}
+            for line in lines:
+                if line.startswith(b'{"event":"step"'):
+                    event: Event = orjson.loads(line)
+                    self._lines[event["step"]] = event
+        return self._lines.get(step.n, {})
+
+    def _revived(self, values: Mapping[str, Any]) -> Generator[Any, Any, dict[str, Any]]:
+        if all(not isinstance(value, dict) for value in values.values()):
+            return dict(values)
+        found: dict[str, Any] = yield consult(revived, self.is_async, self.attempt.store, values)
+        return found
+
+    def _contract(self, step: Step, *, needed: bool) -> tuple[Contract | None, str]:
+        """The contract of a step's own tool, or why there is none; needed if it observes."""
+        version = None if step.undo is None else step.undo.get("version", "")
+        try:
+            contract = self.attempt.tools.find(step.name, version).contract
+            self.attempt.session.gate.check_undo(contract)
+        except (ToolMissing, SessionError) as error:
+            if needed:
+                raise
+            return None, str(error)
+        if needed and contract.observe is None:
+            message = f"tool {step.name!r} observed what it changes, and declares no observe now"
+            raise ToolMissing(message, step.name)
+        return contract, ""
+
+    def _asked(
+        self, task: Task, step: Step, before: Mapping[str, Any]
+    ) -> Generator[Any, Any, list[dict[str, Any]] | None]:
+        """Ask what became of a step in doubt; give its plan, if that needed its result."""
+        attempt, contract = self.attempt, task.contract
+        assert contract is not None
+        if contract.probe is None:
+            return None  # what is observed is assessed with all that came after it
+        key = attempt.run.idempotency_key(step)
+        known = {"args": dict(task.values), "key": key, "before": plain(before)}
+        words = {word: known[word] for word in contract.probe_words}
+        try:
+            answer = yield consult(contract.probe, self.is_async, **words)
+        except (Halt, SessionHalted):
+            raise
+        except Exception as error:  # noqa: BLE001 - told in the report
+            task.reason = f"its probe failed: {type(error).__name__}: {error}"
+            return None
+        line: Event = {"event": "outcome", "step": step.n, "by": "probe"}
+        if isinstance(answer, DidNotHappen):
+            task.happened = False
+            if self.records:
+                attempt.note({**line, "outcome": None})
+            return None
+        if not isinstance(answer, Happened):
+            return None
+        task.happened = True
+        made = None
+        if contract.undo is not None and "result" in contract.undo_words:
+            known["result"] = answer.result
+            made = line["plan"] = plan_of(contract, attempt, known, attempt.session.gate)
+        if self.records:
+            outcome = success(contract, answer.result, attempt.seal, attempt.types)
+            attempt.note(line, outcome)
+        return made
+
+    def _planned_late(
+        self, task: Task, step: Step, before: Mapping[str, Any], missing: str
+    ) -> Generator[Any, Any, list[dict[str, Any]] | None]:
+        """Plan a step that could not be planned when it ended: somebody said how it did."""
+        attempt, contract = self.attempt, task.contract
+        task.reason = f"its plan was not made: {missing or 'its tool declares no undo now'}"
+        if contract is None or contract.undo is None:
+            return None
+        if step.status == "error" and step.happened is None:
+            task.reason = "it failed, and its undo needs its result"
+            return (yield from self._asked_of_failed(task, step, before))
+        recorded = copy.copy(step)
+        recorded.outcome = step.happened or step.outcome
+        try:
+            result = yield consult(
+                given,
+                self.is_async,
+                contract,
+                recorded,
+                attempt.types,
+                functools.partial(fetched, attempt.store),
+            )
+            known = {"args": dict(task.values), "before": plain(before), "result": result}
+            return plan_of(contract, attempt, known, attempt.session.gate)
+        except Exception as error:  # noqa: BLE001 - said in the report
+            task.reason = f"its plan could not be made: {type(error).__name__}: {error}"
+            return None
+
+    def _asked_of_failed(
+        self, task: Task, step: Step, before: Mapping[str, Any]
+    ) -> Generator[Any, Any, list[dict[str, Any]] | None]:
+        """Plan a step that failed after its effect, if its probe knows the result that it had."""
+        contract = task.contract
+        assert contract is not None
+        assert contract.undo is not None
+        if contract.probe is None:
+            return None
+        key = self.attempt.run.idempotency_key(step)
+        known = {"args": dict(task.values), "key": key, "before": plain(before)}
+        words = {word: known[word] for word in contract.probe_words}
+        try:
+            answer = yield consult(contract.probe, self.is_async, **words)
+        except (Halt, SessionHalted):
+            raise
+        except Exception:  # noqa: BLE001 - its reason says that its result is not known
+            return None
+        if isinstance(answer, DidNotHappen):
+            task.happened = False
+        if not isinstance(answer, Happened):
+            return None
+        task.happened = True
+        known["result"] = answer.result
+        return plan_of(contract, self.attempt, known, self.attempt.session.gate)
+
+    def _callable(self, each: PlannedCall) -> Generator[Any, Any, tuple[Tool, dict[str, Any]]]:
+        """A compensating call as it will be made."""
+        tool = self.attempt.tools.find(each.name, each.version, callable_=True)
+        self.attempt.session.gate.check_undo(tool.contract)
+        if inspect.iscoroutinefunction(tool.body) and not self.is_async:
+            raise SessionError(
+                f"{each.name} is async: await the undo (aundo, aundo_run, async with)"
+            )
+        args = yield from self._revived(each.args)
+        values = arguments_of(args)
+        tool.contract.bind(values, self.attempt.seal)  # or it is refused here
+        return tool, values
+
+
+def _is_foreign(step: Step) -> bool:
+    """Whether a write is another run's, and not this one's to take back."""
+    return step.effect == "write" and (
+        step.borrowed or (step.once is not None and step.once[0] != "mine")
+    )
+
+
+def _stands_for_calls(step: Step, *, is_undone: bool) -> bool:
+    """Whether the plan of a call stands for the calls from its body as well."""
+    if step.effect != "write" or (step.undo or {}).get("plan") is None:
+        return False
+    return step.status == "ok" or is_undone
+
+
+def _state_now(attempt: Attempt, task: Task, *, is_async: bool) -> Generator[Any, Any, Digests]:
+    """The digests of the states that a step has changed, as they are now.
+
+    Raises:
+        SessionError: they can't be observed.
+    """
+    assert task.contract is not None
+    assert task.contract.observe is not None
+    try:
+        observed = yield consult(task.contract.observe, is_async, dict(task.values))
+        return digests_of(states_of(observed, attempt.seal))
+    except (Halt, SessionHalted):
+        raise
+    except Exception as error:
+        message = f"its state can't be observed: {type(error).__name__}: {error}"
+        raise SessionError(message) from error

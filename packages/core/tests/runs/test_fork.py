@@ -1,0 +1,567 @@
+"""Forks: a recorded run in which one step is another; and runs that go on from another one."""
+
+import contextlib
+import dataclasses
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from mortal import Killed, until_it_dies
+from rollcage import (
+    Blocked,
+    Fork,
+    ForkEnded,
+    ReplayMiss,
+    Session,
+    SessionError,
+    UnknownOutcome,
+    Verdict,
+    compensate,
+    current_step,
+    resolve_step,
+    tool,
+    undo_run,
+)
+from rollcage.trace.folder import Folder
+from rollcage.values.exceptions import encode_exception
+
+
+class World:
+    """What was put where, and by whom."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, int] = {}
+        self.ran: list[str] = []
+        self.keys: list[str] = []
+        self.fails = False
+
+
+world = World()
+
+
+@pytest.fixture(autouse=True)
+def new_world() -> None:
+    world.__init__()  # type: ignore[misc] # a new one of the same name
+
+
+@tool(name="fork.reset", idempotent=True)
+def reset(where: str, to: int | None) -> None:
+    """Put back what was there."""
+    if to is None:
+        world.state.pop(where, None)
+    else:
+        world.state[where] = to
+
+
+@tool(
+    name="fork.put",
+    observe=lambda args: {args["where"]: world.state.get(args["where"])},
+    undo=lambda args, before: [compensate(reset, where=args["where"], to=before[args["where"]])],
+    raises=[ValueError],
+)
+def put(where: str, what: int) -> str:
+    """Put a number somewhere."""
+    world.ran.append(f"put {where} {what}")
+    step = current_step()
+    world.keys.append(step.idempotency_key if step else "")
+    if world.fails:
+        raise ValueError("it fails")
+    world.state[where] = what
+    return f"{where} is {what}"
+
+
+@tool(name="fork.look", effect="read")
+def look(where: str) -> int:
+    """Look what is there."""
+    world.ran.append(f"look {where}")
+    return world.state.get(where, 0)
+
+
+@tool(name="fork.team", effect="scope")
+def team(where: str) -> int:
+    """Put twice what is there."""
+    world.ran.append(f"team {where}")
+    seen = look(where)
+    put(f"{where}2", 2 * seen)
+    return seen
+
+
+@tool(name="fork.wrap")
+def wrap(where: str) -> int:
+    """Write by itself, and look inside."""
+    seen = look(where)
+    world.ran.append(f"wrap {where}")
+    world.state[f"{where}w"] = seen
+    return seen
+
+
+def events(root: Path, run: str) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in Folder(root).read(run)]
+
+
+def numbered(root: Path, run: str, name: str) -> int:
+    for event in events(root, run):
+        if event["event"] == "step" and event["name"] == f"fork.{name}":
+            return int(event["step"])
+    raise LookupError(name)
+
+
+def agent() -> list[Any]:
+    """Look, and act upon what is seen."""
+    put("a", 1)
+    seen = look("a")
+    put("b", seen * 10)
+    return [seen, look("b")]
+
+
+def recorded(root: Path, program: Callable[[], Any] = agent) -> str:
+    with Session("job", store=root) as session:
+        program()
+    world.ran.clear()
+    return session.run_id
+
+
+def forked(root: Any, fork: Fork, program: Callable[[], Any] = agent, **more: Any) -> Any:
+    with Session("what if", store=root, fork=fork, **more) as session:
+        given: Any = session
+        given.gave = program()  # so that the test sees it
+    return session
+
+
+OK = {"status": "ok"}
+
+
+# --- dry -----------------------------------------------------------------------------------------
+
+
+def test_a_fork_of_which_nothing_is_changed_answers_alike(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    before = Folder(tmp_path).read(run)
+    session = forked(tmp_path, Fork(run))
+    assert session.gave == [1, 10]
+    assert world.ran == []
+    assert session.run_id != run
+    assert Folder(tmp_path).read(run) == before
+    assert Folder(tmp_path).get("names", "job") == run.encode()
+    assert Folder(tmp_path).get("names", "what if") is None
+
+
+def test_a_dry_fork_ends_before_its_first_new_write(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    change = {"outcome": {"status": "ok", "value": 5}}
+    with pytest.raises(ForkEnded, match=r"put.*50.*would be written") as ended:
+        forked(tmp_path, Fork(run, numbered(tmp_path, run, "look"), change))
+    assert (ended.value.status, ended.value.name) == ("would_write", "fork.put")
+    assert world.ran == []
+    assert world.state == {"a": 1, "b": 10}
+    fork = next(f.stem for f in (tmp_path / "logs").iterdir() if f.stem != run)
+    with pytest.raises(ForkEnded), Session("x", store=tmp_path, run=fork):  # resumed, it is dry
+        agent()
+    assert world.ran == []
+    live = forked(tmp_path, Fork(fork, live=True))  # a live fork of the dry one writes
+    assert live.gave == [5, 50]
+    assert world.ran == ["put b 50", "look b"]
+    assert undo_run(tmp_path, live.run_id).complete
+    assert world.state == {"a": 1, "b": 10}
+
+
+def test_a_dry_fork_ends_where_somebody_would_be_asked(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+
+    def rule(step: Any) -> Verdict:
+        return Verdict.ask("who knows") if step.contract.name == "fork.look" else Verdict.allow()
+
+    def more() -> None:
+        agent()
+        look("c")
+
+    with pytest.raises(ForkEnded) as ended:
+        forked(tmp_path, Fork(run), more, gate=[rule], approver=lambda _: 1 / 0)
+    assert ended.value.status == "would_ask"
+
+
+# --- what can be changed -------------------------------------------------------------------------
+
+
+def test_an_error_in_the_place_of_a_value(tmp_path: Path) -> None:
+    def careful() -> list[Any]:
+        try:
+            return [put("a", 1)]
+        except ValueError as error:
+            return [str(error), put("b", 2)]
+
+    run = recorded(tmp_path, careful)
+    error = encode_exception(ValueError("full"), str, (ValueError,))
+    change = {"outcome": {"status": "error", "error": error}}
+    with pytest.raises(ForkEnded):
+        forked(tmp_path, Fork(run, 1, change), careful)
+    session = forked(tmp_path, Fork(run, 1, change, live=True), careful)
+    assert session.gave == ["full", "b is 2"]
+    assert world.ran == ["put b 2"]
+    with Session("x", store=tmp_path, run=session.run_id):
+        assert careful() == ["full", "b is 2"]
+    assert world.ran == ["put b 2"]
+
+
+def test_other_arguments_are_performed_and_asked_for_as_before(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    asked: list[Any] = []
+
+    def rule(step: Any) -> Verdict:
+        asked.append(dict(step.args))
+        return Verdict.allow()
+
+    change = {"args": {"where": "a", "what": 7}}
+    with pytest.raises(ForkEnded):
+        forked(tmp_path, Fork(run, 1, change))
+    assert world.ran == []
+    session = forked(tmp_path, Fork(run, 1, change, live=True), gate=[rule])
+    assert asked[0] == {"where": "a", "what": 7}
+    assert session.gave == [7, 70]  # what was recorded behind it does not hold any more
+    ran = ["put a 7", "look a", "put b 70", "look b"]
+    assert world.ran == ran
+    (line,) = [e for e in events(tmp_path, session.run_id) if e.get("again") == 1]
+    assert line["args"] == {"where": "a", "what": 7}
+    # a resume, and a fork of the fork, do it no second time
+    with Session("x", store=tmp_path, run=session.run_id):
+        assert agent() == [7, 70]
+    assert forked(tmp_path, Fork(session.run_id, live=True)).gave == [7, 70]
+    assert world.ran == ran
+    # undone, it is as before the fork; resumed, it is performed with the other arguments again
+    assert undo_run(tmp_path, session.run_id).complete
+    assert world.state == {"a": 1, "b": 10}
+    with Session("x", store=tmp_path, run=session.run_id):
+        assert agent() == [7, 70]
+    assert world.state == {"a": 7, "b": 70}
+    assert world.ran == ran + ran
+    assert len(set(world.keys)) == len(world.keys)
+
+
+def test_offline_no_recorded_result_answers_for_other_arguments(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    session = Session("f", store=tmp_path, fork=Fork(run, 1, {"args": {"where": "a", "what": 7}}))
+    with pytest.raises(ForkEnded), session:
+        agent()
+    offline = Session("f", store=tmp_path, run=session.run_id, replay="offline")
+    with pytest.raises(ReplayMiss, match="no recorded step"), offline:
+        agent()
+
+
+def test_a_denied_edit_is_denied(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+
+    def rule(step: Any) -> Verdict:
+        return Verdict.deny("too much") if step.args.get("what") == 7 else Verdict.allow()
+
+    with pytest.raises(Blocked, match="too much"):
+        change = {"args": {"where": "a", "what": 7}}
+        forked(tmp_path, Fork(run, 1, change, live=True), gate=[rule])
+    assert world.ran == []
+
+
+def test_inside_of_a_scope_that_is_entered_again(tmp_path: Path) -> None:
+    def program() -> list[Any]:
+        put("a", 3)
+        return [team("a"), look("a2")]
+
+    run = recorded(tmp_path, program)
+    inner = numbered(tmp_path, run, "look")
+    change = {"outcome": {"status": "ok", "value": 4}}
+    with pytest.raises(ForkEnded, match=r"put.*8"):
+        forked(tmp_path, Fork(run, inner, change), program)
+    assert world.ran == ["team a"]
+    world.ran.clear()
+    session = forked(tmp_path, Fork(run, inner, change, live=True), program)
+    assert session.gave == [4, 8]
+    assert world.ran == ["team a", "put a2 8", "look a2"]
+    assert world.state == {"a": 3, "a2": 8}
+    world.ran.clear()
+    with Session("x", store=tmp_path, run=session.run_id):
+        assert program() == [4, 8]
+    assert world.ran == []
+    assert undo_run(tmp_path, session.run_id).complete
+    assert world.state == {"a": 3, "a2": 6}
+
+
+def test_a_scope_with_another_outcome_is_not_entered(tmp_path: Path) -> None:
+    def program() -> int:
+        put("a", 3)
+        return team("a")
+
+    run = recorded(tmp_path, program)
+    change = {"outcome": {"status": "ok", "value": 9}}
+    fork = Fork(run, numbered(tmp_path, run, "team"), change)
+    assert forked(tmp_path, fork, program).gave == 9
+    assert world.ran == []
+
+
+def test_a_write_around_a_changed_step_is_made_anew_in_a_live_fork(tmp_path: Path) -> None:
+    def program() -> int:
+        put("a", 3)
+        return wrap("a")
+
+    run = recorded(tmp_path, program)
+    fork = Fork(run, numbered(tmp_path, run, "look"), {"outcome": {"status": "ok", "value": 4}})
+    with pytest.raises(ForkEnded, match="wrap"):
+        forked(tmp_path, fork, program)
+    assert world.ran == []
+    assert forked(tmp_path, dataclasses.replace(fork, live=True), program).gave == 4
+    assert world.ran == ["wrap a"]
+
+
+@pytest.mark.parametrize(
+    ("step", "change"),
+    [
+        (99, {"args": {}}), (0, {"args": {}}), (1, {}), (1, {"args": {}, "outcome": OK}),
+        (1, {"outcome": OK}), (1, {"outcome": {"status": "unknown"}}), (1, {"value": 1}),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_changed_leaves_no_run(
+    tmp_path: Path, step: int, change: dict[str, Any]
+) -> None:
+    run = recorded(tmp_path)
+    with pytest.raises(SessionError):
+        forked(tmp_path, Fork(run, step, change))
+    with pytest.raises(SessionError, match="does not hold"):
+        undo_run(tmp_path, run, to=1)
+        forked(tmp_path, Fork(run, 2, {"outcome": {"status": "ok", "value": 1}}))
+    left = [f for f in (tmp_path / "logs").iterdir() if f.stem != run]
+    assert all(f.stat().st_size == 0 for f in left)
+
+
+def test_a_copy_that_was_cut_off_is_nobodys_run(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    _, store = until_it_dies(tmp_path, 0, lambda store: forked(store, Fork(run, live=True)))
+    moments = store.moments
+    done = {f.stem for f in (tmp_path / "logs").iterdir()}
+    for life in range(1, moments + 1):
+        gave, _ = until_it_dies(tmp_path, life, lambda store: forked(store, Fork(run, live=True)))
+        assert isinstance(gave, Killed)
+        for fork in {f.stem for f in (tmp_path / "logs").iterdir()} - done:
+            done.add(fork)
+            lines = (
+                events(tmp_path, fork) if (tmp_path / "logs" / f"{fork}.jsonl").read_bytes() else []
+            )
+            if not lines:
+                continue
+            if not any(line["event"] == "forked" for line in lines):
+                with pytest.raises(SessionError, match="cut off"):
+                    undo_run(tmp_path, fork)
+            else:
+                assert undo_run(tmp_path, fork).steps == ()
+    assert world.state == {"a": 1, "b": 10}
+    assert undo_run(tmp_path, run).complete
+    assert world.state == {}
+
+
+# --- going on from another run -------------------------------------------------------------------
+
+
+def test_a_run_goes_on_from_another_one(tmp_path: Path) -> None:
+    def half() -> None:
+        put("a", 1)
+
+    run = recorded(tmp_path, half)
+    with Session("other", store=tmp_path, source=run) as session:
+        assert agent() == [1, 10]
+    assert world.ran == ["look a", "put b 10", "look b"]
+    assert Folder(tmp_path).get("names", "other") == session.run_id.encode()
+    assert undo_run(tmp_path, session.run_id).complete
+    assert world.state == {"a": 1}  # the other run's effect is its own
+    world.ran.clear()
+    with Session("other", store=tmp_path, source=run) as again:  # it goes on, and makes no other
+        assert agent() == [1, 10]
+    assert again.run_id == session.run_id
+    assert world.ran == ["look a", "put b 10", "look b"]
+
+
+def test_killed_at_every_moment_it_goes_on(tmp_path: Path) -> None:
+    def half() -> None:
+        put("a", 1)
+
+    def program(root: Any) -> list[Any]:
+        with Session("other", store=root, source=run, replay="continue"):
+            return agent()
+
+    run = recorded(tmp_path / "whole", half)
+    _, store = until_it_dies(tmp_path / "whole", 0, program)
+    for life in range(1, store.moments + 1):
+        world.__init__()  # type: ignore[misc] # a new one
+        root = tmp_path / str(life)
+        run = recorded(root, half)
+        until_it_dies(root, life, program)
+        gave: list[Any] = []
+        for _ in range(3):
+            try:
+                gave = program(root)
+                break
+            except UnknownOutcome as halt:
+                tell(root, halt)
+        assert gave == [1, 10], life
+        assert world.ran.count("put b 10") == 1, life
+
+
+def test_what_another_run_began_is_made_again_under_its_key(tmp_path: Path) -> None:
+    keys: list[str] = []
+
+    @tool(name="fork.idem", idempotent=True)
+    def idem(n: int) -> str:
+        step = current_step()
+        assert step is not None
+        keys.append(step.idempotency_key)
+        if len(keys) == 1:
+            raise TimeoutError
+        return f"done {n}"
+
+    with pytest.raises(UnknownOutcome), Session("job", store=tmp_path) as session:
+        idem(1)
+    with Session("other", store=tmp_path, source=session.run_id):
+        idem(1)
+    forked(tmp_path, Fork(session.run_id, live=True), lambda: idem(1))
+    assert keys[0] == keys[1]
+    assert keys[0] != keys[2]
+
+
+# --- at random -----------------------------------------------------------------------------------
+
+
+def random_program(chance: random.Random) -> Callable[[], list[Any]]:
+    """A program that acts upon what it sees."""
+    plan = [
+        (
+            chance.choice(["put", "look", "team", "block"]),
+            chance.choice("abc"),
+            chance.randint(1, 9),
+        )
+        for _ in range(chance.randint(2, 7))
+    ]
+
+    def program() -> list[Any]:
+        seen: list[Any] = []
+        last = 0
+        for n, (what, where, value) in enumerate(plan):
+            if what == "put":
+                seen.append(put(f"{where}{n}", value + last))
+            elif what == "look":
+                last = look(f"{where}{chance_of[n]}")
+                seen.append(last)
+            elif what == "team":
+                last = team(f"{where}{chance_of[n]}")
+                seen.append(last)
+            else:
+                with current().branch(f"block {n}"):
+                    seen.append(put(f"{where}{n}", value + last))
+        return seen
+
+    chance_of = [chance.randint(0, len(plan) - 1) for _ in plan]
+    return program
+
+
+def current() -> Session:
+    from rollcage.replay.call import here
+
+    place = here.get()
+    assert place is not None
+    return place.session
+
+
+def chosen(root: Path, run: str, chance: random.Random) -> tuple[int, dict[str, Any]]:
+    lines = events(root, run)
+    gone = {e["again"] for e in lines if "again" in e}
+    for e in lines:
+        if e["event"] in ("undone", "left"):
+            gone.update(e.get("steps", ()))
+        for a, b in e.get("left", ()):
+            gone.update(range(a, b + 1))
+    ended = {
+        e["step"] for e in lines if e.get("outcome") and e["outcome"].get("status") == "ok"
+    } - gone
+    steps = [
+        e
+        for e in lines
+        if e["event"] == "step"
+        and e["step"] in ended
+        and e["effect"] != "branch"
+        and e["branch"][:1] != "-"
+    ]
+    if not steps or chance.random() < 0.2:
+        return 0, {}
+    step = chance.choice(steps)
+    if step["name"] == "fork.put" and chance.random() < 0.5:
+        return step["step"], {"args": {**step["args"], "what": chance.randint(20, 30)}}
+    if step["name"] == "fork.put":
+        return step["step"], {"outcome": {"status": "ok", "value": "another"}}
+    return step["step"], {"outcome": {"status": "ok", "value": chance.randint(40, 50)}}
+
+
+def tell(root: Path, halt: UnknownOutcome) -> None:
+    """Say the truth about a step of which nobody knows."""
+    (line,) = [e for e in events(root, halt.run) if e["event"] == "step" and e["step"] == halt.step]
+    args = line["args"]
+    happened = world.state.get(args["where"]) == args["what"]
+    told: dict[str, Any] = {"result": f"{args['where']} is {args['what']}"} if happened else {}
+    resolve_step(root, halt.run, halt.step, happened=happened, **told)
+
+
+def resumed(root: Path, run: str, program: Callable[[], Any], life: int = 0) -> Any:
+    for _ in range(10):
+        try:
+
+            def attempt(store: Any) -> Any:
+                with Session("what if", store=store, run=run, on_divergence="warn"):
+                    return program()
+
+            return until_it_dies(root, life, attempt)[0]
+        except UnknownOutcome as halt:
+            tell(root, halt)
+    raise AssertionError("it halts for ever")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_forks_of_forks_killed_and_undone(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    program = random_program(chance)
+    run = recorded(tmp_path, program)
+    original = Folder(tmp_path).read(run)
+    states = [dict(world.state)]
+    forks = [run]
+    for _ in range(3):
+        source = forks[-1]
+        step, change = chosen(tmp_path, source, chance)
+        fork = Fork(source, step, change, live=True)
+        ran = len(world.ran)
+        with contextlib.suppress(ForkEnded):
+            forked(tmp_path, dataclasses.replace(fork, live=False), program)
+        assert world.state == states[-1]
+        assert not any(each.startswith("put") for each in world.ran[ran:])
+        before = {f.stem for f in (tmp_path / "logs").iterdir()}
+        made: list[str] = []
+        life = chance.choice([0, chance.randint(20, 60)])
+
+        def attempt(store: Any, fork: Fork = fork, made: list[str] = made) -> Any:
+            with Session("what if", store=store, fork=fork, on_divergence="warn") as session:
+                made.append(session.run_id)
+                return program()
+
+        gave, _ = until_it_dies(tmp_path, life, attempt)
+        new = {f.stem for f in (tmp_path / "logs").iterdir()} - before
+        if not made:  # the copy was cut off
+            assert isinstance(gave, Killed)
+            continue
+        assert new == set(made)
+        while isinstance(gave, Killed):
+            gave = resumed(tmp_path, made[0], program, chance.choice([0, chance.randint(5, 40)]))
+        ran = len(world.ran)
+        assert resumed(tmp_path, made[0], program) == gave  # it is all on record
+        assert len(world.ran) == ran
+        forks.append(made[0])
+        states.append(dict(world.state))
+    assert Folder(tmp_path).read(run) == original
+    for fork_run in reversed(forks[1:]):
+        assert world.state == states.pop()
+        assert undo_run(tmp_path, fork_run).complete
+        assert world.state == states[-1]
+    assert Folder(tmp_path).read(run) == original

@@ -1,0 +1,442 @@
+"""Observers are notified of what becomes of each step; a finished log tells the same again."""
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import (
+    Instrument,
+    Options,
+    RunEvent,
+    Session,
+    StepEvent,
+    compensate,
+    open_store,
+    recorded_events,
+    resolve_step,
+    tool,
+    undo_run,
+)
+from rollcage.contract.compensation import Compensation
+from rollcage.contract.contract import Contract
+from rollcage.errors import Blocked, Diverged, Fenced, Halt
+from rollcage.gate.verdict import StepView, Verdict
+
+Told = RunEvent | StepEvent
+state: dict[str, int] = {}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    state.clear()
+
+
+def seen(args: dict[str, Any]) -> dict[str, int]:
+    return {args["key"]: state.get(args["key"], 0)}
+
+
+def back(args: dict[str, Any], before: dict[str, int]) -> list[Compensation]:
+    return [compensate(put, key=args["key"], n=before[args["key"]])]
+
+
+@tool(effect="write", observe=seen, undo=back, name="obs.put")
+def put(key: str, n: int) -> int:
+    state[key] = n
+    return n
+
+
+@tool(effect="read", name="obs.get")
+def get(key: str) -> int:
+    return state.get(key, 0)
+
+
+@tool(effect="read", name="obs.outer")
+def outer(key: str) -> int:
+    return get(key) + put(key, 7)
+
+
+@tool(effect="write", name="obs.fail", raises=(ValueError,))
+def fail() -> None:
+    raise ValueError("no")
+
+
+class Kept(Instrument):
+    """Keeps all that it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Told] = []
+        self.bodies: list[tuple[int, str]] = []
+
+    def __call__(self, event: StepEvent, /) -> None:
+        self.told.append(event)
+
+    def opened(self, run: RunEvent, /) -> None:
+        self.told.append(run)
+
+    def closed(self, run: RunEvent, /) -> None:
+        self.told.append(run)
+
+    @contextlib.contextmanager
+    def around(self, run: str, step: int, /) -> Iterator[None]:
+        self.bodies.append((step, "in"))
+        yield
+        self.bodies.append((step, "out"))
+
+    @property
+    def steps(self) -> list[tuple[str, int, str]]:
+        return [(e.what, e.step, e.name) for e in self.told if isinstance(e, StepEvent)]
+
+
+def recorded(folder: Path, run: str) -> list[Told]:
+    return list(recorded_events(open_store(folder).read(run)))
+
+
+def comparable(told: list[Told]) -> Counter[Any]:
+    """What was told, but for what only a live observer knows: when a hit was, and whose."""
+    found: Counter[Any] = Counter()
+    for event in told:
+        if isinstance(event, RunEvent):
+            time = event.time if event.what == "closed" else 0  # an attempt begins with its line
+            found[event.what, event.run, event.name, event.mode, event.attempt, event.status, time,
+                  event.error] += 1  # fmt: skip
+        else:
+            hit = event.what == "replayed"
+            found[event.what, event.run, event.step, 0 if hit else event.time, event.kind,
+                  event.name, event.effect, event.agent, event.branch, event.parent,
+                  "" if hit else event.call_id, event.status, event.duration, event.error,
+                  event.origin, event.undoes, event.approval, event.attempt] += 1  # fmt: skip
+    return found
+
+
+def test_what_becomes_of_each_step(tmp_path: Path) -> None:
+    def model(ask: str) -> str:
+        return ask
+
+    def no(view: StepView) -> Verdict | None:
+        return Verdict.deny("no") if view.args.get("n") == 13 else None
+
+    def program(kept: Kept) -> Session:
+        session = Session("job", store=tmp_path, observers=[kept], gate=[no])
+        with session, session.place(agent="ann", call_id="c1"):
+            put("a", 1)
+            with session.branch("side"), session.transaction("both"):
+                outer("a")
+            with pytest.raises(Blocked):
+                put("a", 13)
+            with pytest.raises(ValueError, match="no"):
+                fail()
+            session.run_call(Contract.of(model), {"ask": "x"}, model, kind="model")
+        return session
+
+    live = Kept()
+    first = program(live)
+    assert live.steps == [
+        ("started", 1, "obs.put"),
+        ("settled", 1, "obs.put"),
+        ("started", 4, "obs.outer"),
+        ("started", 5, "obs.get"),
+        ("settled", 5, "obs.get"),
+        ("started", 6, "obs.put"),
+        ("settled", 6, "obs.put"),
+        ("settled", 4, "obs.outer"),
+        ("blocked", 0, "obs.put"),
+        ("started", 7, "obs.fail"),
+        ("settled", 7, "obs.fail"),
+        ("started", 8, "model"),
+        ("settled", 8, "model"),
+    ]
+    opened, closed = live.told[0], live.told[-1]
+    assert isinstance(opened, RunEvent)
+    assert isinstance(closed, RunEvent)
+    assert (opened.what, opened.mode, opened.name) == ("opened", "record", "job")
+    assert (closed.what, closed.status) == ("closed", "ok")
+    by = {(e.what, e.step): e for e in live.told if isinstance(e, StepEvent)}
+    assert (by["started", 1].agent, by["started", 1].call_id) == ("ann", "c1")
+    assert (by["settled", 5].parent, by["settled", 5].branch) == (4, "")
+    assert (by["settled", 4].parent, by["settled", 4].branch) == (None, "side/both")
+    assert (by["settled", 7].status, by["settled", 7].error) == ("error", "ValueError")
+    assert by["settled", 8].kind == "model"
+    assert (by["blocked", 0].verdict or {})["reason"] == "no"
+    assert by["settled", 1].data()["outcome"]["value"] == 1
+    assert by["started", 1].get("key") == by["started", 1].data()["key"]
+    assert comparable(recorded(tmp_path, first.run_id)) == comparable(live.told)
+    steps = [n for n, _ in live.bodies]
+    assert steps == [1, 1, 4, 5, 5, 6, 6, 4, 7, 7, 8, 8]
+
+    again = Kept()
+    more = Session(
+        "job", store=tmp_path, observers=[again], replay="continue", on_divergence="warn"
+    )
+    with more:
+        put("a", 1)
+        put("b", 1)
+    assert again.steps == [
+        ("replayed", 1, "obs.put"),
+        ("started", 9, "obs.put"),
+        ("settled", 9, "obs.put"),
+    ]
+    hit = next(e for e in again.told if isinstance(e, StepEvent))
+    assert (hit.origin, hit.duration) == ((first.run_id, 1), by["settled", 1].duration)
+    assert again.bodies == [(9, "in"), (9, "out")]
+    undone = Kept()
+    undo_run(tmp_path, first.run_id, to=1, observers=[undone])
+    whats = [(what, name) for what, _, name in undone.steps]
+    assert ("undone", "obs.put") in whats
+    takes_back = next(e for e in undone.told if isinstance(e, StepEvent) and e.what == "started")
+    assert takes_back.undoes == (first.run_id, 9)
+    told = [*live.told, *again.told, *undone.told]
+    assert comparable(recorded(tmp_path, first.run_id)) == comparable(told)
+
+
+def test_a_lost_outcome_and_its_resolution_are_told(tmp_path: Path) -> None:
+    @tool(effect="write", name="obs.cut")
+    def cut() -> int:
+        raise KeyboardInterrupt
+
+    live = Kept()
+    session = Session("job", store=tmp_path, observers=[live])
+    with pytest.raises(KeyboardInterrupt), session:
+        cut()
+    assert [e.status for e in live.told if isinstance(e, StepEvent)] == ["", "unknown"]
+    resolve_step(tmp_path, session.run_id, 1, happened=True, result=3)
+    found = [e for e in recorded(tmp_path, session.run_id) if isinstance(e, StepEvent)]
+    assert [(e.what, e.status) for e in found] == [
+        ("started", ""), ("settled", "unknown"), ("settled", "ok"),
+    ]  # fmt: skip
+    again = Kept()
+    with Session("job", store=tmp_path, observers=[again]):
+        assert cut() == 3
+    assert again.steps == [("replayed", 1, "obs.cut")]
+
+
+def test_a_question_is_told_and_its_answer(tmp_path: Path) -> None:
+    from rollcage.gate.approval import Approval
+
+    def ask(view: StepView) -> Verdict | None:
+        return Verdict.ask("sure?") if view.args.get("key") == "b" else None
+
+    live = Kept()
+    session = Session(
+        "job",
+        store=tmp_path,
+        observers=[live],
+        gate=[ask],
+        approver=lambda _: Approval(True, by="ann"),
+    )
+    with session:
+        put("a", 1)
+        put("b", 2)
+    assert [what for what, *_ in live.steps] == [
+        "started",
+        "settled",
+        "asked",
+        "started",
+        "settled",
+    ]
+    asked, began = (e for e in live.told if isinstance(e, StepEvent) and e.approval)
+    assert asked.what == "asked"
+    assert asked.approval == began.approval
+    assert comparable(recorded(tmp_path, session.run_id)) == comparable(live.told)
+
+
+def test_a_call_that_is_told_may_call_on(tmp_path: Path) -> None:
+    """The lock is free: another thread's call goes on while an observer is busy."""
+    other_done, errors = threading.Event(), list[str]()
+
+    def slow(event: StepEvent) -> None:
+        if event.name == "obs.put" and event.what == "settled" and not other_done.wait(30):
+            errors.append("nobody else could go on")
+
+    with Session("job", store=tmp_path, observers=[slow]) as session:
+
+        def other() -> None:
+            with session.place(slot=5):
+                session.call(get, key="a")
+            other_done.set()
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        put("a", 1)
+        thread.join()
+    assert errors == []
+
+
+def test_an_observer_that_fails_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Instrument):
+        def __call__(self, event: StepEvent, /) -> None:
+            raise RuntimeError("broken")
+
+        opened = closed = around = __call__  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - all of it fails
+
+    live = Kept()
+    with Session("job", store=tmp_path, observers=[Broken(), live]):
+        assert put("a", 1) == 1
+    assert [what for what, *_ in live.steps] == ["started", "settled"]
+    assert caplog.text.count("an observer failed on") == 5
+
+
+def test_one_that_wants_nothing_costs_nothing(tmp_path: Path) -> None:
+    class Idle(Kept):
+        def wanted(self) -> bool:
+            return False
+
+    idle = Idle()
+    with Session("job", store=tmp_path, observers=[idle]) as session:
+        put("a", 1)
+        assert not any("Observing" in type(each).__name__ for each in session.stages)
+    assert idle.told == []
+
+
+def test_sessions_inside_of_others_are_told(tmp_path: Path) -> None:
+    whole, inner, both = Kept(), Kept(), Kept()
+    with Session("job", store=tmp_path, observers=[whole, both]):
+        put("a", 1)
+        with Session("inner", store=tmp_path, observers=[inner, both]):
+            outer("a")
+        put("a", 2)
+    assert both.steps == whole.steps
+    assert [name for _, _, name in inner.steps if _] == ["obs.outer", "obs.get", "obs.get",
+        "obs.put", "obs.put", "obs.outer"]  # fmt: skip
+    opened, *_, closed = inner.told
+    assert isinstance(opened, RunEvent)
+    assert isinstance(closed, RunEvent)
+    assert (opened.name, closed.what) == ("inner", "closed")
+    assert len([e for e in both.told if isinstance(e, RunEvent)]) == 2
+
+
+def test_the_end_is_told_although_it_is_not_on_record(tmp_path: Path) -> None:
+    live = Kept()
+    session = Session("job", store=tmp_path, observers=[live])
+    with pytest.raises(Halt) as halted, session:
+        put("a", 1)
+        other = Session("job", store=tmp_path, options=Options(take=True))
+        asyncio.run(_enter_and_leave(other))
+        put("a", 2)
+    assert isinstance(halted.value, Fenced)
+    closed = live.told[-1]
+    assert isinstance(closed, RunEvent)
+    assert (closed.what, closed.status) == ("closed", "")
+
+
+async def _enter_and_leave(session: Session) -> None:
+    context = __import__("contextvars").Context()  # outside of the session that is open here
+
+    def run() -> None:
+        with session:
+            pass
+
+    await asyncio.get_running_loop().run_in_executor(None, context.run, run)
+
+
+def test_what_only_looks_is_told_of_hits(tmp_path: Path) -> None:
+    with Session("job", store=tmp_path) as first:
+        put("a", 1)
+        get("a")
+    for mode in ("offline", "verify"):
+        live = Kept()
+        replay: Any = mode
+        with Session("job", store=tmp_path, observers=[live], replay=replay):
+            put("a", 1)
+            get("a")
+        assert live.steps == [("replayed", 1, "obs.put"), ("replayed", 2, "obs.get")]
+        opened, closed = live.told[0], live.told[-1]
+        assert isinstance(opened, RunEvent)
+        assert isinstance(closed, RunEvent)
+        assert (opened.mode, opened.run, closed.status) == (mode, first.run_id, "")
+
+
+async def test_streams_are_entered_for_each_chunk(tmp_path: Path) -> None:
+    @tool(effect="read", name="obs.chunks")
+    def chunks() -> Iterator[int]:
+        yield 1
+        yield 2
+
+    @tool(effect="read", name="obs.achunks")
+    async def achunks() -> AsyncIterator[int]:
+        yield 1
+
+    live = Kept()
+    async with Session("job", store=tmp_path, observers=[live]) as session:
+        assert [each async for each in achunks()] == [1]
+        assert list(chunks()) == [1, 2]
+        assert await session.acall(get, key="a") == 0
+    assert Counter(n for n, _ in live.bodies) == {1: 6, 2: 8, 3: 2}
+    assert comparable(recorded(tmp_path, session.run_id)) == comparable(live.told)
+
+
+# --- random programs -----------------------------------------------------------------------------
+
+
+class Died(Exception):
+    """A program that ends early."""
+
+
+def program_of(chance: random.Random, depth: int = 0) -> list[Any]:
+    kinds = ["put", "get", "fail", "outer"]
+    if depth < 2:
+        kinds += ["branch", "transaction", "rolled", "turn", "session"]
+    return [
+        (kind, chance.choice("abc"), chance.randint(1, 5), program_of(chance, depth + 1))
+        if kind in ("branch", "transaction", "rolled", "turn", "session")
+        else (kind, chance.choice("abc"), chance.randint(1, 5), [])
+        for kind in chance.choices(kinds, k=chance.randint(1, 4))
+    ]
+
+
+def perform(session: Session, store: Path, ops: list[Any], left: list[int]) -> None:
+    for at, (kind, key, n, inner) in enumerate(ops):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Died
+        match kind:
+            case "put":
+                put(key, n)
+            case "get":
+                get(key)
+            case "outer":
+                outer(key)
+            case "fail":
+                with contextlib.suppress(ValueError):
+                    fail()
+            case "turn":
+                with session.turn():
+                    perform(session, store, inner, left)
+            case "branch":
+                with session.branch(f"b{at}"):
+                    perform(session, store, inner, left)
+            case "session":
+                with Session(f"s{at}", store=store) as nested:
+                    perform(nested, store, inner, left)
+            case "transaction":
+                with session.transaction(f"t{at}"):
+                    perform(session, store, inner, left)
+            case _:
+                with contextlib.suppress(ZeroDivisionError), session.transaction(f"r{at}"):
+                    perform(session, store, inner, left)
+                    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_finished_log_tells_the_same_again(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - a test
+    ops = program_of(chance)
+    told: list[Told] = []
+    run = ""
+    for left in (*(chance.randint(0, 8) for _ in range(3)), 10**6):
+        live = Kept()
+        session = Session("job", store=tmp_path, observers=[live])
+        with contextlib.suppress(Died, Diverged), session:  # a rolled back block goes otherwise
+            perform(session, tmp_path, ops, [left])
+        if run and session.run_id != run:
+            break
+        run, told = session.run_id, told + live.told
+    assert comparable(recorded(tmp_path, run)) == comparable(told)
+    undone = Kept()
+    undo_run(tmp_path, run, observers=[undone])
+    assert comparable(recorded(tmp_path, run)) == comparable(told + undone.told)

@@ -1,0 +1,709 @@
+"""Effects that happen once: `@tool(once="refund/{payment}")`."""
+
+import asyncio
+import contextvars
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from mortal import Killed, Mortal, until_it_dies
+from rollcage import (
+    Blocked,
+    ContractError,
+    DidNotHappen,
+    Options,
+    Session,
+    StepEvent,
+    StepNotUnknown,
+    UnknownOutcome,
+    compensate,
+    resolve_step,
+    tool,
+    undo_run,
+)
+from rollcage.errors import RunInUse, RunNotFound
+from rollcage.stages import once
+from rollcage.stages.once import keep_claims, key_of, once_of
+from rollcage.trace.folder import Folder
+
+
+def claim_of(root: Path, key: str) -> Any:
+    """The claim of a key that somebody has claimed."""
+    found = once_of(root, key)
+    assert found is not None
+    return found
+
+
+class World:
+    """What was refunded."""
+
+    def __init__(self) -> None:
+        self.refunds: list[int] = []
+        self.gone: list[int] = []
+        self.during: Callable[[], None] = lambda: None
+        self.error: Exception | None = None
+
+
+world = World()
+
+
+@pytest.fixture(autouse=True)
+def new_world() -> None:
+    world.__init__()  # type: ignore[misc] # a new one of the same name
+
+
+@tool(effect="write", idempotent=True)
+def unrefund(payment: int) -> None:
+    """Take a refund back."""
+    world.refunds.remove(payment)
+    world.gone.append(payment)
+
+
+@tool(
+    once="refund/{payment}",
+    undo=lambda args: [compensate(unrefund, payment=args["payment"])],
+    raises=[ValueError],
+)
+def refund(payment: int, amount: int = 5) -> str:
+    """Refund a payment."""
+    if world.error is not None:
+        raise world.error
+    world.refunds.append(payment)
+    world.during()
+    return f"{payment}: {amount}, no. {len(world.refunds) + len(world.gone)}"
+
+
+@tool(once="mail/{text}")
+def mail(text: str) -> str:
+    """Send what can't be taken back."""
+    world.refunds.append(0)
+    return f"sent {text}"
+
+
+@tool(once="refund/{payment}")
+async def arefund(payment: int) -> str:
+    """Refund a payment, in its own time."""
+    world.refunds.append(payment)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return f"async {payment}"
+
+
+def events(root: Path, run: str) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in Folder(root).read(run)]
+
+
+# --- declaring -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("template", "more"),
+    [
+        ("a/{other}", {}), ("a/{payment.real}", {}), ("a/{payment[0]}", {}), ("a/{payment!r}", {}),
+        ("a/{payment:03}", {}), ("a/{}", {}), ("a/{", {}), ("a/{payment}", {"effect": "read"}),
+        ("a/{payment}", {"secret": ["payment"]}),
+    ],
+)  # fmt: skip
+def test_a_template_names_parameters_only(template: str, more: dict[str, Any]) -> None:
+    def refund(payment: int) -> None: ...
+
+    with pytest.raises(ContractError):
+        tool(once=template, **more)(refund)
+
+
+def test_keys_show_the_arguments_and_are_short() -> None:
+    assert key_of("a/{x}/{y}", {"x": "it", "y": 1.5}) == "a/it/1.5"
+    assert key_of("{{x}}", {}) == "{x}"
+    assert key_of("{x}", {"x": [1, {"b": None}]}) == '[1,{"b":null}]'
+    for odd in ("a" * 2000, "a\0b", "a\nb", "\udc80"):
+        key = key_of("{x}", {"x": odd})
+        assert len(key.encode()) < 200
+        assert key.isprintable()
+    assert key_of("{x}", {"x": "a\0b"}) != key_of("{x}", {"x": "a\nb"})
+
+
+# --- one after the other -------------------------------------------------------------------------
+
+
+def test_a_second_call_is_given_the_first_ones_outcome(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as first:
+        given = refund(7)
+        assert refund(7) == given  # in the same run
+        assert first.stats.supplied == 1
+    seen: list[Any] = []
+
+    def observe(event: StepEvent) -> None:
+        if event.what != "started":
+            seen.append((event.what, event.origin, event.status))
+
+    with Session("two", store=tmp_path, observers=[observe]) as second:
+        assert refund(7) == given
+        assert refund(8) != given
+    assert world.refunds == [7, 8]
+    assert second.stats.supplied == 1
+    assert seen == [("replayed", (first.run_id, 1), "ok"), ("settled", None, "ok")]
+    line = next(e for e in events(tmp_path, second.run_id) if e["event"] == "step")
+    assert line["once"] == [first.run_id, 1, "refund/7"]
+    with Session("two", store=tmp_path, replay="continue") as again:
+        assert refund(7) == given
+    assert (again.stats.hits, again.stats.supplied) == (1, 0)
+    report = undo_run(tmp_path, second.run_id)  # the first one's effect is not this run's
+    assert world.refunds == [7]
+    assert report.complete
+    with Session("two", store=tmp_path, replay="offline", run=first.run_id):
+        assert refund(7) == given
+
+
+def test_other_arguments_are_refused_and_told(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as first:
+        refund(7)
+    with Session("two", store=tmp_path):
+        with pytest.raises(Blocked, match=rf"{first.run_id}.*amount: 5 there, 6 here") as refused:
+            refund(7, amount=6)
+        assert refused.value.verdict_code == "once_differs"
+        with pytest.raises(Blocked, match="a call of refund, not of arefund"):
+            another(7)
+    assert world.refunds == [7]
+
+
+@tool(name="arefund", once="refund/{payment}")
+def another(payment: int) -> str:
+    """Refund a payment with another tool."""
+    world.refunds.append(payment)
+    return ""
+
+
+def test_undo_frees_the_key_and_what_stands_keeps_it(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as first:
+        refund(7)
+        mail("hi")
+    undo_run(tmp_path, first.run_id)
+    assert world.refunds == [0]
+    assert claim_of(tmp_path, "refund/7").state == "free"
+    with Session("two", store=tmp_path):
+        refund(7)
+        assert mail("hi") == "sent hi"  # it could not be taken back
+    assert world.refunds == [0, 7]
+    with Session("one", store=tmp_path, on_divergence="warn"):  # the mail lies ahead
+        refund(7)
+        mail("hi")
+    assert world.refunds == [0, 7]
+
+
+def test_a_rolled_back_block_frees_its_keys(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as session:
+        with pytest.raises(KeyError), session.transaction():
+            refund(7)
+            raise KeyError
+        assert world.refunds == []
+        assert refund(7).startswith("7")
+    assert world.refunds == [7]
+
+
+def test_a_clean_failure_frees_the_key(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path):
+        world.error = ValueError("refused")
+        with pytest.raises(ValueError, match="refused"):
+            refund(7)
+        world.error = None
+        refund(8)
+    with Session("two", store=tmp_path):
+        refund(7)
+    with Session("one", store=tmp_path, replay="continue"):
+        with pytest.raises(ValueError, match="refused"):
+            refund(7)
+        refund(8)
+        assert refund(7).endswith("no. 2")
+    assert world.refunds == [8, 7]
+
+
+@pytest.mark.parametrize("error", [TimeoutError("no answer"), KeyError("who knows")])
+def test_nobody_knows_so_it_halts_until_somebody_says(tmp_path: Path, error: Exception) -> None:
+    world.error = error
+    with Session("one", store=tmp_path, replay="off") as first:
+        with pytest.raises(type(error)):
+            refund(7)
+        first.attempt.halted = None
+    world.error = None
+    two = Session("two", store=tmp_path)
+    with pytest.raises(UnknownOutcome, match=r"rollcage once refund/7 ") as halt, two:
+        refund(7)
+    assert (halt.value.run, halt.value.step) == (first.run_id, 1)
+    with pytest.raises(UnknownOutcome), Session("three", store=tmp_path):
+        refund(7, amount=5)
+    effect = once_of(tmp_path, "refund/7")
+    assert effect is not None
+    assert (effect.state, effect.run, effect.step) == ("unknown", first.run_id, 1)
+    effect.resolve(happened=True, result="by hand")
+    with pytest.raises(StepNotUnknown):
+        claim_of(tmp_path, "refund/7").resolve(happened=False)
+    with Session("two", store=tmp_path):
+        assert refund(7) == "by hand"
+    assert world.refunds == []
+
+
+def test_it_did_not_happen_so_the_key_is_free(tmp_path: Path) -> None:
+    world.error = TimeoutError()
+    with pytest.raises(UnknownOutcome), Session("one", store=tmp_path):
+        refund(7)
+    world.error = None
+    claim_of(tmp_path, "refund/7").resolve(happened=False)
+    with Session("two", store=tmp_path):
+        refund(7)
+    with Session("one", store=tmp_path) as one:
+        assert refund(7) == "7: 5, no. 1"
+    assert world.refunds == [7]
+    assert one.stats.supplied == 1
+
+
+# --- at the same time ----------------------------------------------------------------------------
+
+
+def test_threads_of_one_run_wait_for_the_first(tmp_path: Path) -> None:
+    begun, going = threading.Event(), threading.Event()
+
+    def during() -> None:
+        begun.set()
+        assert going.wait(30)
+
+    world.during = during
+    given: list[str] = []
+    with Session("one", store=tmp_path) as session:
+        threads = [
+            threading.Thread(target=lambda: given.append(session.call(refund, payment=7)))
+            for _ in range(4)
+        ]
+        threads[0].start()
+        assert begun.wait(30)
+        for each in threads[1:]:
+            each.start()
+        going.set()
+        for each in threads:
+            each.join(30)
+    assert world.refunds == [7]
+    assert len(given) == 4
+    assert len(set(given)) == 1
+    assert session.stats.supplied == 3
+
+
+def test_gathered_calls_of_one_run_wait_for_the_first(tmp_path: Path) -> None:
+    async def run() -> tuple[list[str], int]:
+        async with Session("one", store=tmp_path) as session:
+            given = await asyncio.gather(*(arefund(payment=7) for _ in range(5)))
+            return given, session.stats.supplied
+
+    assert asyncio.run(run()) == (["async 7"] * 5, 4)
+    assert world.refunds == [7]
+    given, supplied = asyncio.run(run())
+    assert (given, supplied) == (["async 7"] * 5, 5)
+
+
+def test_a_run_waits_for_another_one(tmp_path: Path) -> None:
+    begun, going = threading.Event(), threading.Event()
+
+    def during() -> None:
+        begun.set()
+        assert going.wait(30)
+
+    world.during = during
+    given: list[str] = []
+
+    def job(name: str) -> None:
+        with Session(name, store=tmp_path):
+            given.append(refund(7))
+
+    threads = [threading.Thread(target=job, args=(name,)) for name in ("one", "two")]
+    threads[0].start()
+    assert begun.wait(30)
+    threads[1].start()
+    going.set()
+    for each in threads:
+        each.join(30)
+    assert world.refunds == [7]
+    assert len(given) == 2
+    assert len(set(given)) == 1
+
+
+def test_it_waits_so_long_and_says_for_whom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(once, "PATIENCE", 0.0)
+    halts: list[UnknownOutcome] = []
+
+    def during() -> None:
+        def other() -> None:
+            two = Session("two", store=tmp_path)
+            with pytest.raises(UnknownOutcome, match="has not ended in 0 seconds") as halt, two:
+                refund(7)
+            halts.append(halt.value)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(30)
+
+    world.during = during
+    with Session("one", store=tmp_path) as first:
+        refund(7)
+    assert [(each.run, each.step) for each in halts] == [(first.run_id, 1)]
+    assert world.refunds == [7]
+
+
+def test_inside_of_itself_it_is_refused(tmp_path: Path) -> None:
+    def during() -> None:
+        with pytest.raises(Blocked, match="this call is a part of that one"):
+            refund(7)
+
+        def elsewhere() -> None:
+            with pytest.raises(Blocked, match="this call is a part of that one"):
+                refund(7)
+
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(elsewhere,))
+        thread.start()
+        thread.join(30)
+
+    world.during = during
+    with Session("one", store=tmp_path):
+        refund(7)
+    assert world.refunds == [7]
+
+
+def test_a_cancelled_waiter_leaves_no_claim(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+    going = asyncio.Event()
+
+    @tool(name="arefund", once="refund/{payment}")
+    async def slow(payment: int) -> str:
+        world.refunds.append(payment)
+        begun.set()
+        await going.wait()
+        return "slow"
+
+    async def run() -> str:
+        async with Session("one", store=tmp_path):
+            first = asyncio.ensure_future(slow(payment=7))
+            await begun.wait()
+            second = asyncio.ensure_future(slow(payment=7))
+            await asyncio.sleep(0)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            going.set()
+            return await first
+
+    flights = dict(once._flights)
+    assert asyncio.run(run()) == "slow"
+    assert world.refunds == [7]
+    assert once._flights == flights
+
+
+RACER = """
+import os, sys
+from rollcage import Session, tool
+from rollcage.errors import Halt
+
+@tool(once="refund/{payment}")
+def refund(payment: int) -> str:
+    with open(sys.argv[2], "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    if sys.argv[3] == "dies":
+        os._exit(9)
+    return f"by {os.getpid()}"
+
+sys.stdin.readline()
+try:
+    with Session(f"job {os.getpid()}", store=sys.argv[1]):
+        print(refund(7))
+except Halt as halt:
+    print(type(halt).__name__)
+"""
+
+
+@pytest.mark.parametrize("fate", ["lives", "dies"])
+def test_processes_race_for_one_key(tmp_path: Path, fate: str) -> None:
+    effects = tmp_path / "effects"
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(tmp_path / "store"), str(effects), fate],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(8 if fate == "lives" else 4)
+    ]  # fmt: skip
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    told = [racer.communicate(timeout=120)[0].strip() for racer in racers]
+    (made,) = effects.read_text().split()
+    if fate == "lives":
+        assert set(told) == {f"by {made}"}
+    else:
+        assert sorted(told) == ["", *["UnknownOutcome"] * 3]
+
+
+# --- owners that go ------------------------------------------------------------------------------
+
+
+def test_a_pruned_owner_leaves_its_outcome_in_the_claim(tmp_path: Path) -> None:
+    big = "x" * 200_000
+    with Session("one", store=tmp_path) as first:
+        given = refund(7)
+        mail(big)
+        world.error = ValueError("refused")
+        with pytest.raises(ValueError, match="refused"):
+            refund(8)
+        world.error = None
+    store = Folder(tmp_path)
+    assert len(keep_claims(store, first.run_id)) == 2
+    assert keep_claims(store, first.run_id) == []
+    (tmp_path / "logs" / f"{first.run_id}.jsonl").unlink()
+    for blob in store.keys("blobs"):
+        store.swap("blobs", blob, store.get("blobs", blob), None)
+    effect = once_of(tmp_path, "refund/7")
+    assert effect is not None
+    assert (effect.state, effect.step, effect.run) == ("done", 1, first.run_id)
+    with Session("two", store=tmp_path):
+        assert refund(7) == given
+        assert mail(big) == f"sent {big}"
+        with pytest.raises(Blocked, match="with other arguments"):
+            refund(7, amount=6)
+        refund(8)
+    assert world.refunds == [7, 0, 8]
+
+
+def test_an_owner_of_whom_nobody_knows_can_not_be_pruned(tmp_path: Path) -> None:
+    world.error = TimeoutError()
+    with pytest.raises(UnknownOutcome), Session("one", store=tmp_path) as first:
+        refund(7)
+    world.error = None
+    with pytest.raises(UnknownOutcome, match="rollcage once"):
+        keep_claims(Folder(tmp_path), first.run_id)
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_an_owner_that_was_removed_by_hand(tmp_path: Path, happened: bool) -> None:
+    with Session("one", store=tmp_path) as first:
+        refund(7)
+    (tmp_path / "logs" / f"{first.run_id}.jsonl").unlink()
+    with pytest.raises(UnknownOutcome, match="whose log is gone"), Session("two", store=tmp_path):
+        refund(7)
+    with pytest.raises(RunNotFound):
+        Folder(tmp_path).read(first.run_id)  # nobody has made an empty one of it
+    effect = once_of(tmp_path, "refund/7")
+    assert effect is not None
+    if happened:
+        effect.resolve(happened=True, result="it was")
+    else:
+        effect.resolve(happened=False)
+    with Session("two", store=tmp_path):
+        assert refund(7) == ("it was" if happened else "7: 5, no. 2")
+
+
+def test_a_claim_whose_lock_was_lost_is_looked_at_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live owner between its claim and its intent, which others take for dead."""
+    given: list[str] = []
+
+    def other() -> None:
+        with Session("two", store=tmp_path):
+            given.append(refund(7))
+
+    store = Mortal(tmp_path)
+    monkeypatch.setattr(Folder, "is_live", lambda _store, _run: False)
+
+    def at(moment: int) -> None:
+        if store.get("once", "refund/7") is not None and not given:
+            given.append("")
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join(30)
+
+    store.at = at
+    with pytest.raises(UnknownOutcome, match="taken for dead"), Session("one", store=store):
+        refund(7)
+    assert given == ["", "7: 5, no. 1"]
+    assert world.refunds == [7]
+    store.at = None
+    with Session("one", store=store):
+        assert refund(7) == "7: 5, no. 1"
+    assert world.refunds == [7]
+
+
+# --- kills ---------------------------------------------------------------------------------------
+
+
+def job(name: str, payments: list[int]) -> Callable[[Any], list[str]]:
+    def program(store: Any) -> list[str]:
+        with Session(name, store=store, replay="continue"):
+            return [refund(each) for each in payments]
+
+    return program
+
+
+def settle(root: Path, run: str, step: int) -> None:
+    """Say the truth about a step of which nobody knows."""
+    called = next(e for e in events(root, run) if e["event"] == "step" and e["step"] == step)
+    payment = called["args"]["payment"]
+    happened = world.refunds.count(payment) == 1
+    told: dict[str, Any] = {"result": f"{payment}: told"} if happened else {}
+    effect = once_of(root, f"refund/{payment}")
+    if effect is not None and (effect.run, effect.step) == (run, step):
+        effect.resolve(happened=happened, **told)
+    else:
+        resolve_step(root, run, step, happened=happened, **told)
+
+
+def through(root: Path, program: Callable[[Any], list[str]]) -> list[str]:
+    for _ in range(20):
+        try:
+            return program(root)
+        except UnknownOutcome as halt:
+            settle(root, halt.run, halt.step)
+    raise AssertionError("it halts for ever")
+
+
+def test_killed_at_every_moment_it_is_made_once(tmp_path: Path) -> None:
+    program = job("one", [7, 8, 7])
+    whole, store = until_it_dies(tmp_path / "whole", 0, program)
+    assert not isinstance(whole, Killed)
+    for life in range(1, store.moments + 1):
+        for first, second in (("one", "two"), ("two", "one")):
+            world.__init__()  # type: ignore[misc] # a new one
+            root = tmp_path / f"{life}-{first}"
+            gave, _ = until_it_dies(root, life, program)
+            assert isinstance(gave, Killed)
+            jobs = {"one": [7, 8, 7], "two": [8, 7]}
+            given = {name: through(root, job(name, jobs[name])) for name in (first, second)}
+            assert sorted(world.refunds) == [7, 8], (life, first)
+            seven, eight, again = given["one"]
+            assert given["two"] == [eight, seven], (life, first)
+            assert again == seven, (life, first)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_jobs_killed_and_undone(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    jobs = {
+        f"job {n}": [chance.randint(1, 4) for _ in range(chance.randint(1, 4))] for n in range(3)
+    }
+    runs: dict[str, str] = {}
+    for _ in range(12):
+        name = chance.choice(list(jobs))
+        program = job(name, jobs[name])
+        try:
+            until_it_dies(tmp_path, chance.randint(1, 40), program)
+        except UnknownOutcome as halt:
+            if chance.random() < 0.7:
+                settle(tmp_path, halt.run, halt.step)
+        assert len(set(world.refunds)) == len(world.refunds)
+        pointer = Folder(tmp_path).get("names", name)
+        if pointer is not None:
+            runs[name] = pointer.decode()
+        if runs and chance.random() < 0.15:
+            undone = runs[chance.choice(list(runs))]
+            for _ in range(5):
+                report = undo_run(tmp_path, undone)
+                for each in report.steps:
+                    if each.status == "unknown":
+                        settle(tmp_path, undone, each.step)
+                if report.complete:
+                    break
+    given = {name: through(tmp_path, job(name, payments)) for name, payments in jobs.items()}
+    made = [payment for payments in jobs.values() for payment in payments]
+    assert sorted(world.refunds) == sorted(set(made))
+    for name, payments in jobs.items():
+        for payment, gave in zip(payments, given[name], strict=True):
+            assert gave.startswith(f"{payment}: ")
+
+
+# --- with the rest -------------------------------------------------------------------------------
+
+
+def test_a_step_that_runs_again_keeps_its_claim(tmp_path: Path) -> None:
+    @tool(once="pay/{n}", probe=lambda args: DidNotHappen())
+    def pay(n: int) -> str:
+        world.refunds.append(n)
+        if len(world.refunds) == 1:
+            world.refunds.clear()
+            world.refunds.append(-1)
+            raise TimeoutError
+        return f"paid {n}"
+
+    with pytest.raises(UnknownOutcome), Session("one", store=tmp_path) as one:
+        pay(1)
+    with Session("one", store=tmp_path):
+        assert pay(1) == "paid 1"
+    with Session("two", store=tmp_path):
+        assert pay(1) == "paid 1"
+    effect = once_of(tmp_path, "pay/1")
+    assert effect is not None
+    assert (effect.state, effect.run) == ("done", one.run_id)
+    assert world.refunds == [-1, 1]
+
+
+def test_a_guard_may_still_say_no(tmp_path: Path) -> None:
+    from rollcage.gate.verdict import Verdict
+
+    with Session("one", store=tmp_path):
+        refund(7)
+    denies = Session("two", store=tmp_path, gate=[lambda _: Verdict.deny("no")])
+    with denies, pytest.raises(Blocked):
+        refund(7)
+
+
+def test_a_failed_preparation_gives_the_claim_back(tmp_path: Path) -> None:
+    def observe(args: dict[str, Any]) -> Any:
+        if world.error is not None:
+            raise world.error
+        return {}
+
+    @tool(once="pay/{n}", observe=observe)
+    def pay(n: int) -> str:
+        return f"paid {n}"
+
+    world.error = OSError("can't look")
+    with Session("one", store=tmp_path):
+        with pytest.raises(Blocked):
+            pay(1)
+        assert once_of(tmp_path, "pay/1") is None
+        world.error = None
+        with pytest.raises(RunInUse):
+            Session("one", store=tmp_path, run=once_run(tmp_path)).__enter__()
+        assert pay(1) == "paid 1"
+
+
+def once_run(root: Path) -> str:
+    found = Folder(root).get("names", "one")
+    assert found is not None
+    return found.decode()
+
+
+def test_a_take_over_leaves_no_stale_claim(tmp_path: Path) -> None:
+    """Who is taken over between claim and intent loses the claim, and its body never runs."""
+    store = Mortal(tmp_path)
+    given: list[str] = []
+
+    def at(_: int) -> None:
+        if store.get("once", "refund/7") is not None and not given:
+            given.append("")
+
+            def other() -> None:
+                options = Options(take=True)
+                with Session("one", store=tmp_path, options=options):
+                    given.append(refund(7))
+
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join(30)
+
+    store.at = at
+    with pytest.raises(Exception, match="took its run over"), Session("one", store=store):
+        refund(7)
+    assert given == ["", "7: 5, no. 1"]
+    assert world.refunds == [7]

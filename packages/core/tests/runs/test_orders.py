@@ -1,0 +1,354 @@
+"""A run is stopped or paused from outside: seen before the next body, and by every resume."""
+
+import asyncio
+import contextlib
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from rollcage import Session, abandon_run, compensate, open_store, tool, undo_run
+from rollcage.errors import (
+    ControlLost,
+    OrderRefused,
+    RunNotFound,
+    RunStopped,
+    SessionHalted,
+    StoreError,
+)
+from rollcage.stages import orders
+from rollcage.stages.orders import (
+    lift_order,
+    lift_stop,
+    order_of,
+    pause_run,
+    stop_run,
+    unpause_run,
+)
+from rollcage.trace.folder import FolderLog
+
+ran: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran.clear()
+    monkeypatch.setattr(orders, "_LOOK", 0.001)
+    monkeypatch.setattr(orders, "_OFTEN", 0.0)
+
+
+@tool(name="orders.take_back", effect="write")
+def take_back(n: int) -> None:
+    ran.remove(n)
+
+
+@tool(name="orders.write", effect="write", undo=lambda args: [compensate(take_back, n=args["n"])])
+def write(n: int) -> int:
+    ran.append(n)
+    return n
+
+
+@tool(name="orders.read", effect="read")
+def read(n: int) -> int:
+    ran.append(n)
+    return n
+
+
+def lines(store: Path, run: str, *kinds: str) -> list[dict[str, Any]]:
+    found = map(orjson.loads, open_store(store).read(run))
+    return [line for line in found if not kinds or line["event"] in kinds]
+
+
+@pytest.mark.parametrize("work", [write, read])
+def test_a_stop_is_seen_before_the_next_body(tmp_path: Path, work: Any) -> None:
+    with (
+        pytest.raises(RunStopped, match="by ann: too much") as stopped,
+        Session("job", store=tmp_path) as session,
+    ):
+        work(1)
+        stop_run(tmp_path, session.run_id, by="ann", reason="too much")
+        with pytest.raises(RunStopped):
+            work(2)
+        with pytest.raises(SessionHalted):
+            work(3)
+    assert (stopped.value.run, stopped.value.by) == (session.run_id, "ann")
+    assert ran == [1]
+    (line,) = lines(tmp_path, session.run_id, "ordered")
+    assert (line["order"], line["by"], line["reason"]) == ("stop", "ann", "too much")
+    for _ in range(2):  # no resume goes on, not even with what is recorded
+        with pytest.raises(RunStopped), Session("job", store=tmp_path):
+            work(1)
+    with Session("job", store=tmp_path, replay="offline"):
+        assert work(1) == 1
+    with Session("job", store=tmp_path, replay="off"):
+        work(4)
+    assert lift_order(tmp_path, session.run_id)
+    assert not lift_order(tmp_path, session.run_id)
+    with Session("job", store=tmp_path, run=session.run_id):
+        assert [work(1), work(2)] == [1, 2]
+    assert ran == [1, 4, 2]
+
+
+def test_a_stop_that_comes_while_the_intent_is_written_keeps_the_body_from_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = FolderLog.wait
+    run: list[str] = []
+
+    def waits(log: FolderLog) -> None:
+        wait(log)
+        if run:
+            stop_run(tmp_path, run.pop())
+
+    monkeypatch.setattr(FolderLog, "wait", waits)
+    with pytest.raises(RunStopped), Session("job", store=tmp_path) as session:
+        write(1)
+        run.append(session.run_id)
+        write(2)
+    assert ran == [1]
+    assert lines(tmp_path, session.run_id, "outcome")[-1]["outcome"] is None
+    lift_order(tmp_path, session.run_id)
+    with Session("job", store=tmp_path):
+        assert [write(1), write(2)] == [1, 2]
+    assert ran == [1, 2]
+
+
+def test_a_pause_that_comes_while_the_intent_is_written_withdraws_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = FolderLog.wait
+    run: list[str] = []
+    paused = threading.Event()
+
+    def waits(log: FolderLog) -> None:
+        wait(log)
+        if run:
+            pause_run(tmp_path, run.pop())
+            paused.set()
+
+    def lift() -> None:
+        paused.wait(30)
+        while not lines(tmp_path, session.run_id, "ordered"):
+            pass
+        assert ran == [1]
+        assert lift_order(tmp_path, session.run_id, kind="pause")
+
+    monkeypatch.setattr(FolderLog, "wait", waits)
+    with Session("job", store=tmp_path) as session:
+        write(1)
+        run.append(session.run_id)
+        thread = threading.Thread(target=lift)
+        thread.start()
+        assert write(2) == 2
+        assert write(3) == 3
+    thread.join()
+    assert ran == [1, 2, 3]
+    assert lines(tmp_path, session.run_id, "ended")[-1]["status"] == "ok"
+    with Session("job", store=tmp_path, replay="continue") as again:
+        assert [write(1), write(2), write(3)] == [1, 2, 3]
+        assert again.stats.hits == 3
+
+
+@pytest.mark.parametrize("then", ["lift", "stop"])
+async def test_tasks_wait_while_a_run_is_paused(tmp_path: Path, then: str) -> None:
+    async def program(session: Session) -> list[Any]:
+        return await asyncio.gather(
+            *(session.acall(write if n % 2 else read, n=n) for n in range(6)),
+            return_exceptions=True,
+        )
+
+    async def paused() -> None:
+        async with Session("job", store=tmp_path) as session:
+            await session.acall(write, n=9)
+            pause_run(tmp_path, session.run_id)
+            tasks = asyncio.create_task(program(session))
+            while not lines(tmp_path, session.run_id, "ordered"):  # noqa: ASYNC110 - until it waits
+                await asyncio.sleep(0.001)
+            assert ran == [9]
+            if then == "lift":
+                lift_order(tmp_path, session.run_id)
+                assert await tasks == list(range(6))
+            else:
+                stop_run(tmp_path, session.run_id)
+                with pytest.raises(OrderRefused, match="--lift"):
+                    pause_run(tmp_path, session.run_id)
+                assert all(isinstance(each, (RunStopped, SessionHalted)) for each in await tasks)
+
+    if then == "lift":
+        await paused()
+        assert sorted(ran) == [0, 1, 2, 3, 4, 5, 9]
+    else:
+        with pytest.raises(RunStopped):
+            await paused()
+        assert ran == [9]
+
+
+def test_threads_and_sessions_inside_obey(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with pytest.raises(RunStopped), Session("outer", store=store) as session:
+        with Session("inner", store=store) as inner:
+            assert inner.run_id == session.run_id
+            write(1)
+            stop_run(store, inner.run_id)
+            with ThreadPoolExecutor(2) as pool:
+                found = [pool.submit(copy_context().run, write, n) for n in (2, 3)]
+                assert all(
+                    isinstance(each.exception(), (RunStopped, SessionHalted)) for each in found
+                )
+        with pytest.raises(SessionHalted):
+            write(4)
+    assert ran == [1]
+
+
+def test_a_stopped_run_can_be_undone(tmp_path: Path) -> None:
+    with pytest.raises(RunStopped), Session("job", store=tmp_path) as session:
+        write(1)
+        stop_run(tmp_path, session.run_id)
+        write(2)
+    report = undo_run(tmp_path, session.run_id, tools=[write, take_back])
+    assert [step.status for step in report.steps] == ["compensated"]
+    assert ran == []
+    assert order_of(tmp_path, session.run_id) is not None
+
+
+def test_the_state_before_a_write_is_observed_after_the_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = [0]
+
+    @tool(effect="write", observe=lambda args: {"box": box[0]}, undo=lambda before: [])
+    def work() -> int:
+        box[0] += 1
+        return box[0]
+
+    wait = FolderLog.wait
+    run: list[str] = []
+
+    def waits(log: FolderLog) -> None:
+        wait(log)
+        if run:
+            name = run.pop()
+            pause_run(tmp_path, name)
+            box[0] = 7
+            threading.Timer(0.02, lift_order, (tmp_path, name)).start()
+
+    monkeypatch.setattr(FolderLog, "wait", waits)
+    with Session("job", store=tmp_path) as session:
+        run.append(session.run_id)
+        assert work() == 8
+    before = [line.get("before") for line in lines(tmp_path, session.run_id, "step")]
+    assert before == [{"box": 0}, {"box": 7}]
+
+
+def test_what_does_not_fit(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for order in (stop_run, pause_run, lift_stop, unpause_run):
+        with pytest.raises(RunNotFound):
+            order(store, "no-such-run")
+    with pytest.raises(ValueError, match="no"), Session("job", store=store) as session:
+        raise ValueError("no")
+    run = session.run_id
+    assert order_of(store, run) is None
+    for lift in (lift_stop, unpause_run):
+        with pytest.raises(OrderRefused, match="there is nothing to lift"):
+            lift(store, run)
+    store.swap("orders", run, None, b"{")
+    damaged = order_of(store, run)
+    assert damaged is not None
+    assert damaged.kind == "stop"
+    for pauses in (pause_run, unpause_run):
+        with pytest.raises(OrderRefused, match=f"rollcage stop {run} --lift --store"):
+            pauses(store, run)
+    assert not lift_order(store, run, kind="pause")
+    assert lift_stop(store, run) == damaged
+    pause_run(store, run, by="a\udc00")
+    paused = pause_run(store, run, by="b")
+    assert paused == order_of(store, run)
+    with pytest.raises(OrderRefused, match=f"not stopped but paused by b.*rollcage unpause {run}"):
+        lift_stop(store, run)
+    assert unpause_run(store, run) == paused
+    stop_run(store, run)
+    assert lift_order(store, run)
+
+
+@pytest.mark.parametrize("ends", ["ok", "abandoned"])
+def test_a_run_that_is_over_takes_no_order(tmp_path: Path, ends: str) -> None:
+    with Session("job", store=tmp_path) as session:
+        write(1)
+    if ends == "abandoned":
+        abandon_run(tmp_path, session.run_id)
+    for order in (stop_run, pause_run):
+        with pytest.raises(OrderRefused, match=f"it ended as '{ends}'"):
+            order(tmp_path, session.run_id)
+    assert order_of(tmp_path, session.run_id) is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_orders_at_random_moments_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
+    """Somebody stops, pauses and lifts while threads write; every resume goes on."""
+    chance = random.Random(seed)  # noqa: S311 - a test
+    over = threading.Event()
+    run: list[str] = []
+
+    def orders_come() -> None:
+        while not over.is_set():
+            if run:
+                order = chance.choice([stop_run, pause_run, lift_order, lift_order])
+                with contextlib.suppress(OrderRefused):  # it is stopped, or has ended
+                    order(tmp_path, run[0])  # type: ignore[operator] # each takes these two
+
+    def program(session: Session) -> None:
+        with ThreadPoolExecutor(3) as pool, session.turn() as turn:
+            context = [copy_context() for _ in range(6)]
+
+            def call(n: int) -> int:
+                with turn.slot(n):
+                    given: int = write(n)
+                return given
+
+            found = [pool.submit(context[n].run, call, n) for n in range(6)]
+        assert [each.result() for each in found] == list(range(6))
+        for n in range(6, 9):
+            write(n)
+        read(10)
+
+    thread = threading.Thread(target=orders_come)
+    thread.start()
+    try:
+        for _ in range(400):
+            try:
+                with Session("job", store=tmp_path) as session:
+                    run[:] = [session.run_id]
+                    program(session)
+                break
+            except (RunStopped, SessionHalted):
+                pass
+        else:
+            raise AssertionError("it never ended")
+    finally:
+        over.set()
+        thread.join()
+    assert sorted(ran) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 10]
+
+
+def test_a_run_that_nobody_could_stop_halts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> int:
+        raise StoreError("the bell is gone")
+
+    for work in (write, read):
+        with Session("job", store=tmp_path, replay="off") as session:
+            work(1)
+            monkeypatch.setattr(type(session.store), "bell", broken)
+            monkeypatch.setattr(FolderLog, "bell", property(broken))
+            with pytest.raises(ControlLost):
+                work(2)
+            monkeypatch.undo()
+            assert isinstance(session.halted, ControlLost)
+            session.attempt.halted = None
+    assert ran == [1, 1]

@@ -1,0 +1,158 @@
+"""Declared secrets never reach the store, whatever quotes them."""
+
+import asyncio
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from rollcage import Session, open_store, tool
+from rollcage.errors import NotReplayable
+from rollcage.stages.secrets import Secrets
+
+SECRET = "hunter2-the-second"
+ran: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing() -> None:
+    ran.clear()
+
+
+@tool(name="secrets.login", effect="read")
+def login(password: SecretStr) -> str:
+    ran.append("login")
+    return "in"
+
+
+@tool(name="secrets.enter", effect="read", secret=["token"])
+def enter(token: str) -> str:
+    ran.append("enter")
+    return "in"
+
+
+@tool(name="secrets.echo", effect="read")
+def echo(text: str) -> Any:
+    ran.append(text)
+    return {"said": [text], text: 1}
+
+
+@tool(name="secrets.write", effect="write")
+def write(text: str) -> str:
+    ran.append(text)
+    return f"wrote {text}"
+
+
+@tool(name="secrets.fails", effect="write", raises=[ValueError])
+def fails(text: str) -> None:
+    raise ValueError(f"no {text}")
+
+
+def job(store: Any, **more: Any) -> Session:
+    return Session("job", store=store, stages=[Secrets()], **more)
+
+
+def clean(folder: Path) -> None:
+    """No file in the store has the secret in it, nor in base64."""
+    from base64 import b64encode
+
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        data = path.read_bytes()
+        assert SECRET.encode() not in data, path
+        assert b64encode(SECRET.encode()).rstrip(b"=") not in data, path
+        assert SECRET not in path.name
+
+
+@pytest.mark.parametrize("way", [login, enter])
+def test_in_results_errors_and_later_arguments(tmp_path: Path, way: Any) -> None:
+    def program() -> None:
+        way(SecretStr(SECRET) if way is login else SECRET)
+        assert echo(SECRET)["said"] == [SECRET]
+        with pytest.raises(ValueError, match="no "):
+            fails(SECRET)
+        with pytest.raises(ValueError, match="no "):
+            fails(f"x{SECRET}y")
+
+    session = job(tmp_path)
+    for _ in range(3):
+        session = job(tmp_path, replay="continue")
+        with session:
+            program()
+    clean(tmp_path)
+    assert session.stats.misses == 2  # what it said can't be given back; the last failure
+    assert ran == [way.__name__, SECRET, SECRET, SECRET]
+
+
+def test_a_write_whose_result_held_one_is_not_made_again(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True), job(tmp_path):
+        warnings.simplefilter("always")
+        enter(SECRET)
+        assert write(SECRET) == f"wrote {SECRET}"
+    with pytest.raises(NotReplayable), job(tmp_path, replay="continue"):
+        enter(SECRET)
+        write(SECRET)
+    clean(tmp_path)
+    assert ran == ["enter", SECRET]
+
+
+def test_in_a_large_value(tmp_path: Path) -> None:
+    with job(tmp_path):
+        enter(SECRET)
+        echo(SECRET + "." * 100_000)
+    clean(tmp_path)
+
+
+def test_in_names(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for _ in range(2):
+        with job(store, replay="continue") as session:
+            enter(SECRET)
+            with session.branch(f"for {SECRET}"), Session(f"in {SECRET}", store=store):
+                write("a")
+            with session.place(agent=f"agent {SECRET}", call_id=SECRET):
+                write("b")
+    clean(tmp_path)
+    assert ran == ["enter", "a", "b"]
+
+
+async def test_in_gathered_calls_and_sessions_inside(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+
+    async def inner(n: int) -> None:
+        async with Session(f"inner {n}", store=store) as session:
+            await session.acall(echo, text=f"{n} {SECRET}")
+
+    for _ in range(2):
+        async with job(store, replay="continue") as session:
+            await session.acall(enter, token=SECRET)
+            await asyncio.gather(*(inner(n) for n in range(4)))
+    clean(tmp_path)
+
+
+def test_what_a_live_run_knows_is_what_a_resume_reads(tmp_path: Path) -> None:
+    """The world of a run does not depend on whether its outcomes were read or just written."""
+    links: list[Any] = []
+    for replay in ("auto", "continue"):
+        with warnings.catch_warnings(), job(tmp_path, replay=replay) as session:
+            warnings.simplefilter("ignore")
+            if replay == "auto":
+                enter(SECRET)
+                write(SECRET)
+                write("b")
+            links.append([step.link for step in session.attempt.run.branches[""]])
+    assert links[0] == links[1]
+
+
+def test_detected_credentials(tmp_path: Path) -> None:
+    key = "AKIA" + "IOSFODNN7EXAMPLE"
+    with Session("job", store=tmp_path, stages=[Secrets(detect=True)]) as session:
+        echo(f"the key is {key}, see")
+        with session.branch(key):
+            pass
+    found = b"".join(path.read_bytes() for path in tmp_path.rglob("*.jsonl"))
+    assert found
+    assert b"the key is <secret " in found
+    assert f"is {key}".encode() not in found

@@ -1,0 +1,355 @@
+"""Logs of sessions on event loops: nothing blocks, nothing is lost, and all is in order."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage.errors import Fenced, TraceUnwritable
+from rollcage.trace.chain import Chain
+from rollcage.trace.folder import Folder
+from rollcage.trace.writer import Queued
+from rollcage_conformance.stores.base import FIRST, begun, numbers
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "store")
+
+
+def queued(store: Folder, run: str = "r1") -> Chain:
+    chain = Chain(Queued(store.open(run)))
+    if not chain.read():
+        chain.append(FIRST)
+    return chain
+
+
+class Held:
+    """The functions of `os` that write: held until they are released, and who called them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.threads: set[int] = set()
+        self.reached = threading.Event()
+        self._go = threading.Event()
+        for name in ("write", "fstat", "open", "close", "stat", "fdatasync"):
+            monkeypatch.setattr(os, name, self._watched(getattr(os, name)))
+
+    def _watched(self, call: Any) -> Any:
+        def watched(*given: Any, **named: Any) -> Any:
+            self.threads.add(threading.get_ident())
+            if threading.current_thread().name == "rollcage-writer":
+                self.reached.set()
+                self._go.wait()
+            return call(*given, **named)
+
+        return watched
+
+    def release(self) -> None:
+        self._go.set()
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    found = Held(monkeypatch)
+    yield found
+    found.release()
+
+
+async def closed(*chains: Chain) -> None:
+    for chain in chains:
+        await asyncio.to_thread(chain.close)
+
+
+async def test_what_is_settled_is_on_record(store: Folder) -> None:
+    chain = await asyncio.to_thread(queued, store)
+    for n in range(50):
+        chain.append({"n": n})
+        await chain.settled()
+        assert numbers(store)[-1] == n
+    chain.append({"n": 50})
+    await closed(chain)
+    assert numbers(store) == list(range(51))
+
+
+async def test_the_loop_goes_on_while_the_disk_does_not(store: Folder, held: Held) -> None:
+    """Neither `append` nor `settled` waits: the loop turns although no write comes back."""
+    chain = Chain(Queued(store.open("r1")))
+    held.threads.clear()
+    chain.append(FIRST)
+    settled = asyncio.ensure_future(chain.settled())
+    await asyncio.to_thread(held.reached.wait)
+    for n in range(100):
+        chain.append({"n": n})
+        await asyncio.sleep(0)
+    assert not settled.done()
+    assert threading.get_ident() not in held.threads
+    held.release()
+    await settled
+    await closed(chain)
+    assert numbers(store) == list(range(100))
+
+
+async def test_many_sessions_on_one_loop(store: Folder) -> None:
+    async def session(name: str) -> None:
+        chain = await asyncio.to_thread(queued, store, name)
+        for n in range(20):
+            chain.append({"n": n})
+            await chain.settled()
+            chain.append({"n": n + 100})
+        await closed(chain)
+
+    names = [f"r{n}" for n in range(16)]
+    await asyncio.gather(*map(session, names))
+    for name in names:
+        assert numbers(store, name) == [m for n in range(20) for m in (n, n + 100)]
+
+
+def test_many_loops(store: Folder) -> None:
+    async def session(name: str) -> None:
+        chain = await asyncio.to_thread(queued, store, name)
+        for n in range(50):
+            chain.append({"n": n})
+            await chain.settled()
+        await closed(chain)
+
+    threads = [threading.Thread(target=lambda n=n: asyncio.run(session(f"r{n}"))) for n in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for n in range(5):
+        assert numbers(store, f"r{n}") == list(range(50))
+
+
+async def test_gathered_calls_of_one_session_wait_together(store: Folder) -> None:
+    chain = await asyncio.to_thread(queued, store)
+
+    async def call(n: int) -> None:
+        chain.append({"n": n})
+        await chain.settled()
+        chain.append({"n": -n})
+
+    await asyncio.gather(*map(call, range(1, 30)))
+    await closed(chain)
+    found = numbers(store)
+    assert sorted(found) == sorted([*range(1, 30), *range(-29, 0)])
+    assert all(found.index(n) < found.index(-n) for n in range(1, 30))
+
+
+async def test_a_line_whose_task_was_cancelled_is_written_in_order(
+    store: Folder, held: Held
+) -> None:
+    chain = Chain(Queued(store.open("r1")))
+    chain.append(FIRST)
+
+    async def call() -> None:
+        chain.append({"n": 1})
+        await chain.settled()
+        raise AssertionError("its body ran")
+
+    task = asyncio.ensure_future(call())
+    await asyncio.to_thread(held.reached.wait)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    chain.append({"n": 2})
+    held.release()
+    await chain.settled()
+    await closed(chain)
+    assert numbers(store) == [1, 2]
+
+
+async def test_an_error_comes_to_its_own_log(
+    store: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = queued(store, "good"), queued(store, "bad")
+    await good.settled()
+    await bad.settled()
+    new = begun(store, "bad", take=True)
+    new.append({"n": 0})
+    new.wait()
+    for n in range(3):
+        good.append({"n": n})
+    bad.append({"n": 1})
+    await good.settled()
+    with pytest.raises(Fenced):
+        await bad.settled()
+    for _ in range(2):  # and stays there
+        with pytest.raises(Fenced):
+            bad.append({"n": 2})
+        with pytest.raises(Fenced):
+            await bad.settled()
+        with pytest.raises(Fenced):
+            await asyncio.to_thread(bad.wait)
+    good.append({"n": 3})
+    await closed(good)
+    with pytest.raises(Fenced):
+        await closed(bad)
+    new.close()
+    assert numbers(store, "good") == [0, 1, 2, 3]
+    assert numbers(store, "bad") == [0]
+
+
+async def test_nothing_is_appended_behind_a_line_that_failed(
+    store: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines behind it are chained to it: there must be no gap."""
+    chain = queued(store)
+    await chain.settled()
+    write = os.write
+    left = [1]
+
+    def failing(file: int, data: bytes) -> int:
+        if b'"n":1}' in data.replace(b',"hash"', b"}"):
+            left[0] -= 1
+            raise OSError(28, "No space left on device")
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", failing)
+    for n in range(4):
+        chain.append({"n": n})
+    with pytest.raises(TraceUnwritable, match="ENOSPC"):
+        await chain.settled()
+    with pytest.raises(TraceUnwritable):
+        await closed(chain)
+    assert numbers(store) == [0]
+    assert left == [0]
+
+
+async def test_whatever_a_log_raises_is_delivered(store: Folder) -> None:
+    class Broken:
+        where, last, bell, is_at_once = "broken", b"", 0, True
+
+        def hear(self) -> None:
+            return None
+
+        def append(self, line: bytes) -> None:
+            raise MemoryError
+
+        def read(self) -> list[bytes]:
+            return []
+
+        def lines(self) -> Iterator[bytes]:
+            return iter(())
+
+        def replace(self, lines: Sequence[bytes]) -> None:
+            raise MemoryError
+
+        def wait(self) -> None: ...
+
+        async def settled(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    log = Queued(Broken())
+    log.append(b"x")
+    with pytest.raises(MemoryError):
+        await log.settled()
+
+
+async def test_an_order_is_seen_with_the_next_intent(store: Folder) -> None:
+    chain = await asyncio.to_thread(queued, store)
+    await chain.settled()
+    for n in range(10):
+        before = chain.log.bell
+        chain.append({"n": n})
+        await chain.settled()
+        assert chain.log.bell == before
+        was = store.get("orders", "r1")
+        assert await asyncio.to_thread(store.swap, "orders", "r1", was, b"%d" % n)
+        chain.append({"n": n})
+        await chain.settled()
+        assert chain.log.bell != before
+    await closed(chain)
+
+
+def test_a_loop_that_was_closed_leaves_its_lines(store: Folder, held: Held) -> None:
+    chain = Chain(Queued(store.open("r1")))
+    chain.append(FIRST)
+
+    async def abandoned() -> None:
+        chain.append({"n": 1})
+        task = asyncio.ensure_future(chain.settled())
+        await asyncio.to_thread(held.reached.wait)
+        task.cancel()
+
+    asyncio.run(abandoned())  # its loop is closed before the writer answers
+    held.release()
+    chain.append({"n": 2})
+    chain.close()
+    assert numbers(store) == [1, 2]
+
+
+def python(code: str, *given: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, given)], capture_output=True, text=True, check=False
+    )
+
+
+BEGIN = """
+import asyncio, os, sys, warnings
+warnings.filterwarnings("ignore", "This process", DeprecationWarning)  # a fork beside threads
+from rollcage.errors import Forked
+from rollcage.trace.folder import Folder
+from rollcage.trace.chain import Chain
+from rollcage.trace.writer import Queued
+chain = Chain(Queued(Folder(sys.argv[1]).open("r1")))
+chain.append({"event": "run", "format": "rollcage/2"})
+"""
+
+
+def test_at_the_end_of_a_process_all_is_written(store: Folder) -> None:
+    done = python(BEGIN + "for n in range(5000): chain.append({'n': n})", store.root)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert numbers(store) == list(range(5000))
+
+
+def test_a_process_that_ends_by_an_error_writes_all(store: Folder) -> None:
+    done = python(
+        BEGIN + "for n in range(500): chain.append({'n': n})\nraise SystemExit(3)", store.root
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+    assert numbers(store) == list(range(500))
+
+
+def test_a_forked_child_writes_runs_of_its_own(store: Folder) -> None:
+    code = (
+        BEGIN
+        + """
+chain.wait()
+if not os.fork():
+    try:
+        chain.append({"n": 9})
+        os._exit(1)
+    except Forked:
+        pass
+    try:
+        asyncio.run(chain.settled())
+        os._exit(2)
+    except Forked:
+        pass
+    chain.close()
+    own = Chain(Queued(Folder(sys.argv[1]).open("r2")))
+    own.append({"event": "run", "format": "rollcage/2"})
+    async def settle():
+        for n in range(3):
+            own.append({"n": n})
+            await own.settled()
+    asyncio.run(settle())
+    own.close()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+chain.append({"n": 1})
+chain.close()
+"""
+    )
+    done = python(code, store.root)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert numbers(store, "r1") == [1]
+    assert numbers(store, "r2") == [0, 1, 2]
