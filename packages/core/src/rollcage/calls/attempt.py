@@ -1,7 +1,7 @@
-"""An attempt at a run: what it has asked for so far, and where it stands in each branch.
+"""Hold the state of an attempt at a run: the answered calls, and the position in each branch.
 
-Here is what all rooms of a call share: `write` puts a line on record and folds it in, `branch` says
-where the attempt stands. How a call goes through it is `rollcage.calls.flow`.
+All parts of a call's way share this class: `write` puts a line on record and folds it in, `branch`
+returns the position. `rollcage.calls.flow` has the flow of a call.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _log: Final = logging.getLogger("rollcage")
 
 
 class Stats:
-    """What an attempt has done so far: its calls, and what became of them.
+    """Count the calls of an attempt, by result.
 
-    A hit was answered by a step of the run, a miss ran; what was supplied is a new step whose
-    outcome was known, for its effect was made elsewhere: the step's `once` says where. A guard
-    blocked what is blocked; what was refused never became a call: its arguments do not pass, or
-    there is no such tool. Tokens are saved by answers of models that were replayed or seen.
+    A hit was answered by a step of the run, a miss ran. A supplied call is a new step with a known
+    outcome, because the effect was made in another run: the step's `once` names the run. A blocked
+    call was denied by a guard. A refused call never became a step: its arguments are invalid, or
+    its tool does not exist. Tokens are saved by replayed or seen answers of models.
     """
 
     __slots__ = (
@@ -61,32 +61,32 @@ class Stats:
 
 
 class Attempt:
-    """An attempt at a run, from when its session is entered until it is left.
+    """Hold an attempt at a run, from entering its session until leaving.
 
     Attributes:
-        run: what is known of the run.
-        log: where it writes; None if it may not.
-        live: whether bodies may run; False: recorded steps answer, or it halts.
-        dry: whether it must not write: a fork that only looks.
-        recorded_in: where the lines are that it was opened with, and under which id.
-        halted: why nothing runs in it any more; None if it goes on.
-        closed: whether it has ended.
-        waits: what it waits for outside of the run; see `Session.pause`.
-        lock: held while anything of the run is looked at or changed.
-        recorded: the number of the last step that was on record before it.
-        asked: by agent and a framework's id, the calls that it was asked for, or has seen.
-        has_recording: whether steps are recorded that it may be answered by.
-        is_fresh: whether it is live, writes, and nothing was recorded when it began.
-        branches: by name, where it stands.
-        users: by number, the turn of it by which a recorded turn was first used.
-        replayed: ranges of the steps that it used up since its last line.
-        restarted: steps that are asked for again since its last line.
-        marks: the fingerprints that it gave.
+        run: the run.
+        log: the log for new lines; None if the attempt may not write.
+        live: whether bodies may run; False: recorded steps answer, or the attempt halts.
+        dry: whether the attempt must not write: a fork that only reads.
+        recorded_in: the store and run id from which the lines were read.
+        halted: the error that halted the attempt; None while it goes on.
+        closed: whether the attempt has ended.
+        waits: the outside event for which the attempt waits; see `Session.pause`.
+        lock: held while the run is read or changed.
+        recorded: the number of the last step on record before the attempt.
+        asked: by agent and framework id, the calls that were asked for or seen.
+        has_recording: whether recorded steps may answer calls.
+        is_fresh: whether the attempt is live, writes, and began without recorded steps.
+        branches: by name, the position in each branch.
+        users: by number of a recorded turn, the turn of this attempt that first used it.
+        replayed: ranges of steps used up since the last line.
+        restarted: steps asked for again since the last line.
+        marks: the fingerprints given to new steps.
         ticks: the monotonic clock (ns).
-        ranks: by branch and key, how many calls of models it has made.
-        process: the id of the process that it is of: a forked child of that has no part in it.
-        inner: by branch, the sessions inside of its own that are open.
-        undo_busy: set when the undo that is being done has ended; None if none is.
+        ranks: by branch and key, how many model calls the attempt has made.
+        process: the id of the owning process: a forked child has no part in the attempt.
+        inner: by branch, the open nested sessions.
+        undo_busy: set when the undo in progress has ended; None without one.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Attempt:
 
     @functools.cached_property
     def recorded_by_key(self) -> defaultdict[tuple[str, str], list[Step]]:
-        """The tool calls that were on record when this was first asked, by branch and key."""
+        """Return the tool calls on record at first use, by branch and key."""
         found: defaultdict[tuple[str, str], list[Step]] = defaultdict(list)
         for step in self.run.steps.values():
             if step.effect not in ("model", "branch"):
@@ -143,14 +143,14 @@ class Attempt:
     def write(self, event: Event, outcome: Outcome | None = None) -> None:
         """Put a line on record and fold it in.
 
-        Steps that were replayed since the last line are named in it. A line that can't be written
-        halts: nothing runs whose line is not on record.
+        The line names the steps replayed since the line before. A line that can't be written halts
+        the attempt: nothing runs whose line is not on record.
         """
         with self.lock:
             self.put(event, outcome)
 
     def put(self, event: Event, outcome: Outcome | None = None) -> None:
-        """`write`, where the lock is held."""
+        """Write a line as `write` does, with the lock held by the caller."""
         if self.closed:
             raise SessionError(f"the attempt at run {self.run.id} has ended")
         if self.restarted:
@@ -175,18 +175,18 @@ class Attempt:
 
     @functools.cached_property
     def _messages(self) -> MessagesWritten:
-        """What models were sent in this attempt: each message is in the log once."""
+        """Return the messages sent to models in this attempt: the log has each message once."""
         from rollcage.trace.messages import MessagesWritten  # only models need it
 
         return MessagesWritten()
 
     def note(self, event: Event, outcome: Outcome | None = None) -> None:
-        """Put a line on record that is neither a call's intent nor its outcome, with its time."""
+        """Put a line on record with its time, if it is neither an intent nor an outcome."""
         event["time"] = self.options.clock.wall() // 1000
         self.write(event, outcome)
 
     def _concealed(self, event: Event, outcome: Outcome | None) -> tuple[Event, Outcome | None]:
-        """A line, and its outcome, as they may be written."""
+        """Return a line and its outcome with all secrets concealed."""
         if outcome is not None:
             event = {**event, "outcome": orjson.loads(outcome.data)}
         for conceal in self.hooks.conceal:
@@ -194,7 +194,7 @@ class Attempt:
         return event, None
 
     def halt(self, error: Halt) -> Halt:
-        """Let nothing more run. Returns the error, to be raised."""
+        """Stop every further call, and return the error to raise."""
         if self.halted is None:
             self.halted = error
         return error
@@ -210,12 +210,12 @@ class Attempt:
         )
 
     def resolves(self, n: int) -> str:
-        """Return the commands that say whether a step happened."""
+        """Return the commands that record whether a step happened."""
         command = f"rollcage resolve {self.run.id} {n}{store_option(self.store)}"
         return f"{command} --happened; or, if not: {command} --did-not-happen"
 
     def settle(self, *, is_async: bool) -> Flow:
-        """Wait until every line is on record, in the session's colour."""
+        """Wait until every line is on record, sync or async as the session is."""
         if not is_async:
             self.wait()
         elif self.log is not None:
@@ -233,7 +233,7 @@ class Attempt:
                 raise self._unsettled(error) from None
 
     def _unsettled(self, error: Halt | StoreError) -> Halt:
-        """Let nothing more run, for a line is not on record."""
+        """Stop every further call, because a line is not on record."""
         if isinstance(error, Halt):
             return self.halt(error)
         halt = TraceUnwritable(str(error))
@@ -244,7 +244,7 @@ class Attempt:
         """Return a large value that is kept beside the log.
 
         Raises:
-            StoreError: it is not there, or was changed.
+            StoreError: the value is missing, or was changed.
         """
         data = self.recorded_in[0].get("blobs", digest)
         if data is None or sha256(data).hexdigest() != digest:
@@ -267,9 +267,9 @@ class Attempt:
         return found
 
     def turn_of(self, place: Place, branch: Branch) -> tuple[Turn, int]:
-        """Return the turn and the slot of a call or a block that arrives.
+        """Return the turn and the slot of an arriving call or block.
 
-        Calls that overlap, and bring no turn, are of one turn.
+        Calls that overlap and state no turn share a turn.
         """
         turn = place.turn
         if turn is None:
@@ -282,12 +282,12 @@ class Attempt:
         return turn, slot
 
     def turn_named(self, branch: str, name: object) -> Turn:
-        """Return the turn that a framework calls so in a branch; it begins with its first call."""
+        """Return the turn to which a framework gave a name in a branch, begun by its first call."""
         with self.lock:
             return self._named.setdefault((branch, name), Turn())
 
     def number(self, turn: Turn) -> int:
-        """Return the number of a turn: of the recorded one that it goes on with, or a new one."""
+        """Return the number of a turn: a new number, or the number of the recorded turn."""
         if turn.n:
             return turn.n
         if turn.follows and len(turn.follows) == 1:
@@ -300,7 +300,7 @@ class Attempt:
         return turn.n
 
     def replay(self, step: Step) -> None:
-        """Note that a step was used up; the next line names it."""
+        """Note that a step was used up; the next line names the step."""
         spans = self.replayed
         if spans and spans[-1][1] + 1 == step.n:
             spans[-1][1] = step.n
@@ -321,7 +321,7 @@ class Attempt:
         self.replay(step)
 
     def notify(self, call: Call | None, outcome: Outcome, step: Step | None) -> None:
-        """Tell guards and observers how a call ended; what they raise is logged."""
+        """Notify guards and observers that a call ended; errors that they raise are logged."""
         guards = () if call is None else call.session.gate.settles
         for told in (*guards, *self.observers):
             try:
@@ -332,7 +332,7 @@ class Attempt:
     # --- undo ------------------------------------------------------------------------------------
 
     def rewind(self, reopened: Iterable[int]) -> None:
-        """Go on behind what an undo has kept. `reopened`: calls that are made again."""
+        """Go on behind the steps that an undo has kept. `reopened`: calls to make again."""
         with self.lock:
             for n in reopened:
                 step = self.run.steps[n]
@@ -344,7 +344,7 @@ class Attempt:
             self.count_ranks()
 
     def count_ranks(self) -> None:
-        """Count anew, by what was used up, how many calls of models it has made."""
+        """Recount the model calls of the attempt from the used up steps."""
         self.ranks = Counter(
             (step.branch, step.key)
             for steps in self.run.anywhere.values()

@@ -1,4 +1,4 @@
-"""The public face: `Session`, one attempt at a run, from entering to leaving."""
+"""Provide `Session`: an attempt at a run, from entering to leaving."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ __all__ = ["Fork", "Replay", "Session"]
 _log: Final = logging.getLogger("rollcage")
 _END: Final = object()
 _marks: Final[ContextVar[None]] = ContextVar("rollcage.session.marks")
-"""Whose tokens tell in which context a session was entered."""
+"""The session whose tokens show in which context it was entered."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -123,10 +123,10 @@ Kind = Literal["tool", "model"]
 
 
 def _acted_for(actor: str) -> str:
-    """Return the name of the person that a run acts for, in its one form; empty for nobody.
+    """Return the normalized name of the person for whom a run acts; empty without a person.
 
     Raises:
-        SessionError: it is no name of a person.
+        SessionError: the text is no name of a person.
     """
     if not actor:
         return ""
@@ -137,41 +137,40 @@ def _acted_for(actor: str) -> str:
 
 
 class Session:
-    """A guarded execution: one attempt at a run.
+    """Guard the calls of one attempt at a run.
 
-    Use it as a context manager, sync or async. Every tool that is called through it, or that was
-    declared with `tool` and is called inside of it, is fingerprinted, gated, traced and, in a later
-    session of the same name, replayed. Entered inside of another session of the same store, it is
-    a branch of that one's run.
+    Use a session as a context manager, sync or async. Every tool that is called through the
+    session, or declared with `tool` and called inside the block, is fingerprinted, gated, traced
+    and, in a later session of the same name, replayed. Inside another session of the same store, a
+    session is a branch of the outer run.
 
     Args:
-        name: the job. Its newest run is resumed unless that ended well. Not given: the name of the
-            script that runs, which is logged.
+        name: the job. Its newest run is resumed, unless that run ended `ok`. By default, the name
+            of the running script, which is logged.
         store: a folder (made if needed), a URL or a `Store`.
-        replay: `"auto"`; `"continue"`: the newest run is resumed even if it ended well; `"off"`
-            records a new run; `"resume"` needs a run; `"offline"` gives back what is recorded and
-            runs nothing; `"verify"` also runs pure and read tools again, and compares. Both write
-            nothing, and leave a `report`.
-        source: a run to start from: its id; of a run in another store, that store and the id,
-            `(store, run)`; or the path of a log. A copy of it answers, its effects stay its own.
-            Offline, it is the run that is read.
+        replay: `"auto"`; `"continue"` resumes the newest run even after it ended `ok`; `"off"`
+            begins a new run; `"resume"` requires a run to resume; `"offline"` replays recorded
+            outcomes and runs nothing; `"verify"` also runs pure and read tools again, and compares.
+            The last two write nothing, and leave a `report`.
+        source: a run to start from: a run id; `(store, run id)` for a run in another store; or the
+            path of a log. A copy of the run answers calls; its effects stay its own. With
+            `"offline"`, the run to read.
         run: the id of the run, if not the newest of the job.
         fork: see `Fork`.
-        input: what the job works on, any value that a tool may take: another input is another job.
-        gate: what decides on each call, together: policies, facades, rules (see `rollcage.Rule`)
-            and guards; deny over ask over allow. A denial wins over what is recorded, too.
-        approver: decides where a rule asks; without one the session halts then.
-        actor: the person that the run acts for, who can't approve its calls.
-        on_divergence: what a new effect does while recorded effects lie ahead: `"halt"`; `"undo"`
-            takes them back first; `"warn"` goes on without them.
-        observers: each is notified of what becomes of each step, after it was written: see
-            `StepEvent`, and `Instrument` for one that is notified of runs, too. Those of a session
-            around this one are notified as well.
+        input: the input of the job, any value that a tool may take: another input is another job.
+        gate: policies, facades, rules (see `rollcage.Rule`) and guards. Each decides on every call:
+            deny over ask over allow. A denial overrides recorded outcomes, too.
+        approver: decides on calls for which a rule asks; without an approver, the session halts.
+        actor: the person for whom the run acts, and who can't approve its calls.
+        on_divergence: the response to a new effect while recorded effects lie ahead: `"halt"`;
+            `"undo"` takes them back first; `"warn"` goes on without them.
+        observers: notified of every step after it was written: see `StepEvent`, and `Instrument`
+            for observers of runs. Observers of an outer session are notified as well.
         stages: features that surround calls, in this order.
-        options: what few sessions set.
+        options: settings that few sessions need.
 
     Raises:
-        SessionError: it can't be made like this.
+        SessionError: the arguments contradict each other.
     """
 
     finishes_undo = True  # whether one that an earlier attempt began is finished on entering
@@ -317,10 +316,10 @@ class Session:
         return self.hooks
 
     def _check_around(self, place: Place) -> None:
-        """Refuse a run of its own inside of a fork that must not write.
+        """Refuse a separate run inside a fork that must not write.
 
         Raises:
-            SessionError: it could do what that fork must not.
+            SessionError: the separate run could make the writes that the fork must not make.
         """
         if place.attempt.dry and self.replay not in ("offline", "verify"):
             raise SessionError(
@@ -329,7 +328,7 @@ class Session:
             )
 
     def _observe(self, observers: Iterable[Observer]) -> None:
-        """Have those observers be notified that want to be."""
+        """Register the observers that apply."""
         if observers:
             from rollcage.stages.observing import Observing, wanted
 
@@ -337,7 +336,7 @@ class Session:
             self._observing = (Observing(found),) if found else ()
 
     def _inherit(self, place: Place) -> tuple[Stage, ...]:
-        """Have the gate of a session around this one hold here as well: it is never loosened."""
+        """Apply the gate of an outer session here as well: a gate is never loosened."""
         from rollcage.stages.around import Around  # few sessions need it
 
         self.around = around = place.session
@@ -350,10 +349,10 @@ class Session:
         return (Around(around), *around.gates)
 
     def add(self, stage: Stage) -> None:
-        """Have one more stage, behind those of `stages=`; also once the session is entered.
+        """Add a stage behind the stages of `stages=`, even after the session was entered.
 
-        Its `folds` are told of the lines that are on record. In a session inside of another one, it
-        is one of all of them.
+        Its `folds` are told of the lines on record. In a nested session, the stage covers that
+        session and all sessions around it.
         """
         attempt = self._attempt
         if attempt is None:
@@ -374,7 +373,7 @@ class Session:
             stage.opened(self)
 
     def _take(self, stage: Stage) -> None:
-        """Have a stage take part in the calls of this session, and of those around in its run."""
+        """Apply a stage to the calls of this session, and of the sessions around it in the run."""
         was, own = self.hooks, Hooks((stage,))
         self._before = (*self._before, stage)
         self.stages = (*self._before, *self._after)
@@ -390,11 +389,11 @@ class Session:
 
     @property
     def outermost(self) -> Session:
-        """The session whose run it takes part in: itself, or the outermost around it."""
+        """Return the session that opened the run: this session, or the outermost around it."""
         return self if self._attempt is None else self._attempt.session
 
     def ask(self, approver: Any, *, pauses: tuple[type[BaseException], ...] = ()) -> None:
-        """Have an approver decide where a guard asks, in place of the one that was given.
+        """Replace the approver that decides when a guard asks.
 
         Args:
             approver: see `Session`.
@@ -414,7 +413,7 @@ class Session:
         self.approver = approver
 
     def hooks_of(self, contract: Contract) -> Hooks:
-        """Return the methods of the stages that a tool concerns."""
+        """Return the methods of the stages that apply to a tool."""
         known = self.known_hooks.get(id(contract))
         if known is None:
             stages = tuple(each for each in self.stages if each.concerns(contract))
@@ -427,7 +426,7 @@ class Session:
             raise SessionError("a session can be entered once only; make another one")
 
     def _join(self) -> bool:
-        """Enter as a branch of the session around this one, if there is one in the same store."""
+        """Enter as a branch of the session around, if that session has the same store."""
         around = here.get()
         if (
             around is None
@@ -483,25 +482,25 @@ class Session:
         return True
 
     def _has_somebody_to_ask(self) -> None:
-        """Have calls wait for decisions, in a run whose outermost session asks nobody."""
+        """Let calls wait for decisions, in a run whose outermost session has no approver."""
         from rollcage.stages.approvals import Approvals
 
         if not any(isinstance(each, Approvals) for each in self.stages):
             self.add(Approvals())
 
     def is_observed_by(self, observer: Observer) -> bool:
-        """Whether it, or a session around it, notifies an observer."""
+        """Tell whether the session, or a session around it, notifies an observer."""
         if any(each is observer for each in self.observers):
             return True
         return self.around is not None and self.around.is_observed_by(observer)
 
     @property
     def home_branch(self) -> str:
-        """The branch in which its calls stand; empty unless it is inside of another session."""
+        """Return the branch of the session's calls; empty unless the session is nested."""
         return "" if self._home is None else self._home.branch
 
     def _join_stages(self, attempt: Attempt, branch: Branch) -> None:
-        """Have the observers and the gate's stages of an inner session take part in the attempt."""
+        """Apply the observers and gate stages of a nested session to the attempt."""
         step = branch.opening
         assert step is not None
         with attempt.lock:
@@ -527,7 +526,7 @@ class Session:
                         known.remove(fold)
 
     def _entered(self, opened: Opened) -> None:
-        """Begin the attempt at the run that was opened."""
+        """Begin the attempt at the opened run."""
         self._own = self._attempt = attempt = Attempt(
             self,
             opened.run,
@@ -545,7 +544,7 @@ class Session:
         open_sessions.add(self)
 
     def _opened(self, hooks: Hooks) -> Opened:
-        """Open the run in a thread, and read what would be read on the loop later."""
+        """Open the run in a thread, and preload data that the event loop would need later."""
         self._first_seal.look()
         opened = open_run(self, hooks.folds)
         if opened.log is not None:
@@ -558,9 +557,9 @@ class Session:
                 prepared(self)
 
     def _tidy(self, *, is_async: bool) -> Flow:
-        """Prepare the stages, finish an undo that has begun, forget rolled back blocks at the end.
+        """Prepare the stages, finish a begun undo, and forget rolled back blocks at the end.
 
-        A block that was rolled back, and that nothing came after, is as if it had never run.
+        A rolled back block with no step after it counts as never run.
         """
         attempt = self._entered_attempt()
         run = attempt.run
@@ -581,7 +580,7 @@ class Session:
             attempt.branches.clear()
 
     def _give_up(self) -> None:
-        """The attempt could not begin: its log says nothing more."""
+        """Close the log of an attempt that could not begin."""
         for each in self._observing:
             each.gave_up()
         open_sessions.discard(self)
@@ -640,17 +639,17 @@ class Session:
         self._raise_halt(attempt, error)
 
     def _leave_context(self) -> None:
-        """Have calls of this context be made where they were made before it was entered.
+        """Restore the place of calls in this context to the place before entering.
 
-        Those of a session that was entered later stay its own. Another context than that in which
-        this one was entered, a thread's say, still knows it.
+        A session entered later keeps its own calls. Another context, such as a thread's, still
+        knows this session.
         """
         place = here.get()
         if place is not None and place.session is self:
             here.set(self.entered_at)
 
     def _leave_block(self, error: BaseException | None) -> None:
-        """Join the branch that it is of another session's run."""
+        """Join the session's branch of an outer run."""
         assert self._block is not None
         place = here.get()
         kind = None if error is None else type(error)
@@ -660,13 +659,13 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether no call begins in it any more: it was left, or a session of whose run it is."""
+        """Tell whether no further call begins: the session, or a session around it, was left."""
         if self._block is None:
             return self._attempt is not None and self._attempt.closed
         return self.is_left or (self.around is not None and self.around.is_over)
 
     def was_entered_here(self) -> bool:
-        """Return whether it was entered in this context, not in one that this was copied from."""
+        """Tell whether the session was entered in this very context, not in its original."""
         if self._entered_in is None:
             return False
         try:
@@ -677,14 +676,14 @@ class Session:
         return True
 
     def _leave(self, error: BaseException | None, *, is_async: bool) -> Flow:
-        """Do what has to be done before the attempt ends."""
+        """Finish open work before the attempt ends."""
         if error is None and self._entered_attempt().halted is None:
             for leaving in self.hooks.leaving:
                 yield from leaving(self, is_async=is_async) or ()
         yield from self._take_back_the_rest(error, is_async=is_async)
 
     def _take_back_the_rest(self, error: BaseException | None, *, is_async: bool) -> Flow:
-        """With `on_divergence="undo"`, take back what the program did not ask for."""
+        """Take back unrequested effects, with `on_divergence="undo"`."""
         attempt = self._entered_attempt()
         if error is not None or attempt.halted is not None or not attempt.live or attempt.dry:
             return
@@ -701,7 +700,7 @@ class Session:
             yield from take_back(attempt, rest, why="divergence", is_async=is_async)
 
     def _end(self, error: BaseException | None) -> None:
-        """Write how the attempt ends."""
+        """Write the last line of the attempt."""
         attempt = self._entered_attempt()
         open_sessions.discard(self)
         self._leave_context()
@@ -731,7 +730,7 @@ class Session:
                 attempt.closed = True
 
     def _described(self, error: BaseException) -> Event:
-        """The type and the message of what ended the attempt, without the secrets in them."""
+        """Return the type and message of the error that ended the attempt, without secrets."""
         encoded = encode_exception(error, self._entered_attempt().seal)
         return {name: encoded[name] for name in ("type", "message")}
 
@@ -760,7 +759,7 @@ class Session:
 
     @staticmethod
     def _raise_halt(attempt: Attempt, error: BaseException | None) -> None:
-        """Raise what halted the session, even if the agent has swallowed or replaced it."""
+        """Raise the halt of the session, even if the agent has swallowed or replaced the error."""
         halted = attempt.halted
         if halted is None or halted is error:
             return
@@ -787,9 +786,9 @@ class Session:
 
     @property
     def refuses_unguarded(self) -> bool:
-        """Whether no tool runs in a thread that knows no session while this one is open.
+        """Tell whether tools in threads without a session are refused while this session is open.
 
-        None does beside a fork that must not write.
+        Beside a fork that must not write, all are refused.
         """
         said = self.options.unguarded
         if self._attempt is not None and self._attempt.dry:
@@ -797,7 +796,7 @@ class Session:
         return self.gate.enforces if said is None else said == "refuse"
 
     def elapsed(self) -> int:
-        """Return how long it has been open (ns).
+        """Return how long the session has been open (ns).
 
         Raises:
             ValueError: the clock went backwards.
@@ -822,7 +821,7 @@ class Session:
         answer: Read | None,
         instead: Instead | None,
     ) -> Call:
-        """Make a call that arrives here: its arguments are bound, or refused."""
+        """Make an arriving call: bind its arguments, or refuse the call."""
         if self._attempt is None:
             self._entered_attempt()
         place = here.get()
@@ -883,18 +882,18 @@ class Session:
     ) -> None:
         """Record a call that was refused before it reached the session; nothing ran.
 
-        For adapters, and for loops of your own in which a model asks for a tool that does not
-        exist. A call of the session whose arguments do not pass is recorded automatically.
+        For adapters, and for loops of your own in which a model asks for a missing tool. A call of
+        the session with invalid arguments is recorded automatically.
 
         Args:
-            tool: the tool's contract; or the name that was asked for, if there is no such tool.
-            arguments: as they were asked for.
-            reason: what the model gets to read; if the arguments do not pass the tool's schema, it
-                is replaced by what is wrong with them.
+            tool: the contract of the tool; or the requested name, if there is no such tool.
+            arguments: the requested arguments.
+            reason: the text for the model; for arguments that do not match the tool's schema, the
+                validation error replaces it.
             code: the machine-readable reason; by default `tool_missing` for a name,
-                `arguments_invalid` if they do not pass, else `refused`.
-            kind: of the call.
-            call_id: the framework's id of the call, if it was not placed.
+                `arguments_invalid` for arguments that do not match, else `refused`.
+            kind: the kind of the call.
+            call_id: the framework's id of the call, if the call was not placed.
         """
         self._put_refused(
             tool, arguments, self.place_here(),
@@ -902,10 +901,10 @@ class Session:
         )  # fmt: skip
 
     def recorded_answers(self, agent: str | None = None) -> list[Answer]:
-        """Return what the model answered before this attempt, in that order; for adapters.
+        """Return the model's answers from before this attempt, in order; for adapters.
 
         Args:
-            agent: whose answers; None: those of all agents but the ones inside of tools.
+            agent: the name of the agent; None: all agents except agents inside of tools.
 
         Raises:
             SessionError: the session is not entered, or nothing was recorded before it.
@@ -929,18 +928,19 @@ class Session:
         """Guard one call of a sync body; for adapters.
 
         Args:
-            contract: what is declared of the tool or model.
-            arguments: as they were asked for, or as a framework has validated them.
-            body: what runs, with the validated arguments as keywords.
+            contract: the declaration of the tool or model.
+            arguments: the requested arguments, or the arguments validated by a framework.
+            body: the function to run, with the validated arguments as keywords.
             kind: `tool` or `model`.
-            raw: the arguments as the model wrote them, if a framework has validated these.
-            answer: reads what a model answered off the body's value, for the log.
-            instead: what else an approver may make of a framework's call; None: nothing.
+            raw: the arguments as the model wrote them, if a framework has validated `arguments`.
+            answer: extracts a model's answer from the value of the body, for the log.
+            instead: the other decisions that an approver may take on a framework's call; None:
+                none.
 
         Raises:
             ArgumentsInvalid: the arguments do not match the tool's schema.
-            Blocked: a guard denies it.
-            Halt: nothing goes on.
+            Blocked: a guard denies the call.
+            Halt: the session can't go on.
         """
         if _is_async(body):
             raise SessionError(f"{contract.name} is async: use acall, in an async session")
@@ -972,7 +972,7 @@ class Session:
 
     @staticmethod
     def perform(call: Call) -> Flow:
-        """Return the flow of a call: for an undo, which makes calls in a flow of its own."""
+        """Return the flow of a call, for an undo that makes calls in its own flow."""
         return perform(call, enter(call))
 
     @overload
@@ -980,15 +980,15 @@ class Session:
     @overload
     def tool(self, /, **declared: Unpack[Declared]) -> Callable[[F], F]: ...
     def tool(self, function: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
-        """Bind a function to this session: each call of what comes back is guarded, in any thread.
+        """Bind a function to this session: each call of the result is guarded, in any thread.
 
-        Use it as a decorator, with or without what a tool declares, or as a function. One that was
-        declared with `rollcage.tool` keeps its contract.
+        Use it as a decorator, with or without the arguments of a declaration, or as a function. A
+        function declared with `rollcage.tool` keeps its contract.
         """
         return bound_to(self, function, **declared)
 
     def call(self, tool: Callable[..., T], /, **arguments: Any) -> T:
-        """Call a sync tool with these arguments; a generator function gives its chunks."""
+        """Call a sync tool with these arguments; a generator function yields its chunks."""
         body, contract = declaration(tool)
         if contract.streams:
             stream = self.astream if inspect.isasyncgenfunction(body) else self.stream
@@ -1002,10 +1002,10 @@ class Session:
     @overload
     async def acall(self, tool: Callable[..., T], /, **arguments: Any) -> T: ...
     async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
-        """Call an async tool, or a sync one in a thread, with these arguments.
+        """Call an async tool, or a sync tool in a thread, with these arguments.
 
         Raises:
-            ContractError: it is a generator function.
+            ContractError: the tool is a generator function.
         """
         body, contract = declaration(tool)
         if contract.streams:
@@ -1026,11 +1026,11 @@ class Session:
         answer: Read | None = None,
         instead: Instead | None = None,
     ) -> Generator[Any]:
-        """Guard one call whose body gives an iterator: its chunks as they come, live or recorded.
+        """Guard one call whose body returns an iterator: yield its chunks, live or recorded.
 
-        The step's value is the list of its chunks. A consumer that stops early cuts a write off;
-        of any other step, the chunks that it took are recorded, and no more can be replayed. The
-        call has its place now; it is made when the first chunk is asked for.
+        The step's value is the list of its chunks. A consumer that stops early cuts a write off; of
+        any other step, the consumed chunks are recorded, and no more can be replayed. The call
+        takes its place at once, and is made when the first chunk is asked for.
         """
         call = self._call(
             contract, arguments, body, kind,
@@ -1084,7 +1084,7 @@ class Session:
         answer: Read | None = None,
         instead: Instead | None = None,
     ) -> AsyncGenerator[Any]:
-        """`stream` for a body that gives an async iterator."""
+        """Guard one call whose body returns an async iterator; see `stream`."""
         call = self._call(
             contract, arguments, body, kind,
             is_async=True, raw=raw, answer=answer, instead=instead,
@@ -1135,7 +1135,7 @@ class Session:
     # --- places ----------------------------------------------------------------------------------
 
     def place_here(self) -> Place:
-        """Return where a call of this context would be made in this session."""
+        """Return the place of a call of this context in this session."""
         self._entered_attempt()
         place = here.get()
         if place is not None and place.session is self:
@@ -1143,10 +1143,10 @@ class Session:
         return self._place_outside(place)
 
     def _place_outside(self, place: Place | None) -> Place:
-        """Where a call is made in this session that comes from outside of its own context.
+        """Return the place of a call that comes from another context.
 
-        One that comes from a session inside of it stands where that one was entered, and is decided
-        by the gates of both.
+        A call from a nested session stands where that session was entered, and the gates of both
+        sessions decide on the call.
         """
         home = self._home
         assert home is not None
@@ -1165,7 +1165,7 @@ class Session:
         return inner.entered_at._replace(session=self._as_guest(place.session))
 
     def seen_from(self, place: Place) -> Session:
-        """Return this session as it is for what is done from a place, with the gates of both."""
+        """Return this session for calls made from a place, with the gates of both."""
         if place.session is self or place.attempt is self._attempt:
             return place.session
         session: Session | None = place.session
@@ -1174,7 +1174,7 @@ class Session:
         return self if session is None else self._as_guest(place.session)
 
     def _as_guest(self, inner: Session) -> Session:
-        """This session, as it is for calls that are made from one inside of it."""
+        """Return a copy of this session for calls made from a nested session."""
         known = self._guests.get(inner)
         if known is not None and known.guest_stages is self.stages:
             return known
@@ -1191,13 +1191,13 @@ class Session:
     def turn(
         self, *, opens: Mapping[str, Collection[str]] | None = None
     ) -> AbstractContextManager[TurnHandle]:
-        """Have the calls of the block be one turn: none of them depends on another.
+        """Make the calls of the block one turn: no call depends on another.
 
         Args:
-            opens: by name, the branches that are opened in it, with the names that each comes
-                after. A resumed run of which not all recorded branches are opened yet halts at a
-                new write in another one, which may be one of those, renamed; it does not halt if
-                they are listed here.
+            opens: by name, the branches that the turn opens, with the branches on which each
+                depends. A resumed run with recorded branches still to open halts at a new write in
+                an unknown branch, because that branch may be a renamed one; it does not halt for
+                branches listed here.
         """
         return turn(self.place_here(), opens)
 
@@ -1207,22 +1207,21 @@ class Session:
         """Give the calls of the block a world of their own, forked here and joined at its end.
 
         Args:
-            name: the same in each attempt.
-            after: branches of the same one whose blocks have ended, and whose effects the calls
-                inside depend on.
+            name: the name, equal in each attempt.
+            after: ended branches of the same parent on whose effects the calls inside depend.
 
         Raises:
-            SessionError: on entering: one that it comes after is not such a branch.
+            SessionError: on entering: `after` names another kind of branch.
         """
         if not name:
             raise SessionError("a branch needs a name, the same in each attempt")
         return open_branch(self.place_here(), name, after=after)
 
     def transaction(self, name: str = "transaction") -> Transaction:
-        """Take back what is done in the block if it raises; `with` or `async with`.
+        """Take back the effects of the block if it raises; `with` or `async with`.
 
-        A rolled-back block is a failure of that block: the error is raised, and a resume that goes
-        the same way gives it back. Nested ones are undone with the one around them.
+        A rolled back block is a failed block: the error is raised, and a resume on the same path
+        raises it again. Nested transactions are undone with the outer one.
         """
         return Transaction(self.place_here(), name)
 
@@ -1237,8 +1236,8 @@ class Session:
         """Set the place of the next call in this context; for adapters.
 
         Args:
-            turn: a handle of `turn`; or whatever tells the turns of a branch apart, and is the
-                same for the calls of one: the message that issued them, say, or its id.
+            turn: a handle of `turn`; or a value that is equal for all calls of a turn and differs
+                between turns of a branch, such as the message that issued the calls, or its id.
             slot: the call's place in the model's message.
             agent: the agent's name.
             call_id: the framework's id of the call.
@@ -1253,19 +1252,19 @@ class Session:
         return at(here_._replace(turn=stated, slot=slot, agent=agent, call_id=call_id))
 
     def seen(self, histories: Mapping[str | None, Iterable[str]]) -> None:
-        """Take calls as done that a framework's own history shows as answered; for adapters.
+        """Mark calls as done that a framework's own history shows as answered; for adapters.
 
-        Nobody asks for them again: their steps are used up as if somebody had, and the answers of
-        models before them. A call whose id this attempt was asked for as often as the history shows
-        it is left alone.
+        Nothing asks for these calls again: their steps are used up as if they had been asked for,
+        and so are the answers of models before them. A call is left alone if this attempt was asked
+        for its id as often as the history shows it.
 
         Args:
-            histories: by agent (see `place`), the ids of the calls that have a result in its
-                history, in any order, each as often as it is there; None: of whichever agents.
+            histories: by agent (see `place`), the ids of the calls with a result in the agent's
+                history, in any order, each as often as it occurs; None: of any agent.
 
         Raises:
-            Halt: a history shows a call as answered that was halted; the session is, too.
-            UnknownOutcome: the same of a call of which nobody knows whether it happened.
+            Halt: a history shows a halted call as answered; the session is halted, too.
+            UnknownOutcome: a history shows a call as answered whose outcome is unknown.
         """
         from rollcage.calls.memory import see_histories  # only frameworks with a memory need it
 
@@ -1273,11 +1272,11 @@ class Session:
         see_histories(place.attempt, histories, place.branch)
 
     def unasked(self) -> tuple[int, ...]:
-        """Return the recorded steps that nobody has asked for, by number; for tests that replay.
+        """Return the numbers of recorded steps that nothing has asked for; for tests that replay.
 
-        It is what the recorded agent did and this one did not. Steps in the body of a call that was
-        replayed, or was not asked for itself, are left out; pure steps, which may answer any number
-        of calls, too.
+        These are the recorded agent's steps that this agent did not repeat. Steps in the body of a
+        replayed or unrequested call are left out, and so are pure steps, which may answer any
+        number of calls.
         """
         attempt = self._entered_attempt()
         with attempt.lock:
@@ -1290,20 +1289,20 @@ class Session:
     ) -> UndoReport:
         """Take back the effects of this run, the newest first.
 
-        Everything is looked at before anything is touched: where somebody else has changed a state
-        since, nothing is.
+        Everything is examined before anything is touched: if another program has changed a state
+        since, nothing is undone.
 
         Args:
-            to: the last step that stays; None: everything is taken back. A session that was entered
-                inside of another one takes back its own effects only.
-            branch: only what was done in blocks of this name (or path: `outer/inner`), and what
-                came after them.
-            in_doubt: what is done with a step of which nobody knows whether it happened: `"list"`
-                it, or `"restore"` what was before.
+            to: the last step that stays; None: everything is taken back. A nested session takes
+                back its own effects only.
+            branch: only the effects of blocks with this name (or path: `outer/inner`), and later
+                effects.
+            in_doubt: the response to a step of unknown outcome: `"list"` it, or `"restore"` the
+                state before it.
 
         Raises:
-            SessionError: it can't be done from here, or a state can't be observed.
-            ToolMissing: a tool that is needed is not here; nothing was touched.
+            SessionError: undo is not possible from here, or a state can't be observed.
+            ToolMissing: a required tool is missing; nothing was touched.
         """
         request = Request(to, branch, in_doubt=in_doubt)
         found: UndoReport = drive(self._undo(request, is_async=False))
@@ -1312,7 +1311,7 @@ class Session:
     async def aundo(
         self, to: int | None = None, *, branch: str | None = None, in_doubt: InDoubt = "list"
     ) -> UndoReport:
-        """`undo` in an async session."""
+        """Undo as `undo` does, in an async session."""
         request = Request(to, branch, in_doubt=in_doubt)
         found: UndoReport = await adrive(self._undo(request, is_async=True))
         return found
@@ -1329,36 +1328,37 @@ class Session:
 
     @property
     def attempt(self) -> Attempt:
-        """The attempt that it is, or is a part of; for stages."""
+        """Return the attempt that the session makes or takes part in; for stages."""
         return self._entered_attempt()
 
     @property
     def stats(self) -> Stats:
-        """What the attempt has done so far."""
+        """Return the counts of the attempt so far."""
         return self._entered_attempt().stats
 
     @property
     def halted(self) -> Halt | None:
-        """The error that halted it; None if it goes on."""
+        """Return the error that halted the session; None while it goes on."""
         return self._entered_attempt().halted
 
     @property
     def paused(self) -> str:
-        """What the run waits for (see `pause`); empty if for nothing.
+        """Return the reason why the run is paused (see `pause`); empty if it is not.
 
-        A resume of a paused run waits for the same until it makes a call.
+        A resume of a paused run waits for the same reason until it makes a call.
         """
         attempt = self._entered_attempt()
         return attempt.waits or (attempt.run.waits if not attempt.stats.calls else "")
 
     def pause(self, reason: str) -> None:
-        """Mark the run as waiting for something outside: a person's answer, a signal, a time.
+        """Mark the run as waiting for an outside event: an answer, a signal, a time.
 
-        If the session is left like that, and not with an error, the attempt ends `paused`, and the
-        next one goes on. Calls are still made: parts of an agent may be at work while others wait.
+        If the session is left while paused, and without an error, the attempt ends `paused`, and
+        the next attempt goes on. Calls are still made: parts of an agent may work while others
+        wait.
 
         Args:
-            reason: what it waits for, in a few words; it is recorded as given.
+            reason: the event, in a few words; the text is recorded as given.
         """
         self._entered_attempt().waits = writable(reason) or "paused"
 
@@ -1369,7 +1369,7 @@ class Session:
 
     @property
     def held(self) -> float:
-        """The seconds in which its calls waited, because somebody ordered the run to pause.
+        """Return the seconds in which calls waited because of an order to pause.
 
         A limit on the time of an agent's work should leave them out.
         """
@@ -1377,14 +1377,14 @@ class Session:
         return next(each.held for each in stages if isinstance(each, Orders))
 
     def halt(self, error: Halt) -> None:
-        """Let nothing more run in it; leaving it raises the error."""
+        """Stop every further call of the session; leaving it raises the error."""
         self._entered_attempt().halt(error)
 
     def check(self) -> None:
-        """Raise if nothing runs in it any more; for adapters.
+        """Raise if the session has halted; for adapters.
 
         Raises:
-            SessionHalted: it was halted.
+            SessionHalted: the session has halted.
         """
         halted = self.halted
         if halted is not None:
@@ -1392,13 +1392,13 @@ class Session:
 
 
 def _check(field: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Refuse a word that is none of those that mean something."""
+    """Refuse a word outside the allowed ones."""
     if value not in allowed:
         raise SessionError(f"{field}={value!r} is not one of {', '.join(allowed)}")
 
 
 def _is_async(body: Callable[..., Any]) -> bool:
-    """Whether a body is a coroutine function, as quickly as most can be told."""
+    """Tell whether a body is a coroutine function, with a fast path for most."""
     code = getattr(body, "__code__", None)
     if code is None:
         return inspect.iscoroutinefunction(body)
@@ -1412,10 +1412,10 @@ def _closed(source: Any, place: Place) -> None:
 
 
 def _check_cut(attempt: Attempt, step: Step) -> None:
-    """Halt where a recorded stream ends that was not read to its end.
+    """Halt at the end of a recorded stream that was not read to its end.
 
     Raises:
-        NotReplayable: there may have been more of it.
+        NotReplayable: the stream may have had more chunks.
     """
     if b'"cut":true' in (step.outcome or b""):
         raise attempt.halt(NotReplayable("the recorded stream was not read any further than this"))
@@ -1425,4 +1425,4 @@ BODY_CALLERS: Final = (
     Call.run, in_thread, perform, drive, adrive,
     Session._streamed, Session._astreamed,  # noqa: SLF001 - methods of the class above
 )  # fmt: skip
-"""The functions that call the bodies of tools: whatever watches bodies knows them by these."""
+"""The functions that call the bodies of tools, for stages that watch bodies."""

@@ -1,4 +1,4 @@
-"""Undo of a run from outside, and the plan of one."""
+"""Undo a run from outside its program, or plan the undo."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Tools = Mapping[str, ToolSource] | Iterable[ToolSource | EllipsisType] | None
 
 
 class PlanOptions(TypedDict, total=False):
-    """The options of the undo of a run, or of the plan of one: see `undo_run`."""
+    """Name the options of `undo_run` and `plan_undo`: see `undo_run`."""
 
     to: int | None
     branch: str | None
@@ -41,7 +41,7 @@ class PlanOptions(TypedDict, total=False):
 
 
 class UndoOptions(PlanOptions, total=False):
-    """Further options for carrying it out: see `undo_run`."""
+    """Name further options for carrying out an undo: see `undo_run`."""
 
     expected: UndoPlan | str | None
     gate: Iterable[Entry]
@@ -52,39 +52,40 @@ class UndoOptions(PlanOptions, total=False):
 
 
 def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoReport:
-    """Take back what a run has done, the newest effect first. A resume goes on from what is left.
+    """Take back the effects of a run, the newest first. A resume goes on from the rest.
 
-    Everything is looked at before anything is touched: where somebody else has changed a state
-    since, nothing is. An undo that was cut off is finished with it.
+    Everything is examined before anything is touched: if another program has changed a state since,
+    nothing is undone. An interrupted undo is finished with it.
 
     Args:
-        store: where the run is.
-        run: its id.
-        **options: all of them can be left out:
+        store: the store of the run.
+        run: the id of the run.
+        **options: all are optional:
 
-            * `to`: the last step that stays; None: everything is taken back. What the body of a
-              call did that stays, and has ended, stays with it.
-            * `branch`: only what was done in blocks of this name (or path: `outer/inner`), and what
-              came after them.
-            * `tools`: the tools that are called and that observe: functions declared with `tool`,
-              contracts, or a mapping of them; None: all that this process declared; `...` among
-              others: those, too, but for the names that are given.
-            * `in_doubt`: what is done with a step of which nobody knows whether it happened:
-              `"list"` it, or `"restore"` what was before, if its plan had been made.
-            * `accept`: steps that count as undone: somebody has put right by hand what they did,
-              or accepts it as it is.
-            * `expected`: the plan that somebody has seen (see `plan_undo`), or its digest. It is
-              compared while nobody else can write the run: if the undo would do something else,
-              nothing is touched. After an undo that was cut off it may be what is left of the plan.
-            * `gate`, `approver`, `observers`, `stages`: of the compensating calls, as in `Session`.
-            * `take`: whether the run is taken over from a writer that seems to live.
+            * `to`: the last step that stays; None: everything is taken back. Ended calls in the
+                body of a call that stays, stay with it.
+            * `branch`: only the effects of blocks with this name (or path: `outer/inner`), and
+                later effects.
+            * `tools`: the tools to call and to observe with: functions declared with `tool`,
+                contracts, or a mapping of them; None: all tools declared in this process; `...`
+                among others: those tools as well, except for the names that are given.
+            * `in_doubt`: the response to a step of unknown outcome: `"list"` it, or `"restore"` the
+                state before it, if its plan had been made.
+            * `accept`: steps that count as undone: a person has repaired the effect by hand, or
+                accepts it.
+            * `expected`: a plan that a person has seen (see `plan_undo`), or its digest. It is
+                compared while no other process can write the run: if the undo would differ, nothing
+                is touched. After an interrupted undo, the rest of the plan is accepted.
+            * `gate`, `approver`, `observers`, `stages`: for the compensating calls, as in
+                `Session`.
+            * `take`: whether to take the run over from a writer that seems alive.
 
     Raises:
         RunNotFound: there is no such run.
-        RunInUse: somebody is at it.
-        PlanChanged: it would do something else than what was expected; nothing was touched.
-        ToolMissing: a tool that is needed is not here, or is another version; nothing was touched.
-        SessionError: it can't be done: an observed state can't be looked at, say.
+        RunInUse: another process is writing the run.
+        PlanChanged: the undo would differ from the expected plan; nothing was touched.
+        ToolMissing: a required tool is missing, or has another version; nothing was touched.
+        SessionError: undo is not possible: for example, a state can't be observed.
     """
     request = _request(options)
     with _Undoing(store, run, options) as session:
@@ -92,7 +93,7 @@ def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoRepo
 
 
 async def aundo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoReport:
-    """`undo_run` for async tools, or sync ones in threads."""
+    """Undo a run as `undo_run` does, with async tools, or sync tools in threads."""
     request = _request(options)
     undoing = await asyncio.to_thread(_Undoing, store, run, options)  # it reads the log
     async with undoing as session:
@@ -100,10 +101,10 @@ async def aundo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> U
 
 
 def plan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> UndoPlan:
-    """Return what `undo_run` would do, by the states as they are now; nothing is changed.
+    """Return the plan of `undo_run`, by the current states; nothing is changed.
 
-    It takes `to`, `branch`, `tools`, `in_doubt` and `accept`, and raises as `undo_run` does, but
-    for a run in use.
+    The options are `to`, `branch`, `tools`, `in_doubt` and `accept`; the errors are the errors of
+    `undo_run`, except for a run in use.
     """
     request = _request(options)
     with _looking(store, run, options) as session:
@@ -112,7 +113,7 @@ def plan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> UndoPla
 
 
 async def aplan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> UndoPlan:
-    """`plan_undo` for async tools, or sync ones in threads."""
+    """Plan an undo as `plan_undo` does, with async tools, or sync tools in threads."""
     request = _request(options)
     looking = await asyncio.to_thread(_looking, store, run, options)  # it reads the log
     async with looking as session:
@@ -131,7 +132,7 @@ def _request(options: UndoOptions | PlanOptions) -> Request:
 
 
 class _Undoing(Session):
-    """An attempt that undoes: an undo that has begun is not finished before it, but with it."""
+    """Hold an attempt that undoes: it finishes a begun undo as a part of its own."""
 
     finishes_undo = False
 
@@ -149,16 +150,16 @@ class _Undoing(Session):
         )
 
     def take_back(self, request: Request) -> UndoReport:
-        """Undo what is asked for."""
+        """Carry out the requested undo."""
         return drive(self._undo(request, is_async=False))  # type: ignore[no-any-return] # a flow gives anything
 
     async def atake_back(self, request: Request) -> UndoReport:
-        """Undo what is asked for, in an async session."""
+        """Carry out the requested undo in an async session."""
         return await adrive(self._undo(request, is_async=True))  # type: ignore[no-any-return] # a flow gives anything
 
 
 def _looking(store: Where, run: str, options: PlanOptions) -> Session:
-    """A session that reads a run and writes nothing."""
+    """Return a session that reads a run and writes nothing."""
     return Session(
         "undo",
         store=store,
@@ -173,11 +174,11 @@ _FACADE: Final = b'{"facade":'
 
 
 def _facades(store: Where, run: str) -> tuple[Any, ...]:
-    """The facades by which attempts at a run were held: its undo is held by them, too.
+    """Return the facades of a run's attempts, which apply to its undo as well.
 
     Raises:
         RunNotFound: there is no such run.
-        PackageMissing: the package that knows them is not installed.
+        PackageMissing: the package of the facades is not installed.
     """
     lines = open_store(store).read(run)
     held = (orjson.loads(line).get("gate", ()) for line in lines if _FACADE in line)

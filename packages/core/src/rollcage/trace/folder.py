@@ -1,23 +1,23 @@
-"""Runs in a folder: one JSONL file each, and one small file for each value.
+"""Keep runs in a folder: one JSONL file each, and one small file for each value.
 
 ::
 
     .rollcage/
-        logs/<run>.jsonl            a run's log
-        docs/<kind>/<key>           a value, behind a line with its whole key and its SHA-256
-        bell, bell.heard            the one grows with each order, a number in the other does
+        logs/<run>.jsonl            the log of a run
+        docs/<kind>/<key>           a value, behind a line with its whole key and SHA-256
+        bell, bell.heard            one grows with each order, one holds a number that changes
 
-Files are for their owner alone (0600), folders too (0700). Names of files are made of keys and ids
-that come from elsewhere: what is not plain is escaped, and what is long stands for itself by its
-hash. A file that is a link is refused.
+All files (0600) and folders (0700) are for their owner alone. File names are made of keys and ids
+from outside: special characters are escaped, and long names are replaced by their hash. A file that
+is a link is refused.
 
-**The fence.** A writer appends its lines and then, in `wait`, looks whether the file is exactly as
-long as they are, and still has a name. Whoever takes the run over first writes a mark behind the
-last line, so the other's next look fails; copies all lines before that mark to a new file, whose
-lock is its own; and gives that the run's name. What the other writes is either before the mark and
-copied, or behind it and refused. The order of what is appended to one file is all that this needs:
-it holds for a writer that was frozen at any point. (A writer that takes back half a line on a full
-disk may remove the mark with it; so the mark is looked for once more, behind the new name.)
+**The fence.** A writer appends its lines and then, in `wait`, checks that the file has exactly the
+length of these lines, and still has its name. A take-over first writes a mark behind the last line,
+so the next check of the old writer fails; then copies all lines before the mark to a new file,
+locked by the new writer; then renames the copy to the run's name. A line of the old writer is
+either before the mark and copied, or behind it and refused. Only the order of appends to one file
+matters, so a writer that was frozen at any point is covered. (A writer that removes half a line on
+a full disk may remove the mark as well, so the mark is checked once more after the rename.)
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = ["Folder", "FolderLog"]
 _log: Final = logging.getLogger("rollcage")
 
 _MARK: Final = b"\x18"
-"""What a line begins with that does not count: a run was taken over there. No JSON has it."""
+"""The first byte of a mark, at which the run was taken over. No JSON has this byte."""
 
 _NEWLINE: Final = 10
 _CARE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe keeps nobody waiting
@@ -86,7 +86,7 @@ _sync_data: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
 class FolderLog:
-    """The log of one run, in a file of its own. See `Log` for what the methods promise."""
+    """Append to the log of one run, in a file of its own. See `Log` for the promises."""
 
     __slots__ = (
         "__weakref__", "_bell", "_durable", "_file", "_next", "_path", "_refusal",
@@ -112,7 +112,7 @@ class FolderLog:
     @property
     def bell(self) -> int:
         count = _ring_count(self._bell)
-        if not count:  # it was there when the log was opened
+        if not count:  # the log was not new
             raise StoreError(
                 f"{self._bell} is gone: the store was moved or removed, and no order would reach "
                 f"the run of {self.where}"
@@ -135,7 +135,7 @@ class FolderLog:
                 reader.seek(0)
                 for each in reader:
                     if each[-1] != _NEWLINE or each[0] == _MARK[0]:
-                        break  # torn; or whoever was taking the run over was killed
+                        break  # torn, or a take-over was killed
                     line = each
                     end += len(line)
                     yield line
@@ -244,7 +244,7 @@ class FolderLog:
             self._refuse(TraceUnwritable(f"{self.where} is closed"))
 
     def _refuse(self, refusal: RollcageError) -> RollcageError:
-        """Take no further line, for this reason; what else holds the file may have it."""
+        """Take no further line, for this reason, and leave the file to another writer."""
         if self._refusal is None:
             self._refusal = refusal
         file, self._file, self._unread = self._unread, -1, -1  # before another thread closes it
@@ -253,7 +253,7 @@ class FolderLog:
         return self._refusal
 
     def _take_back(self, line: bytes, error: OSError) -> NoReturn:
-        """Cut off what is there of a line that can't be written."""
+        """Cut off the written part of a line that can't be written."""
         if self._refusal is not None:
             raise self._refusal
         if self._file < 0:
@@ -270,7 +270,7 @@ class FolderLog:
         raise self._refuse(failed) from error
 
     def _look(self, line: bytes, size: int) -> None:
-        """Find out whether a line whose writing was interrupted is on record."""
+        """Find out whether a line is on record after its write was interrupted."""
         with contextlib.suppress(OSError):
             found = os.fstat(self._file)
             if found.st_nlink and found.st_size == size:
@@ -282,12 +282,12 @@ class FolderLog:
 
 
 class Folder:
-    """The store in a folder. See `Store` for what the methods promise.
+    """Keep a store in a folder. See `Store` for the promises.
 
     Args:
-        root: the folder; it is made when something is put into it.
-        durability: `os`: what is on record survives the death of its process, not a power cut;
-            `disk`: that as well, for about a millisecond an intent.
+        root: the folder; the first write makes it.
+        durability: with `os`, recorded lines survive the death of the process; with `disk`, also a
+            power cut, for about a millisecond per intent.
     """
 
     def __init__(
@@ -437,7 +437,7 @@ class Folder:
         return f"{self._log_folder}/{file_name(run)}.jsonl"
 
     def _ends(self, run: str, name: str) -> Ends | None:
-        """The first and the last line of a file; None where it has no whole line, or is gone."""
+        """Return the first and last line of a file; None without a file or a whole line."""
         try:
             with _reading(f"{self._log_folder}/{name}") as file:
                 data = os.pread(file, _END, 0)
@@ -452,7 +452,7 @@ class Folder:
         return Ends(run, first, last[-1]) if last else None
 
     def _id_of(self, name: str) -> str:
-        """The id of a run whose file is named by a hash: its first line has it."""
+        """Return the id of a run whose file is named by a hash, from its first line."""
         try:
             with _reading(f"{self._log_folder}/{name}") as file:
                 run = str(orjson.loads(_first_line(file))["run"])
@@ -461,7 +461,7 @@ class Folder:
         return run if f"{file_name(run)}.jsonl" == name else ""
 
     def _opened(self, path: str) -> int | None:
-        """The file of a run, with its lock; None where another writer has that."""
+        """Open and lock the file of a run; None if another writer has the lock."""
         while True:
             file = _open_file(path, _APPEND)
             try:
@@ -476,7 +476,7 @@ class Folder:
                 return None
 
     def _taken_over(self, path: str, *, take: bool) -> int:
-        """A copy of a run's file in its place, with a lock of its own; the old one is marked."""
+        """Replace a run's file by a locked copy, and mark the old file."""
         if not take:
             raise RunInUse(
                 f"the run of {path} has a live writer; its lock ends with its process. To go on "
@@ -498,7 +498,7 @@ class Folder:
                 os.close(old)
 
     def _copied(self, old: int, length: int, path: str) -> int:
-        """The beginning of a file in a new one, which has its name, and whose lock is one's own."""
+        """Copy the beginning of a file to a new, locked file of the same name."""
         part = f"{self._log_folder}/.part"
         copy = _open_file(part, _REPLACE)
         try:
@@ -533,7 +533,7 @@ class Folder:
         return value
 
     def _put(self, path: str, key: str, new: bytes | None) -> None:
-        """Put a whole value at a path, or nothing; the caller has the lock of its folder."""
+        """Write a whole value at a path, or remove it; the caller holds the lock of the folder."""
         folder = path.rpartition("/")[0]
         if new is None:
             os.unlink(path)  # noqa: PTH108 - a Path is slow to make
@@ -559,15 +559,15 @@ class Folder:
         ring_at(f"{self._bell}.heard")
 
     def _sync_folder(self, folder: str) -> None:
-        """Wait until the names in a folder are on the disk, and its own name, and so on upwards.
+        """Wait until the names in a folder, and the names of its parents, are on the disk.
 
-        That of the store once, too: else a power cut could take all of it.
+        The store's own name is synced once, too: a power cut could otherwise take the whole store.
         """
         while len(folder) >= len(self.root):
             _sync_one(folder)
             folder = folder.rpartition("/")[0]
         if not self._is_named:
-            with contextlib.suppress(PermissionError):  # it is another one's: nothing is made there
+            with contextlib.suppress(PermissionError):  # another user's folder
                 _sync_one(folder or "/")
             self._is_named = True
 
@@ -582,7 +582,7 @@ def _sync_one(folder: str) -> None:
 
 
 def _key_of(folder: str, name: str) -> str | None:
-    """The key of a file; None where the file is no value's."""
+    """Return the key of a file; None if the file is no value."""
     if name[0] == "~":
         try:
             with _reading(f"{folder}/{name}") as file:
@@ -595,12 +595,12 @@ def _key_of(folder: str, name: str) -> str | None:
 
 
 def _head_of(key: str, value: bytes) -> bytes:
-    """The first line of a value's file."""
+    """Return the first line of a value's file."""
     return orjson.dumps({"key": key, "sha256": sha256(value).hexdigest()})
 
 
 def _ring_count(path: str) -> int:
-    """The number of a bell; 0 where there is none."""
+    """Return the number of a bell; 0 without a bell."""
     try:
         found = os.stat(path)  # noqa: PTH116 - of a text, for each write
     except (FileNotFoundError, NotADirectoryError):
@@ -611,7 +611,7 @@ def _ring_count(path: str) -> int:
 
 
 def _torn(lines: list[bytes]) -> int:
-    """Remove what is behind the last line that counts; how many bytes that was."""
+    """Remove the bytes behind the last whole line; return how many."""
     end = len(lines)
     if lines and lines[-1][-1:] != b"\n":
         end -= 1
@@ -631,20 +631,20 @@ def _taken(where: str, found: os.stat_result) -> str:
 
 
 def _marked(file: int) -> int:
-    """Mark the end of a file, so that its writer is refused; where the mark stands."""
+    """Mark the end of a file, so its writer is refused; return the offset of the mark."""
     os.write(file, _MARK)
     return os.lseek(file, 0, os.SEEK_CUR) - len(_MARK)  # behind what was appended just now
 
 
 def _first_line(file: int) -> bytes:
-    """The first line of a file, torn or not."""
+    """Return the first line of a file, torn or not."""
     with open(file, "rb", closefd=False) as reader:
         reader.seek(0)
         return reader.readline()
 
 
 def _last_lines(file: int, count: int) -> list[bytes]:
-    """So many of a file's last lines, and the torn one behind them."""
+    """Return the last lines of a file, and the torn line behind them."""
     size = os.fstat(file).st_size
     length = _END
     while True:
@@ -659,7 +659,7 @@ def _last_lines(file: int, count: int) -> list[bytes]:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Have the lock of a file, which is made where there is none."""
+    """Hold the lock of a file, made if missing."""
     until = time.monotonic() + _PATIENCE
     pause = 0.001
     while True:
@@ -684,7 +684,7 @@ def _locked(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[int]:
-    """A descriptor of a file, to read it."""
+    """Open a file for reading."""
     file = os.open(path, os.O_RDONLY | _CARE)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -695,7 +695,7 @@ def _reading(path: str) -> Iterator[int]:
 
 
 def _open_file(path: str, flags: int) -> int:
-    """Open a file of the store to write it; its folders are made where need be."""
+    """Open a file of the store for writing; make missing folders."""
     try:
         file = os.open(path, flags | _CARE, 0o600)
     except FileNotFoundError:
@@ -710,7 +710,7 @@ def _open_file(path: str, flags: int) -> int:
 
 
 def _make_folder(path: str) -> None:
-    """Make a folder for its owner alone, and those above it."""
+    """Make a folder, and missing parents, for the owner alone."""
     try:
         os.mkdir(path, 0o700)  # noqa: PTH102 - a Path is slow to make
     except FileExistsError:
@@ -722,7 +722,7 @@ def _make_folder(path: str) -> None:
 
 
 def _is_at(path: str, file: int) -> bool:
-    """Whether an open file is the one of this name."""
+    """Tell whether a path still names an open file."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file))  # noqa: PTH116
     except FileNotFoundError:
@@ -743,7 +743,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 def _describe(error: OSError) -> str:
-    """What the system says, by its name too, and what helps."""
+    """Describe an error of the system by text and name, with a remedy."""
     number = error.errno or 0
     text = f"{error.strerror or error} ({errno.errorcode.get(number, number)})"
     return f"{text}: {_NEXT[number]}" if number in _NEXT else text

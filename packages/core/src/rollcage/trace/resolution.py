@@ -1,4 +1,4 @@
-"""What somebody says of a run from outside: what became of a step, or that it is set aside."""
+"""Record a statement about a run from outside: the outcome of a step, or the end of the run."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ def resolve_step(
     undone: bool = False,
     by: str = "",
 ) -> Step:
-    """Say what became of a step: whether it happened, what it gave, or that it counts as undone.
+    """Record the outcome of a step: whether it happened, its result, or a repair by hand.
 
-    Nothing takes that back: find out first.
+    The statement can't be taken back: find out first.
 
     Args:
-        store: where the run is.
-        run: its id.
-        step: its number.
-        happened: whether it did, if nobody knows.
-        result: what it gave, if that is known.
-        undone: that somebody has put right by hand what it did, or accepts it as it is: an undo
-            does nothing about it, and it keeps no program from going another way.
-        by: who says so.
+        store: the store of the run.
+        run: the id of the run.
+        step: the number of the step.
+        happened: whether the step happened, if its outcome is unknown.
+        result: the result of the step, if known.
+        undone: that a person has repaired the effect by hand, or accepts it: an undo leaves it
+            alone, and a program may diverge from it.
+        by: the name of the person.
 
     Returns:
-        The step, with that taken in.
+        The resolved step.
 
     Raises:
         RunNotFound: there is no such run.
         StepNotFound: the run has no such step.
-        StepNotUnknown: its outcome is known.
-        RunInUse: somebody is at the run.
+        StepNotUnknown: the outcome is known.
+        RunInUse: another process is writing the run.
     """
     if undone == (happened is not None):
         raise SessionError("say of a step whether it happened, or that it counts as undone")
@@ -92,13 +92,13 @@ def resolve_step(
 def abandon_run(store: Where, run: str, *, reason: str = "", by: str = "") -> None:
     """Set a run aside: no session resumes it.
 
-    Nothing is undone: what it did stays done, and the next run of its job does it again. It can be
-    undone all the same, before that or afterwards.
+    Nothing is undone: the effects stay, and the next run of the job repeats them. The run can be
+    undone before or afterwards.
 
     Raises:
         RunNotFound: there is no such run.
-        RunInUse: somebody is at it.
-        SessionError: it was set aside before.
+        RunInUse: another process is writing the run.
+        SessionError: the run was set aside before.
     """
     own = open_store(store)
 
@@ -131,10 +131,10 @@ def _append(store: Store, run: str, line: Callable[[Run], Event]) -> Run:
 
 
 def leave_behind(store: Where, run: str, steps: Iterable[int]) -> None:
-    """Have recorded steps answer no call of a later attempt, though what they did stays done.
+    """Stop recorded steps from answering calls of later attempts, although their effects stay.
 
     Raises:
-        RunInUse: somebody is at the run.
+        RunInUse: another process is writing the run.
         StepNotFound: the run has no such step.
     """
     numbers = sorted(steps)

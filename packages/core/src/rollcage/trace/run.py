@@ -869,7 +869,7 @@ class Run:
         return found
 
     def is_frontier(self, step: Step) -> bool:
-        """Whether nothing came after a step: a failure there was not acted upon, and runs again."""
+        """Tell whether nothing came after a step: a failure there runs again."""
         around = self.owner(step.branch)
         is_ended_block = (
             around is not None and around.effect == "branch" and around.status != "unknown"
@@ -893,18 +893,18 @@ class Run:
         return True
 
     def acted_upon(self, block: Step) -> bool:
-        """Whether something came after a block that was rolled back."""
+        """Tell whether anything came after a rolled back block."""
         return not self.is_frontier(block)
 
     def has_beyond(self, level: Level) -> bool:
-        """Whether borrowed steps are recorded beyond a place that this attempt has not used."""
+        """Tell whether borrowed steps beyond a place are recorded and unused by this attempt."""
         return bool(self._homes) and any(
             step.borrowed and not step.taken and step.until > level.pos
             for step in self.branches[level.branch]
         )
 
     def held(self) -> Iterator[Step]:
-        """The steps that hold or were left behind, but for those of undos, in no order."""
+        """Yield the steps that hold or were left behind, without steps of undos, in no order."""
         left = [self.steps[n] for n in self._left]
         for steps in (*self.branches.values(), *self.anywhere.values(), left):
             for step in steps:
@@ -912,13 +912,14 @@ class Run:
                     yield step
 
     def body(self, step: Step) -> list[Step]:
-        """What its body, or its block, did and still holds."""
+        """Return the steps of a body or block that still hold."""
         return list(self.inside(step.inner))
 
     def reopened(self, gone: set[int]) -> set[int]:
-        """The calls that can't be answered once the steps in `gone` do not hold.
+        """Return the calls that can't be answered once the steps in `gone` do not hold.
 
-        Those around one of them, and those among them that keep a part of their body.
+        These are the calls around such a step, and the steps in `gone` that keep a part of their
+        body.
         """
         found = {n for n in gone if any(s.n not in gone for s in self.body(self.steps[n]))}
         for n in gone:
@@ -934,7 +935,7 @@ class Run:
     # --- names -----------------------------------------------------------------------------------
 
     def epoch(self, branch: str) -> int:
-        """How often a branch, or one around it, was undone."""
+        """Return how often a branch, or a branch around it, was undone."""
         if not self.epochs:
             return 0
         count = self.epochs.get(branch, 0)
@@ -945,17 +946,17 @@ class Run:
 
     @property
     def source(self) -> str:
-        """The run that this one was copied from; empty if there is none."""
+        """Return the run from which this run was copied; empty without one."""
         return self._homes[-1][1] if self._homes else ""
 
     def home(self, step: Step) -> str:
-        """Return the run in which a step was performed: this one, or one that it builds on."""
+        """Return the run that performed a step: this run, or a run on which it builds."""
         if not step.borrowed:
             return self.id
         return next(run for last, run in self._homes if step.n <= last)
 
     def idempotency_key(self, step: Step) -> str:
-        """The name of a step's effect: the same in all attempts, another one after an undo."""
+        """Return the name of a step's effect: equal in all attempts, new after an undo."""
         while step.retries:
             step = self.steps[step.retries]
         if step.marks is not None and KEY in step.marks:
@@ -986,10 +987,10 @@ _CHANGES: Final[dict[str, Callable[[Run, Event], None]]] = {
 
 
 def fold_lines(events: Iterable[Event], where: str, folds: dict[str, list[Fold]]) -> Run:
-    """Return the run that the events of a log make.
+    """Fold the events of a log into a run.
 
     Raises:
-        TraceCorrupt: a line is not one of a run, or not where it stands.
+        TraceCorrupt: a line does not belong to a run, or stands at the wrong place.
     """
     run = Run(folds)
     number = 0
@@ -1010,13 +1011,13 @@ def misfit(where: str, number: int, error: Exception) -> TraceCorrupt:
 
 
 def _in(spans: Iterable[Iterable[int]]) -> Iterator[int]:
-    """The numbers in ranges."""
+    """Yield the numbers in ranges."""
     for first, last in spans:
         yield from range(first, last + 1)
 
 
 def spans_of(numbers: Iterable[int]) -> list[list[int]]:
-    """Numbers as ranges: `[[first, last], …]`."""
+    """Return numbers as ranges: `[[first, last], …]`."""
     spans: list[list[int]] = []
     for n in sorted(numbers):
         if spans and spans[-1][1] + 1 == n:

@@ -1,10 +1,10 @@
-"""What keeps runs: a store of logs, and of values that are compared and swapped.
+"""Define a store: logs of runs, and values that are compared and swapped.
 
-A run is one log of chained lines. The head of a log is its fence: a line is put on record only
-where the line before it is this writer's. Whoever takes a run over appends a line first, so the
-next line of the writer before is refused, and with it the next body.
+A run is one log of chained lines. The head of a log is its fence: a line is put on record only if
+this writer wrote the line before. A take-over appends a line first, so the old writer's next line
+is refused, and with it the next body.
 
-Everything else that a store keeps is a `swap`:
+Everything else in a store is a `swap`:
 
 ===================  ==============================================================
 the newest run       ``swap("names", name, seen, run)``
@@ -12,19 +12,19 @@ a document, once     ``swap(kind, key, None, data)``
 a claim              ``swap("once", key, None, run)``: of an effect that happens once
 an order             ``swap("orders", run, seen, order)``, which also rings the bell
 a blob               ``swap("blobs", digest, None, data)``
-to drop any of them  ``swap(kind, key, seen, None)``
+dropping a value     ``swap(kind, key, seen, None)``
 ===================  ==============================================================
 
-**Orders.** A session must see an order, a pause say, that was given before its next body began.
-Notifications come when they come. So each log reads the bell no earlier than it puts a line on
-record, and `Log.bell` is that reading: a session looks at it behind the `wait` for an intent, and
-reads its orders only where the number has changed. It costs no round trip of its own, and whoever
-gave an order and was told so finds every later intent refused.
+**Orders.** A session must see an order, such as a pause, that was given before its next body began.
+Notifications may be late. So each log reads the bell no earlier than it puts a line on record, and
+`Log.bell` returns that reading: a session looks at it behind the `wait` for an intent, and reads
+its orders only if the number has changed. The look costs no round trip, and once an order has been
+acknowledged, every later intent is refused.
 
 **Lost acknowledgements.** A connection may break behind a commit. A log finds out by itself which
-of its lines are on record, as no two writers append equal bytes (the line `attempt` has a random
-id). A `swap` is taken for done where the value is found to be `new`: put something of your own into
-a value that others might swap in as well.
+of its lines are on record, because no two writers append equal bytes (the line `attempt` has a
+random id). A `swap` counts as done if the stored value equals `new`: include an id of your own in a
+value that other writers might swap in as well.
 """
 
 from __future__ import annotations
@@ -44,60 +44,63 @@ from rollcage.trace.folder import Folder
 __all__ = ["GROUP", "Ends", "Log", "Store", "drop", "every_key", "open_store", "store_option"]
 
 GROUP: Final = "rollcage.logs"
-"""The entry points by which packages bring stores: a URL's scheme, and what opens such a URL."""
+"""The entry points by which packages bring stores: the scheme of a URL, and its opener."""
 
 _openers: Final[dict[str, Callable[[str], Store]]] = {}
-"""What opens the URLs of a scheme, once it was found: to look for it reads many files."""
+"""The opener of each scheme, once found: the search reads many files."""
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 class Log(Protocol):
-    """A run's lines, as one writer appends them.
+    """Append the lines of one run.
 
-    A log is used by one thread at a time, except for `wait`. It never forgets a refusal: behind
-    `Fenced`, or where it can't be known what is on record, each append is refused.
+    A log is used by one thread at a time, except for `wait`. It never forgets a refusal: after
+    `Fenced`, or an unknown state of the log, every append is refused.
     """
 
     @property
     def is_at_once(self) -> bool:
-        """Whether a line outlives its process as soon as `append` has returned."""
+        """Tell whether a line outlives its process as soon as `append` has returned."""
         ...
 
     where: str
-    """What errors call it: a path, or a URL without a password."""
+    """The name of the log in errors: a path, or a URL without a password."""
 
     last: bytes
-    """The last line that was appended, or read. It tells a caller whose `append` was interrupted,
-    by Ctrl-C say, whether the line counts."""
+    """The last line that was appended or read.
+
+    After an interrupted `append`, such as by Ctrl-C, it shows whether the line counts.
+    """
 
     @property
     def bell(self) -> int:
-        """The store's bell, as it was when the last line that was waited for was put on record.
+        """Return the store's bell, read when the last awaited line was put on record, or later.
 
-        Or as it is now: it is never older than that line. To ask for it takes no round trip.
+        The reading is never older than that line, and takes no round trip.
         """
         ...
 
     def hear(self) -> Callable[[], int] | None:
-        """Return what tells, without any I/O, a number that changes behind each order.
+        """Return a function that reads, without I/O, a number that changes behind each order.
 
-        None where there is no such thing, as for a database on another machine.
+        None without such a number, as for a database on another machine.
         """
         ...
 
     def read(self) -> list[bytes]:
-        """Return all whole lines, each with its newline. From here on the head is this writer's.
+        """Return all whole lines, each with its newline, and become the writer of the next line.
 
-        What follows the last newline never counted (a kill or a full disk tore it), and is removed.
+        Bytes behind the last newline never counted (a kill or a full disk tore them), and are
+        removed.
 
         Raises:
-            StoreError: they can't be read.
+            StoreError: the lines can't be read.
         """
         ...
 
     def lines(self) -> Iterator[bytes]:
-        """Yield what `read` returns, one by one; the head is this writer's once all came."""
+        """Yield the lines of `read` one by one; after the last, the head is this writer's."""
         ...
 
     def append(self, line: bytes) -> None:
@@ -107,8 +110,8 @@ class Log(Protocol):
             line: JSON that ends in ``,"hash":"<64 hex digits>"}`` and a newline.
 
         Raises:
-            Fenced: the line before is not this writer's.
-            TraceUnwritable: it can't be written; it is not on record.
+            Fenced: another writer wrote the line before.
+            TraceUnwritable: the line can't be written; it is not on record.
             Forked: in a forked child of the process that opened the log.
         """
         ...
@@ -117,8 +120,8 @@ class Log(Protocol):
         """Wait until all appended lines are on record; any thread may.
 
         Raises:
-            Fenced: one of them was refused.
-            TraceUnwritable: one of them can't be written, or nobody knows whether it is.
+            Fenced: a line was refused.
+            TraceUnwritable: a line can't be written, or may not be on record.
         """
         ...
 
@@ -127,83 +130,83 @@ class Log(Protocol):
         ...
 
     def replace(self, lines: Sequence[bytes]) -> None:
-        """Put these lines in the place of all that are on record, in one go.
+        """Replace all lines on record, in one go.
 
-        Where a writer may be alive that this one took the run over from, append a line first: that
-        refuses the other's next one; and let them end with a line that no other writer has read. A
-        reader sees all of the former lines or all of these.
+        If the run was taken over from a writer that may be alive, append a line first, so the old
+        writer's next line is refused; and let the new lines end with a line that no other writer
+        has read. A reader sees either all old lines or all new lines.
 
         Args:
-            lines: each with its newline; none: the run is not there any more.
+            lines: the new lines, each with its newline; an empty list removes the run.
 
         Raises:
-            Fenced: the last line on record is not this writer's.
-            TraceUnwritable: they can't be written; what was on record is on record.
+            Fenced: another writer wrote the last line on record.
+            TraceUnwritable: the lines can't be written; the old lines stay on record.
             Forked: in a forked child of the process that opened the log.
         """
         ...
 
     def close(self) -> None:
-        """Wait for what was appended, and let the run go, also where the former fails."""
+        """Wait for appended lines, and release the run even if the wait fails."""
         ...
 
 
 @runtime_checkable
 class Store(Protocol):
-    """Logs, and values that are compared and swapped.
+    """Keep logs, and values that are compared and swapped.
 
-    Threads may share a store; its logs outlive it. To make one does no I/O.
+    Threads may share a store; its logs outlive it. Making a store does no I/O.
     """
 
     @property
     def url(self) -> str:
-        """By what `open_store` finds the same store, without a password."""
+        """Return the URL by which `open_store` finds the same store, without a password."""
         ...
 
     def open(self, run: str, *, take: bool = False) -> Log:
-        """Open a run's log to append to it; a new run has an empty one.
+        """Open a run's log to append to it; a new run has an empty log.
 
-        A lock that dies with its process says whether a run is in use. That is a courtesy: what
-        keeps two writers apart is the fence.
+        A lock that dies with its process says whether a run is in use. The lock is a courtesy: the
+        fence keeps two writers apart.
 
         Args:
             run: the run's id.
-            take: open it although its writer may be alive: from the first line that is appended
-                here, the other one is refused.
+            take: open the log although its writer may be alive: the first line appended here fences
+                the other writer off.
 
         Raises:
-            RunInUse: its writer lives.
-            StoreInvalid: it can't be the id of a run.
-            StoreError: it can't be opened.
+            RunInUse: the writer of the run is alive.
+            StoreInvalid: the text can't be the id of a run.
+            StoreError: the log can't be opened.
         """
         ...
 
     def read(self, run: str, after: int = 0) -> list[bytes]:
-        """Return the whole lines of a run, to look at them.
+        """Return the whole lines of a run, without opening it for writing.
 
         Args:
             run: the run's id.
-            after: how many lines to skip; negative: return so many of the last lines.
+            after: how many lines to skip; negative: return only so many of the last lines.
 
         Raises:
             RunNotFound: there is no such run.
-            StoreError: they can't be read.
+            StoreError: the lines can't be read.
         """
         ...
 
     def runs(self, before: str = "", limit: int = 1000) -> list[Ends]:
         """Return the ends of runs, from the greatest id downwards.
 
-        The ids that sessions give grow as time goes on, and those of a job always do: so the newest
+        The ids given by sessions grow with time, and the ids of one job always do: so the newest
         runs come first, in the order of code points. A limited list costs the same beside ten runs
-        and a million, but for the folder's, which reads all names.
+        and a million, except in a folder, which reads all names.
 
         Args:
-            before: only ids that are smaller; empty: from the greatest.
-            limit: only so many.
+            before: only smaller ids; empty: from the greatest.
+            limit: the greatest number of runs.
 
         Raises:
-            StoreError: they can't be read.
+            StoreError: the runs can't be read.
         """
         ...
 
@@ -212,43 +215,43 @@ class Store(Protocol):
 
         Raises:
             RunNotFound: there is no such run.
-            StoreError: they can't be read.
+            StoreError: the run can't be read.
         """
         ...
 
     def is_live(self, run: str) -> bool:
-        """Return whether a run's writer lives; to ask is in nobody's way."""
+        """Tell whether a run's writer is alive, without getting in its way."""
         ...
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """Return a value, or None where there is none."""
+        """Return a value, or None without one."""
         ...
 
     def swap(self, kind: str, key: str, was: bytes | None, new: bytes | None) -> bool:
-        """Put `new` in place of `was`, unless the value is another; say whether it is `new` now.
+        """Replace the value `was` by `new`, and tell whether the value is `new` afterwards.
 
         Args:
             kind: a word: `names`, `once`, `orders`. Any swap of an order rings the bell.
             key: any text of 1 to 1,024 bytes.
-            was: what the caller has seen; None: nothing.
-            new: what is to be there; None: nothing.
+            was: the value that the caller has seen; None: no value. Another stored value stays.
+            new: the new value; None: no value.
         """
         ...
 
     def keys(self, kind: str, after: str = "", limit: int = 1000) -> list[str]:
-        """Return the keys behind `after` that have a value, in order of their code points."""
+        """Return the keys behind `after` that have a value, in the order of code points."""
         ...
 
     def bell(self) -> int:
-        """Return another number than before any swap of kind `orders`, by whichever process."""
+        """Return a number that changes with every swap of kind `orders`, by any process."""
         ...
 
 
 def drop(store: Store, kind: str, key: str) -> bool:
-    """Remove a value, whatever it is; return whether there was one.
+    """Remove a value, and tell whether there was one.
 
     Raises:
-        StoreError: it can't be removed.
+        StoreError: the value can't be removed.
     """
     while True:
         seen = store.get(kind, key)
@@ -259,7 +262,7 @@ def drop(store: Store, kind: str, key: str) -> bool:
 
 
 def every_key(store: Store, kind: str) -> Iterator[str]:
-    """Give all keys of a kind that have a value, in order of their code points."""
+    """Yield all keys of a kind that have a value, in the order of code points."""
     after = ""
     while keys := store.keys(kind, after):
         yield from keys
@@ -267,21 +270,21 @@ def every_key(store: Store, kind: str) -> Iterator[str]:
 
 
 def open_store(where: str | os.PathLike[str] | Store) -> Store:
-    """Return the store at a folder or URL; nothing is made, and no connection, before it is used.
+    """Return the store at a folder or URL; no file or connection is made before first use.
 
     ==========================  ==================================================================
     `./.rollcage`               a folder of JSONL files; so is any `Path`
     `file:///srv/runs`          the same
     `sqlite:///runs.db`         a SQLite file, with `rollcage-stores`
     `postgresql://host/runs`    a schema of a PostgreSQL database, with `rollcage-stores[postgres]`
-    `NAME://…`                  what an installed package brings: entry points `rollcage.logs`
+    `NAME://…`                  a store of an installed package: entry points `rollcage.logs`
     ==========================  ==================================================================
 
-    A folder or file has the durability `os`: what was recorded survives its process, not a power
-    cut. With `?durability=disk` in its URL an intent is on the disk before its body runs.
+    A folder or file has the durability `os`: recorded lines survive the death of the process, not a
+    power cut. With `?durability=disk` in the URL, an intent is on the disk before its body runs.
 
     Raises:
-        StoreInvalid: the URL is of no store that is known here, or it has no path.
+        StoreInvalid: the scheme of the URL is unknown here, or the URL has no path.
     """
     if not isinstance(where, str | os.PathLike):
         if isinstance(where, Store):
@@ -306,7 +309,7 @@ def open_store(where: str | os.PathLike[str] | Store) -> Store:
 
 
 def store_option(store: Store) -> str:
-    """Return what a command line needs to find a store: ` --store URL`; empty where it looks."""
+    """Return the command-line option for a store, ` --store URL`; empty for the default store."""
     try:
         looked = open_store(os.environ.get("ROLLCAGE_STORE") or ".rollcage").url
     except RollcageError:
@@ -315,7 +318,7 @@ def store_option(store: Store) -> str:
 
 
 def _local(url: str, rest: str) -> Folder:
-    """The store at the path of a `file:` URL."""
+    """Open the store at the path of a `file:` URL."""
     rest, _, query = rest.partition("?")
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
@@ -334,7 +337,7 @@ def _local(url: str, rest: str) -> Folder:
 
 
 def _brought(scheme: str, url: str) -> Store:
-    """The store that an installed package brings for this scheme."""
+    """Open the store of an installed package for this scheme."""
     known_opener = _openers.get(scheme)
     if known_opener is not None:
         return known_opener(url)

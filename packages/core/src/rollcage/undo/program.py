@@ -1,15 +1,15 @@
-"""Undo: a program that an attempt walks, the newest effect first.
+"""Undo effects, the newest first: an undo is a program that an attempt walks.
 
-Everything is looked at before anything is touched: the tools that are needed, what became of steps
-in doubt, the states as they are now, and the verdicts on the compensating calls. Then `undoing`
-names the steps on record, `back` says of each how well it was taken back, and `undone` (or
-`rolled`, of a transaction) ends it. The compensating calls of a step are steps themselves, in a
-branch that is named for it: an undo that was killed goes on as any other program does, by whoever
-opens the run.
+Everything is examined before anything is touched: the required tools, the outcomes of steps in
+doubt, the current states, and the verdicts on the compensating calls. Then `undoing` names the
+steps on record, `back` says of each how well it was taken back, and `undone` (or `rolled`, of a
+transaction) ends the undo. Compensating calls are steps themselves, in a branch named for the step
+that they undo: after a kill, the next session that opens the run resumes the undo like any other
+program.
 
-A step that is not taken back goes on holding: it answers calls, and what is new in front of it
-halts. An undo that has touched a step and did not restore it stays open: nothing runs before it is
-finished.
+A step that is not taken back goes on holding: it answers calls, and a new effect in front of it
+halts. An undo that has touched a step without restoring it stays open: nothing runs before the undo
+is finished.
 """
 
 from __future__ import annotations
@@ -81,16 +81,17 @@ _ACCEPTED: Final = "somebody has put it right by hand, or accepts it as it is"
 
 
 class Request(NamedTuple):
-    """What somebody wants to be undone, and how.
+    """Describe a requested undo.
 
     Attributes:
         to: the last step that stays; None: everything is undone.
-        branch: only what was done in blocks of this name, and what came after them.
-        within: only what stands in this branch: an inner session undoes its own.
-        in_doubt: what is done with a step of unknown outcome: it is listed, or the state before it
-            is restored.
-        expected: the plan that somebody has seen, or its digest: only that, or its rest, is done.
-        accept: steps that count as undone, for somebody has put right by hand what they did.
+        branch: only the effects of blocks with this name, and later effects.
+        within: only the steps of this branch: a nested session undoes its own steps.
+        in_doubt: the response to a step of unknown outcome: list it, or restore the state before
+            it.
+        expected: a plan that a person has seen, or its digest: nothing else, or only the rest of
+            it, is undone.
+        accept: steps that count as undone, because a person has repaired them by hand.
     """
 
     to: int | None = None
@@ -101,7 +102,7 @@ class Request(NamedTuple):
     accept: frozenset[int] = frozenset()
 
     def check(self) -> None:
-        """Refuse what can't be asked for.
+        """Refuse an invalid request.
 
         Raises:
             SessionError: `to` is not the number of a step.
@@ -110,7 +111,7 @@ class Request(NamedTuple):
             raise SessionError(f"to={self.to} is not a step; steps count from 1")
 
     def covers(self) -> Event:
-        """Return what it is limited to, as fields of lines; none if it is of the whole run."""
+        """Return the limits of the request as fields of lines; empty for a whole run."""
         limits = {"to": self.to, "branch": self.branch, "within": self.within or None}
         return {name: each for name, each in limits.items() if each is not None}
 
@@ -119,12 +120,12 @@ class Request(NamedTuple):
 
 
 def undo(attempt: Attempt, request: Request, *, is_async: bool) -> Flow:
-    """Take back what somebody wants to be undone; gives an `UndoReport`.
+    """Take back the requested effects, and return an `UndoReport`.
 
     Raises:
-        SessionError: it can't be done from here.
-        PlanChanged: it would do something else than what was expected; nothing was touched.
-        ToolMissing: a tool that is needed is not here; nothing was touched.
+        SessionError: undo is not possible from here.
+        PlanChanged: the undo would differ from the expected plan; nothing was touched.
+        ToolMissing: a required tool is missing; nothing was touched.
     """
     request.check()
     if attempt.closed:
@@ -145,7 +146,7 @@ def undo(attempt: Attempt, request: Request, *, is_async: bool) -> Flow:
 
 
 def plan(attempt: Attempt, request: Request, *, is_async: bool) -> Flow:
-    """Say what an undo would do, by the states as they are now; gives an `UndoPlan`."""
+    """Return the `UndoPlan` of a requested undo, by the current states."""
     request.check()
     run = attempt.run
     check_performed(run, attempt.store)
@@ -164,7 +165,7 @@ def _wanted(run: Run, request: Request) -> list[Step]:
 
 
 def _numbers(run: Run, steps: Iterable[Step], *, whole: bool) -> set[int]:
-    """The numbers of steps that are to go, with those of an undo that has not ended."""
+    """Return the numbers of the steps to undo, with the steps of an undo that has not ended."""
     found = {step.n for step in steps if step.gone in ("", "left")}
     if run.undoing is not None:
         found.update(run.undoing["steps"])
@@ -178,13 +179,13 @@ def _numbers(run: Run, steps: Iterable[Step], *, whole: bool) -> set[int]:
 
 
 def _is_open_block(attempt: Attempt, step: Step) -> bool:
-    """Whether a block is open in this attempt; it stays, and what was done in it goes."""
+    """Tell whether a block is open in this attempt: the block stays, and its effects are undone."""
     walk = attempt.branches.get(step.inner) if step.effect == "branch" else None
     return walk is not None and walk.opening is step and not walk.exited
 
 
 def _is_running(attempt: Attempt, step: Step) -> bool:
-    """Whether the body of a call runs now."""
+    """Tell whether the body of a call is running."""
     if step.effect not in ("write", "scope") or step.status != "unknown" or not step.taken:
         return False
     walk = attempt.branches.get(step.branch)
@@ -208,27 +209,27 @@ def take_back(
     forgive: bool = False,
     request: Request = Request(),  # noqa: B008 - immutable
 ) -> Flow:
-    """Take steps back, the newest first; or go on with the undo that the run has begun.
+    """Take steps back, the newest first; or go on with the begun undo of the run.
 
     Args:
-        attempt: the attempt that does it.
-        steps: the steps that are not to hold any more; None: those of the undo that has begun.
+        attempt: the attempt that makes the undo.
+        steps: the steps to undo; None: the steps of the begun undo.
         why: `undo`, `divergence` or `transaction`.
         is_async: whether the session awaits.
-        block: the transaction that they are rolled back with, if so.
-        forgive: whether steps that can't be taken back are only listed; otherwise nothing is
-            touched if there is one.
-        request: what somebody asked for, if so.
+        block: the transaction to roll back, if any.
+        forgive: whether steps that can't be taken back are only listed; otherwise such a step
+            prevents the undo, and nothing is touched.
+        request: the request, if a person made one.
 
     Returns:
         An `UndoReport`.
 
     Raises:
-        Diverged: steps that would be left behind can't all be taken back; nothing was touched.
-        UnknownOutcome: nobody knows whether one of them happened; nothing was touched.
+        Diverged: not all of the steps to be left behind can be taken back; nothing was touched.
+        UnknownOutcome: the outcome of a step is unknown; nothing was touched.
         UndoIncomplete: a block can't be rolled back; or an undo can't be finished.
-        PlanChanged: it would do something else than what was expected; nothing was touched.
-        ToolMissing: a tool that is needed is not here; nothing was touched.
+        PlanChanged: the undo would differ from the expected plan; nothing was touched.
+        ToolMissing: a required tool is missing; nothing was touched.
     """
     yield from _enter(attempt, is_async=is_async)
     before = attempt.run.undoing
@@ -253,7 +254,7 @@ def take_back(
 
 
 def _enter(attempt: Attempt, *, is_async: bool) -> Flow:
-    """Wait for an undo that another thread or task does: a run has one at a time."""
+    """Wait for an undo of another thread or task: a run has one undo at a time."""
     while True:
         with attempt.lock:
             busy = attempt.undo_busy
@@ -264,7 +265,7 @@ def _enter(attempt: Attempt, *, is_async: bool) -> Flow:
 
 
 class _Undo:
-    """One undo, from looking to the line that ends it."""
+    """Carry one undo from the look to its last line."""
 
     def __init__(
         self,
@@ -327,7 +328,7 @@ class _Undo:
         return report
 
     def _check_ended(self, steps: Iterable[Step] | None) -> None:
-        """Refuse to go on where an undo that a session finished first has not ended."""
+        """Refuse to go on if an undo that the session had to finish first has not ended."""
         if steps is None and self.record.undoing is not None:
             raise self.attempt.halt(open_undo(self.record, self.attempt.store))
 
@@ -348,11 +349,11 @@ class _Undo:
     # --- what refuses it before anything is touched ----------------------------------------------
 
     def _check(self, tasks: list[Task]) -> None:
-        """Refuse what somebody did not expect.
+        """Refuse an undo that nobody expected.
 
         Raises:
-            PlanChanged: it would do something else.
-            StepNotFound: a step that is accepted is not one of those to be undone.
+            PlanChanged: the undo would differ from the expected plan.
+            StepNotFound: an accepted step is not among the steps to undo.
         """
         run, request = self.record, self.request
         for n in request.accept:
@@ -370,7 +371,7 @@ class _Undo:
             )
 
     def _cant_look(self, error: Exception) -> Exception:
-        """What is raised where a look fails; a program can't go on behind it."""
+        """Return the error to raise after a failed look; a program can't go on behind it."""
         if self.why == "undo" or self.record.undoing is not None:
             return error
         if self.why == "divergence":
@@ -378,7 +379,7 @@ class _Undo:
         return self.attempt.halt(UndoIncomplete(f"a block can't be rolled back: {error}"))
 
     def _refuse(self, tasks: list[Task], refused: list[UndoneStep]) -> None:
-        """Halt if not everything can be taken back."""
+        """Halt if a step can't be taken back."""
         attempt, run = self.attempt, self.record
         stuck = [task for task in tasks if task.state not in ("reversible", "nothing")]
         for task in stuck:
@@ -411,7 +412,7 @@ class _Undo:
         )
 
     def _denied(self, tasks: list[Task]) -> list[UndoneStep]:
-        """The steps whose compensating calls a rule denies."""
+        """Return the steps whose compensating calls a rule denies."""
         refused: list[UndoneStep] = []
         is_gated = self.attempt.session.gate.decides or self.attempt.inner
         for task in tasks if is_gated else ():
@@ -427,7 +428,7 @@ class _Undo:
     # --- taking back -----------------------------------------------------------------------------
 
     def _carry_out(self, tasks: list[Task]) -> Generator[Any, Any, list[UndoneStep]]:
-        """Undo one step after the other, up to the first that fails."""
+        """Undo one step after the other, up to the first failure."""
         done: list[UndoneStep] = []
         for task in tasks:
             n = task.entry.step
@@ -451,7 +452,7 @@ class _Undo:
         return done
 
     def _undone(self, task: Task) -> Generator[Any, Any, UndoneStep]:
-        """Undo one step, and check whether that worked."""
+        """Undo one step, and check the resulting state."""
         looks = task.contract is not None and task.was is not None
         if task.state == "nothing":
             if not (yield from self._is_there_still(task)):
@@ -488,9 +489,9 @@ class _Undo:
         return task.ended("verified", task.reason)
 
     def _is_there_still(self, task: Task) -> Generator[Any, Any, bool]:
-        """Whether the state that a step left is still there, though it should be gone by now.
+        """Tell whether a step's state is still there after the undo of a later step on it.
 
-        That happens if its tool observes different things under one name.
+        A tool that observes different things under one name leaves such a state.
         """
         if task.put_back or task.happened is False or not (task.was and task.calls):
             return False
@@ -501,7 +502,7 @@ class _Undo:
         return bool(differing(task.was, now))
 
     def _changed_meanwhile(self, task: Task) -> Generator[Any, Any, UndoneStep | None]:
-        """Check again, right before: the later steps are undone by now."""
+        """Check the state again right before the undo, when the later steps are undone."""
         assert task.was is not None
         try:
             now = yield from _state_now(self.attempt, task, is_async=self.is_async)
@@ -521,7 +522,7 @@ class _Undo:
         return None
 
     def _call(self, task: Task, tool: Tool, values: Mapping[str, Any]) -> Call:
-        """A compensating call, in the branch of its step."""
+        """Return a compensating call in the branch of its step."""
         attempt = self.attempt
         name = _branch_of(self.record, task.entry.step)
         bound = tool.contract.bind(values, attempt.seal)
@@ -532,7 +533,7 @@ class _Undo:
         return call
 
     def _session_of(self, n: int) -> Session:
-        """The session whose gate decides on the undo of a step: the innermost that is open."""
+        """Return the innermost open session around a step, whose gate decides on its undo."""
         inner, run = self.attempt.inner, self.record
         place = here.get()
         if place is not None and place.session.around is not None:  # the undo is one inside of it
@@ -543,7 +544,7 @@ class _Undo:
         return self.attempt.session
 
     def _walk_again(self, task: Task) -> None:
-        """Have what was done of an undo of this step answer its calls, in this attempt too."""
+        """Let recorded calls of an earlier undo of this step answer in this attempt, too."""
         attempt, run = self.attempt, self.record
         name = _branch_of(run, task.entry.step)
         with attempt.lock:
@@ -567,7 +568,7 @@ class _Undo:
         """End the undo on record, unless a step is half undone.
 
         Raises:
-            UndoIncomplete: it has to be finished, and is not.
+            UndoIncomplete: the undo has to be finished, and is not.
         """
         attempt, run = self.attempt, self.record
         done = {n for n, status in run.backed.items() if status in _DONE}
@@ -614,7 +615,7 @@ class _Undo:
 
 
 def open_undo(run: Run, store: Store) -> UndoIncomplete:
-    """Return the halt of a run in which an undo has begun and not ended."""
+    """Return the halt of a run whose begun undo has not ended."""
     assert run.undoing is not None
     left = [n for n in run.undoing["steps"] if run.backed.get(n) == "failed"]
     listed = ", ".join(f"{n} ({run.steps[n].name})" for n in left)
@@ -626,13 +627,13 @@ def open_undo(run: Run, store: Store) -> UndoIncomplete:
 
 
 def _branch_of(run: Run, n: int) -> str:
-    """The branch of the compensating calls of a step; of a new try, if the last one missed."""
+    """Return the branch of a step's compensating calls; a new branch after a failed try."""
     tries = run.spent[n]
     return f"-{n}.{tries}" if tries else f"-{n}"
 
 
 def _begun(run: Run, n: int) -> bool:
-    """Whether a compensating call of a step is on record: its state is in between."""
+    """Tell whether a compensating call of a step is on record, so its state may be in between."""
     return bool(run.branches.get(f"-{n}"))
 
 
@@ -650,11 +651,11 @@ def _way_out(run: Run, store: Store, numbers: list[int]) -> str:
 
 
 class _Look:
-    """What can be known of steps before anything is touched.
+    """Gather all facts about steps before anything is touched.
 
     Attributes:
         clean: steps that failed and changed nothing.
-        covered: steps from the body of a call whose plan stands for them, with that call.
+        covered: steps from the body of a call whose plan covers them, with that call.
     """
 
     def __init__(
@@ -667,7 +668,7 @@ class _Look:
         self._lines: dict[int, Event] | None = None
 
     def tasks(self, numbers: set[int]) -> Generator[Any, Any, list[Task]]:
-        """Return what is to be undone, the newest first, and what can be done with each."""
+        """Return the steps to undo, the newest first, with the possible undo of each."""
         run = self.attempt.run
         done = {n for n, status in run.backed.items() if status in _DONE}
         steps = [run.steps[n] for n in numbers if run.steps[n].acts]
@@ -707,7 +708,7 @@ class _Look:
         return n in self.request.accept or self.attempt.run.steps[n].accepted
 
     def _without_calls(self, tasks: list[Task]) -> list[Task]:
-        """Leave out calls from the body of a step that happened, and whose plan covers them."""
+        """Leave out calls from the body of a performed step whose plan covers them."""
         restores = self.request.in_doubt == "restore"
         stands = {
             task.entry.step
@@ -730,7 +731,7 @@ class _Look:
         return self.attempt.run.steps[task.entry.step]
 
     def _task(self, step: Step) -> Generator[Any, Any, Task | None]:
-        """Find out all that can be known of one step; None if there is nothing to undo of it."""
+        """Gather the facts about one step; None if the step needs no undo."""
         attempt, run = self.attempt, self.attempt.run
         undo = step.undo or {}
         recorded = undo if "args" in undo else (yield from self._line(step))
@@ -765,7 +766,7 @@ class _Look:
     def _plan(
         self, task: Task, step: Step, before: Mapping[str, Any], missing: str
     ) -> Generator[Any, Any, list[dict[str, Any]] | None]:
-        """The plan of a step: as recorded, or made now of what is found out; None: it has none."""
+        """Return the recorded plan of a step, or make a plan from the facts; None without one."""
         undo = step.undo or {}
         data: list[dict[str, Any]] | None = undo.get("plan")
         if task.entry.status == "unknown":
@@ -781,7 +782,7 @@ class _Look:
         return data
 
     def _line(self, step: Step) -> Generator[Any, Any, Event]:
-        """The line of a step of which the fold keeps no arguments."""
+        """Return the line of a step whose arguments the fold does not keep."""
         if self._lines is None:
             store, run = self.attempt.store, self.attempt.run.id
             lines: list[bytes] = yield consult(store.read, self.is_async, run)
@@ -799,7 +800,7 @@ class _Look:
         return found
 
     def _contract(self, step: Step, *, needed: bool) -> tuple[Contract | None, str]:
-        """The contract of a step's own tool, or why there is none; needed if it observes."""
+        """Return the contract of a step's tool, or why it is missing; required to observe."""
         version = None if step.undo is None else step.undo.get("version", "")
         try:
             contract = self.attempt.tools.find(step.name, version).contract
@@ -816,7 +817,7 @@ class _Look:
     def _asked(
         self, task: Task, step: Step, before: Mapping[str, Any]
     ) -> Generator[Any, Any, list[dict[str, Any]] | None]:
-        """Ask what became of a step in doubt; give its plan, if that needed its result."""
+        """Ask for the outcome of a step in doubt; return its plan, if the plan needed a result."""
         attempt, contract = self.attempt, task.contract
         assert contract is not None
         if contract.probe is None:
@@ -852,7 +853,7 @@ class _Look:
     def _planned_late(
         self, task: Task, step: Step, before: Mapping[str, Any], missing: str
     ) -> Generator[Any, Any, list[dict[str, Any]] | None]:
-        """Plan a step that could not be planned when it ended: somebody said how it did."""
+        """Plan a step whose outcome was recorded later by a person or a probe."""
         attempt, contract = self.attempt, task.contract
         task.reason = f"its plan was not made: {missing or 'its tool declares no undo now'}"
         if contract is None or contract.undo is None:
@@ -880,7 +881,7 @@ class _Look:
     def _asked_of_failed(
         self, task: Task, step: Step, before: Mapping[str, Any]
     ) -> Generator[Any, Any, list[dict[str, Any]] | None]:
-        """Plan a step that failed after its effect, if its probe knows the result that it had."""
+        """Plan a step that failed after its effect, if its probe knows the result."""
         contract = task.contract
         assert contract is not None
         assert contract.undo is not None
@@ -904,7 +905,7 @@ class _Look:
         return plan_of(contract, self.attempt, known, self.attempt.session.gate)
 
     def _callable(self, each: PlannedCall) -> Generator[Any, Any, tuple[Tool, dict[str, Any]]]:
-        """A compensating call as it will be made."""
+        """Return a compensating call in executable form."""
         tool = self.attempt.tools.find(each.name, each.version, callable_=True)
         self.attempt.session.gate.check_undo(tool.contract)
         if inspect.iscoroutinefunction(tool.body) and not self.is_async:
@@ -918,24 +919,24 @@ class _Look:
 
 
 def _is_foreign(step: Step) -> bool:
-    """Whether a write is another run's, and not this one's to take back."""
+    """Tell whether a write belongs to another run, so that this run must not take it back."""
     return step.effect == "write" and (
         step.borrowed or (step.once is not None and step.once[0] != "mine")
     )
 
 
 def _stands_for_calls(step: Step, *, is_undone: bool) -> bool:
-    """Whether the plan of a call stands for the calls from its body as well."""
+    """Tell whether the plan of a call covers the calls of its body as well."""
     if step.effect != "write" or (step.undo or {}).get("plan") is None:
         return False
     return step.status == "ok" or is_undone
 
 
 def _state_now(attempt: Attempt, task: Task, *, is_async: bool) -> Generator[Any, Any, Digests]:
-    """The digests of the states that a step has changed, as they are now.
+    """Return the digests of the current states that a step has changed.
 
     Raises:
-        SessionError: they can't be observed.
+        SessionError: the states can't be observed.
     """
     assert task.contract is not None
     assert task.contract.observe is not None
