@@ -79,9 +79,14 @@ def test_a_stop_is_seen_before_the_next_body(tmp_path: Path, work: Any) -> None:
     assert ran == [1]
     (line,) = lines(tmp_path, session.run_id, "ordered")
     assert (line["order"], line["by"], line["reason"]) == ("stop", "ann", "too much")
-    for _ in range(2):  # no resume goes on, not even with what is recorded
-        with pytest.raises(RunStopped), Session("job", store=tmp_path):
-            work(1)
+    recorded = lines(tmp_path, session.run_id)
+    ways: list[dict[str, Any]] = [{}, {"run": session.run_id}, {"replay": "resume"}]
+    for name in ways:
+        with pytest.raises(RunStopped, match=r"by ann: too much.*--lift"):
+            Session("job", store=tmp_path, **name).__enter__()
+        with pytest.raises(RunStopped):
+            asyncio.run(Session("job", store=tmp_path, **name).__aenter__())
+    assert lines(tmp_path, session.run_id) == recorded
     with Session("job", store=tmp_path, replay="offline"):
         assert work(1) == 1
     with Session("job", store=tmp_path, replay="off"):

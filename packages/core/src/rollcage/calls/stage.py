@@ -62,6 +62,9 @@ class Stage:
         entered. Its `folds` are told of the lines from then on; `run.steps` has those before.
         """
 
+    def resuming(self, session: Session, run: str) -> None:
+        """Raise to refuse that a run is resumed, before anything is recorded; in a thread maybe."""
+
     def conceal(self, event: Event) -> Event:
         """Return a line as it may be hashed, told and written."""
         return event
@@ -238,7 +241,8 @@ class Hooks:
                 self.folds.setdefault(kind, []).append(fold)
         of = by_seam.__getitem__
         self.opening, self.opened, self.closed = of("opening"), of("opened"), of("closed")
-        self.arriving, self.leaving = of("arriving"), of("leaving")
+        self.resuming, self.leaving = of("resuming"), of("leaving")
+        self.arriving = of("arriving")
         self.where, self.prepare, self.around = of("where"), of("prepare"), of("around")
         self.ready, self.inside = of("ready"), of("inside")
         self.begun, self.dropped, self.hit = of("begun"), of("dropped"), of("hit")
@@ -248,7 +252,7 @@ class Hooks:
 
 _SEAMS: Final = (
     "arriving", "around", "begun", "closed", "conceal", "dropped", "hit", "inside", "leaving",
-    "marks", "opened", "opening", "prepare", "ready", "settled", "shows", "where",
+    "marks", "opened", "opening", "prepare", "ready", "resuming", "settled", "shows", "where",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from types import EllipsisType
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeGuard, cast
 
 import orjson
 
@@ -21,24 +21,29 @@ from rollcage.errors import ContractError, ToolMissing, Unencodable
 from rollcage.fingerprint.identity import jcs
 from rollcage.values.codec import TAG, encode
 from rollcage.values.decoding import decode
-from rollcage.values.hiding import STAND_IN, Seal, hidden
+from rollcage.values.hiding import STAND_IN, Seal, hidden, keyed_hash
 
 __all__ = [
+    "NOTHING",
     "Compensation",
     "Declarations",
     "DidNotHappen",
+    "Digest",
     "Digests",
     "Happened",
     "KnownTools",
+    "Observed",
     "PlannedCall",
+    "State",
     "Tool",
     "ToolSource",
     "arguments_of",
     "compensate",
     "declared_tools",
     "differing",
-    "digests_of",
+    "keyed_digest",
     "plan_from",
+    "recorded_states",
     "states_of",
 ]  # fmt: skip
 
@@ -284,42 +289,139 @@ def holds_secret(encoded: object) -> bool:
 
 # --- states --------------------------------------------------------------------------------------
 
-Digests = dict[str, str | dict[str, str]]
-"""By resource: the SHA-256 (hex) of its state, or those of its fields."""
+_KEYED: Final = "hmac:"
+"""What the digest of a state begins with that quotes a secret: its plain one could be guessed."""
 
 
-def states_of(observed: object, seal: Seal) -> dict[str, Any]:
+class State:
+    """A state that is known, and not by its digest only.
+
+    It equals an equal state, and each digest of it, whether that is keyed or not.
+    """
+
+    __slots__ = ("_seal", "_value")
+    __hash__ = None  # type: ignore[assignment] # it equals digests of several forms
+
+    def __init__(self, value: Any, seal: Seal) -> None:
+        self._value, self._seal = value, seal
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, State):
+            return jcs(self._value) == jcs(other._value)
+        if isinstance(other, str) and other.startswith(_KEYED):
+            return _keyed(self._value, self._seal) == other
+        if isinstance(other, dict):
+            return self.fields == other
+        return _digest(self._value) == other
+
+    @property
+    def fields(self) -> dict[str, State] | None:
+        """Its fields, if it has few enough."""
+        if not _has_fields(self._value):
+            return None
+        return {name: State(value, self._seal) for name, value in self._value.items()}
+
+
+Digest = str | dict[str, str]
+"""The SHA-256 of a state (hex), or those of its fields; `hmac:` and an HMAC where one is quoted."""
+Digests = Mapping[str, Digest | State]
+"""By resource, the digest of its state, or the state itself."""
+
+
+class Sealed(Protocol):
+    """Whatever has a seal, which may become another once there is a secret."""
+
+    seal: Seal
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observed:
     """The result of a tool's `observe`, encoded and copied: the states by resource.
 
+    Attributes:
+        shown: the states as they may be on record.
+        states: the states as they are.
+        keyed: the digests of the states in which a secret is concealed.
+    """
+
+    shown: dict[str, Any]
+    states: dict[str, State]
+    keyed: dict[str, Digest]
+
+    @property
+    def digests(self) -> dict[str, Digest]:
+        """The digests that may be on record."""
+        return {name: self.keyed.get(name) or _digest(value) for name, value in self.shown.items()}
+
+
+def states_of(observed: object, sealed: Sealed) -> Observed:
+    """Return the states that a tool has observed.
+
     Raises:
-        ContractError: it is not a mapping with text keys, or a state has no encoding.
+        ContractError: it is not a mapping with text keys, a key quotes a secret, or a state has no
+            encoding.
     """
     if not isinstance(observed, Mapping):
         raise ContractError(
             f"observe returned a {type(observed).__name__}, not a mapping by resource"
         )
-    states: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for resource, state in cast("Mapping[object, object]", observed).items():
         if not isinstance(resource, str):
             raise ContractError(f"observe names a resource by {resource!r}, which is not a text")
         try:
-            encoded = hidden(encode(state, seal, path=resource), seal).value
-            states[resource] = orjson.loads(jcs(encoded))
+            values[resource] = orjson.loads(jcs(encode(state, sealed.seal, path=resource)))
         except (Unencodable, ValueError) as error:
             raise ContractError(f"observe returned a state that has no encoding: {error}") from None
-    return states
+    seal = sealed.seal  # a secret in one of the states may have made it another
+    shown: dict[str, Any] = {}
+    keyed: dict[str, Digest] = {}
+    for resource, value in values.items():
+        name = hidden(resource, seal).value
+        if name != resource:
+            raise ContractError(
+                f"observe names a resource by a text that quotes a secret: {name!r}. Names are "
+                f"recorded: name it by something else"
+            )
+        shown[resource] = hidden(value, seal).value
+        if shown[resource] != value:
+            keyed[resource] = keyed_digest(value, shown[resource], seal)
+    return Observed(shown, {name: State(value, seal) for name, value in values.items()}, keyed)
 
 
-def digests_of(states: Mapping[str, Any]) -> Digests:
-    """The digests of encoded states; of each field if a state has few enough."""
-    return {resource: _digest(state) for resource, state in states.items()}
+def recorded_states(
+    shown: Mapping[str, Any], keyed: Mapping[str, Digest], seal: Seal
+) -> dict[str, Digest | State]:
+    """Return recorded states, and the digests of those in which a secret is concealed."""
+    return {name: keyed.get(name) or State(value, seal) for name, value in shown.items()}
 
 
-def _digest(state: Any) -> str | dict[str, str]:
-    if isinstance(state, dict) and TAG not in state and 0 < len(state) <= _FIELDS:
-        fields = cast("dict[str, Any]", state)
-        return {name: sha256(jcs(value)).hexdigest() for name, value in fields.items()}
+def keyed_digest(value: Any, shown: Any, seal: Seal) -> Digest:
+    """Return the digest of a state in which a secret is concealed; keyed where it is."""
+    if not (_has_fields(value) and _has_fields(shown) and shown.keys() == value.keys()):
+        return _keyed(value, seal)
+    return {
+        name: sha256(jcs(each)).hexdigest() if shown[name] == each else _keyed(each, seal)
+        for name, each in value.items()
+    }
+
+
+def _keyed(value: Any, seal: Seal) -> str:
+    return _KEYED + keyed_hash(seal, f"state:{jcs(value).decode()}")
+
+
+def _has_fields(state: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(state, dict) and TAG not in state and 0 < len(state) <= _FIELDS
+
+
+def _digest(state: Any) -> Digest:
+    if _has_fields(state):
+        return {name: sha256(jcs(value)).hexdigest() for name, value in state.items()}
     return sha256(jcs(state)).hexdigest()
+
+
+NOTHING: Final = _digest(None)
+"""The digest of a resource that is not there."""
 
 
 def differing(one: Digests, other: Digests) -> dict[str, list[str]]:
@@ -329,8 +431,15 @@ def differing(one: Digests, other: Digests) -> dict[str, list[str]]:
         was, now = one.get(resource), other.get(resource)
         if was == now:
             continue
+        mine, its = _fields_of(was), _fields_of(now)
         fields: list[str] = []
-        if isinstance(was, dict) and isinstance(now, dict):
-            fields = sorted(n for n in {*was, *now} if was.get(n) != now.get(n))
+        if mine is not None and its is not None:
+            fields = sorted(n for n in {*mine, *its} if mine.get(n) != its.get(n))
         found[resource] = fields
     return found
+
+
+def _fields_of(state: Digest | State | None) -> Mapping[str, str | State] | None:
+    if isinstance(state, State):
+        return state.fields
+    return state if isinstance(state, dict) else None

@@ -12,7 +12,7 @@ from rollcage.gate.secrets import detect, hide_secrets, names_secret
 from rollcage.gate.verdict import Verdict
 from rollcage.values.codec import TAG, tagged
 from rollcage.values.decoding import decode
-from rollcage.values.hiding import STAND_IN, Hidden, Hiding, Seal, stand_in
+from rollcage.values.hiding import STAND_IN, Hidden, Hiding, Seal, keyed_hash, stand_in
 
 __all__ = ["Detecting", "Sealing"]
 
@@ -42,6 +42,10 @@ class Sealing(Hiding):
         for text in texts_of(secret):
             self._quotes.add(text)
         return self._seal(secret)
+
+    def keyed_hash(self, text: str) -> str:
+        """Return the HMAC of a text that is not remembered."""
+        return keyed_hash(self._seal, text)
 
     def share(self, other: Sealing) -> None:
         """Share the remembered secrets with another session's seal, both ways."""

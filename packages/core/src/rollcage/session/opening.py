@@ -127,18 +127,25 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
                 log.close()  # another session ended it since the look at its last line
                 known = None
             else:
-                check_open(opened.run, store)
-                _check_input(session, log)
-                _check_seed(session, opened.run)
-                _check_age(session, known)
-                if options.before_resume is not None:
-                    options.before_resume(known)
+                _check_resumed(session, opened.run, log)
                 _attempt(session, opened)
                 return opened
         except BaseException:
             _close(log)
             raise
     return _new(session, store, folds, key, seen)
+
+
+def _check_resumed(session: Session, run: Run, log: Chain) -> None:
+    """Refuse to resume a run, before anything is recorded."""
+    check_open(run, session.store)
+    _check_input(session, log)
+    _check_seed(session, run)
+    _check_age(session, run.id)
+    for resuming in session.hooks.resuming:
+        resuming(session, run.id)
+    if session.options.before_resume is not None:
+        session.options.before_resume(run.id)
 
 
 def _nothing_to_replay(session: Session) -> RunNotFound:

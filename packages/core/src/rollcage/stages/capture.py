@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from rollcage.calls.stage import Body, Stage, Work
-from rollcage.contract.compensation import digests_of, states_of
+from rollcage.contract.compensation import differing, recorded_states, states_of
 from rollcage.errors import CaptureFailed, Halt, SessionHalted
 from rollcage.undo.plan import consult, has_large, keep_large, plain, plan_of, revived
 from rollcage.undo.program import take_back
 from rollcage.undo.targets import resources
 
 if TYPE_CHECKING:
+    from rollcage.contract.compensation import Digest, Digests, Observed
     from rollcage.contract.contract import Contract
     from rollcage.replay.call import Call, Match
     from rollcage.trace.run import Event, Outcome, Step
@@ -58,6 +59,8 @@ class Capture(Stage):
     def _observe(self, call: Call, match: Match) -> Work:
         contract, attempt = call.contract, call.attempt
         before: dict[str, Any] | None = None
+        was: Digests = {}
+        keyed: Mapping[str, Digest] = {}
         step, decided = match.step, _own(call.values)
         try:
             if contract.observe is not None:
@@ -67,9 +70,13 @@ class Capture(Stage):
                 if recorded is not None and is_open:
                     # it may have happened: before it was before the first run
                     before = yield consult(revived, call.is_async, attempt.store, recorded)
+                    assert before is not None
+                    keyed = (step.undo or {}).get("keyed", {}) if step is not None else {}
+                    was = recorded_states(before, keyed, attempt.seal)
                 else:
                     observed = yield consult(contract.observe, call.is_async, dict(call.values))
-                    before = states_of(observed, attempt.seal)
+                    found = states_of(observed, attempt)
+                    before, was, keyed = found.shown, found.states, found.keyed
                     rest = _in_the_way(call, match, before)
                     if rest:
                         yield from take_back(
@@ -77,6 +84,8 @@ class Capture(Stage):
                         )
                         return  # it is matched anew, and the state before it is another one
             marks: Event = {} if before is None else {"before": before}
+            if keyed:
+                marks["keyed"] = keyed
             if contract.undo is not None:
                 marks["reversible"] = True
                 if "result" not in contract.undo_words:
@@ -93,6 +102,7 @@ class Capture(Stage):
             ) from error
         call.keep("capture", marks)
         call.keep("before", before)
+        call.keep("was", None if before is None else was)
         call.keep("decided", decided)
 
     def marks(self, call: Call) -> Event | None:
@@ -199,15 +209,14 @@ def _plan_late(call: Call, result: Any) -> Event | None:
         return None
 
 
-def _compare(call: Call, now: dict[str, Any] | None, *, raised: bool) -> None:
+def _compare(call: Call, now: Observed | None, *, raised: bool) -> None:
     """Keep the state after; an error that left it as it was is a clean one."""
-    before = (call.kept or {}).get("before")
-    if now is None or before is None:
+    was = (call.kept or {}).get("was")
+    if now is None or was is None:
         return
-    after = digests_of(now)
-    if raised and after == digests_of(before):
+    if raised and not differing(was, now.states):
         call.keep("clean", True)
-    _keep(call, {"after": after})
+    _keep(call, {"after": now.digests})
 
 
 def _keep(call: Call, fields: Event | None) -> None:
@@ -216,18 +225,18 @@ def _keep(call: Call, fields: Event | None) -> None:
         call.keep("after", {**(call.kept or {}).get("after", {}), **fields})
 
 
-def _observe_now(call: Call, error: Exception | None) -> dict[str, Any] | None:
+def _observe_now(call: Call, error: Exception | None) -> Observed | None:
     observe = call.contract.observe
     if observe is None or isinstance(error, (Halt, SessionHalted)):
         return None
     try:
-        return states_of(observe(_decided(call)), call.attempt.seal)
+        return states_of(observe(_decided(call)), call.attempt)
     except Exception:  # noqa: BLE001 - the call has happened: its report says what is not known
         _log.exception("the state after %s can't be observed", call.contract.name)
         return None
 
 
-async def _aobserve(call: Call, error: Exception | None) -> dict[str, Any] | None:
+async def _aobserve(call: Call, error: Exception | None) -> Observed | None:
     observe = call.contract.observe
     if observe is None or isinstance(error, (Halt, SessionHalted)):
         return None
@@ -235,7 +244,7 @@ async def _aobserve(call: Call, error: Exception | None) -> dict[str, Any] | Non
         found = consult(observe, True, _decided(call))()
         if isinstance(found, Awaitable):
             found = await found
-        return states_of(found, call.attempt.seal)
+        return states_of(found, call.attempt)
     except Exception:  # noqa: BLE001 - the call has happened: its report says what is not known
         _log.exception("the state after %s can't be observed", call.contract.name)
         return None

@@ -220,6 +220,23 @@ class Orders(Stage):
         """The seconds in which calls waited, whether one of them or several."""
         return self._held + (time.monotonic() - self._since if self._waiting else 0.0)
 
+    def resuming(self, session: Session, run: str) -> None:
+        """Refuse to resume a run that was stopped, unless it is to be undone.
+
+        Raises:
+            RunStopped: nothing runs in it.
+            ControlLost: its order can't be read.
+        """
+        store = session.store
+        try:
+            bell = store.bell()
+            self._order, self._bell = order_of(store, run), bell
+        except StoreError as error:
+            raise ControlLost(run, str(error)) from error
+        order = self._order
+        if order is not None and order.kind == "stop" and session.finishes_undo:
+            raise RunStopped(run, order.by, order.reason, store_option(store))
+
     def opened(self, session: Session) -> None:
         """Look whether the run has an order already."""
         found: dict[int, Attempt] = {}

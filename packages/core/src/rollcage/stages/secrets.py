@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from rollcage.calls.stage import Stage
+from rollcage.contract.compensation import keyed_digest
 from rollcage.gate.sealing import Detecting, Sealing
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["Secrets"]
 
 _OURS: Final = frozenset({
-    "after", "attempt", "branch", "effect", "event", "fingerprint", "format", "id", "key", "kind",
-    "left", "plan", "policy", "replayed", "restarted", "run", "sha256", "status", "step", "steps",
-    "time",
+    "after", "attempt", "branch", "effect", "event", "fingerprint", "format", "id", "key", "keyed",
+    "kind", "left", "plan", "policy", "replayed", "restarted", "run", "sha256", "status", "step",
+    "steps", "time",
 })  # fmt: skip
 """Fields that hold nothing of the program's, or what an undo has to find as it was."""
 
@@ -60,6 +61,11 @@ class Secrets(Stage):
             return event
         line = orjson.loads(orjson.dumps(event))
         hidden = {name: self._hidden(name, value) for name, value in line.items()}
+        before = hidden.get("before")
+        if before is not None and before != line["before"]:  # a secret by now: it was none before
+            late = {n: each for n, each in line["before"].items() if before.get(n) != each}
+            keyed = {n: keyed_digest(each, before.get(n), seal) for n, each in late.items()}
+            hidden["keyed"] = {**keyed, **line.get("keyed", {})}
         return event if hidden == line else hidden
 
     def _hidden(self, name: str, value: Any) -> Any:

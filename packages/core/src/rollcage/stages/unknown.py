@@ -10,7 +10,13 @@ import orjson
 from rollcage.calls.driver import adrive, drive
 from rollcage.calls.ending import is_clean, is_lost
 from rollcage.calls.stage import Body, Stage, Work
-from rollcage.contract.compensation import DidNotHappen, Happened, differing, digests_of, states_of
+from rollcage.contract.compensation import (
+    DidNotHappen,
+    Happened,
+    differing,
+    recorded_states,
+    states_of,
+)
 from rollcage.errors import Halt, SessionHalted
 from rollcage.replay.outcome import success
 from rollcage.trace.run import Outcome
@@ -184,7 +190,8 @@ def find_out(call: Call, step: Step, *, probe_only: bool = False) -> Any:
         return None
     try:
         now = yield consult(contract.observe, call.is_async, dict(call.values))
-        same = not differing(digests_of(before), digests_of(states_of(now, attempt.seal)))
+        was = recorded_states(before, (step.undo or {}).get("keyed", {}), attempt.seal)
+        same = not differing(was, states_of(now, attempt).states)
     except (Halt, SessionHalted):
         raise
     except Exception:  # noqa: BLE001 - the tool's own function may raise anything

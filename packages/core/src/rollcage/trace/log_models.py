@@ -316,6 +316,11 @@ class StepLine(_LogLine):
     before: dict[str, Any] | None = Field(
         None, description="by resource, the state that it changes"
     )
+    keyed: StateDigests | None = Field(
+        None,
+        description="of states in `before` in which a secret is concealed, the digests of the true "
+        "ones: `hmac:` and the HMAC of what quotes it, under the key of the store",
+    )
     plan: list[PlannedCallData] | None = Field(None, description="the calls that undo it")
     reversible: bool = Field(False, description="it has a plan, or gets one when it ends")
     outcome: LogOutcome | None = None

@@ -24,7 +24,8 @@ __all__ = [
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Microseconds = Annotated[int, Field(ge=0)]
 StepNumber = Annotated[int, Field(ge=1)]
-StateDigests = dict[str, Digest | dict[str, Digest]]
+StateDigest = Annotated[str, Field(pattern="^(hmac:)?[0-9a-f]{64}$")]
+StateDigests = dict[str, StateDigest | dict[str, StateDigest]]
 
 
 class Part(BaseModel):

@@ -51,13 +51,13 @@ _SOMETIMES: Final = (
     "retries", "simulated", "version",
 )  # fmt: skip
 """Fields that few lines of steps have; `Step` has an attribute of the same name for each."""
-_UNDO: Final = ("args", "before", "plan", "reversible", "version")
+_UNDO: Final = ("args", "before", "keyed", "plan", "reversible", "version")
 _KNOWN: Final = frozenset({
     "acted", "after", "again", "agent", "answered", "args", "before", "beyond", "branch", "by",
     "call_id", "declared", "duration", "during", "effect", "epoch", "event", "fingerprint",
-    "framework", "from", "hash", "key", "kind", "left", "name", "once", "outcome", "plan", "pos",
-    "rank", "replayed", "restarted", "retries", "reversible", "simulated", "slot", "start", "step",
-    "time", "turn", "unasked", "verdict", "version", "waits",
+    "framework", "from", "hash", "key", "keyed", "kind", "left", "name", "once", "outcome", "plan",
+    "pos", "rank", "replayed", "restarted", "retries", "reversible", "simulated", "slot", "start",
+    "step", "time", "turn", "unasked", "verdict", "version", "waits",
 })  # fmt: skip
 """Fields that core itself writes into a step's lines; all others are marks of stages."""
 

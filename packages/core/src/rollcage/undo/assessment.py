@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from rollcage.contract.compensation import Digests, differing, digests_of
+from rollcage.contract.compensation import NOTHING, Digest, Digests, State, differing
 from rollcage.undo.report import InDoubt, TaskState
 from rollcage.undo.task import Task
 
 __all__ = ["assess"]
 
 _STAY: Final = ("conflict", "irreversible", "unknown")
-_NOTHING: Final = digests_of({"": None})[""]
 
 
 def assess(tasks: Sequence[Task], in_doubt: InDoubt) -> None:
@@ -32,7 +31,8 @@ def assess(tasks: Sequence[Task], in_doubt: InDoubt) -> None:
 
 
 def _follow_down(tasks: Sequence[Task], in_doubt: InDoubt, clean: set[Task]) -> None:
-    coming: Digests = {}  # the state of a resource once the later steps on it are undone
+    # The state of a resource once the later steps on it are undone.
+    coming: dict[str, Digest | State] = {}
     stays: dict[str, Task] = {}  # by resource, the step on it that can't be undone
     for task in tasks:
         here = {r: coming.get(r, state) for r, state in (task.now or {}).items()}
@@ -47,7 +47,8 @@ def _follow_down(tasks: Sequence[Task], in_doubt: InDoubt, clean: set[Task]) -> 
         elif task.state == "reversible":  # if there is nothing to do, the state does not change
             was = task.was or {}
             # What a step made and could not name before it (a row's new key) was not there then.
-            coming |= dict.fromkeys((task.after or {}).keys() - was.keys(), _NOTHING) | was
+            coming |= dict.fromkeys((task.after or {}).keys() - was.keys(), NOTHING)
+            coming |= was
 
 
 def _blame(task: Task, stays: Mapping[str, Task]) -> None:
@@ -69,7 +70,7 @@ def _put_back(tasks: Sequence[Task]) -> set[Task]:
 
     That is decided for all steps that share resources together.
     """
-    first: Digests = {}
+    first: dict[str, Digest | State] = {}
     for task in tasks:
         first |= task.was or {}
     found: set[Task] = set()

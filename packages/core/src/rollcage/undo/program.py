@@ -32,7 +32,7 @@ from rollcage.contract.compensation import (
     Tool,
     arguments_of,
     differing,
-    digests_of,
+    recorded_states,
     states_of,
 )
 from rollcage.errors import (
@@ -744,7 +744,8 @@ class _Look:
         before: dict[str, Any] = {}
         if "before" in undo:
             before = yield from self._revived(undo["before"])
-            task.was, task.after = digests_of(before), undo.get("after")
+            task.was = recorded_states(before, undo.get("keyed", {}), attempt.seal)
+            task.after = undo.get("after")
         if status == "error" and not step.unclear and task.after in (None, task.was):
             return None
         if accepted:
@@ -933,7 +934,7 @@ def _stands_for_calls(step: Step, *, is_undone: bool) -> bool:
 
 
 def _state_now(attempt: Attempt, task: Task, *, is_async: bool) -> Generator[Any, Any, Digests]:
-    """Return the digests of the current states that a step has changed.
+    """Return the current states that a step has changed.
 
     Raises:
         SessionError: the states can't be observed.
@@ -942,7 +943,7 @@ def _state_now(attempt: Attempt, task: Task, *, is_async: bool) -> Generator[Any
     assert task.contract.observe is not None
     try:
         observed = yield consult(task.contract.observe, is_async, dict(task.values))
-        return digests_of(states_of(observed, attempt.seal))
+        return states_of(observed, attempt).states
     except (Halt, SessionHalted):
         raise
     except Exception as error:
