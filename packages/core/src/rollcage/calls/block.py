@@ -1,4 +1,4 @@
-"""Blocks: turns, branches and transactions, and the handles that they give."""
+"""Open and leave blocks: turns, branches and transactions."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = ["BranchHandle", "Transaction", "TurnHandle", "begin_block", "open_bra
 
 
 class TurnHandle:
-    """A turn that was stated."""
+    """Give calls their slots in a stated turn."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
 
     def slot(self, slot: int) -> AbstractContextManager[Place]:
-        """Have the next call in the block be the one at this place of the turn.
+        """Put the next call in the block at this slot of the turn.
 
         Args:
-            slot: its place in the model's message, from 0.
+            slot: the call's place in the model's message, from 0.
 
         Raises:
-            SessionError: a slot is not negative.
+            SessionError: the slot is negative.
         """
         if slot < 0:
             raise SessionError(f"a slot is a place in a turn, from 0: not {slot}")
@@ -47,20 +47,20 @@ class TurnHandle:
 
 
 class BranchHandle:
-    """A branch: calls can be made in it from threads that do not have its context."""
+    """Make calls in a branch, from threads without its context as well."""
 
     def __init__(self, place: Place, branch: Branch) -> None:
         self.place, self.branch = place, branch
 
     @property
     def name(self) -> str:
-        """Its name, as it was given."""
+        """Return the name, as it was given."""
         assert self.branch.opening is not None
         return self.branch.opening.name
 
     @property
     def was_undone(self) -> bool:
-        """Whether what an earlier attempt did in it was taken back."""
+        """Tell whether the effects of an earlier attempt in the branch were taken back."""
         run = self.place.attempt.run
         return self.branch.name in run.rolled or self.branch.name in run.epochs
 
@@ -81,7 +81,7 @@ class BranchHandle:
 
 @contextmanager
 def turn(place: Place, opens: Mapping[str, Collection[str]] | None = None) -> Iterator[TurnHandle]:
-    """Have the calls of a block be one turn. `opens`: see `Session.turn`."""
+    """Make the calls of a block one turn. `opens`: see `Session.turn`."""
     announced = {name: frozenset(before) for name, before in (opens or {}).items()}
     inner = place._replace(turn=Turn(announced), slot=None)
     with at(inner):
@@ -98,18 +98,18 @@ def open_branch(
     given: Any = None,
     session: Session | None = None,
 ) -> Iterator[BranchHandle]:
-    """Open a branch of the branch at a place; it is joined when the block is left.
+    """Open a branch at a place; leaving the block joins it.
 
     Args:
-        place: where it is opened.
-        name: the same in each attempt.
+        place: where the branch is opened.
+        name: the name, equal in each attempt.
         kind: `branch`, `transaction` or `session`.
-        after: branches that it depends on.
-        given: what else tells it apart: the canonical input of a session.
-        session: that of the calls inside, if it is another one.
+        after: branches on which it depends.
+        given: a further distinction: the canonical input of a session.
+        session: the session of the calls inside, if it is another session.
 
     Raises:
-        SessionError: it comes after one that is not of the same branch, or has not ended.
+        SessionError: `after` names a branch with another parent, or a branch that has not ended.
     """
     attempt = place.attempt
     for arriving in place.session.hooks.arriving:
@@ -161,11 +161,11 @@ def begin_block(
 
 
 class Transaction:
-    """A block whose effects are taken back when it raises; `with` or `async with`.
+    """Take back the effects of a block that raises; `with` or `async with`.
 
-    It is a branch. A halt or a kill is no failure of the block, for the run is not over: a resume
-    goes on in it. A cancellation is one, for the job may go on behind it; so is the end of a
-    generator that somebody closes.
+    A transaction is a branch. A halt or a kill is no failure of the block, because the run is not
+    over: a resume goes on inside the block. A cancellation is a failure, because the job may go on
+    behind the block; so is closing the generator around it.
     """
 
     def __init__(self, place: Place, name: str) -> None:
@@ -211,7 +211,7 @@ class Transaction:
         self._block.__exit__(kind, error, traceback)
 
     def _left(self, error: BaseException | None, *, is_async: bool) -> Any:
-        """Roll the block back if it failed; a block that was rolled back before is made anew."""
+        """Roll a failed block back; a block that was rolled back before is made anew."""
         assert self._handle is not None
         attempt, branch = self._handle.place.attempt, self._handle.branch
         if attempt.halted is not None and not attempt.closed and _is_failure(error):
@@ -237,5 +237,5 @@ class Transaction:
 
 
 def _is_failure(error: BaseException | None) -> bool:
-    """Whether an error says that the block failed, and not that the run is to be resumed."""
+    """Tell whether an error means that the block failed, and not that the run is to be resumed."""
     return isinstance(error, Exception) and not isinstance(error, (Halt, SessionHalted))

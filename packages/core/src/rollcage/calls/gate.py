@@ -1,4 +1,4 @@
-"""What decides on the calls of a session: its own gate, behind those of the sessions around it."""
+"""Combine everything that decides on the calls of a session, outer sessions included."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Entry", "Gate", "RunSoFar", "view_of"]
 _log: Final = logging.getLogger("rollcage")
 
 Entry = Rule | Guard | Stage | OfSession
-"""What `Session(gate=[…])` takes."""
+"""An entry of `Session(gate=[…])`."""
 
 _Decide = Callable[["Call"], Verdict | None]
 _Settled = Callable[["Call | None", "Outcome", "Step | None"], None]
@@ -33,19 +33,19 @@ _Screen = Callable[["Contract", Callable[..., Any] | None, str], Verdict | None]
 
 
 class Gate:
-    """What decides on the calls of one session; deny over ask over allow.
+    """Decide on the calls of one session; deny over ask over allow.
 
     Attributes:
-        entries: everything in it, that of the sessions around first.
-        stages: the stages among its own entries, which surround the calls of its session.
-        decides: what decides on a call, by the names under which verdicts are recorded.
-        settles: what is told how calls ended.
-        screens: what looks at a tool before the arguments of a call are bound.
-        undo_screens: what looks at a tool before an undo uses it, or is planned by it.
-        strict: whether arguments that would have to be coerced are refused.
+        entries: all entries, those of outer sessions first.
+        stages: the stages among the own entries, which surround the calls of the session.
+        decides: the guards and rules, by the names under which verdicts are recorded.
+        settles: the guards to notify of ended calls.
+        screens: the guards that examine a tool before the arguments of a call are bound.
+        undo_screens: the guards that examine a tool before an undo uses it or a plan names it.
+        strict: whether arguments that need coercion are refused.
 
     Raises:
-        SessionError: something given is no guard.
+        SessionError: an entry is no guard.
     """
 
     def __init__(self, given: Iterable[Entry], session: Session) -> None:
@@ -80,7 +80,7 @@ class Gate:
             self.undo_screens += (screen_undo,)
 
     def within(self, around: Gate) -> None:
-        """Have the gate of the session around this one hold for its calls as well."""
+        """Apply the gate of the outer session to these calls as well."""
         self.entries = (*around.entries, *self.own)
         self.decides = (*around.decides, *self.decides)
         self.settles = (*around.settles, *self.settles)
@@ -90,11 +90,11 @@ class Gate:
 
     @property
     def enforces(self) -> bool:
-        """Whether anything in it blocks calls."""
+        """Tell whether any entry blocks calls."""
         return any(getattr(each, "enforces", True) for each in self.entries)
 
     def describe(self, session: Session) -> list[Event]:
-        """Return what the attempt's line says of the entries of this session's own gate."""
+        """Return the descriptions of the session's own entries, for the attempt's line."""
         return list(self._described(session))
 
     def _described(self, session: Session) -> Iterator[Event]:
@@ -121,7 +121,7 @@ class Gate:
         """Refuse a tool that an undo would use.
 
         Raises:
-            SessionError: somebody denies it, or failed to decide.
+            SessionError: a guard denies the tool, or failed to decide.
         """
         for screen in self.undo_screens:
             try:
@@ -132,7 +132,7 @@ class Gate:
                 raise SessionError(f"an undo must not use it: {verdict.reason}")
 
     def decide(self, call: Call) -> Verdict | None:
-        """Return the combined verdict on a call; None if it may run. What raises denies."""
+        """Return the combined verdict on a call; None if it may run. A guard that raises denies."""
         found: Verdict | None = None
         call.view = None  # what it shows may have changed since the last round
         for name, decide in self.decides:
@@ -151,7 +151,7 @@ class Gate:
 
 
 class _Watched:
-    """A guard that is told how calls ended: once that fails it has lost count, and denies."""
+    """Wrap a guard that counts ended calls, and deny once a notification has failed."""
 
     def __init__(self, name: str, decide: _Decide | None, settled: _Settled) -> None:
         self._name = name
@@ -173,7 +173,7 @@ class _Watched:
 
 
 class RunSoFar:
-    """What a rule sees of the run so far; each value is computed when it is read."""
+    """Describe the run so far to rules; each value is computed when read."""
 
     __slots__ = ("_call", "_session")
 
@@ -182,17 +182,17 @@ class RunSoFar:
 
     @property
     def id(self) -> str:
-        """The run's id."""
+        """Return the run's id."""
         return self._session.run_id
 
     @property
     def name(self) -> str:
-        """The job."""
+        """Return the name of the job."""
         return self._session.name
 
     @property
     def calls(self) -> int:
-        """How many calls the session has made before in this attempt, replayed ones included."""
+        """Return how many calls, replayed ones included, the session has made in this attempt."""
         session, call = self._session, self._call
         if call.attempt is session.attempt:
             return call.before - session.calls_before
@@ -201,17 +201,17 @@ class RunSoFar:
 
     @property
     def tokens(self) -> int:
-        """What its model calls have used: 0 where nobody counts it."""
+        """Return the tokens of the model calls; 0 if no stage counts them."""
         return 0
 
     @property
     def cost(self) -> float:
-        """What its calls have cost: 0 where nobody counts it."""
+        """Return the cost of the calls; 0 if no stage counts it."""
         return 0.0
 
     @property
     def elapsed(self) -> float:
-        """How long the session has been open (seconds).
+        """Return how long the session has been open (seconds).
 
         Raises:
             ValueError: the clock went backwards.
@@ -220,7 +220,7 @@ class RunSoFar:
 
 
 def view_of(call: Call, session: Session | None = None) -> StepView:
-    """Return what a rule sees of a call; `session`: the one that has the rule in its gate."""
+    """Return a call as rules see it; `session`: the session with the rule in its gate."""
     run = RunSoFar(session or call.session, call)
     shown: dict[str, Any] = {"run": run, "labels": UNTRACKED}
     for shows in call.hooks.shows:
@@ -232,10 +232,10 @@ def view_of(call: Call, session: Session | None = None) -> StepView:
 
 
 def _own(given: Entry) -> Rule | Guard | Stage:
-    """Return what an entry of a gate is in this session.
+    """Return this session's instance of a gate entry.
 
     Raises:
-        SessionError: it is no guard.
+        SessionError: the entry is no guard.
     """
     if not isinstance(given, type):
         each = given.of_session() if isinstance(given, OfSession) else given
@@ -248,7 +248,7 @@ def _own(given: Entry) -> Rule | Guard | Stage:
 
 
 def _by_rule(rule: Rule, session: Session) -> _Decide:
-    """Return a rule as something that decides on calls."""
+    """Turn a rule into a decision on calls."""
 
     def decide(call: Call) -> Verdict | None:
         if session is not call.session:  # it sees the facts of its own session
@@ -263,7 +263,7 @@ def _by_rule(rule: Rule, session: Session) -> _Decide:
 
 
 def _checked(given: object) -> Verdict | None:
-    """Return what a guard gave; it is not trusted to have its declared type."""
+    """Return a guard's result after checking its type."""
     if given is None or (isinstance(given, Verdict) and given.is_whole):
         return given
     if inspect.iscoroutine(given):
@@ -273,5 +273,5 @@ def _checked(given: object) -> Verdict | None:
 
 
 def _failed(error: Exception) -> Verdict:
-    """Return the denial of a guard that raised; its error's text may hold anything."""
+    """Return the denial of a guard that raised, without the text of its error."""
     return Verdict("deny", f"a guard failed: {type(error).__name__}", "rule_error")

@@ -1,8 +1,8 @@
-"""A framework's own memory: steps that are used up without a call, and asked for once more.
+"""Use up the steps in a framework's own memory, and start work over.
 
-A framework with a memory (a saved state, a checkpointer) goes on by itself where it was. The
-recorded steps that its history holds are *seen*: used up in the order of the log, as if they had
-been asked for.
+A framework with a memory (a saved state, a checkpointer) goes on from it without a call. The
+recorded steps in that memory are *seen*: used up in the order of the log, as if they had been asked
+for.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["Histories", "enter", "forget_rolled", "put_back", "restart", "see", 
 
 
 def see(attempt: Attempt, step: Step, turn: Turn | None = None) -> bool:
-    """Use up a step that nobody asks for, for a framework's memory holds it.
+    """Use up a step in a framework's memory, without a call.
 
     Args:
         attempt: the attempt.
         step: a recorded step that has ended and holds.
-        turn: the turn of this attempt that it is of; None: one of its own.
+        turn: the turn of this attempt for the step; None: a turn of its own.
 
     Returns:
-        Whether it stands where its branch is now.
+        Whether the step stands at the current position of its branch.
     """
     branch = attempt.branch(step.branch)
     if step.effect in CHANGES and not _reach(branch, step):
@@ -51,11 +51,11 @@ def see(attempt: Attempt, step: Step, turn: Turn | None = None) -> bool:
 
 
 def enter(attempt: Attempt, step: Step, turn: Turn) -> Branch | None:
-    """Open a recorded block whose steps a framework's memory holds.
+    """Open a recorded block whose steps are in a framework's memory.
 
     Returns:
-        The branch of the block, which has to be left; None if it does not stand where its branch
-        is now.
+        The branch of the block, to be left by the caller; None if the block does not stand at the
+            current position of its branch.
     """
     if step.changes and not _reach(attempt.branch(step.branch), step):
         return None
@@ -63,7 +63,7 @@ def enter(attempt: Attempt, step: Step, turn: Turn) -> Branch | None:
 
 
 def _reach(branch: Branch, step: Step) -> bool:
-    """Whether a branch stands where a step does, or has come to the end of the batch before."""
+    """Tell whether a branch stands at a step's position, or at the end of the batch before."""
     is_over = branch.batch and not branch.running and not branch.is_to_come(branch.pos)
     if step.pos != branch.pos and is_over:
         branch.fold()
@@ -71,9 +71,9 @@ def _reach(branch: Branch, step: Step) -> bool:
 
 
 def restart(attempt: Attempt, steps: Iterable[Step]) -> None:
-    """Have steps be asked for again: a framework starts a piece of work over.
+    """Let steps be asked for again, because a framework starts a piece of work over.
 
-    So are what their bodies did, and the blocks around them that were left.
+    This covers the steps of their bodies, and the blocks around them that were left.
     """
     with attempt.lock:
         run = attempt.run
@@ -109,7 +109,7 @@ def restart(attempt: Attempt, steps: Iterable[Step]) -> None:
 
 
 def put_back(attempt: Attempt, step: Step) -> None:
-    """Have a step that waits be asked for again, whatever else of its batch is running."""
+    """Let a waiting step be asked for again, even while other steps of its batch are running."""
     branch = attempt.branch(step.branch)
     if not branch.running:
         restart(attempt, [step])
@@ -121,7 +121,7 @@ def put_back(attempt: Attempt, step: Step) -> None:
 
 
 def forget_rolled(attempt: Attempt, among: Iterable[Step] | None = None) -> bool:
-    """Have the blocks that were rolled back, and that nothing came after, be as if never run.
+    """Treat rolled back blocks with no step after them as never run.
 
     Args:
         attempt: the attempt.
@@ -148,14 +148,14 @@ def forget_rolled(attempt: Attempt, among: Iterable[Step] | None = None) -> bool
 # --- histories of messages ---
 
 Histories = Mapping[str | None, Iterable[str]]
-"""By agent, the ids of the calls that its history shows as answered; None: of whichever agents."""
+"""By agent, the ids of the calls that its history shows as answered; None: of any agent."""
 
 
 def see_histories(attempt: Attempt, histories: Histories, branch: str) -> None:
-    """Use up the steps that histories of messages hold, and the model's answers before them.
+    """Use up the steps in histories of messages, and the model's answers before them.
 
     Args:
-        attempt: the attempt that the framework runs in.
+        attempt: the attempt of the framework.
         histories: see `Session.seen`.
         branch: where the framework goes on: the steps of other bodies are left alone.
 
@@ -198,7 +198,7 @@ def _see(attempt: Attempt, wanted: dict[str | None, Counter[str]], body: str) ->
 
 
 def _left(run: Run, body: str) -> list[Step]:
-    """The steps of a body that nobody has asked for, in the order of the log."""
+    """Return the steps of a body that nothing has asked for, in the order of the log."""
     found = [step for step in run.untaken.values() if not run.is_consumed(step)]
     found += [
         step
@@ -211,7 +211,7 @@ def _left(run: Run, body: str) -> list[Step]:
 
 
 def _body(run: Run, branch: str) -> str:
-    """The innermost body of a tool that a branch is in, as a branch; empty if it is in none."""
+    """Return the branch of the innermost tool body around a branch; empty without one."""
     while (owner := run.owner(branch)) is not None:
         if owner.effect != "branch":
             return branch
@@ -220,7 +220,7 @@ def _body(run: Run, branch: str) -> str:
 
 
 def _given(attempt: Attempt, agent: str | None) -> Counter[str]:
-    """By id, how many calls of an agent, or of all, this attempt was asked for, or has seen."""
+    """Count by id the calls of an agent, or of all, that this attempt was asked for or has seen."""
     found: Counter[str] = Counter()
     for (of, call_id), count in attempt.asked.items():
         if agent in (None, of):
@@ -229,9 +229,9 @@ def _given(attempt: Attempt, agent: str | None) -> Counter[str]:
 
 
 def _check_answered(attempt: Attempt, wanted: Mapping[str | None, Counter[str]]) -> None:
-    """Halt where a history shows a call as answered of which no outcome is on record.
+    """Halt if a history shows a call as answered that has no outcome on record.
 
-    A framework may have kept what halted the session as the answer to that call.
+    A framework may have kept the halt of the session as the answer to that call.
     """
     run = attempt.run
     if not run.unanswered:

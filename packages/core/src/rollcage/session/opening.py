@@ -1,4 +1,4 @@
-"""How a session gets its run: found by its name, read, and continued or begun."""
+"""Open the run of a session: find it by name, read it, and continue or begin it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _SOME: Final = 50  # lines at the end of a log, of which one has a time
 
 
 class Opened(NamedTuple):
-    """A run that was read, and the log that it goes on in; None if nothing may be written.
+    """Hold a run that was read, and its log; the log is None if nothing may be written.
 
-    `recorded_in`: the store and the id by which its lines were read, if they were.
+    `recorded_in`: the store and the id from which the lines were read, if any.
     """
 
     run: Run
@@ -49,10 +49,10 @@ class Opened(NamedTuple):
 
 
 def _whole(run: Run) -> Run:
-    """Refuse a copy that was cut off.
+    """Refuse an interrupted copy.
 
     Raises:
-        SessionError: make it again.
+        SessionError: make the copy again.
     """
     if run.copied:
         raise SessionError(
@@ -63,10 +63,10 @@ def _whole(run: Run) -> Run:
 
 
 def _begun(run: Run, known: str, store: Store) -> Run:
-    """Refuse a run of which there is no line.
+    """Refuse a run without a line.
 
     Raises:
-        RunNotFound: it is not there.
+        RunNotFound: there is no such run.
     """
     if not run.id:
         raise RunNotFound(f"there is no run {known} in {store.url}")
@@ -74,19 +74,19 @@ def _begun(run: Run, known: str, store: Store) -> Run:
 
 
 def _describe(session: Session) -> None:
-    """Have the stages prepare, and the gate say what it is."""
+    """Prepare the stages, and collect the descriptions of the gate."""
     for opening in session.hooks.opening:
         opening(session)
     session.described = session.gate.describe(session)
 
 
 def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
-    """Find the run that a session is an attempt at, read it, and write the attempt's first line.
+    """Find and read the run of a session, and write the attempt's first line.
 
     Raises:
-        RunInUse: somebody else is at it.
-        RunNotFound: it has to be there, and is not.
-        StoreError: it can't be read or written.
+        RunInUse: another process is writing the run.
+        RunNotFound: a required run does not exist.
+        StoreError: the run can't be read or written.
     """
     store, replay, options = session.store, session.replay, session.options
     _describe(session)
@@ -149,7 +149,7 @@ def _check_resumed(session: Session, run: Run, log: Chain) -> None:
 
 
 def _nothing_to_replay(session: Session) -> RunNotFound:
-    """Return the error of a job without a run; it says if there is one with another input."""
+    """Return the error of a job without a run; it mentions a run with another input."""
     name, store = session.name, session.store
     others = [name] if store.get("names", name) is not None else []
     others += store.keys("names", f"{name}\n", 1)
@@ -163,10 +163,10 @@ def _nothing_to_replay(session: Session) -> RunNotFound:
 
 
 def _check_input(session: Session, log: Chain) -> None:
-    """Refuse a run that was named by its id, and is of another input.
+    """Refuse a run that was named by its id and has another input.
 
     Raises:
-        SessionError: it is another job.
+        SessionError: the run belongs to another job.
     """
     if session.run is None or session.input is None:
         return
@@ -179,10 +179,10 @@ def _check_input(session: Session, log: Chain) -> None:
 
 
 def _check_seed(session: Session, run: Run) -> None:
-    """Refuse another seed than the run was begun with; where none is said, that one counts.
+    """Refuse another seed than the run's; without a given seed, the run's seed applies.
 
     Raises:
-        SessionError: its worlds are others, so nothing that is recorded would be found.
+        SessionError: the worlds differ, so no recorded step would match.
     """
     if session.options.seed not in ("", run.seed):
         raise SessionError(
@@ -196,10 +196,10 @@ def _encoded(session: Session) -> Any:
 
 
 def _check_age(session: Session, run: str) -> None:
-    """Refuse a run that nobody has written to for longer than the session allows.
+    """Refuse a run whose last line is older than the session allows.
 
     Raises:
-        RunTooOld: it says what to do.
+        RunTooOld: names the ways to proceed.
     """
     within = session.options.resume_within
     if within is None:
@@ -218,7 +218,7 @@ def _check_age(session: Session, run: str) -> None:
 
 
 def _last_time(lines: list[bytes]) -> int:
-    """When a line was written that says so, the last first (Unix, µs); 0 if none does."""
+    """Return the time of the last line with a time (Unix, µs); 0 without one."""
     for line in reversed(lines):
         time = orjson.loads(line).get("time")
         if time is not None:
@@ -233,7 +233,7 @@ def _seconds(span: dt.timedelta) -> str:
 def _new(
     session: Session, store: Store, folds: dict[str, list[Fold]], key: str, seen: bytes | None
 ) -> Opened:
-    """Begin a run, and have the job's pointer name it."""
+    """Begin a run, and point the job's pointer at it."""
     run = _run_id(session, "" if seen is None else seen.decode())
     log = Chain(store.open(run))
     try:
@@ -265,7 +265,7 @@ def _new(
 def _copied(
     session: Session, store: Store, folds: dict[str, list[Fold]], key: str, seen: bytes | None
 ) -> Opened:
-    """Begin a run with a copy of another one's lines: its steps answer, and stay the other's."""
+    """Begin a run with a copy of another run's lines, whose steps answer as borrowed ones."""
     fork = session.fork
     given = session.source if fork is None else fork.run
     assert given is not None
@@ -298,7 +298,7 @@ def _copied(
 
 
 def _goes_on(session: Session, store: Store, known: str | None) -> bool:
-    """Whether the job's newest run is the one that goes on from `source` already."""
+    """Tell whether the job's newest run already goes on from `source`."""
     if session.source is None or known is None or session.replay == "off":
         return False
     lines = store.read(known)
@@ -309,7 +309,7 @@ def _goes_on(session: Session, store: Store, known: str | None) -> bool:
 
 
 def _attempt(session: Session, opened: Opened) -> None:
-    """Write the line by which the run is this attempt's."""
+    """Write the line that makes the run this attempt's."""
     assert opened.log is not None
     line: Event = {
         "event": "attempt", "id": session.options.clock.random(12).hex(),
@@ -331,9 +331,9 @@ def _attempt(session: Session, opened: Opened) -> None:
 
 
 def _run_id(session: Session, before: str) -> str:
-    """Return the id of a new run, greater than that of the one before it, whatever the clock says.
+    """Return the id of a new run, greater than the id of the run before, whatever the clock says.
 
-    So the runs of a job are in the order in which they began: see `Store.runs`.
+    So the ids of a job's runs are in the order in which the runs began: see `Store.runs`.
     """
     clock = session.options.clock
     now, random = clock.wall() // 1_000_000, clock.random(10)

@@ -1,4 +1,4 @@
-"""What few sessions set."""
+"""Hold the settings that few sessions need."""
 
 from __future__ import annotations
 
@@ -17,30 +17,29 @@ __all__ = ["Options"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """What few sessions set.
+    """Hold the settings that few sessions need.
 
     Attributes:
-        seed: sets the worlds of this job apart from those of another seed.
-        retry_failed: which recorded failures run again: None, those that nothing came after; True,
-            all; False, none.
-        strict: arguments that would have to be coerced are refused.
-        unguarded: what is done with a tool that is called without any session while this one is
-            open: `"warn"` or `"refuse"`; None: it is refused if anything in the gate blocks calls.
-        take: whether the run is taken over from a writer that seems to live: the fence refuses that
-            one's next line.
-        resume_within: how long ago the run that is resumed may have been written to, as a timedelta
-            or in seconds; an older one is refused. By wall clocks: one from the future counts as
-            new.
-        before_resume: called with the id of the run that is to be resumed, once nobody else can
-            write it and before anything is recorded. What it raises is raised on entering: for a
-            program that has looked at the run before that, and has to know that nothing changed
-            since. It must not enter a session, and may be called in a thread.
-        types: classes whose values come back as themselves, besides those of return types.
-        tools: the tools that undo plans name, if not those of this process; `...` adds these.
+        seed: separates the worlds of this job from the worlds of another seed.
+        retry_failed: the recorded failures that run again: None, failures with no step after them;
+            True, all; False, none.
+        strict: whether arguments that need coercion are refused.
+        unguarded: the response to a tool called without any session while this session is open:
+            `"warn"` or `"refuse"`; None: it is refused if any entry of the gate blocks calls.
+        take: whether to take the run over from a writer that seems alive: the fence refuses that
+            writer's next line.
+        resume_within: the greatest age of the last line of a run to resume, as a timedelta or in
+            seconds; an older run is refused. By wall clocks: a line from the future counts as new.
+        before_resume: called with the id of the run to resume, once no other process can write it
+            and before a line is added. An exception is raised on entering: for a program that has
+            examined the run before, and must know that nothing has changed since. The function must
+            not enter a session, and may be called in a thread.
+        types: classes whose values are restored, besides the classes of return types.
+        tools: the tools for undo plans, if not the tools of this process; `...` adds these.
         clock: the source of time and randomness.
 
     Raises:
-        SessionError: one of them means nothing.
+        SessionError: a setting is invalid.
     """
 
     seed: str = ""

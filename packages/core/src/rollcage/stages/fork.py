@@ -1,14 +1,14 @@
-"""A fork: a recorded run in which one thing is another, to see what would have come of it.
+"""Fork a recorded run: change one thing, and see the consequences.
 
-Its log is a copy of the run's, `forked`, what is `changed`, and an attempt. `forked` makes all
-steps so far *borrowed*: they answer, but are not this run's to take back. `changed` puts another
-outcome, or other arguments, in the place of those of one step, and reopens the calls around it; or
-names the steps that answer no more, for another model or another tool is asked.
+The log of a fork is a copy of the run's log, then `forked`, the `changed` parts, and an attempt.
+`forked` makes all steps so far *borrowed*: they answer calls, but this run must not take them back.
+`changed` sets another outcome or other arguments for a step, and reopens the calls around it; or
+names the steps that do not answer, because another model or tool is asked.
 
-A dry fork ends before its first new write, also when it is resumed. A live one writes: with keys,
-claims and undo of its own. A fork of a fork is the same. A run that goes on from another one
-(`source=`) is a live fork of which nothing was changed, and which is the newest of its job. What
-stands for calls in a fork is `rollcage.stages.whatif`.
+A dry fork ends before its first new write, even when resumed. A live fork writes, with its own
+keys, claims and undo. A fork can be forked again. A run that goes on from another run (`source=`)
+is a live fork without a change, and the newest run of its job. `rollcage.stages.whatif` supplies
+the answers in a fork.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 __all__ = ["ENVIRONMENT", "Fork", "Replacement", "asked_for", "copied_lines", "forked_lines"]
 
 ENVIRONMENT: Final = "ROLLCAGE_FORK"
-"""The environment variable that names the file of a fork which the sessions of a program become."""
+"""The environment variable with the file of a fork, which the sessions of a program become."""
 
 HARMLESS: Final = frozenset({"pure", "read"})
-"""The effects of tools that may run in the place of another one."""
+"""The effects of tools that may run in place of a replaced tool."""
 
 
 class _Unchanged(enum.Enum):
@@ -61,7 +61,7 @@ _OF_A_STEP: Final = ("change", "result", "error", "args")
 
 
 class Replacement(NamedTuple):
-    """A function that stands for a recorded tool."""
+    """Hold a function that replaces a recorded tool."""
 
     contract: Contract
     function: Callable[..., Any]
@@ -69,32 +69,32 @@ class Replacement(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fork:
-    """A recorded run in which one thing is another: a what-if, for `Session(fork=...)`.
+    """Describe a what-if: a recorded run with one change, for `Session(fork=...)`.
 
-    What is recorded answers up to the step, and after it wherever the same call is made. Of what is
-    not recorded, reads and models run; a write is answered by `answers`, or ends the fork.
+    Recorded steps answer calls up to the changed step, and after it wherever the same call is made.
+    Unrecorded reads and models run; an unrecorded write is answered by `answers`, or ends the fork.
 
     Args:
         run: the run: its id, the path of its log, or `(store, id)`.
-        at: the step that is changed; or from which on another model or other tools are used. 0:
-            from the start.
-        change: what is another one as the log has it, in the place of the following ones:
-            `{"outcome": {"status": "ok", "value": …}}`, or `{"args": {…}}` with all of them.
-        live: whether new writes are performed, and approvals asked for.
-        result: what the step gives instead; it is data, as the tool would give it.
-        error: what the step raises instead; a text is raised as a `RuntimeError`.
-        args: the arguments that the step has instead; those that are not named stay.
-        model: the name of the model that is used instead. The session passes it on
-            (`Session.fork`): the program makes that model, and each call of it runs.
-        policy: decides from the start, in the place of what the session's gate has of its class:
-            whatever may stand in a gate.
-        tools: functions declared with `@rollcage.tool`: each runs in the place of the tool of its
-            name, unless it is a write itself.
-        answers: by the name of a tool, what stands for a call of it that is not recorded: a value,
-            or a function of its arguments.
+        at: the changed step; or the step from which another model or other tools are used. 0: from
+            the start.
+        change: the change in the form of the log, in place of the following arguments: `{"outcome":
+            {"status": "ok", "value": …}}`, or `{"args": {…}}` with all arguments.
+        live: whether new writes are performed, and approvals requested.
+        result: another result of the step, as data in the form of the tool's result.
+        error: an error of the step; a text is raised as a `RuntimeError`.
+        args: other arguments of the step; arguments that are not named stay.
+        model: the name of another model. The session passes it on (`Session.fork`): the program
+            makes that model, and each call of it runs.
+        policy: the policy that decides from the start, in place of the gate's entry of its class:
+            any entry of a gate.
+        tools: functions declared with `@rollcage.tool`: each runs in place of the tool of its name,
+            unless it is a write.
+        answers: by name of a tool, the answer to an unrecorded call: a value, or a function of the
+            arguments.
 
     Raises:
-        SessionError: two things are changed; `at` is missing, or no step.
+        SessionError: more than one change is given; `at` is missing, or no step.
     """
 
     run: RunSource
@@ -137,7 +137,7 @@ class Fork:
 
     @property
     def changes(self) -> str:
-        """What is another one: `result`, `args`, `model` and so on; `code`: only the program."""
+        """Return the kind of the change: `result`, `args` and so on; `code`: only the program."""
         changed = (self._changed() or ["code"])[0]
         if changed != "change":
             return changed
@@ -148,15 +148,15 @@ class Fork:
 
     @property
     def changes_a_step(self) -> bool:
-        """Whether one step is another."""
+        """Tell whether a step is changed."""
         return self.changes in ("result", "error", "args")
 
     @property
     def replaced(self) -> Mapping[str, Replacement]:
-        """The functions of `tools`, by the names of the tools that they stand for.
+        """Return the functions of `tools`, by the names of the tools that they replace.
 
         Raises:
-            SessionError: one is not declared.
+            SessionError: a function is not declared.
         """
         found: dict[str, Replacement] = {}
         for each in self.tools:
@@ -170,14 +170,14 @@ class Fork:
         return found
 
     def entries_of(self, gate: Iterable[Any]) -> tuple[Any, ...]:
-        """Return what a session's gate has in this fork: its policy in the place of the other."""
+        """Return the entries of a session's gate in this fork, with its policy."""
         if self.policy is None:
             return tuple(gate)
         kind = type(self.policy)
         return (*(each for each in gate if type(each) is not kind), self.policy)
 
     def as_data(self) -> Event:
-        """Return what the log says of it, besides what it changes of the steps."""
+        """Return the fork in the form of the log, without the changes to steps."""
         data: Event = {"change": self.changes}
         if self.at:
             data["at"] = self.at
@@ -197,12 +197,12 @@ class Fork:
 
 
 def asked_for(name: str, store: Store) -> Fork | None:
-    """Return the fork that the sessions of this process are to be, if there is one.
+    """Return the fork that the sessions of this process are to be; None without one.
 
-    The environment variable `ROLLCAGE_FORK` names its file, as `rollcage fork` writes it.
+    The environment variable `ROLLCAGE_FORK` names the file written by `rollcage fork`.
 
     Raises:
-        SessionError: the file can't be used, or is of another job or store; nothing may run then.
+        SessionError: the file can't be used, or is for another job or store; nothing may run then.
     """
     path = os.environ.get(ENVIRONMENT)
     if not path:
@@ -242,7 +242,7 @@ def _unusable(path: str, error: Exception) -> SessionError:
 
 
 def _loaded(data: Mapping[str, str]) -> Any:
-    """Load a policy: `by` names what does, as `module:Class.method`, of a `file`."""
+    """Load a policy: `by` names the loader, as `module:Class.method`, of a `file`."""
     module, _, path = data["by"].partition(":")
     load: Any = importlib.import_module(module)
     for name in path.split("."):
@@ -251,7 +251,7 @@ def _loaded(data: Mapping[str, str]) -> Any:
 
 
 def _tools_of(spec: str) -> list[Callable[..., Any]]:
-    """The declared tools of a module, `module` or `module:function`."""
+    """Return the declared tools of a module, `module` or `module:function`."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -268,10 +268,10 @@ def _tools_of(spec: str) -> list[Callable[..., Any]]:
 
 
 def copied_lines(events: list[Event], run: str, name: str, fork: Fork | None) -> list[Event]:
-    """Return the lines of a run for the log of another one.
+    """Return the lines of a run for the log of another run.
 
-    The first says that it is a copy, so that one that was cut off is not taken for the run itself,
-    and whether it is a fork, for lists.
+    The first line says that the log is a copy, so that an interrupted copy is not taken for the run
+    itself, and whether it is a fork, for lists.
     """
     source = events[0]
     first: Event = {"event": "run", "format": FORMAT, "run": run, "name": name}
@@ -287,15 +287,15 @@ def copied_lines(events: list[Event], run: str, name: str, fork: Fork | None) ->
 def forked_lines(
     found: Run, copied: list[Event], fork: Fork | None, source: str, name: str, seal: Seal
 ) -> list[Event]:
-    """Return the lines with which a fork of a run begins; without a fork, it goes on from that run.
+    """Return the first lines of a fork; without a fork, of a run that goes on from another run.
 
     Args:
-        found: the run that the copied lines are folded to.
+        found: the run folded from the copied lines.
         copied: see `copied_lines`.
-        fork: what is another one in it.
-        source: the id of the run that was copied.
+        fork: the fork.
+        source: the id of the original run.
         name: the job.
-        seal: hides the secrets in what it is changed to.
+        seal: hides the secrets in the change.
 
     Raises:
         SessionError: there is no such step to change, or it can't be changed like this; or the run
@@ -326,7 +326,7 @@ def _changeable(found: Run, n: int, source: str) -> Step:
     """Return a step that can be changed.
 
     Raises:
-        SessionError: it can't be.
+        SessionError: the step can't be changed.
     """
     where, step = f"step {n} of run {source}", found.steps[n]
     if step.gone or step.rolled:
@@ -338,10 +338,10 @@ def _changeable(found: Run, n: int, source: str) -> Step:
 
 
 def _change_of(fork: Fork, copied: list[Event], seal: Seal) -> Event:
-    """Return what is another one of a step, as a log has it.
+    """Return the change of a step in the form of a log.
 
     Raises:
-        SessionError: it is no change.
+        SessionError: the change is invalid.
     """
     if fork.result is not _UNCHANGED:
         return {"outcome": {"status": "ok", "value": encode(fork.result, seal, path="result")}}
@@ -375,7 +375,7 @@ def _change_of(fork: Fork, copied: list[Event], seal: Seal) -> Event:
 
 
 def _asked_again(found: Run, fork: Fork) -> list[list[int]]:
-    """Return the steps that answer no more, for another model or another tool is asked."""
+    """Return the steps that do not answer, because another model or tool is asked."""
     replaced = {name for name, each in fork.replaced.items() if each.contract.effect in HARMLESS}
     return spans_of(
         step.n

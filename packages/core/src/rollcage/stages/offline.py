@@ -1,8 +1,8 @@
-"""A look at a run: what is recorded answers or the session halts, and a report says what was found.
+"""Answer calls from the recording alone, or halt, and report the findings.
 
-Nothing is written. Verdicts of the recording count: a call that was blocked then is blocked again,
-and what today's gate says of a call is reported beside its answer. `verify` runs pure and read
-tools again, and compares what they give.
+Nothing is written. Recorded verdicts count: a call that was blocked then is blocked again, and the
+verdict of today's gate is reported beside the answer. `verify` runs pure and read tools again, and
+compares their results.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _SORTED: Final = orjson.OPT_SORT_KEYS
 
 @dataclasses.dataclass(slots=True)
 class Checked:
-    """A recorded step that answered a call.
+    """Describe a recorded step that answered a call.
 
     Attributes:
-        step: its number in the run.
-        name: of the tool or model.
-        drift: how what it gives now differs from what is recorded, or why that can't be compared;
-            empty if it does not, or was not run.
-        verdict: what the gate says of the call today, if that is anything but to allow it.
+        step: the number in the run.
+        name: the name of the tool or model.
+        drift: how the new result differs from the recorded one, or why they can't be compared;
+            empty without a difference, or if the tool did not run.
+        verdict: the verdict of today's gate, unless it is to allow.
     """
 
     step: int
@@ -54,15 +54,14 @@ class Checked:
 
 @dataclasses.dataclass(slots=True)
 class Report:
-    """What an attempt that writes nothing has found.
+    """Report the findings of an attempt that writes nothing.
 
     Attributes:
         run: the id of the run that was read.
-        steps: the recorded steps that answered calls, in the order in which they did.
-        blocked: how many calls were blocked, as they are on record.
-        halted: where the recording and the program part: the message of the halt; empty if they
-            do not.
-        unasked: the recorded steps that nobody asked for, by number; known at the end.
+        steps: the recorded steps that answered calls, in the order of the answers.
+        blocked: how many calls were blocked on record.
+        halted: the message of the halt at which recording and program part; empty without one.
+        unasked: the numbers of recorded steps that nothing asked for; known at the end.
     """
 
     run: str = ""
@@ -73,18 +72,18 @@ class Report:
 
     @property
     def drifted(self) -> list[Checked]:
-        """The steps that give something else now."""
+        """Return the steps with a different result now."""
         return [each for each in self.steps if each.drift not in ("", NOT_COMPARABLE)]
 
 
 @dataclasses.dataclass(slots=True)
 class _Block:
-    """A call that was blocked on record.
+    """Hold a recorded block of a call.
 
     Attributes:
-        after: the last step before that.
-        verdict: why.
-        attempt: which of the run's attempts made it, from 1.
+        after: the last step before the block.
+        verdict: why the call was blocked.
+        attempt: the number of the attempt with the call, from 1.
     """
 
     after: int
@@ -93,7 +92,7 @@ class _Block:
 
 
 class Offline(Stage):
-    """Answers from the recording alone, and keeps the report."""
+    """Answer from the recording alone, and keep the report."""
 
     def __init__(self) -> None:
         self.report = Report()
@@ -121,13 +120,13 @@ class Offline(Stage):
             self._blocks[line["branch"], line["key"]].append(block)
 
     def _made_anew(self, line: Event) -> None:
-        """Forget that a call was blocked in an earlier attempt: this one's word on it counts."""
+        """Forget a block of an earlier attempt: this attempt's result counts."""
         blocks = self._blocks.get((line["branch"], line["key"]))
         if blocks and blocks[0].attempt < self._attempts:
             del blocks[0]
 
     def _decided(self, line: Event) -> None:
-        """Take a person's no for a block: a kill may have come before the call was refused."""
+        """Treat a person's rejection as a block: a kill may have come before the refusal."""
         if line["decision"] in ("rejected", "refused"):
             self._denied[line["step"]] = {
                 "reason": line["reason"] or "the call was not approved",
@@ -174,20 +173,20 @@ class Offline(Stage):
 
 
 def _denial(verdict: Event) -> Verdict:
-    """The denial that a verdict on record says."""
+    """Return the recorded denial."""
     reason, code, rule, remedy = (verdict.get(name, "") for name in _WORDS)
     return Verdict("deny", reason, code, rule, remedy)
 
 
 class Verify(Offline):
-    """Runs pure and read tools again beside the recording, and compares what they give."""
+    """Run pure and read tools again beside the recording, and compare the results."""
 
     def __init__(self) -> None:
         super().__init__()
         self._last_write = 0
 
     def opened(self, session: Session) -> None:
-        """Find the last write that is still out there."""
+        """Find the last write that was not undone."""
         super().opened(session)
         self._last_write = max(
             (
@@ -202,7 +201,7 @@ class Verify(Offline):
         )
 
     def hit(self, call: Call, step: Step) -> Work | None:
-        """Run a pure or read tool again, if what it gives can be compared."""
+        """Run a pure or read tool again, if its results can be compared."""
         if call.kind != "tool" or call.effect not in ("pure", "read") or step.answered:
             return None
         if call.effect == "read" and step.n < self._last_write:
@@ -232,7 +231,7 @@ class Verify(Offline):
 
 
 def drift(was: Event, now: Event) -> str:
-    """Say how an outcome differs from the recorded one; empty if it does not."""
+    """Return how an outcome differs from the recorded one; empty if it does not."""
     if now["status"] == "error":
         if was["status"] == "error" and _same(was["error"], now["error"]):
             return ""
@@ -248,7 +247,7 @@ def drift(was: Event, now: Event) -> str:
 
 
 def _same(was: Any, now: Any) -> bool:
-    """Whether two encoded values are the same; one that is kept as a blob is known by its hash."""
+    """Tell whether two encoded values are equal; a blob is known by its hash."""
     if isinstance(was, dict) and was.get("$rollcage") == "blob":
         from hashlib import sha256
 
@@ -266,7 +265,7 @@ def _inside(call: Call) -> Iterator[None]:
 
 
 def _collected(stream: Any) -> Callable[[], Any]:
-    """Return what takes the chunks of a stream, in its colour."""
+    """Return a function that collects the chunks of a stream, sync or async."""
     if not hasattr(stream, "__aiter__"):
         return lambda: list(stream)
 

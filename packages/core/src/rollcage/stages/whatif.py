@@ -1,8 +1,8 @@
-"""What stands for calls in a fork: answers, other tools, and what is recorded somewhere behind.
+"""Supply the answers of a fork: given answers, other tools, and equal calls recorded elsewhere.
 
-A call that something stands for makes nothing: its step is `simulated`, is not this run's to take
-back, and nobody is asked for an approval of it. In a dry fork, a call that the recorded path has no
-place for any more gets what is recorded of the same call, which is then *assumed* to hold.
+A supplied call makes no effect: its step is `simulated`, is never taken back by this run, and needs
+no approval. In a dry fork, a call without a place on the recorded path gets the outcome recorded
+for the same call, which is then *assumed* to hold.
 """
 
 from __future__ import annotations
@@ -37,18 +37,17 @@ _log: Final = logging.getLogger("rollcage")
 
 
 class WhatIf(Stage):
-    """Has calls be answered by what the fork has for them."""
+    """Answer calls with the supplies of the fork."""
 
     def __init__(self, fork: Fork) -> None:
         self._fork = fork
         self._replaced = fork.replaced
 
     def prepare(self, call: Call, match: Match) -> Work | None:
-        """Have something stand for a call that no recorded step answers.
+        """Supply an answer to a call that no recorded step answers.
 
         Raises:
-            ReplayMiss: the program does not make the recorded calls before the step that is
-                changed.
+            ReplayMiss: the program does not make the recorded calls before the changed step.
         """
         if match.kind == "hit" or call.simulates or call.supplied is not None:
             return None
@@ -78,7 +77,7 @@ class WhatIf(Stage):
 
     @staticmethod
     def _replace(call: Call, function: Callable[..., Any]) -> Work:
-        """Have another function run, which changes nothing either."""
+        """Run another function, which changes nothing either."""
         call.body = function
         _simulate(call)
         return
@@ -86,7 +85,7 @@ class WhatIf(Stage):
 
     @staticmethod
     def _supply(call: Call, given: Any) -> Work:
-        """Have a call get a value, or what a function makes of its arguments."""
+        """Answer a call with a value, or with the result of a function of its arguments."""
         contract, attempt = call.contract, call.attempt
         try:
             value = given
@@ -115,7 +114,7 @@ class WhatIf(Stage):
 
     @staticmethod
     def _assumed(call: Call) -> Step | None:
-        """Return a recorded step of the same call, of which the fork has left the place."""
+        """Return a recorded step of the same call whose place the fork has left."""
         attempt = call.attempt
         if not attempt.dry or call.kind != "tool":
             return None
@@ -128,7 +127,7 @@ class WhatIf(Stage):
 
     @staticmethod
     def _assume(call: Call, step: Step) -> Work:
-        """Have a call get what is recorded of another one alike, which answers no other."""
+        """Answer a call with the outcome of an equal recorded call that answers no other."""
         assert step.outcome is not None
         call.supplied = Outcome(step.status, step.outcome)
         step.given = True
@@ -137,17 +136,17 @@ class WhatIf(Stage):
         yield
 
     def _has_passed(self, call: Call) -> bool:
-        """Whether the program has come to the step that is changed."""
+        """Tell whether the program has reached the changed step."""
         return _is_reached(self._fork, call.attempt.run.steps)
 
     def marks(self, call: Call) -> Event | None:
-        """Return that nothing was made."""
+        """Mark the step as simulated."""
         if not call.simulates:
             return None
         return {"simulated": True, **(call.kept or {}).get("what if", {})}
 
     def closed(self, session: Session, error: BaseException | None) -> str | None:
-        """Say that the program never came to the step that is changed."""
+        """Report that the program never reached the changed step."""
         attempt, at = session.outermost.attempt, self._fork.at
         if error is not None or attempt.halted is not None:
             return None
@@ -161,21 +160,21 @@ class WhatIf(Stage):
 
 
 def _can_be_given(attempt: Attempt, step: Step) -> bool:
-    """Whether what is recorded of a step of the other run can be given to a call."""
+    """Tell whether the outcome of a step of the other run can answer a call."""
     is_known = step.status in ("ok", "error") and not (step.flawed or step.unclear)
     is_another = step.n in attempt.run.edits or step.n in attempt.run.remade
     return step.borrowed and is_known and not step.rolled and not is_another
 
 
 def _simulate(call: Call, marks: Event | None = None) -> None:
-    """Have a call make nothing; nobody is asked whether it may."""
+    """Turn a call into a simulation, which needs no approval."""
     call.simulates = True
     call.granted = call.verdict
     call.keep("what if", marks or {})
 
 
 def _is_reached(fork: Fork, steps: Mapping[int, Step]) -> bool:
-    """Whether the step that is changed was asked for; also of a fork that changes none."""
+    """Tell whether the changed step was asked for; True for a fork without one."""
     if not fork.changes_a_step:
         return True
     step = steps[fork.at]

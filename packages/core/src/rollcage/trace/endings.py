@@ -14,11 +14,11 @@ from rollcage.trace.store import Store, store_option
 __all__ = ["OVER", "check_open", "check_performed", "check_whole", "ended_as"]
 
 OVER: Final = ("ok", "abandoned")
-"""How a run ended that no session resumes by itself: the next one of its name begins another."""
+"""The statuses of runs that no session resumes by itself: the next session begins a new run."""
 
 
 def ended_as(store: Store, run: str) -> str:
-    """Return how a run ended by its last line, of which nothing else is read; empty: it has not.
+    """Return the status of a run by its last line alone; empty if it has not ended.
 
     Raises:
         RunNotFound: there is no such run.
@@ -44,10 +44,10 @@ def check_whole(run: Run) -> None:
 
 
 def check_performed(run: Run, store: Store) -> None:
-    """Refuse a run that was imported. A dry fork of one writes nothing, and is none.
+    """Refuse an imported run. A dry fork of an imported run writes nothing, and passes.
 
     Raises:
-        SessionError: nobody knows which of its effects were made.
+        SessionError: the effects of the run may never have been made.
     """
     if run.imported is None or run.dry:
         return
@@ -60,12 +60,12 @@ def check_performed(run: Run, store: Store) -> None:
 
 
 def check_open(run: Run, store: Store) -> None:
-    """Refuse a run to which nothing may be added.
+    """Refuse a run to which no line may be added.
 
     Raises:
-        RunElsewhere: it is a copy that was not claimed, or it was moved.
-        RunPruned: it was pruned.
-        SessionError: it was imported.
+        RunElsewhere: the run is an unclaimed copy, or was moved.
+        RunPruned: the run was pruned.
+        SessionError: the run was imported.
     """
     check_whole(run)
     check_performed(run, store)

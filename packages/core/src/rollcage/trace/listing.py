@@ -1,7 +1,7 @@
-"""Lists of runs, read from the first and the last line of each log.
+"""List runs from the first and last line of each log.
 
-There is no index: nothing is written for a list, so that none can be out of date, damaged or lost,
-and beginning and ending a session costs nothing for it. No session reads one.
+There is no index, so a list can't be out of date, damaged or lost, and beginning or ending a
+session writes nothing for it. No session reads a list.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ _ENDS: Final = tuple(b'{"event":"%b",' % kind.encode() for kind in ENDS)
 
 
 def job_key(name: str, given: Any, seal: Seal) -> str:
-    """Return the key of a job's pointer: its name, and a digest of its input if it has one.
+    """Return the key of a job's pointer: the name, and a digest of the input, if any.
 
     Args:
-        name: of the job.
-        given: its input; None if it has none.
-        seal: of the store: an input may hold a secret, whose plain digest could be guessed.
+        name: the name of the job.
+        given: the input; None without one.
+        seal: the seal of the store: an input may hold a secret, whose plain digest could be
+            guessed.
 
     Raises:
         Unencodable: the input holds a value without an encoding.
@@ -54,26 +55,26 @@ def job_key(name: str, given: Any, seal: Seal) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What a list says of a run.
+    """Describe a run in a list.
 
     Attributes:
-        run: its id.
-        name: the job that it belongs to.
-        begun: when it began (Unix, µs); of a copy, when the original did.
-        status: how its last attempt ended: `ok`, `error`, `halted`, `paused`, `partial`, `undone`
-            or `abandoned`; None: it has not, for it is live or was killed; `damaged`: its first or
-            last line can't be read.
-        ended: when that was (Unix, µs); None if it is not known.
-        attempts: how many there were.
-        waits: what a paused run waits for, if that was said.
-        origin: the run that it is a fork of, or goes on from; empty if it began by itself.
-        fork: `dry` or `live`, if it is a fork.
-        actor: the person that it acts for, if that was said.
-        given: the input as it is recorded; None if it has none, or the run was pruned.
-        digest: that of the input of a run that was pruned.
-        imported: the format that it was imported from; empty if it was recorded here.
-        last: the kind of its last line; `held`: this is a copy; `gone`: it goes on in another
-            store; `pruned`: nothing else is left of it.
+        run: the id.
+        name: the job.
+        begun: when the run began (Unix, µs); of a copy, when the original began.
+        status: how the last attempt ended: `ok`, `error`, `halted`, `paused`, `partial`, `undone`
+            or `abandoned`; None: not ended, because it is live or was killed; `damaged`: the first
+            or last line can't be read.
+        ended: when the last attempt ended (Unix, µs); None if unknown.
+        attempts: how many attempts there were.
+        waits: the outside event for which a paused run waits, if stated.
+        origin: the run from which this run was forked, or goes on; empty without one.
+        fork: `dry` or `live`, for a fork.
+        actor: the person for whom the run acts, if stated.
+        given: the recorded input; None without one, or after pruning.
+        digest: the digest of the input, after pruning.
+        imported: the original format of an imported run; empty for a run recorded here.
+        last: the kind of the last line; `held`: a copy; `gone`: the run goes on in another store;
+            `pruned`: the other lines were removed.
     """
 
     run: str
@@ -93,12 +94,12 @@ class RunInfo:
 
     @property
     def input(self) -> str:
-        """The digest of the input; empty if it has none. The runs of a job have the same one."""
+        """Return the digest of the input; empty without one. All runs of a job share the digest."""
         return self.digest if self.given is None else sha256(jcs(self.given)).hexdigest()
 
     @property
     def job(self) -> str:
-        """The key of the job's pointer in the store, kind `names`."""
+        """Return the key of the job's pointer in the store, kind `names`."""
         return f"{self.name}\n{self.input}" if self.input else self.name
 
 
@@ -111,15 +112,15 @@ def list_runs(
     before: int | None = None,
     limit: int | None = None,
 ) -> list[RunInfo]:
-    """Return runs, the newest first: those of a job in the order in which they began.
+    """Return runs, the newest first: runs of a job in the order in which they began.
 
     Args:
         store: a folder, a URL or a `Store`.
-        name: only the runs of this job.
-        status: only runs with this one; `unfinished`: only those that have none.
-        since: only runs that began then or later (Unix, µs).
-        before: only runs that began earlier than that (Unix, µs).
-        limit: only so many.
+        name: only runs of this job.
+        status: only runs with this status; `unfinished`: only runs without one.
+        since: only runs begun at this time or later (Unix, µs).
+        before: only runs begun before this time (Unix, µs).
+        limit: the greatest number of runs.
 
     Raises:
         StoreError: the store can't be read.
@@ -141,11 +142,11 @@ def list_runs(
 
 
 def all_runs(store: Where, behind: str = "") -> Iterator[RunInfo]:
-    """Yield all runs of a store as `list_runs` does.
+    """Yield all runs of a store, in the order of `list_runs`.
 
     Args:
         store: a folder, a URL or a `Store`.
-        behind: the id of a run: only the runs that come behind it.
+        behind: the id of a run: only runs behind it.
     """
     opened = open_store(store)
     pages = iter(_PAGES)
@@ -157,23 +158,23 @@ def all_runs(store: Where, behind: str = "") -> Iterator[RunInfo]:
 
 
 def run_info(store: Where, run: str) -> RunInfo:
-    """Return what a list says of one run.
+    """Return the description of one run.
 
     Raises:
         RunNotFound: there is no such run.
-        StoreError: it can't be read.
+        StoreError: the run can't be read.
     """
     opened = open_store(store)
     return _info(opened, opened.ends(run))
 
 
 def newest_run(store: Where, name: str, input: Any = None) -> RunInfo | None:  # noqa: A002 - as in `Session`
-    """Return the run that a session of a job would look at; None if there is none.
+    """Return the newest run of a job; None without one.
 
     Args:
         store: a folder, a URL or a `Store`.
-        name: of the job.
-        input: what it works on, as it is given to `Session`.
+        name: the name of the job.
+        input: the input, as given to `Session`.
     """
     opened = open_store(store)
     name = unicodedata.normalize("NFC", name)  # a job's name is one, however it is typed
@@ -214,7 +215,7 @@ def _info(store: Store, ends: Ends) -> RunInfo:
 
 
 def _last_of(store: Store, ends: Ends) -> tuple[dict[str, Any], int]:
-    """How the last attempt ended, by lines before the last; and how many attempts there were."""
+    """Return the end of the last attempt, from earlier lines, and the number of attempts."""
     try:
         lines = store.read(ends.run, -_SOME)
         if not any(line.startswith(_ATTEMPT) for line in lines):

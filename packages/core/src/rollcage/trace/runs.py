@@ -1,7 +1,7 @@
-"""A run as readers see it: its steps, and what became of each.
+"""Describe a run to readers: its steps, and the outcome of each.
 
-Whatever shows, compares, audits or judges recorded runs reads these classes; `trace.logs` makes
-them of a log.
+Code that shows, compares, audits or judges recorded runs reads these classes; `trace.logs` makes
+them from a log.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Event = dict[str, Any]
 
 @dataclasses.dataclass(slots=True)
 class RefusedCall:
-    """A call that never became a step: what was asked for, and why nothing ran.
+    """Hold a call that never became a step: the requested call, and why nothing ran.
 
-    In the log of a run, what a guard denied is one: `verdict` says what it said, and it has a `key`
-    and an `effect`. `attempt` is the number of the attempt in which it was asked for, and `line`
-    where the log says so.
+    A call denied by a guard is recorded like this, too: `verdict` has the denial, and `key` and
+    `effect` are set. `attempt` is the number of the attempt with the request, and `line` the number
+    of the line.
     """
 
     name: str
@@ -66,25 +66,26 @@ class RefusedCall:
 
 @dataclasses.dataclass(slots=True)
 class Attempt:
-    """One session's part of a run: from its beginning until it was left, or died.
+    """Hold one session's part of a run: from its beginning until it was left, or died.
 
     Attributes:
-        id: random.
-        begin: when it began (Unix, µs).
-        end: when it was left; None while it is live, or if it died.
-        status: as it was left (`ok`, `error`, `halted`, …); empty while it is live, or if it died.
-        replay: its mode.
-        on_divergence: what a new effect did while recorded effects lay ahead.
-        replayed: ranges (first, last) of the steps that answered its calls, as far as it was put on
-            record: one that died may have been given more.
-        restarted: the steps that a framework started over in it.
-        steps: the numbers of the steps that it made.
-        calls: how many calls it made; None if it did not say.
-        hits: how many of them were answered by recorded steps.
-        error: `type` and `message` of what ended it, if anything did.
-        waits: what it waits for outside, if it is `paused`.
-        gate: what its gate said of itself.
-        line: the number of the line with which it began.
+        id: the random id.
+        begin: when the attempt began (Unix, µs).
+        end: when the session was left; None while it is live, or if it died.
+        status: the status on leaving (`ok`, `error`, `halted`, …); empty while it is live, or if it
+            died.
+        replay: the replay mode.
+        on_divergence: the response to a new effect while recorded effects lay ahead.
+        replayed: ranges (first, last) of the steps that answered calls, as far as recorded: an
+            attempt that died may have used more.
+        restarted: the steps that a framework started over.
+        steps: the numbers of the new steps.
+        calls: how many calls the attempt made; None if not recorded.
+        hits: how many calls recorded steps answered.
+        error: `type` and `message` of the error that ended the attempt, if any.
+        waits: the outside event for which the attempt is `paused`.
+        gate: the descriptions of the gate.
+        line: the number of the first line.
     """
 
     id: str
@@ -106,12 +107,12 @@ class Attempt:
 
 @dataclasses.dataclass(slots=True)
 class AskedApproval:
-    """A request for approval.
+    """Hold a request for approval.
 
     Attributes:
-        request: its `approval.requested`; empty where only the decision is in this run.
-        decision: its `approval.decided`; None where nobody has decided in this run.
-        line: of the first of them in the trace.
+        request: the request; empty if this run has only the decision.
+        decision: the decision; None without one in this run.
+        line: the number of the first of their lines.
     """
 
     request: Event
@@ -121,7 +122,7 @@ class AskedApproval:
 
 @dataclasses.dataclass(slots=True)
 class Totals:
-    """Sums over a run: how many steps of each state, what the hits spared, and refused calls."""
+    """Sum up a run: the number of steps of each state, the savings of hits, and refused calls."""
 
     steps: int
     states: dict[str, int]
@@ -132,25 +133,24 @@ class Totals:
 
 @dataclasses.dataclass(slots=True)
 class Run:
-    """A run, as far as its trace goes. Events in it are as the published schema has them.
+    """Hold a run, as far as its log goes. Events have the form of the published schema.
 
     Attributes:
-        started: its `run.started`.
-        finished: its `run.finished`; None while it is live, or where it was cut off.
-        abandoned: its `run.abandoned`, if somebody has set it aside.
-        steps: in the order of the trace.
+        started: the event that began the run.
+        finished: the event that ended the run; None while it is live, or if it was cut off.
+        abandoned: the event that set the run aside, if any.
+        steps: the steps in the order of the log.
         refused: the calls that never became steps.
-        approvals: the requests for approval, in the order in which they were decided; then those
-            that nobody decided.
-        undos: each `undo.finished`.
-        rewinds: each `run.rewound`: an undo that came to its end.
-        policies: each `policy.loaded`.
-        stops: each `run.stopped`.
-        undone: what became of the undo of a step, by the run and step where it first ran.
-        last_time: the latest time that an event has (Unix, µs).
-        attempts: the sessions that made it, in their order.
-        shut: the line by which nothing may be added to its log: it is a copy that was not claimed,
-            it goes on in another store, or it was pruned.
+        approvals: the requests for approval, in the order of the decisions; then the undecided
+            requests.
+        undos: the result of each undo of a step.
+        rewinds: the end of each undo.
+        policies: each policy loaded during the run.
+        stops: each order to stop that was seen.
+        undone: by run and step of the first execution, the result of its undo.
+        last_time: the latest time of a line (Unix, µs).
+        attempts: the sessions of the run, in order.
+        shut: the line that closes the log: an unclaimed copy, a move to another store, a pruning.
     """
 
     started: Event = dataclasses.field(default_factory=dict[str, Any])
@@ -172,14 +172,14 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The run's id."""
+        """Return the run's id."""
         return str(self.started["run"])
 
     @property
     def status(self) -> str:
-        """As it ended, `ok` or `paused`, say; `unfinished` while live, or after a crash.
+        """Return the status, such as `ok` or `paused`; `unfinished` while live, or after a crash.
 
-        Of a run that was set aside: `abandoned`.
+        A run that was set aside is `abandoned`.
         """
         if self.abandoned:
             return "abandoned"
@@ -187,7 +187,7 @@ class Run:
 
     @property
     def totals(self) -> Totals:
-        """The sums."""
+        """Return the sums."""
         by_number = {step.step: step for step in self.steps}
         spared = [by_number[n] for n in self._replayed() if n in by_number]
         once = {step.step for step in spared}
@@ -201,29 +201,29 @@ class Run:
         )
 
     def _replayed(self) -> Iterator[int]:
-        """The numbers of the steps that answered calls, once for each attempt."""
+        """Yield the numbers of the steps that answered calls, once for each attempt."""
         for attempt in self.attempts:
             yield from {n for first, last in attempt.replayed for n in range(first, last + 1)}
 
     @property
     def effects(self) -> list[Step]:
-        """The writes that were performed, or may have been, and were not undone."""
+        """Return the writes that were performed, or may have been, and were not undone."""
         return [step for step in self.steps if step.stays_done]
 
     def step(self, number: int) -> Step | None:
-        """The step of this number."""
+        """Return the step of this number; None without one."""
         return next((step for step in self.steps if step.step == number), None)
 
 
 class Traced(Protocol):
-    """The whole lines of a trace, and what messages call it: as `Store.read` gives it."""
+    """Hold the whole lines of a trace, as `Store.read` returns them, and its name in messages."""
 
     @property
     def data(self) -> bytes:
-        """The lines."""
+        """Return the lines."""
         ...
 
     @property
     def where(self) -> str:
-        """Their file, or the like."""
+        """Return the name of the trace: its file, or the like."""
         ...

@@ -1,4 +1,4 @@
-"""One step of a run, as its events describe it."""
+"""Describe one step of a run, as its lines do."""
 
 from __future__ import annotations
 
@@ -19,80 +19,80 @@ State = Literal[
     "not_started",
     "waiting",
 ]
-"""What became of a step in its run.
+"""The state of a step in its run.
 
-`hit`: a recorded outcome was given back; `seen`: the framework's own memory held its result, so it
-was not asked for; `ran` and `failed`: it ran; `simulated`: a value given to the fork answered it;
-`blocked`: refused; `unknown`: a write that may have
-happened or not; `cut_off`: a read, a model call or a scope without an end; `not_started`:
-cancelled, or resolved as such; `waiting`: it has its place, and nobody has decided on it yet.
+`hit`: a recorded outcome answered the call; `seen`: the result was in a framework's own memory, so
+nothing asked for it; `ran` and `failed`: the body ran; `simulated`: a fork supplied the outcome;
+`blocked`: the call was refused; `unknown`: a write that may or may not have happened; `cut_off`: a
+read, a model call or a scope without an end; `not_started`: cancelled, or resolved as such;
+`waiting`: the step has its place and waits for a decision.
 """
 STATES: Final[tuple[State, ...]] = get_args(State)
 REPLAYED: Final = frozenset({"hit", "seen"})
-"""The states of steps that were not run: a recorded outcome stands for them."""
+"""The states of steps whose outcome was recorded before: no body ran."""
 
 
 @dataclasses.dataclass(slots=True)
 class Step:
-    """A call at its place in a run, with its verdict and its outcome.
+    """Hold a call at its place in a run, with its verdict and its outcome.
 
-    A branch that came back is one too, of the kind `branch`. What is encoded stays as the trace has
-    it: `rollcage.trace.decode` gives the value.
+    A joined branch is a step of the kind `branch`. Values stay encoded as in the trace;
+    `rollcage.trace.decode` decodes them.
 
     Attributes:
-        step: its number in its run, from 1.
+        step: the number in the run, from 1.
         kind: `tool`, `model` or `branch`.
-        name: of the tool, the model or the branch.
-        version: of the tool.
+        name: the name of the tool, model or branch.
+        version: the version of the tool.
         effect: `pure`, `read`, `write` or `scope`.
         args: the arguments, encoded.
-        key: the call's content identity.
-        turn: the number of the model's message that asked for it.
-        slot: its place in that message.
-        branch: in which it stands; empty for the first one.
+        key: the content identity of the call.
+        turn: the number of the model's message that issued the call.
+        slot: the place in that message.
+        branch: the branch; empty for the main branch.
         agent: the agent's name.
         parent: the step whose body made the call.
-        time: when it began (Unix, µs).
-        state: what became of it.
-        outcome: its outcome, as `Outcome` of the schema; None without an end.
-        verdict: the gate's decision, if it is recorded.
-        duration: how long its body ran (µs), where it ran first.
-        origin: run, step and turn where a hit first ran.
-        resolved_by: who resolved its outcome.
-        undoes: the step (run, step) that it was made to undo.
-        undone: what became of its own undo.
-        undeclared: the permissions that its body would have taken beside those of its tool.
-        approval: the request that somebody decided on.
-        decided_by: who approved or rejected it.
-        supersedes: the recorded step (run, step) in whose place it ran again.
-        orphans: the recorded effects (run, step) that it left behind.
+        time: when the step began (Unix, µs).
+        state: see `State`.
+        outcome: the outcome, as `Outcome` of the schema; None without an end.
+        verdict: the decision of the gate, if recorded.
+        duration: how long the body ran (µs), in the run that performed it.
+        origin: the run, step and turn where a hit first ran.
+        resolved_by: the person who resolved the outcome.
+        undoes: the step (run, step) that this call was made to undo.
+        undone: the result of the step's own undo.
+        undeclared: the permissions that the body used without declaring them.
+        approval: the request for approval, if it was decided.
+        decided_by: the person who approved or rejected the call.
+        supersedes: the recorded step (run, step) that this step ran again.
+        orphans: the recorded effects (run, step) that this step left behind.
         call_id: the framework's id of the call.
-        position: how many batches of writes its branch had completed.
-        reversible: whether it has a plan that undoes it, or got one when it ended.
-        labels: what its result carries.
-        simulated: in a fork, the effect of the tool that was replaced; else None.
-        changed: whether it is the step that the fork changes.
-        assumed: whether it was recorded in another world than that of the fork.
-        line: of its beginning in the trace, from 1.
-        ended: when its end was written (Unix, µs), where one was.
-        ended_line: of its first end in the trace.
-        before: by resource, the state that it changed, encoded; None where nothing observes it.
-        after: by resource, the digest of the state after it, or of each of its fields.
-        plan: the calls that undo it; None where it has none.
-        attempt: the number of the attempt in which it ran; 0: in another run.
-        framework: whose tool or model it is, if that is known.
-        block: of a step of the kind `branch`: `branch`, `transaction` or `session`.
-        home: the branch as the log calls it, `#` and a fingerprint; `branch` has the names.
-        gone: why it answers no call any more: it was run `again`, its program has `left` it behind,
-            it was `moved` to another asker, or `undone`; empty: it does.
-        replacement: the step that ran it again.
-        left_by: the step that left it behind, though its effect is still there.
-        rolled: whether it was taken back with the transaction around it.
-        unclear: whether it failed, and nobody knows how far it got.
-        accepted: whether somebody has put right by hand what it did, or accepts it as it is.
-        answered: whether a person has answered it, and no tool ran.
-        happened: the outcome that was found out later, while its error stays its answer.
-        once: of an effect that is made once in a store: whose claim, or where it was made.
+        position: how many batches of writes the branch had completed.
+        reversible: whether the step has a plan to undo it, or got a plan when it ended.
+        labels: the labels of the result.
+        simulated: in a fork, the effect of the replaced tool; else None.
+        changed: whether the fork changes this step.
+        assumed: whether the outcome was recorded in another world than the fork's.
+        line: the number of the first line in the trace, from 1.
+        ended: when the end was written (Unix, µs), if it was.
+        ended_line: the number of the line with the first end.
+        before: by resource, the changed state, encoded; None if the tool does not observe.
+        after: by resource, the digest of the state after the step, or of each of its fields.
+        plan: the calls that undo the step; None without a plan.
+        attempt: the number of the attempt in which the step ran; 0: in another run.
+        framework: the framework of the tool or model, if known.
+        block: for the kind `branch`: `branch`, `transaction` or `session`.
+        home: the branch in the form of the log, `#` and a fingerprint; `branch` has the names.
+        gone: why the step no longer answers calls: run `again`, `left` behind, `moved` to another
+            asker, or `undone`; empty while it answers.
+        replacement: the step that ran the call again.
+        left_by: the step that left this step behind, although its effect stays.
+        rolled: whether the effect was taken back with the transaction around it.
+        unclear: whether the call failed, and its effect may have happened in part.
+        accepted: whether a person has repaired the effect by hand, or accepts it.
+        answered: whether a person answered the call, and no tool ran.
+        happened: the outcome found out later, while the error stays the answer.
+        once: for an effect that happens once in a store: its claim, or the place where it was made.
     """
 
     step: int
@@ -150,13 +150,13 @@ class Step:
 
     @property
     def tokens(self) -> int:
-        """The tokens that its model call used."""
+        """Return the tokens of a model call."""
         usage: dict[str, int] = (self.outcome or {}).get("usage") or {}
         return sum(usage.values())
 
     @property
     def stays_done(self) -> bool:
-        """Whether it is a write that was performed, or may have been, and was not undone."""
+        """Tell whether the step is a write that was not undone, and was or may be performed."""
         performed = self.outcome is None or self.outcome["status"] in ("ok", "unknown")
         performed = performed or self.unclear or self.happened is not None
         writes = self.kind == "tool" and self.effect == "write" and not self.answered
@@ -176,7 +176,7 @@ class Step:
 
     @property
     def unreplayable(self) -> str | None:
-        """Why what a performed write gave can't be given back; None where it can be."""
+        """Return why the result of a performed write can't be replayed; None if it can."""
         outcome = self.outcome or {}
         raised = "drift" in outcome and not outcome["drift"].get("reported")
         ran = self.state == "ran" and self.stays_done and not raised

@@ -1,4 +1,4 @@
-"""What observers receive of the steps and runs of a session."""
+"""Describe the events that observers receive about steps and runs."""
 
 from __future__ import annotations
 
@@ -12,37 +12,40 @@ import orjson
 __all__ = ["Happening", "Instrument", "Observer", "RunEvent", "StepEvent", "Surrounding"]
 
 Happening = Literal["started", "settled", "replayed", "blocked", "asked", "undone"]
-"""What became of a step: its body is about to run, its outcome is recorded, a recorded step
-answers it, it was refused, somebody has to approve it, it was undone (or that failed)."""
+"""The kind of an event of a step.
+
+The body is about to run, the outcome is recorded, a recorded step answers, the call was refused, an
+approval is requested, or the step was undone (or its undo failed).
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepEvent:
-    """What an observer receives: one thing that became of one step.
+    """Describe one event in the life of a step.
 
     Attributes:
         what: see `Happening`.
-        run: the run's id; that of a session inside of the observed one has its own.
-        step: its number in that run; 0 of what is `asked`: a call gets its number afterwards.
-        time: when it was written, in µs since 1970.
+        run: the run's id; a nested session with a run of its own has another id.
+        step: the number in that run; 0 for `asked`: a call gets its number afterwards.
+        time: when the event was written, in µs since 1970.
         kind: `tool` or `model`; empty if a step of another run was undone.
-        name: of the tool or model.
-        effect: what the tool declares; empty if the trace does not say it here.
-        agent: who made the call, if the framework says.
-        branch: the branch of the run; empty for the main one.
+        name: the name of the tool or model.
+        effect: the declared effect; empty if the trace does not have it here.
+        agent: the agent that made the call, if the framework names one.
+        branch: the branch of the run; empty for the main branch.
         parent: the step whose body made the call.
         call_id: the framework's id of the call.
-        status: `ok`, `error`, `unknown` or `not_started` of what is settled or replayed; how the
-            undo of what is undone ended (see `UndoneStep`); else empty.
-        duration: of what is settled or replayed, in µs, as the run had it that performed it.
-        error: the type of the error of what is settled or replayed with one; else empty.
-        usage: the tokens that a model call used, if it says so.
-        verdict: the decision, reason, code and rule, if there was one.
-        origin: of what is replayed or undone: the run and step that performed it.
+        status: of a settled or replayed step, `ok`, `error`, `unknown` or `not_started`; of an
+            undone step, the result of the undo (see `UndoneStep`); else empty.
+        duration: of a settled or replayed step, in µs, as measured in the run that performed it.
+        error: the type of the error of a settled or replayed step; else empty.
+        usage: the tokens of a model call, if recorded.
+        verdict: the decision, reason, code and rule, if there was a verdict.
+        origin: of a replayed or undone step: the run and step that performed it.
         undoes: of a compensating call: the run and step that it undoes.
-        approval: the request for approval, of what is asked and of the call that was decided.
-        simulated: in a fork, the effect of the tool that was replaced: it did not run.
-        attempt: the id of the attempt at the run in which it became so.
+        approval: the request for approval, of `asked` and of the decided call.
+        simulated: in a fork, the effect of the replaced tool, which did not run.
+        attempt: the id of the attempt in which the event occurred.
     """
 
     what: Happening
@@ -71,12 +74,12 @@ class StepEvent:
     )
 
     def get(self, field: str) -> str | int | bool | None:
-        """A plain field of the event as the trace holds it, such as `world`; None without one."""
+        """Return a plain field of the event as in the trace, such as `world`; None without one."""
         value = self._written.get(field)
         return value if isinstance(value, (str, int)) else None
 
     def data(self) -> dict[str, Any]:
-        """The event as the trace holds it: arguments, outcome and all; secrets are sealed."""
+        """Return the event as in the trace, with arguments and outcome; secrets are sealed."""
         written: dict[str, Any] = orjson.loads(orjson.dumps(self._written))
         return written
 
@@ -84,26 +87,26 @@ class StepEvent:
 Surrounding = contextlib.AbstractContextManager[object]
 
 Observer = Callable[[StepEvent], object]
-"""Called with what becomes of each step. Quick, sync, from any thread; its result is ignored."""
+"""A function that receives each event. Quick, sync, from any thread; its result is ignored."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunEvent:
-    """What an instrument receives of a run: that it was opened, and closed.
+    """Describe the opening or closing of a run to an instrument.
 
     Attributes:
         what: `opened` or `closed`.
-        run: its id.
+        run: the run's id.
         name: the job.
-        mode: `record`, `resume`, `offline`, `verify`, `imported` or `fork`; `undo` of a
-            finished run that is undone.
-        root: the first run of its lineage.
-        source: the run that it replays; None if it replays none.
+        mode: `record`, `resume`, `offline`, `verify`, `imported` or `fork`; `undo` for the undo of
+            a finished run.
+        root: the first run of the lineage.
+        source: the run that is replayed; None without one.
         time: when, in µs since 1970.
-        status: of one that is closed, as `run.finished` has it; empty if that is not recorded,
-            or the run was opened for an undo.
-        error: the type of the error that ended it; empty without one.
-        attempt: the id of the attempt that was opened or closed.
+        status: of a closed run, its status; empty if not recorded, or if the run was opened for an
+            undo.
+        error: the type of the error that ended the run; empty without one.
+        attempt: the id of the opened or closed attempt.
     """
 
     what: Literal["opened", "closed"]
@@ -119,35 +122,35 @@ class RunEvent:
 
 
 class Instrument:
-    """An observer that also receives events of runs, and wraps bodies to set context for them.
+    """Observe steps and runs, and wrap bodies to set context for them.
 
-    Tracing is built on it: what a body does, such as HTTP requests or database statements, is then
-    seen as a part of its step. As with every observer, what it raises is logged, and the run goes
-    on. Override what is needed.
+    Tracing uses it: effects of a body, such as HTTP requests or database statements, then appear as
+    parts of the step. As with every observer, an error is logged, and the run goes on. Override the
+    methods that you need.
     """
 
     def __call__(self, event: StepEvent, /) -> object:
-        """Something became of a step."""
+        """Receive an event of a step."""
 
     def wanted(self) -> bool:
-        """Whether to be notified of a session that is entered now; else it costs nothing there."""
+        """Tell whether to notify this instrument in a session that is entered now."""
         return True
 
     def opened(self, run: RunEvent, /) -> object:
-        """The session was entered; called in the context of its block."""
+        """Receive the opening of a session, in the context of its block."""
 
     def closed(self, run: RunEvent, /) -> object:
-        """The session was left. A child of a fork, in which nothing is recorded, calls nothing."""
+        """Receive the closing of a session; in a forked child, nothing is called."""
 
     def around(self, run: str, step: int, /) -> Surrounding:
-        """A context manager around a body, in its own thread or task; it gets no error.
+        """Return a context manager to enter around a body, in its own thread or task.
 
-        It is called whenever the body is entered: for a stream, once per chunk.
+        It receives no error, and is entered with the body: for a stream, once per chunk.
 
         Args:
             run: the run's id.
-            step: its number, as `started` got it; of one that `verify` runs again to
-                compare it, there was no event yet.
+            step: the number, as `started` had it; a step that `verify` runs again had no such
+                event.
         """
         del run, step
         return contextlib.nullcontext()
