@@ -1,7 +1,8 @@
-"""What carries out a flow: one for sync code, one for event loops.
+"""Carry out a flow, in sync code or on an event loop.
 
-A flow is a generator that yields what has to be waited for, a function without arguments, and is
-sent what that returned; in an async session, what an awaitable gave. So all logic is there once.
+A flow is a generator that yields functions without arguments, for everything that has to be waited
+for, and is sent their results; in an async session, the results of awaitables. So all logic exists
+once.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def drive(flow: Flow) -> Any:
 
 
 async def adrive(flow: Flow) -> Any:
-    """Carry out a flow, awaiting what has to be waited for."""
+    """Carry out a flow, awaiting on the loop."""
     try:
         request = next(flow)
         while True:
@@ -66,10 +67,10 @@ async def finished_in_thread(
 ) -> tuple[asyncio.Future[Any], asyncio.CancelledError | None]:
     """Run a function in a thread, and wait until it has ended, cancelled or not.
 
-    Nobody can stop a thread, and whoever goes on while it is at work finds half of what it does.
+    A thread can't be stopped, and going on while it is at work would see half of its effects.
 
     Returns:
-        What has become of it; and the cancellation that came meanwhile, to be raised.
+        The finished future; and the cancellation that came meanwhile, to be raised.
     """
     thread = asyncio.ensure_future(asyncio.to_thread(function))
     cut: asyncio.CancelledError | None = None
@@ -82,7 +83,7 @@ async def finished_in_thread(
 
 
 def in_background(function: Callable[[], None]) -> None:
-    """Run a function in a thread that nobody waits for; here, if the system has none."""
+    """Run a function in a thread without waiting; here, if the system has no thread left."""
     try:
         threading.Thread(target=function, name="rollcage-leaving").start()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""A call ends: its outcome is written, or it is found that nobody knows it."""
+"""End a call: write its outcome, or record that the outcome is unknown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REFUSALS: Final = (ArgumentsInvalid, Blocked, PermissionUndeclared)
 
 
 def returned(attempt: Attempt, call: Call, value: Any, **more: Any) -> Flow:
-    """Record that a body returned a value; return it, unless it breaks the contract."""
+    """Record that a body returned a value; return the value, unless it breaks the contract."""
     call.took = attempt.ticks() - call.began
     if call.read is not None:
         more.update(answered(call.contract, call.read, value, attempt.seal))
@@ -50,7 +50,7 @@ def returned(attempt: Attempt, call: Call, value: Any, **more: Any) -> Flow:
 
 
 def failed(attempt: Attempt, call: Call, error: BaseException) -> Flow:
-    """Record that a body raised, or that nobody knows what it did."""
+    """Record that a body raised, or that its outcome is unknown."""
     call.took = attempt.ticks() - call.began
     contract, effect = call.contract, call.event["effect"]
     is_halt = isinstance(error, (Halt, SessionHalted))
@@ -80,7 +80,7 @@ def failed(attempt: Attempt, call: Call, error: BaseException) -> Flow:
 
 
 def end(attempt: Attempt, call: Call, outcome: Outcome) -> None:
-    """Write how a call ended."""
+    """Write the outcome of a call."""
     with attempt.lock:
         if attempt.closed:  # its body outlived the session: its outcome stays unknown
             return
@@ -101,9 +101,9 @@ def end(attempt: Attempt, call: Call, outcome: Outcome) -> None:
 
 
 def is_lost(attempt: Attempt, call: Call, error: BaseException) -> bool:
-    """Whether an error says that the answer to a write got lost: its outcome is unknown.
+    """Tell whether an error means that the answer to a write got lost: its outcome is unknown.
 
-    An error that a guarded call inside of it raised was of that call's own requests.
+    An error raised by a guarded call inside of the body concerned that call's own requests.
     """
     if (call.kept or {}).get("nested") is error and attempt.halted is None:
         return False
@@ -111,10 +111,10 @@ def is_lost(attempt: Attempt, call: Call, error: BaseException) -> bool:
 
 
 def is_clean(attempt: Attempt, call: Call, error: Exception) -> bool:
-    """Whether something says that the effect of a failed write did not happen.
+    """Tell whether the effect of a failed write is known not to have happened.
 
-    Its contract does, or the state that it changes; or it was refused before anything was sent,
-    if no guarded call inside of it has changed anything.
+    The contract may say so, or the observed state; or the call was refused before a request was
+    sent, and no guarded call inside of the body has changed anything.
     """
     contract = call.contract
     if isinstance(error, contract.raises) or "clean" in (call.kept or ()):
@@ -128,7 +128,7 @@ def is_clean(attempt: Attempt, call: Call, error: Exception) -> bool:
 
 
 def kept(attempt: Attempt, call: Call, outcome: Outcome) -> Flow:
-    """Keep what is large in an outcome beside the log; the outcome refers to it."""
+    """Store the large parts of an outcome beside the log; the outcome refers to them."""
     recorded = orjson.loads(outcome.data)
     for field in ("value", "answer"):
         data = orjson.dumps(recorded.get(field))
@@ -144,7 +144,7 @@ def kept(attempt: Attempt, call: Call, outcome: Outcome) -> Flow:
 
 
 def _unasked(attempt: Attempt, call: Call) -> list[int]:
-    """The effects of an earlier attempt in this body that this one did not ask for."""
+    """Return the effects of an earlier attempt in this body that this attempt did not ask for."""
     if not attempt.run.untaken:
         return []
     inner = attempt.run.steps[call.event["step"]].inner

@@ -1,4 +1,4 @@
-"""What a model answered, as a run has it: the decisions that drive an agent of any framework."""
+"""Read a model's answers from a run: the decisions that drive an agent of any framework."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ RunSource = str | os.PathLike[str] | tuple[str | os.PathLike[str] | Store, str]
 
 
 def read_answers(source: RunSource, agent: str | None = None) -> tuple[str, list[Answer]]:
-    """Return the id of a recorded run, and what the model answered in it; see `answers_of`.
+    """Return the id of a recorded run, and the model's answers in it; see `answers_of`.
 
     Raises:
         RunNotFound: there is no such run.
-        StoreError: its log can't be read.
+        StoreError: the log can't be read.
     """
     if isinstance(source, tuple):
         store, run = open_store(source[0]), source[1]
@@ -44,18 +44,18 @@ def read_answers(source: RunSource, agent: str | None = None) -> tuple[str, list
 def answers_of(
     run: Run, store: Store, agent: str | None = None, *, up_to: int | None = None
 ) -> list[Answer]:
-    """Return what the model answered, in the order in which it was asked.
+    """Return the model's answers, in the order of the requests.
 
-    A call that failed, or that nothing is known of, has no answer.
+    A call that failed, or has no known outcome, has no answer.
 
     Args:
         run: the run.
-        store: where it is, and what is large in it.
-        agent: whose answers; None: those of all agents but the ones inside of tools.
-        up_to: the number of the last step that counts; None: all do.
+        store: the store of the run and its large values.
+        agent: the name of the agent; None: all agents except agents inside of tools.
+        up_to: the number of the last step that counts; None: all steps.
 
     Raises:
-        TraceCorrupt: what is recorded is no answer of a model.
+        TraceCorrupt: the record is no answer of a model.
     """
     asked = [
         step
@@ -81,7 +81,7 @@ def answers_of(
 
 
 def _large(store: Store, digest: str) -> Any:
-    """The answer that is kept beside the log."""
+    """Return an answer kept beside the log."""
     data = store.get("blobs", digest)
     if data is None or sha256(data).hexdigest() != digest:
         raise ValueError(f"the large value {digest} is gone or damaged")
@@ -89,7 +89,7 @@ def _large(store: Store, digest: str) -> Any:
 
 
 def _is_in_tool(run: Run, step: Step) -> bool:
-    """Whether a step was made by the body of a tool."""
+    """Tell whether a step was made by the body of a tool."""
     owner = run.owner(step.branch)
     while owner is not None and owner.effect == "branch":
         owner = run.owner(owner.branch)

@@ -1,7 +1,7 @@
-"""The program goes another way than the recorded one: what lies ahead, and what becomes of it.
+"""Handle a program that leaves the recorded path: find the steps ahead, and decide their fate.
 
-`Run.ahead` has the rule. Here is decided what is concurrent with a new effect, and what is done
-about recorded effects that it would leave behind.
+`Run.ahead` has the rule. This module decides which steps are concurrent with a new effect, and what
+happens to recorded effects that it would leave behind.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["leave", "leaving", "look_ahead", "rolled_around", "steps_beyond"]
 
 Concurrent = Callable[[Level, Level, Step], bool]
-"""Of two levels at one position, and of a step: whether the step may still be asked for."""
+"""Decides on two levels at one position, and a step: may the step still be asked for?"""
 
 
 def look_ahead(attempt: Attempt, call: Call, look: Look, waits: Step | None = None) -> Match:
-    """A new effect: what it would leave behind, and what that means.
+    """Match a new effect: find the steps that it would leave behind, and the consequence.
 
     Args:
         attempt: the attempt.
         call: the call.
-        look: where it stands.
-        waits: the step that has its place, and never began.
+        look: the place of the call.
+        waits: the recorded step at that place that never began.
     """
     branch, turn = call.branch, call.turn
     new = Match("new" if waits is None else "again", waits, look)
@@ -53,13 +53,13 @@ def look_ahead(attempt: Attempt, call: Call, look: Look, waits: Step | None = No
 def _concurrent(
     attempt: Attempt, *, joins: bool, slot: int | None, waits: Step | None
 ) -> Concurrent:
-    """Decide whether a recorded step may still be asked for beside a new effect.
+    """Return a rule for whether a recorded step may still be asked for beside a new effect.
 
     Args:
         attempt: the attempt.
-        joins: whether the turn of the new effect has part in the open batch.
+        joins: whether the turn of the new effect takes part in the open batch.
         slot: the slot that the effect declares.
-        waits: the step that has the place of the effect, if that is recorded.
+        waits: the recorded step at the effect's place, if any.
     """
 
     def concurrent(mine: Level, its: Level, step: Step) -> bool:
@@ -96,7 +96,7 @@ def _concurrent(
 def steps_beyond(
     attempt: Attempt, outer: Branch, name: str, turn: Turn, slot: int | None
 ) -> list[Step]:
-    """The recorded steps that lie ahead of a block that is new here."""
+    """Return the recorded steps that lie ahead of a new block."""
     if not attempt.has_recording or outer.name[:1] == "-" or not attempt.run.untaken:
         return []
     if (outer.batch or outer.running) and outer.turn is turn:
@@ -114,7 +114,7 @@ def steps_beyond(
 
 
 def _comes_after(attempt: Attempt, step: Step, block: Step) -> bool:
-    """Whether a block comes after another one, through any number of others."""
+    """Tell whether a block comes after another block, through any number of others."""
     to_see, seen = list(step.after), set[int]()
     while to_see:
         n = to_see.pop()
@@ -157,10 +157,10 @@ def leaving(attempt: Attempt, ahead: Iterable[Step], what: str) -> Halt | None:
 
 
 def leave(attempt: Attempt, place: Iterable[Level]) -> None:
-    """Have the branches around a new effect leave the recorded path.
+    """Let the branches around a new effect leave the recorded path.
 
-    A block that was cut goes on beside its siblings, and so does the body of a call, unless a
-    fork has it made again: then what came after that call is beyond it.
+    A block that was cut goes on beside its siblings, and so does the body of a call, unless a fork
+    has the call made again: then the steps after that call are beyond it.
     """
     for level in place:
         walk = attempt.branch(level.branch)
@@ -173,7 +173,7 @@ def leave(attempt: Attempt, place: Iterable[Level]) -> None:
 
 
 def rolled_around(attempt: Attempt, call: Call) -> Branch | None:
-    """The block around a call that was rolled back on record, if there is one."""
+    """Return the block around a call that was rolled back on record, if there is one."""
     for level in attempt.run.lineage(call.place.branch, 0):
         if level.branch in attempt.run.rolled:
             return attempt.branches.get(level.branch)
@@ -181,19 +181,19 @@ def rolled_around(attempt: Attempt, call: Call) -> Branch | None:
 
 
 def _may_come(sibling: Step, name: str, slot: int | None, turn: Turn) -> bool:
-    """Whether a recorded step may still be asked for beside a block that is new at its position."""
+    """Tell whether a recorded step may still be asked for beside a new block at its position."""
     if sibling.effect == "branch" and sibling.name in turn.opens:
         return not _is_to_follow(sibling, name, turn)
     return slot is not None and sibling.declared and sibling.slot != slot
 
 
 def _is_to_follow(sibling: Step, name: str, turn: Turn) -> bool:
-    """Whether a turn announced that a recorded block comes after the one of a name."""
+    """Tell whether a turn announced that a recorded block comes after a block of this name."""
     return sibling.effect == "branch" and name in _all_before(sibling.name, turn.opens)
 
 
 def _all_before(name: str, opens: dict[str, frozenset[str]]) -> set[str]:
-    """The names that a branch comes after, through any number of others."""
+    """Return the names that a branch comes after, through any number of others."""
     found: set[str] = set()
     to_see = list(opens.get(name, ()))
     while to_see:

@@ -1,6 +1,6 @@
-"""What is recorded of a call: `find_match` looks, and changes nothing.
+"""Match a call against the recording: `find_match` looks, and changes nothing.
 
-A refusal is a part of the answer, and not raised: a stage may find a way around it.
+A refusal is part of the result, and not raised: a stage may find a way around it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["find_match"]
 
 
 def find_match(attempt: Attempt, call: Call) -> Match:
-    """Return what is recorded of a call. Changes nothing."""
+    """Return the match of a call. Changes nothing."""
     effect, name = call.effect, call.place.branch
     branch = call.branch = attempt.branches.get(name) or attempt.branch(name)
     look: Look | None = None
@@ -53,7 +53,7 @@ def find_match(attempt: Attempt, call: Call) -> Match:
 
 
 def _may_run_again(attempt: Attempt, call: Call) -> bool:
-    """Whether a call whose result is on record, and can't be given back, may run again."""
+    """Tell whether a call may run again although its result is on record and can't be replayed."""
     says_so = call.contract.on_miss == "live"
     if call.changes:
         return says_so and attempt.live
@@ -61,7 +61,7 @@ def _may_run_again(attempt: Attempt, call: Call) -> bool:
 
 
 def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) -> Match:
-    """What becomes of a call that nothing recorded answers; `step` is at its place."""
+    """Match a call that no recorded step answers; `step` is at its place."""
     effect = call.effect
     refusal, asks = _unsure(attempt, call, step)
     if step is not None and refusal is not None:
@@ -95,9 +95,9 @@ def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) ->
 
 
 def _anywhere(attempt: Attempt, call: Call) -> Step | None:
-    """A pure result; or the answer of this asker, else the first that another branch left.
+    """Return a pure result, or a model's answer: of this asker, or else of another branch.
 
-    A step of another branch answers, or it is nothing to this call: it has its place there, so no
+    A step of another branch either answers or is no match at all: it has its place there, so no
     other call can run in it.
     """
     known = attempt.run.anywhere.get(call.key, ())
@@ -119,7 +119,7 @@ def _anywhere(attempt: Attempt, call: Call) -> Step | None:
 
 
 def _holds(attempt: Attempt, step: Step) -> bool:
-    """Whether a step can answer: its outcome is known, and was acted upon if it failed."""
+    """Tell whether a step can answer: its outcome is known, and was acted upon if it failed."""
     if step.n in attempt.run.edits or step.n in attempt.run.remade:
         return False
     if step.status == "ok":
@@ -141,7 +141,7 @@ def _ends(call: Call) -> ForkEnded:
 
 
 def _unusable(attempt: Attempt, step: Step) -> Halt | None:
-    """Why the result of a recorded step can't be given back, if that is known beforehand."""
+    """Return why the result of a recorded step can't be replayed, if known beforehand."""
     if not step.flawed or step.outcome is None:
         return None
     if step.effect not in CHANGES and b'"cut":true' in step.outcome and "cut" in step.result:
@@ -161,10 +161,10 @@ def _unusable(attempt: Attempt, step: Step) -> Halt | None:
 
 
 def _unsure(attempt: Attempt, call: Call, step: Step | None) -> tuple[Halt | None, Verdict | None]:
-    """Why a write can't simply run; or what is asked before it does.
+    """Return why a write can't simply run, or the question to ask before it does.
 
-    The step at its place is of unknown outcome; or that one, or the same call before, has
-    failed, and nobody knows how far it got.
+    The step at its place has an unknown outcome; or that step, or the same call before, has failed,
+    and its effect may have happened in part.
     """
     if call.effect != "write" or call.contract.idempotent or call.supplied is not None:
         return None, None

@@ -1,7 +1,6 @@
-"""Why no recorded step answers a call: what is nearest to it, or what its tool has become.
+"""Explain why no recorded step answers a call: find the nearest step, or a change of the tool.
 
-It is looked up where a call halts, and nowhere else: the arguments of recorded calls are not kept
-in memory.
+The explanation is made only for a halt: the arguments of recorded calls are not kept in memory.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _IN_A_THREAD = (
 
 
 def miss(attempt: Attempt, call: Call) -> ReplayMiss:
-    """Return the error of a call that is not recorded and may not run; it names the nearest one."""
+    """Return the error of an unrecorded call that may not run, with the nearest call."""
     run, contract = attempt.run, call.contract
     message = _near(attempt, call) or "nothing is recorded at this place"
     asked = len(run.anywhere.get(call.key, ())) if call.kind == "model" else 0
@@ -50,13 +49,13 @@ def miss(attempt: Attempt, call: Call) -> ReplayMiss:
 
 
 def explained(attempt: Attempt, call: Call, refusal: Diverged) -> Diverged:
-    """Return the error of a new call with the recorded one that is nearest to it."""
+    """Add the nearest recorded call to the error of a new call."""
     near = _near(attempt, call)
     return Diverged(f"{refusal}. {near[0].upper()}{near[1:]}", refusal.orphans) if near else refusal
 
 
 def _near(attempt: Attempt, call: Call) -> str:
-    """Return which recorded call is nearest to one that is not recorded, and how they differ."""
+    """Describe the recorded call nearest to an unrecorded one, and the difference."""
     from rollcage.replay.nearest import nearest  # most programs miss nothing
 
     run, contract = attempt.run, call.contract
@@ -74,7 +73,7 @@ def _near(attempt: Attempt, call: Call) -> str:
 
 
 def _calls(attempt: Attempt) -> Iterator[Recorded]:
-    """Read the recorded calls that hold; none where the log can't be read any more."""
+    """Read the recorded calls that hold; none if the log can't be read any more."""
     from rollcage.replay.nearest import Recorded  # most programs miss nothing
     from rollcage.trace.messages import MessagesRead
 
@@ -96,10 +95,10 @@ def _calls(attempt: Attempt) -> Iterator[Recorded]:
 
 
 def changed(attempt: Attempt, call: Call) -> NotReplayable | None:
-    """Return why a call must not run: its tool was another one when the call was recorded.
+    """Return why a call must not run: its tool has changed since the call was recorded.
 
-    It was of another version, or declared another effect: what it did then can't be given back, and
-    is not silently done again. None if there is no such step, or the tool says `on_miss="live"`.
+    With another version, or another declared effect, the recorded result can't be replayed, and is
+    not silently made again. None if there is no such step, or the tool says `on_miss="live"`.
     """
     contract, run, name = call.contract, attempt.run, call.place.branch
     if contract.on_miss == "live" or call.kind != "tool" or run.is_undoing(name):

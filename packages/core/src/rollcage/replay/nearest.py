@@ -1,4 +1,4 @@
-"""Says what is missing: which recorded call is most like one that is not recorded."""
+"""Find the recorded call most like an unrecorded one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Recorded", "nearest"]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Recorded:
-    """A recorded call of a tool or model, as it is compared with one that was asked for."""
+    """Hold a recorded call of a tool or model for a comparison."""
 
     step: int
     name: str
@@ -69,7 +69,7 @@ def _same(was: Any, now: Any) -> bool:
 
 
 def _described(differing: _Differing) -> str:
-    """Where two values differ: inside of them, the first place; in long texts, what is there."""
+    """Describe the difference of two values: the first differing part, or a part of a long text."""
     field, was, now = differing
     path = ""
     while isinstance(was, (dict, list)) and type(was) is type(now):

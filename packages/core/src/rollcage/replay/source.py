@@ -1,4 +1,4 @@
-"""The run that a session starts from: in its own store, in another one, or in a file."""
+"""Find the run from which a session starts: in its own store, in another store, or in a file."""
 
 from __future__ import annotations
 
@@ -19,28 +19,27 @@ if TYPE_CHECKING:
 __all__ = ["RunSource", "Source", "copy_blobs", "find_source", "where_given"]
 
 RunSource = str | os.PathLike[str] | tuple[str | os.PathLike[str] | Store, str]
-"""A recorded run: its id; the path of its log; or its store (a folder, a URL or a `Store`) and id.
-"""
+"""A recorded run: its id, the path of its log, or `(store, id)`; the store is a folder, URL or `Store`."""
 
 _BLOB: Final = re.compile(rb'"\$rollcage":"blob"[^{}]*?"sha256":"([0-9a-f]{64})"')
 
 
 class Source(NamedTuple):
-    """Where the lines of a run are, and the blobs that they name."""
+    """Say where the lines of a run are, and the blobs that they name."""
 
     store: Store
     run: str
 
 
 class _LogFile:
-    """A log that somebody has taken out of its store: a store of one run, to be read."""
+    """Read a log outside of its store, as a store of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.url = str(path)
 
     def is_live(self, run: str) -> bool:  # noqa: ARG002 - a file has one run
-        """Return False: whoever took the log out reads what was written by then."""
+        """Return False: a log outside of its store has no writer."""
         return False
 
     def read(self, run: str, after: int = 0) -> list[bytes]:  # noqa: ARG002 - a file has one run
@@ -53,16 +52,16 @@ class _LogFile:
         return data[: data.rfind(b"\n") + 1].splitlines(keepends=True)[after:]
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """Return a value of the store that the file is in, if it is still in one."""
+        """Return a value of the store around the file, if the file is still in one."""
         return Folder(self.path.parent.parent).get(kind, key)
 
 
 def where_given(source: RunSource, store: Store) -> Source:
-    """Return where a run is that was given as a source.
+    """Return the place of a run that was given as a source.
 
     Raises:
         RunNotFound: there is no log at that path.
-        TraceCorrupt: that file is none.
+        TraceCorrupt: that file is no log.
     """
     if isinstance(source, tuple):
         return Source(open_store(source[0]), source[1])
@@ -78,11 +77,11 @@ def where_given(source: RunSource, store: Store) -> Source:
 
 
 def find_source(source: RunSource, store: Store) -> tuple[Source, list[bytes]]:
-    """Return where a source is, and its lines.
+    """Return the place of a source, and its lines.
 
     Raises:
-        SourceMissing: it is gone.
-        StoreError: it can't be read.
+        SourceMissing: the run is gone.
+        StoreError: the run can't be read.
     """
     found = where_given(source, store)
     try:
@@ -95,10 +94,10 @@ def find_source(source: RunSource, store: Store) -> tuple[Source, list[bytes]]:
 
 
 def copy_blobs(lines: Iterable[bytes], source: Store, store: Store) -> None:
-    """Copy the large values that lines name into another store.
+    """Copy the large values named in lines to another store.
 
     Raises:
-        StoreError: one is gone.
+        StoreError: a value is missing.
     """
     if source is store:
         return

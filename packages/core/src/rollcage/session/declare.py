@@ -1,4 +1,4 @@
-"""Declared tools: functions with a contract, whose calls a session guards."""
+"""Declare tools: functions with a contract, whose calls a session guards."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CurrentStep:
-    """The step whose body is running.
+    """Describe the step whose body is running.
 
     Attributes:
         run: the run's id.
-        number: its number in the run.
+        number: the number in the run.
         name: the tool's name.
-        idempotency_key: the same whenever this step runs again in a resume of the run (64 hex
-            digits), another one after an undo; hand it to the service that the tool calls.
-        before: the state that the tool's `observe` saw, for its undo; None if it declares none. A
-            body that locks what it changes can refuse if somebody else has changed it since.
+        idempotency_key: equal whenever this step runs again in a resume of the run (64 hex digits),
+            new after an undo; pass it to the service that the tool calls.
+        before: the state that the tool's `observe` saw, for its undo; None without `observe`. A
+            body that locks its resource can refuse if the state has changed since.
     """
 
     run: str
@@ -48,7 +48,7 @@ class CurrentStep:
 
 
 def current_step() -> CurrentStep | None:
-    """Return the step whose body is running in this context; None outside of one."""
+    """Return the step whose body is running in this context; None outside of a body."""
     place = here.get()
     if place is None or place.around is None:
         return None
@@ -71,13 +71,14 @@ def tool(function: F, /) -> F: ...
 @overload
 def tool(**declared: Unpack[Declared]) -> Callable[[F], F]: ...
 def tool(function: Any = None, /, **declared: Any) -> Any:
-    """Declare a function as a tool: it stays that function, with a contract attached.
+    """Declare a function as a tool: the function stays, with a contract attached.
 
-    Inside a session a call of it is guarded; outside it runs plainly. What can be declared is
-    described at `Contract`; an undeclared effect is `write`. A generator function is a stream.
+    Inside a session, a call of the function is guarded; outside, it runs plainly. `Contract` lists
+    everything that can be declared; an undeclared effect is `write`. A generator function is a
+    stream.
 
     Raises:
-        ContractError: the declaration can't be used; says which parameter or field.
+        ContractError: the declaration can't be used; the error names the parameter or field.
     """
     if function is None:
         return lambda each: _declare(each, declared)
@@ -93,7 +94,7 @@ def _declare(function: Callable[..., Any], declared: dict[str, Any]) -> Callable
 
 
 def bound_to(session: Session, function: Callable[..., Any] | None, **declared: Any) -> Any:
-    """Return a function whose calls are always a session's; see `Session.tool`."""
+    """Return a function whose calls always belong to a session; see `Session.tool`."""
     if function is None:
         return lambda each: bound_to(session, _declare(each, declared))
     body, contract = declaration(function)
@@ -103,7 +104,7 @@ def bound_to(session: Session, function: Callable[..., Any] | None, **declared: 
 def _guarded(
     function: Callable[..., Any], contract: Contract, session: Session | None = None
 ) -> Callable[..., Any]:
-    """Return the function with its calls guarded: by a session, or by that of the context."""
+    """Guard the calls of a function: by a session, or by the session of the context."""
     bind = inspect.signature(function).bind
     of_call = _session_here if session is None else lambda _: session
 
@@ -156,10 +157,10 @@ def _guarded(
 
 
 def _session_here(contract: Contract) -> Session | None:
-    """The session that guards a call in this context; None if it runs plainly.
+    """Return the session that guards a call in this context; None if the call runs plainly.
 
     Raises:
-        Blocked: sessions are open that let no tool run without them.
+        Blocked: an open session lets no tool run without a session.
     """
     place = here.get()
     while place is not None and place.session.is_left and place.session.is_over:

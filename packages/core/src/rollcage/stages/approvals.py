@@ -1,14 +1,14 @@
-"""A call that a guard asks about waits for a decision: now, or in another process a day later.
+"""Let a call wait for the decision that a guard asks for: now, or in another process a day later.
 
-A call that waits is a step on record that has not begun: it has its place and its fingerprint. The
-id of the request is made of these, so that a resume asks about the same call under the same id, and
-an undo, which gives the call another epoch, makes it another request. `requested` and `decided` are
-lines of the run; what somebody decides elsewhere lies in the store (see `queue`) until the run's
-writer puts it on record.
+A waiting call is a step on record that has not begun: it has its place and its fingerprint. The id
+of the request is made of these, so a resume asks about the same call under the same id, and an
+undo, which gives the call another epoch, makes another request. `requested` and `decided` are lines
+of the run; a decision from another process lies in the store (see `queue`) until the run's writer
+puts it on record.
 
-A decision is of a step: an edit changes what runs, not the key by which a resume finds it; a denial
-uses its place up. An approval is used up when the body has ended: what runs again is asked about
-again, and what did not happen is not.
+A decision belongs to a step: an edit changes the arguments of the body, not the key by which a
+resume finds the step; a denial uses up its place. An approval is used up when the body has ended: a
+call that runs again is asked about again, and a call that did not happen is not.
 """
 
 from __future__ import annotations
@@ -76,20 +76,21 @@ _SORT: Final = orjson.OPT_SORT_KEYS
 
 
 def later(_request: ApprovalRequest) -> Pending:
-    """Leave a request to somebody who decides later, in another process."""
+    """Leave a request to a person who decides later, in another process."""
     return Pending("nobody has decided yet")
 
 
 class Approvals(Stage):
-    """Has calls that a guard asks about wait for a decision.
+    """Let calls wait for a decision if a guard asks.
 
     Args:
-        approver: decides, or says that the decision is `Pending`; by default it always is. A
-            session inside of another one may have its own.
-        approvers: who may approve; None: anybody but who the run acts for.
+        approver: decides, or returns `Pending`, which is the default. A nested session may have its
+            own.
+        approvers: the persons who may approve; None: anybody except the person for whom the run
+            acts.
         expires: how long after its request an approval counts (seconds).
-        pauses: exceptions by which a framework asks outside of the process: they are passed on,
-            and the call goes on waiting at its place.
+        pauses: exceptions by which a framework asks outside of the process: they are passed on, and
+            the call goes on waiting at its place.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Approvals(Stage):
         }
 
     def again(self) -> Approvals:
-        """Return the same for another run: who is asked, and on which terms."""
+        """Return an instance for another run, with the same approver and terms."""
         return Approvals(
             self.approver, approvers=self.approvers, expires=self.expires, pauses=self.pauses
         )
@@ -166,13 +167,13 @@ class Approvals(Stage):
     # --- the seams -------------------------------------------------------------------------------
 
     def opened(self, session: Session) -> None:
-        """Remove requests from the queue whose attempt died when they were decided."""
+        """Remove queued requests whose attempt died after their decision."""
         if session.attempt.log is not None:
             for approval in self._fresh:
                 _drop(ApprovalQueue(session.store), approval)
 
     def prepare(self, call: Call, match: Match) -> Work | None:
-        """Have a call wait until it is decided; refuse it if that is the decision."""
+        """Let a call wait until it is decided; refuse it if denied."""
         verdict, attempt, step = call.verdict, call.attempt, match.step
         if step is not None and match.kind != "hit":
             begun = self._decided.get(self._of.get(step.n, ""), {})
@@ -213,7 +214,7 @@ class Approvals(Stage):
     # --- requests --------------------------------------------------------------------------------
 
     def _id(self, call: Call, step: Step, verdict: Verdict) -> str:
-        """Return the id of the request about a step: another one once its approval is used up."""
+        """Return the id of the request about a step: a new id once its approval is used up."""
         run = call.attempt.run
         epoch = run.epoch(step.branch) if step.effect == "pure" else step.epoch
         name = (
@@ -267,7 +268,7 @@ class Approvals(Stage):
             return self._request(call, step, self._asked[name])
 
     def _terms(self, session: Session) -> Terms:
-        """Return the terms under which approvals count; those of sessions around hold as well."""
+        """Return the terms under which approvals count, with the terms of outer sessions."""
         policy = _policy(session)
         terms = Terms(self._actor, policy, self.expires, self.approvers)
         for guard in session.gate.entries:
@@ -291,7 +292,7 @@ class Approvals(Stage):
     # --- asking ----------------------------------------------------------------------------------
 
     def _ask(self, call: Call, step: Step, verdict: Verdict) -> Work:
-        """Ask somebody, and put the decision on record."""
+        """Ask the approver, and put the decision on record."""
         attempt = call.attempt
         request, terms = self._announce(call, step, verdict), self._terms(call.session)
         queue = ApprovalQueue(attempt.store)
@@ -341,7 +342,7 @@ class Approvals(Stage):
             self._queued.discard(request)
 
     def _reply(self, call: Call, request: ApprovalRequest, queue: ApprovalQueue) -> Any:
-        """What somebody has decided already, or decides now."""
+        """Return the decision from the queue, or ask the approver."""
         decision = yield _outside(call, lambda: queue.decision(request))
         if decision is not None:
             if not request.at - SKEW <= decision.at <= request.expires:
@@ -364,7 +365,7 @@ class Approvals(Stage):
 
     @staticmethod
     def _owner(call: Call) -> Session:
-        """The outermost session whose gate asks: none inside of it chooses who may approve that."""
+        """Return the outermost session whose gate asks: no nested session chooses its approver."""
         sessions = [call.session]
         while (around := sessions[-1].around) is not None:
             sessions.append(around)
@@ -376,7 +377,7 @@ class Approvals(Stage):
         return call.session
 
     def _put_back(self, call: Call, step: Step) -> None:
-        """A call goes on waiting at its place, for whoever makes it again."""
+        """Let a call go on waiting at its place, for the next attempt to make it."""
         attempt = call.attempt
         with attempt.lock:
             let_go(attempt, call)
@@ -403,7 +404,7 @@ class Approvals(Stage):
         attempt.write(line)
 
     def _effect(self, call: Call, reply: Approval) -> Event:
-        """What an answer changes, as fields of its line."""
+        """Return the effect of an answer, as fields of its line."""
         if reply.args is not None:
             if call.kind != "tool" or not call.can_edit:
                 raise _Unusable("approval_edit_unsupported", "its arguments can't be edited here")
@@ -420,7 +421,7 @@ class Approvals(Stage):
         return {}
 
     def _follow(self, call: Call, line: Event, verdict: Verdict) -> Work | None:
-        """Let a call go on as it was decided: with other arguments, or with an answer."""
+        """Let a call go on as decided: with other arguments, or with an answer."""
         call.granted = verdict
         call.keep("approval", line["id"])
         if "outcome" in line:
@@ -431,7 +432,7 @@ class Approvals(Stage):
         return self._edit(call, line) if (call.kept or {}).get("as") != line["id"] else None
 
     def _edit(self, call: Call, line: Event) -> Work:
-        """Put the arguments of a decision in the place of the call's."""
+        """Replace the call's arguments by the arguments of the decision."""
         try:
             call.edit(_merged(call, line["args"]), call.attempt.seal)
         except (ArgumentsInvalid, _Unusable, ValueError) as error:
@@ -445,7 +446,7 @@ class Approvals(Stage):
         return _nothing()  # every guard decides on what it is now
 
     def _denied(self, call: Call, match: Match, line: Event) -> Blocked:
-        """Refuse a call that was denied, by its recorded decision; its place is used up."""
+        """Refuse a denied call by its recorded decision; its place is used up."""
         attempt = call.attempt
         assert call.verdict is not None
         default = "the call was not approved"
@@ -460,7 +461,7 @@ class Approvals(Stage):
 
 
 class _Unusable(Exception):
-    """A decision that can't be used, with its refusal."""
+    """Reject a decision that can't be used, with its refusal."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -473,12 +474,12 @@ def _nothing() -> Generator[Any, Any, None]:
 
 
 def _outside(call: Call, function: Callable[[], Any]) -> Callable[[], Any]:
-    """Return what does I/O in the session's colour."""
+    """Return a function that does I/O, sync or async as the session is."""
     return (lambda: asyncio.to_thread(function)) if call.is_async else function
 
 
 def _policy(session: Session) -> str:
-    """The digests of the policies that decide on a session's calls; empty if there are none."""
+    """Return the digests of the policies that decide on a session's calls; empty without any."""
     digests = [
         digest
         for guard in session.gate.entries
@@ -494,7 +495,7 @@ def _flat(verdict: Verdict) -> dict[str, Any]:
 
 
 def _failed(error: Exception) -> Refusal:
-    """An approver that raised; the text of its error may hold anything, and is left out."""
+    """Return the refusal of an approver that raised, without the text of its error."""
     if isinstance(error, ApprovalCorrupt):
         return Refusal("approval_tampered", str(error))
     name = type(error).__name__
@@ -522,7 +523,7 @@ def _drop(queue: ApprovalQueue, approval: str) -> None:
 
 
 def _merged(call: Call, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with which an approver lets a call run; secrets, not shown, stay."""
+    """Return the arguments with which an approver lets a call run; hidden secrets stay."""
     old, values = orjson.loads(call.data), call.values
     raw: dict[str, Any] = {}
     for name, value in given.items():
@@ -542,7 +543,7 @@ def _merged(call: Call, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_edit(call: Call, given: Mapping[str, Any], canonical: Mapping[str, Any]) -> None:
-    """Refuse an edit that changes a secret, or what it says to keep."""
+    """Refuse an edit that changes a secret, or an argument declared as kept."""
     old = orjson.loads(call.data)
     for name, value in canonical.items():
         same = name in old and _same(value, old[name])
@@ -557,7 +558,7 @@ def _check_edit(call: Call, given: Mapping[str, Any], canonical: Mapping[str, An
 
 
 def _answer(call: Call, value: Any) -> Outcome:
-    """A person's answer in the place of the tool, in the form of the tool's own result."""
+    """Return a person's answer in place of the tool, in the form of the tool's own result."""
     contract, attempt = call.contract, call.attempt
     code = "approval_response_invalid"
     instead = call.instead
@@ -581,7 +582,7 @@ def _answer(call: Call, value: Any) -> Outcome:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are the same JSON, in whatever order their keys are."""
+    """Tell whether two values are the same JSON, whatever the order of keys."""
     try:
         return orjson.dumps(one, option=_SORT) == orjson.dumps(other, option=_SORT)
     except (TypeError, RecursionError):

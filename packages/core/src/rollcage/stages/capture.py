@@ -1,6 +1,6 @@
-"""What a write needs for its undo: the state before it, the state after it, and its plan.
+"""Capture the needs of an undo: the state before a write, the state after it, and its plan.
 
-It is the last stage that prepares: what waited behind it would make the state before too old.
+Capture is the last stage to prepare: waiting behind it would make the state before outdated.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _SCALARS: Final = (str, int, float, bool, bytes, type(None))
 
 
 class Capture(Stage):
-    """Observes what a write changes, and plans how it is taken back."""
+    """Observe the state that a write changes, and plan its undo."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
 
     def concerns(self, contract: Contract) -> bool:
-        """Whether a tool says what it changes, or how that is taken back."""
+        """Tell whether a tool declares its state, or its undo."""
         return contract.observe is not None or contract.undo is not None
 
     def prepare(self, call: Call, match: Match) -> Work | None:
@@ -160,7 +160,7 @@ class Capture(Stage):
 
 
 def _own(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments that stay as they were decided on, whatever a body does to its own."""
+    """Copy arguments, so that a body's changes to its own do not show."""
     if all(isinstance(each, _SCALARS) for each in values.values()):
         return dict(values)
     try:
@@ -175,10 +175,10 @@ def _decided(call: Call) -> dict[str, Any]:
 
 
 def _in_the_way(call: Call, match: Match, before: dict[str, Any]) -> list[Step]:
-    """The recorded effects beside a new one that changed the same state, and lie ahead of it.
+    """Return the recorded effects ahead, beside a new effect, that changed the same state.
 
-    They are of its turn, say, and may still be asked for; but if they are not, it would be too late
-    to take them back behind it: that would wipe what it wrote.
+    Effects of its turn, for example, may still be asked for. If they are not, it would be too late
+    to take them back behind the new effect: their undo would wipe the new state.
     """
     attempt = call.attempt
     if attempt.on_divergence != "undo" or match.kind != "new":
@@ -196,7 +196,7 @@ def _in_the_way(call: Call, match: Match, before: dict[str, Any]) -> list[Step]:
 
 
 def _plan_late(call: Call, result: Any) -> Event | None:
-    """Plan the undo of a call that has happened, if that needed its result."""
+    """Plan the undo of a call that has happened, if the plan needed its result."""
     contract = call.contract
     if contract.undo is None or "result" not in contract.undo_words:
         return None
@@ -210,7 +210,7 @@ def _plan_late(call: Call, result: Any) -> Event | None:
 
 
 def _compare(call: Call, now: Observed | None, *, raised: bool) -> None:
-    """Keep the state after; an error that left it as it was is a clean one."""
+    """Keep the state after; an error that left the state unchanged is a clean one."""
     was = (call.kept or {}).get("was")
     if now is None or was is None:
         return
@@ -220,7 +220,7 @@ def _compare(call: Call, now: Observed | None, *, raised: bool) -> None:
 
 
 def _keep(call: Call, fields: Event | None) -> None:
-    """Keep fields of the line with which the call ends."""
+    """Keep fields for the line with which the call ends."""
     if fields:
         call.keep("after", {**(call.kept or {}).get("after", {}), **fields})
 

@@ -1,8 +1,8 @@
-"""Observers are notified of what becomes of each step: by its lines, and at once of each hit.
+"""Notify observers of each step: by its lines, and of each hit at once.
 
-What they are told follows from lines (see `Told`), so a finished log tells the same again. They are
-called outside of the attempt's lock, by the thread or task that wrote the line, and change nothing:
-an error of theirs is logged.
+Events follow from lines (see `Told`), so a finished log gives the same events. Observers are called
+outside of the attempt's lock, by the thread or task that wrote the line, and change nothing: their
+errors are logged.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _UNWRITTEN: Final = ("offline", "verify")  # modes of an attempt that writes no 
 
 
 def wanted(observers: Iterable[Observer]) -> tuple[Observer, ...]:
-    """Return the observers that have to be notified of a session that is entered now."""
+    """Return the observers to notify in a session that is entered now."""
     return tuple(each for each in observers if not isinstance(each, Instrument) or each.wanted())
 
 
 @dataclasses.dataclass(slots=True)
 class _About:
-    """What is told of a step whenever something becomes of it."""
+    """Hold the facts about a step that every event repeats."""
 
     time: int
     kind: str
@@ -57,13 +57,13 @@ class _About:
 
 
 class Told:
-    """What observers are told of the lines of a run.
+    """Make events from the lines of a run.
 
     Args:
-        run: the run, to which each line was applied before it is told.
-        hits: whether the steps that a line names as replayed are told with it; live, each is told
-            at once.
-        attempt: the id of an attempt that writes no line; empty for one that does.
+        run: the run; each line is applied to it before its events are made.
+        hits: whether a line also gives events for the replayed steps that it names; live, each hit
+            gives its event at once.
+        attempt: the id of an attempt that writes no line; else empty.
     """
 
     def __init__(self, run: Run, *, hits: bool, attempt: str = "") -> None:
@@ -78,11 +78,11 @@ class Told:
 
     @property
     def attempt(self) -> str:
-        """The id of the attempt that is told of."""
+        """Return the id of the attempt of the events."""
         return self._unwritten or self.run.attempt
 
     def of(self, line: Event) -> Iterator[StepEvent]:
-        """Yield what has become of steps, by a line."""
+        """Yield the events of a line."""
         kind = line["event"]
         self._time = line.get("time", self._time)
         if self._hits:
@@ -108,7 +108,7 @@ class Told:
             yield from self._cut_off(line)
 
     def hit(self, step: Step, call: Call | None = None) -> StepEvent:
-        """Return what is told of a recorded step that answers a call."""
+        """Return the event of a recorded step that answers a call."""
         about = self._about(step, {} if call is None else {"call_id": call.place.call_id})
         outcome = None if step.outcome is None else step.result
         return self._event(
@@ -117,14 +117,14 @@ class Told:
         )  # fmt: skip
 
     def starts(self, line: Event, time: int) -> StepEvent:
-        """Return what is told of a step whose body begins."""
+        """Return the event of a step whose body begins."""
         n = line["step"]
         self.begun.add(n)
         about = self._open[n] = self._about_line(line)
         return self._event("started", n, dict(line), about, time=time)
 
     def known(self, line: Event) -> None:
-        """Take in a line that nobody is told of."""
+        """Take in a line without events."""
         self._time = line.get("time", self._time)
         if "duration" in line and "step" in line:
             self._durations[line["step"]] = line["duration"]
@@ -185,7 +185,7 @@ class Told:
         )  # fmt: skip
 
     def _cut_off(self, line: Event) -> Iterator[StepEvent]:
-        """At the end of an attempt, nobody knows whether a write that was begun has happened."""
+        """Yield the events of begun writes whose outcome is unknown at the end of an attempt."""
         cut, self._open = self._open, {}
         for n, about in cut.items():
             if about.effect == "write":
@@ -244,7 +244,7 @@ class Told:
         )  # fmt: skip
 
     def _place(self, branch: str) -> tuple[str, int | None]:
-        """The names of the blocks around a place, and the step whose body it is in."""
+        """Return the names of the blocks around a place, and the step whose body it is in."""
         names: list[str] = []
         owner = self.run.owner(branch)
         while owner is not None and owner.effect == "branch":
@@ -253,17 +253,17 @@ class Told:
         return "/".join(reversed(names)), None if owner is None else owner.n
 
     def _undoes(self, branch: str) -> tuple[str, int] | None:
-        """The step that a compensating call takes back."""
+        """Return the step that a compensating call takes back."""
         if branch[:1] != "-":
             return None
         return self.run.id, int(branch[1:].partition(".")[0])
 
 
 class Observing(Stage):
-    """Notifies observers of what becomes of the steps of a session, and wraps bodies for them.
+    """Notify observers of the steps of a session, and wrap bodies for them.
 
     Args:
-        observers: in the order in which they are notified.
+        observers: in the order of notification.
     """
 
     opens_in_context = True  # an instrument may have its span be current
@@ -307,7 +307,7 @@ class Observing(Stage):
                 each.opened(self._run)
 
     def marks(self, call: Call) -> None:
-        """Tell of a body that begins, where its line is written when it has ended."""
+        """Notify of a body that begins, if its line is written only at its end."""
         if call.effect not in ("write", "scope") and self._is_mine(call.place.branch):
             assert self._told is not None
             if call.supplied is None:
@@ -315,7 +315,7 @@ class Observing(Stage):
 
     @contextlib.contextmanager
     def inside(self, call: Call) -> Generator[None]:
-        """Set what instruments want to be set in a body."""
+        """Enter the context managers of instruments around a body."""
         if not self._instruments or not self._is_mine(call.place.branch):
             yield
             return
@@ -334,12 +334,12 @@ class Observing(Stage):
                     left.__exit__(None, None, None)
 
     def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> None:  # noqa: ARG002 - the seam's
-        """Tell of a hit at once; or of a step that a framework's memory holds."""
+        """Notify of a hit at once; or of a step in a framework's memory."""
         if step is not None and self._told is not None and self._is_mine(step.branch):
             self._queue.append(self._told.hit(step, call))
 
     def closed(self, session: Session, error: BaseException | None) -> None:
-        """Note that the session is left: that is told once its last line is written."""
+        """Note that the session is left, and notify once its last line is written."""
         self._ends = True
         ended_by = session.attempt.halted or error
         self._error = "" if ended_by is None else type(ended_by).__name__
@@ -347,7 +347,7 @@ class Observing(Stage):
             self._ended("", session.attempt.options.clock.wall() // 1000)
 
     def gave_up(self) -> None:
-        """Tell that the session could not be entered after all."""
+        """Notify that the session could not be entered after all."""
         if self._run is not None and self._told is not None:
             self._ended("", self._run.time)
             for event in self._take():
@@ -378,7 +378,7 @@ class Observing(Stage):
             self._queue.append(closed)
 
     def _is_mine(self, branch: str) -> bool:
-        """Whether calls in a branch are of the session, or of one inside of it."""
+        """Tell whether calls in a branch belong to the session, or to a session nested in it."""
         session = self._session
         if session is None or session.around is None:
             return session is not None
@@ -399,7 +399,7 @@ class Observing(Stage):
         return branch is not None and self._is_mine(branch)
 
     def _take(self) -> list[Callable[[], None]]:
-        """Take what is to be told, with the lock held; it is told when that is released."""
+        """Take the pending notifications, with the lock held; they are made after its release."""
         if self._ends and self._run is not None and self._session is not None:
             attempt = self._session.attempt
             if attempt.closed:  # its last line could not be written, or it writes none
@@ -434,7 +434,7 @@ class Observing(Stage):
 
 
 class _Lock:
-    """A lock that has observers notified when it is released for good."""
+    """Notify observers when the lock is finally released."""
 
     __slots__ = ("_depth", "_lock", "flushes")
 
@@ -463,7 +463,7 @@ def _delivery(deliver: Callable[[Any], None], event: StepEvent | RunEvent) -> Ca
 
 
 def _mode(session: Session) -> str:
-    """What an attempt does with what is recorded, in the words of `RunEvent`."""
+    """Return the mode of an attempt, in the words of `RunEvent`."""
     if session.replay in _UNWRITTEN:
         return session.replay
     run = session.attempt.run
@@ -471,7 +471,7 @@ def _mode(session: Session) -> str:
 
 
 def run_mode(run: Run) -> str:
-    """Return whether an attempt that begins now records, resumes, or is a fork's first."""
+    """Tell whether an attempt that begins now records, resumes, or is a fork's first."""
     if run.source and not run.continues:
         return "fork"
     return "resume" if run.steps or run.attempts > 1 else "record"
@@ -488,18 +488,18 @@ def _logged(about: str) -> Generator[None]:
 def recorded_events(
     lines: Iterable[bytes], where: str = "the log"
 ) -> Iterator[RunEvent | StepEvent]:
-    """Yield what an instrument would have received of a run, in the order of its log.
+    """Yield the events that an instrument would have received of a run, in the order of its log.
 
-    Each attempt is opened and, if it has ended, closed. A hit is told with the line that names it,
-    and a step that is written when it has ended is told as started there: live, both were earlier.
+    Each attempt is opened and, if it has ended, closed. A hit comes with the line that names it,
+    and a step written at its end starts there: live, both came earlier.
 
     Args:
-        lines: all lines of its log: `Store.read(run)`.
-        where: what errors call the log.
+        lines: all lines of the log: `Store.read(run)`.
+        where: the name of the log in errors.
 
     Raises:
-        TraceCorrupt: they were changed or damaged.
-        StoreError: their format is another.
+        TraceCorrupt: the lines were changed or damaged.
+        StoreError: the log has another format.
     """
     run = Run()
     told = Told(run, hits=True)

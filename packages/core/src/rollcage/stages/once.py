@@ -1,23 +1,23 @@
-"""Effects that happen once, whoever asks for them: `@tool(once="refund/{payment}")`.
+"""Make an effect happen once, whoever asks for it: `@tool(once="refund/{payment}")`.
 
 A key names an effect over all runs, jobs, agents and hosts of a store. A call **claims** its key
-before its intent is on record; the claim says which run made it and under which token, and holds no
-outcome. What became of the effect is the fold of that run's log, where the intent has the token:
+before its intent is on record; the claim names the claiming run and a token, and holds no outcome.
+The outcome is the fold of that run's log, where the intent has the token:
 
 ==========  ======================================================================================
 `free`      it never began, did not happen, failed cleanly or was taken back: the key is claimed
 `done`      its outcome is given, and recorded as a step whose `once` says where it was made
 `flying`    its run has a live writer: it is waited for
-`unknown`   nobody knows whether it happened: the session halts
+`unknown`   it may or may not have happened: the session halts
 ==========  ======================================================================================
 
 A call with other arguments is refused. A step that runs again keeps its token, and so its claim.
 
-**Why two can't have it.** Claims are compared and swapped, so one of two that saw the same claim
-gets it. A claim without an intent whose run has no live writer is free; but a lock can get lost
-while its owner lives. So whoever has written an intent looks whether the claim is still its own,
-before the body; and whoever has taken a claim over looks whether the intent was written meanwhile.
-One of them sees the other.
+**Why two can't have it.** Claims are compared and swapped, so of two calls that saw the same claim,
+one gets it. A claim without an intent is free if its run has no live writer; but a lock can get
+lost while its owner lives. So after writing an intent, and before the body, a call checks that the
+claim is still its own; and after taking a claim over, a call checks whether the intent was written
+meanwhile. At least one of the two sees the other.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ State = Literal["free", "done", "flying", "unknown"]
 
 
 class Claim(NamedTuple):
-    """A key's claim, as the store has it.
+    """Hold a key's claim, as stored.
 
     Attributes:
-        run: whose it is.
-        attempt: the random id of the attempt that claimed it.
-        token: random; the intent has it.
+        run: the claiming run.
+        attempt: the random id of the claiming attempt.
+        token: a random token, which the intent has, too.
         tool: the tool's name.
         args: the SHA-256 of the tool's name and the canonical arguments.
-        state: what became of it, where its run's log is gone: `done` or `unknown`.
-        step: the number of its step, then.
-        outcome: its outcome, then.
+        state: the final state, if the log of the run is gone: `done` or `unknown`.
+        step: then, the number of the step.
+        outcome: then, the outcome.
     """
 
     run: str
@@ -95,20 +95,20 @@ class Claim(NamedTuple):
 
     @classmethod
     def read(cls, key: str, data: bytes) -> Claim:
-        """The claim in a value of the store."""
+        """Return the claim in a value of the store."""
         try:
             return cls(**orjson.loads(data))
         except (ValueError, TypeError) as error:
             raise StoreError(f"the claim of {key!r} in the store can't be read: {error}") from None
 
     def data(self) -> bytes:
-        """The value of the store."""
+        """Return the value for the store."""
         fields = self._asdict().items()
         return orjson.dumps({name: value for name, value in fields if value or name == "run"})
 
 
 class Standing(NamedTuple):
-    """What became of a claimed effect: its state, its step, and the outcome if it is done."""
+    """Hold the state of a claimed effect, its step, and the outcome if it is done."""
 
     state: State
     step: int = 0
@@ -120,7 +120,7 @@ _FREE: Final = Standing("free")
 
 
 def key_of(template: str, arguments: Mapping[str, Any]) -> str:
-    """Return the key that a template makes of canonical arguments."""
+    """Return the key made from a template and canonical arguments."""
     shown = {
         name: value if isinstance(value, str) else jcs(value).decode()
         for name, value in arguments.items()
@@ -137,9 +137,9 @@ def _is_plain(character: str) -> bool:
 
 
 def judge(run: Run, claim: Claim) -> Standing | None:
-    """Return what a run says of a claim; None if its intent is not in there.
+    """Return the state of a claim by its run; None if its intent is not in the log.
 
-    An undo frees a key only where the effect was really taken back.
+    An undo frees a key only if the effect was really taken back.
     """
     step: Step | None = None
     for each in reversed(run.steps.values()):
@@ -156,7 +156,7 @@ def judge(run: Run, claim: Claim) -> Standing | None:
 
 
 def _standing_of(step: Step) -> Standing:
-    """What became of a step. An undo frees a key only where the effect was really taken back."""
+    """Return the state of a step. An undo frees a key only if the effect was really taken back."""
     n, outcome = step.n, step.outcome
     is_clean = step.status == "error" and not step.unclear and step.happened is None
     if step.status == "waiting" or is_clean:
@@ -172,10 +172,9 @@ def _standing_of(step: Step) -> Standing:
 
 
 def look_up(store: Store, claim: Claim) -> Standing:
-    """Return what became of a claim of another run, from its log.
+    """Return the state of another run's claim, from its log.
 
-    Whether that has a live writer is asked before the log is read for good: who is gone writes no
-    more.
+    The writer's life is checked before the log is read for good: a dead writer writes no more.
     """
     if claim.state:
         outcome = None if claim.outcome is None else Outcome.of(claim.outcome)
@@ -193,7 +192,7 @@ def look_up(store: Store, claim: Claim) -> Standing:
 
 
 def _is_settled(standing: Standing) -> bool:
-    """Whether it stays so until somebody resolves it, whether its run has a live writer or not."""
+    """Tell whether the state stays until a person resolves it, whatever the run's writer does."""
     found = standing.found
     return standing.state != "unknown" or found is None or found.unclear or bool(found.back)
 
@@ -212,7 +211,7 @@ def _read(store: Store, claim: Claim) -> tuple[Standing | None, str]:
 
 
 class _Flight:
-    """A claim of this process whose call has not ended: who makes it, and who waits for its end."""
+    """Track a claim of this process whose call has not ended, and the calls that wait for it."""
 
     __slots__ = ("attempt", "ended", "task", "thread")
 
@@ -223,7 +222,7 @@ class _Flight:
         self.task = asyncio.current_task() if call.is_async else None
 
     def is_here(self) -> bool:
-        """Whether the caller is what makes it, so that to wait for it is to wait for ever."""
+        """Tell whether the caller makes the call itself, so that waiting would never end."""
         if self.thread != threading.get_ident():
             return False
         try:
@@ -237,14 +236,14 @@ _flights: Final[dict[str, _Flight]] = {}
 
 
 def _flies(attempt: Attempt, token: str) -> bool:
-    """Whether a call of this very attempt has a claim, and has not ended."""
+    """Tell whether a call of this attempt has a claim and has not ended."""
     flight = _flights.get(token)
     return flight is not None and flight.attempt is attempt
 
 
 @dataclasses.dataclass(slots=True)
 class _Held:
-    """A claim that a call has. `put_back`: what the store had before; None: it goes on with it."""
+    """Hold the claim of a call. `put_back`: the stored value before; None: the claim goes on."""
 
     key: str
     claim: Claim
@@ -253,17 +252,17 @@ class _Held:
 
 
 class Once(Stage):
-    """Has an effect that names itself with `once=` be made once in a store."""
+    """Make an effect that is declared with `once=` once in a store."""
 
     def __init__(self) -> None:
         self._tokens: set[str] = set()
 
     def concerns(self, contract: Contract) -> bool:
-        """Of tools that name their effects."""
+        """Tell whether a tool declares `once=`."""
         return bool(contract.once)
 
     def prepare(self, call: Call, match: Match) -> Work | None:
-        """Claim the call's key, or take the outcome of the call that had it before."""
+        """Claim the call's key, or take the outcome of the call that claimed it before."""
         if match.kind == "hit" or match.refusal is not None:
             return None
         if call.supplied is not None or "once" in (call.kept or ()):
@@ -312,7 +311,7 @@ class Once(Stage):
     def _goes_on(
         attempt: Attempt, match: Match, standing: Standing, claim: Claim, mine: Claim
     ) -> bool:
-        """Whether the call runs a step again that has the claim already."""
+        """Tell whether the call runs a step again that has the claim already."""
         step, found = match.step, standing.found
         return (
             step is not None
@@ -326,7 +325,7 @@ class Once(Stage):
     def _is_made_again(
         call: Call, match: Match, standing: Standing, claim: Claim, mine: Claim
     ) -> bool:
-        """Whether a call that may have happened is made again: that is safe, or was approved."""
+        """Tell whether a call that may have happened is made again: safely, or with approval."""
         found = standing.found
         if found is None or not found.unclear or (claim.run, claim.args) != (mine.run, mine.args):
             return False
@@ -335,7 +334,7 @@ class Once(Stage):
         )  # which was granted, as it is here
 
     def _standing(self, attempt: Attempt, claim: Claim) -> Standing:
-        """What became of a claim: of this run it is known here, of another its log is read."""
+        """Return the state of a claim: of this run from memory, of another run from its log."""
         if claim.run != attempt.run.id or claim.state:
             return look_up(attempt.store, claim)
         with attempt.lock:
@@ -348,7 +347,7 @@ class Once(Stage):
         return standing
 
     def _hold(self, call: Call, held: _Held) -> None:
-        """The call has the claim, and its flight begins."""
+        """Give the call the claim, and begin its flight."""
         if not self._tokens:
             call.attempt.observers.append(self._noticed)
         self._tokens.add(held.claim.token)
@@ -358,7 +357,7 @@ class Once(Stage):
     def _take(
         self, call: Call, held: _Held, before: Claim | None
     ) -> Generator[Callable[[], Any], Any, bool]:
-        """Put a claim in the place of one that is free; whether that went well."""
+        """Replace a free claim, and tell whether the swap succeeded."""
         attempt, store = call.attempt, call.attempt.store
         self._hold(call, held)  # before the store has it, so that no thread takes it for a dead one
         try:
@@ -377,7 +376,7 @@ class Once(Stage):
         return bool(taken)
 
     def _wait(self, call: Call, key: str, claim: Claim, standing: Standing, until: float) -> Work:
-        """Wait for a call in flight, until something of it has changed."""
+        """Wait for a call in flight, until its state has changed."""
         attempt = call.attempt
         flight = _flights.get(claim.token)
         n = standing.step
@@ -413,14 +412,14 @@ class Once(Stage):
                 seen = last
 
     def marks(self, call: Call) -> Event | None:
-        """Return the claim, or where the effect was made."""
+        """Return the claim, or the place where the effect was made."""
         held = (call.kept or {}).get("once")
         if held is None:
             return None
         return {"once": ["mine", held.key, held.claim.token] if isinstance(held, _Held) else held}
 
     def begun(self, call: Call) -> Work | None:
-        """Look whether the claim is still this call's, once its intent is on record."""
+        """Check that the claim is still this call's, once its intent is on record."""
         held = (call.kept or {}).get("once")
         return self._check(call, held) if isinstance(held, _Held) else None
 
@@ -458,7 +457,7 @@ class Once(Stage):
             self._land(held.claim.token)
 
     def _end(self, call: Call) -> None:
-        """The call has no claim any more."""
+        """Take the claim from a call that has ended."""
         assert call.kept is not None
         self._land(call.kept.pop("once").claim.token)
 
@@ -468,7 +467,7 @@ class Once(Stage):
             flight.ended.set_result(None)
 
     def closed(self, session: Session, error: BaseException | None) -> str | None:  # noqa: ARG002 - the seam's
-        """Wake those who wait for what this attempt leaves unknown."""
+        """Wake the calls that wait for an outcome which this attempt leaves unknown."""
         for token in self._tokens:
             self._land(token)
         return None
@@ -479,7 +478,7 @@ def _digest(call: Call) -> str:
 
 
 def _is_inside(attempt: Attempt, call: Call, claim: Claim, n: int) -> bool:
-    """Whether a call is made inside of the step that has the claim."""
+    """Tell whether a call is made inside of the step that has the claim."""
     if claim.run != attempt.run.id or not n:
         return False
     with attempt.lock:
@@ -495,7 +494,7 @@ def _refusal(call: Call, reason: str, code: str = "once_differs") -> BaseExcepti
 
 
 def _differs(attempt: Attempt, claim: Claim, standing: Standing, call: Call) -> str:
-    """Say in what the arguments of a call differ from those of the claim."""
+    """Describe how the arguments of a call differ from the arguments of the claim."""
     if claim.tool != call.contract.name:
         return f"a call of {claim.tool}, not of {call.contract.name}"
     theirs: dict[str, Any] | None = None
@@ -541,12 +540,12 @@ def _unknown(attempt: Attempt, key: str, claim: Claim, standing: Standing) -> Un
 
 
 def _command(store: Store, key: str) -> str:
-    """The command that shows an effect."""
+    """Return the command that shows an effect."""
     return f"rollcage once {shlex.quote(key)}{store_option(store)}"
 
 
 def _ways_out(store: Store, key: str) -> str:
-    """The commands that say whether an effect happened."""
+    """Return the commands that record whether an effect happened."""
     command = _command(store, key)
     return f"{command} --happened; or, if not: {command} --did-not-happen"
 
@@ -555,7 +554,7 @@ def _ways_out(store: Store, key: str) -> str:
 
 
 def _whole(call: Call, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
-    """Return what calls a function of the store; in an async session it is never cut in two."""
+    """Return a call to the store; in an async session, no cancellation cuts it in two."""
     if not call.is_async:
         return consult(function, False, *args)
 
@@ -605,15 +604,15 @@ def _last(store: Store, run: str) -> list[bytes]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Effect:
-    """What is known of an effect that was claimed.
+    """Describe a claimed effect.
 
     Attributes:
-        key: its key.
-        run: the run that made it, or is about to.
-        step: the number of its step; 0: its intent is not on record.
+        key: the key.
+        run: the run that made the effect, or is about to.
+        step: the number of the step; 0: the intent is not on record.
         tool: the tool's name.
         state: `free`, `done`, `flying` or `unknown`; see `rollcage.stages.once`.
-        outcome: as recorded, if it is done.
+        outcome: the recorded outcome, if it is done.
     """
 
     key: str
@@ -627,14 +626,14 @@ class Effect:
     _found: Step | None = dataclasses.field(repr=False, compare=False)
 
     def resolve(self, *, happened: bool, result: Any = ..., by: str = "") -> None:
-        """Say what became of it, where nobody knows.
+        """Record whether the effect happened, if its outcome is unknown.
 
-        That is put on record in its run, if the log is there and has an open question; else in the
-        claim: an undo has failed, or the log is gone.
+        The statement goes to the log of the run, if the log exists and has an open question; or
+        else to the claim, after a failed undo or without a log.
 
         Raises:
-            StepNotUnknown: it is known, or the call is in flight.
-            RunInUse: somebody is at its run.
+            StepNotUnknown: the outcome is known, or the call is in flight.
+            RunInUse: another process is writing the run.
         """
         if self.state != "unknown":
             raise StepNotUnknown(f"{self.key} is {self.state}: there is nothing to resolve")
@@ -664,7 +663,7 @@ class Effect:
 
 
 def once_of(store: str | os.PathLike[str] | Store, key: str) -> Effect | None:
-    """Return what became of an effect by its key; None if nobody has claimed it."""
+    """Return an effect by its key; None without a claim."""
     opened = open_store(store)
     seen = opened.get("once", key)
     if seen is None:
@@ -678,14 +677,14 @@ def once_of(store: str | os.PathLike[str] | Store, key: str) -> Effect | None:
 
 
 def keep_claims(store: Store, run: str) -> list[str]:
-    """Put what became of a run's claims into them, before its log is removed; return their keys.
+    """Record the outcomes of a run's claims before its log is removed; return the keys.
 
     Claims of effects that never happened are removed. A large result goes into the claim itself,
-    for its blob may go with the run.
+    because its blob may go with the run.
 
     Raises:
-        UnknownOutcome: nobody knows what became of one of them: the run has to stay.
-        RunInUse: one of them is in flight.
+        UnknownOutcome: the outcome of a claim is unknown: the run has to stay.
+        RunInUse: a claim is in flight.
     """
     events = parse(store.read(run), f"run {run}")
     mine = {event["once"][1] for event in events if event.get("once", ("",))[0] == "mine"}

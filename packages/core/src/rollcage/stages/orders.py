@@ -1,9 +1,9 @@
-"""Somebody orders from outside that a run stops, or waits.
+"""Obey orders from outside: stop a run, or let it wait.
 
-An order is a value in the store, `orders`, under the id of the run; whoever gives or lifts one
+An order is a value in the store, `orders`, under the id of the run; giving or lifting an order
 rings the store's bell. A session looks at the bell before each body: behind the wait for a write's
-intent, which has read it by then, so that to look costs nothing; and before a body that needs no
-intent. So an order that was given before a body began is seen before it.
+intent, which has read the bell already, so the look costs nothing; and before a body that needs no
+intent. So an order given before a body began is seen before it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _LOOK: Final = 0.1  # seconds between two looks of a run that is paused
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """An order to a run.
+    """Hold an order to a run.
 
     Attributes:
-        kind: `stop`: nothing runs in it any more; `pause`: its calls wait.
-        by: who gave it.
+        kind: `stop`: nothing more runs; `pause`: calls wait.
+        by: the person who gave the order.
         reason: why.
         time: when (Unix, µs).
     """
@@ -60,16 +60,16 @@ class Order:
 def stop_run(
     store: str | os.PathLike[str] | Store, run: str, *, by: str = "", reason: str = ""
 ) -> Order:
-    """Stop a run: nothing runs in it, nor in a resume of it, until that is lifted.
+    """Stop a run: nothing more runs in it, nor in a resume of it, until the stop is lifted.
 
-    What runs now is not interrupted. A stopped run can be undone.
+    Running bodies are not interrupted. A stopped run can be undone.
 
     Returns:
-        The order that was given; it replaces another one.
+        The order; it replaces an earlier order.
 
     Raises:
         RunNotFound: there is no such run.
-        OrderRefused: it has come to its end, or was imported.
+        OrderRefused: the run is over, or was imported.
     """
     own = open_store(store)
     ended = ended_as(own, run)
@@ -84,14 +84,14 @@ def stop_run(
 def pause_run(
     store: str | os.PathLike[str] | Store, run: str, *, by: str = "", reason: str = ""
 ) -> Order:
-    """Have the calls of a run wait until that is lifted.
+    """Let the calls of a run wait until the pause is lifted.
 
     Returns:
-        The order that was given; it replaces another pause, and no stop.
+        The order; it replaces an earlier pause, but no stop.
 
     Raises:
         RunNotFound: there is no such run.
-        OrderRefused: it has come to its end, is stopped, or was imported.
+        OrderRefused: the run is over, is stopped, or was imported.
     """
     own = open_store(store)
     ended = ended_as(own, run)
@@ -103,21 +103,21 @@ def pause_run(
 
 
 def lift_stop(store: str | os.PathLike[str] | Store, run: str) -> Order:
-    """Let a stopped run be resumed; return the order that was lifted.
+    """Let a stopped run be resumed; return the lifted order.
 
     Raises:
         RunNotFound: there is no such run.
-        OrderRefused: it is not stopped.
+        OrderRefused: the run is not stopped.
     """
     return _lifted(open_store(store), run, "stop")
 
 
 def unpause_run(store: str | os.PathLike[str] | Store, run: str) -> Order:
-    """Let the calls of a paused run go on; return the order that was lifted.
+    """Let the calls of a paused run go on; return the lifted order.
 
     Raises:
         RunNotFound: there is no such run.
-        OrderRefused: it is not paused.
+        OrderRefused: the run is not paused.
     """
     return _lifted(open_store(store), run, "pause")
 
@@ -135,7 +135,7 @@ def _lifted(store: Store, run: str, kind: Kind) -> Order:
 
 
 def _other(store: Store, run: str, order: Order, what: str) -> OrderRefused:
-    """Return the refusal of what does not fit the order that a run has."""
+    """Return the refusal of an order that conflicts with the run's order."""
     at = store_option(store)
     by = f" by {order.by}" if order.by else ""
     done, helps = "stopped", f"rollcage stop {run} --lift{at}"
@@ -147,11 +147,11 @@ def _other(store: Store, run: str, order: Order, what: str) -> OrderRefused:
 def lift_order(
     store: str | os.PathLike[str] | Store, run: str, *, kind: Kind | None = None
 ) -> bool:
-    """Lift the order that a run has; return whether it had one.
+    """Lift the order of a run; tell whether there was one.
 
     Args:
-        store: where the run is.
-        run: its id.
+        store: the store of the run.
+        run: the run's id.
         kind: lift only an order of this kind.
     """
     where = open_store(store)
@@ -167,7 +167,7 @@ def lift_order(
 
 
 def order_of(store: str | os.PathLike[str] | Store, run: str) -> Order | None:
-    """Return the order that a run has; None if it has none."""
+    """Return the order of a run; None without one."""
     seen = open_store(store).get("orders", run)
     return None if seen is None else _read(seen)
 
@@ -192,7 +192,7 @@ def _give(store: Store, run: str, kind: Kind, by: str, reason: str) -> Order:
 
 
 def _read(data: bytes) -> Order:
-    """Read an order; one that can't be read is an order to stop."""
+    """Read an order; an unreadable order is an order to stop."""
     try:
         fields = orjson.loads(data)
         kind: Kind = "pause" if fields["kind"] == "pause" else "stop"
@@ -202,7 +202,7 @@ def _read(data: bytes) -> Order:
 
 
 class Orders(Stage):
-    """Has a run obey the orders that are given to it."""
+    """Make a run obey its orders."""
 
     def __init__(self) -> None:
         self._bell: int | None = None
@@ -217,7 +217,7 @@ class Orders(Stage):
 
     @property
     def held(self) -> float:
-        """The seconds in which calls waited, whether one of them or several."""
+        """Return the seconds in which calls waited; calls that waited together count once."""
         return self._held + (time.monotonic() - self._since if self._waiting else 0.0)
 
     def resuming(self, session: Session, run: str) -> None:
@@ -238,7 +238,7 @@ class Orders(Stage):
             raise RunStopped(run, order.by, order.reason, store_option(store))
 
     def opened(self, session: Session) -> None:
-        """Look whether the run has an order already."""
+        """Check whether the run has an order already."""
         found: dict[int, Attempt] = {}
         around = session.around
         while around is not None:
@@ -252,7 +252,7 @@ class Orders(Stage):
         self._listen(session.attempt, session.store.bell)
 
     def prepare(self, call: Call, match: Match) -> Work | None:
-        """Hold back a call of a run that was stopped or paused."""
+        """Hold back a call of a stopped or paused run."""
         attempt = call.attempt
         if attempt.log is None:
             return None
@@ -278,7 +278,7 @@ class Orders(Stage):
         return self._obey(call, self._order)
 
     def _look(self, call: Call) -> Work:
-        """Look in a thread; the call is decided anew, and begins if nothing else has to wait."""
+        """Look in a thread; the call is then decided anew, and begins unless it has to wait."""
         attempt = call.attempt
         assert attempt.log is not None
         told = attempt.log.log.hear()
@@ -289,7 +289,7 @@ class Orders(Stage):
         call.keep("looked", True)
 
     def _look_around(self, call: Call) -> Work:
-        """Obey the orders to the runs around this one; the call is decided anew then."""
+        """Obey the orders to outer runs; the call is then decided anew."""
         own = call.attempt
         sleep: Callable[[float], Any] = asyncio.sleep if call.is_async else time.sleep
         for attempt in self._around:
@@ -310,7 +310,7 @@ class Orders(Stage):
         call.keep("looked around", True)
 
     def begun(self, call: Call) -> Work | None:
-        """Look in a thread, in an async session, if the bell was rung before its intent."""
+        """Look in a thread, in an async session, if the bell was rung before the intent."""
         attempt = call.attempt
         if not call.is_async or attempt.log is None:
             return None
@@ -321,7 +321,7 @@ class Orders(Stage):
         yield _outside(call, lambda: self._listen(call.attempt, bell_of))
 
     def ready(self, call: Call) -> bool:
-        """Return whether no order was given before the intent was on record."""
+        """Tell whether no order was given before the intent was on record."""
         if call.attempt.log is not None and not call.is_async:  # else `begun` has looked
             log = call.attempt.log.log
             try:
@@ -333,10 +333,10 @@ class Orders(Stage):
         return self._order is None or _takes_back(call)
 
     def _listen(self, attempt: Attempt, bell_of: Callable[[], int]) -> None:
-        """Read the order if the bell was rung: what is rung from here on is heard the next time.
+        """Read the order if the bell was rung; later rings are heard the next time.
 
         Raises:
-            ControlLost: it can't be read, so that nobody could stop the run.
+            ControlLost: the bell can't be read, so the run could not be stopped any more.
         """
         try:
             bell = bell_of()
@@ -364,7 +364,7 @@ class Orders(Stage):
             attempt.note({**line, "reason": order.reason, "given": order.time})
 
     def _wait(self, call: Call) -> Work:
-        """Wait until the order is another one, or the session ends."""
+        """Wait until the order changes, or the session ends."""
         attempt = call.attempt
         sleep: Callable[[float], Any] = asyncio.sleep if call.is_async else time.sleep
         self._waits(attempt, 1)
@@ -378,7 +378,7 @@ class Orders(Stage):
             self._waits(attempt, -1)
 
     def _waits(self, attempt: Attempt, more: int) -> None:
-        """Count the calls that wait, and the time in which any does."""
+        """Count the waiting calls, and the time in which any call waits."""
         with attempt.lock:
             now = time.monotonic()
             if self._waiting:
@@ -388,12 +388,12 @@ class Orders(Stage):
 
 
 def _outside(call: Call, function: Callable[[], None]) -> Callable[[], Any]:
-    """Return what does I/O in the session's colour."""
+    """Return a function that does I/O, sync or async as the session is."""
     return (lambda: asyncio.to_thread(function)) if call.is_async else function
 
 
 def _takes_back(call: Call) -> bool:
-    """Whether a call is made to undo a step: a stopped run can be undone."""
+    """Tell whether a call is made to undo a step: a stopped run can be undone."""
     branch, run = call.place.branch, call.attempt.run
     while branch[:1] != "-":
         owner = run.owner(branch)

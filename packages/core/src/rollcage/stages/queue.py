@@ -1,9 +1,9 @@
-"""The queue of requests for approval: asked in one process, decided in another, used in a third.
+"""Queue requests for approval: asked in one process, decided in another, used in a third.
 
 A request and its decision are two values in the store, `requests` and `decisions`, under the id of
-the request. A decision is put there once, by whichever process is first, and whether or not anybody
-is at the run: nobody but its writer may append to a log. The writer looks for it, and puts it on
-record. Decisions are authenticated with the store's key: one that was changed fails closed.
+the request. The first process to decide puts the decision there, whether or not the run is live:
+only the run's writer may append to its log. The writer looks for the decision, and puts it on
+record. Decisions are authenticated with the store's key: a changed decision fails closed.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _SORT: Final = orjson.OPT_SORT_KEYS
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision in the queue: what was decided, and when (Unix, µs)."""
+    """Hold a decision of the queue, and its time (Unix, µs)."""
 
     answer: Approval
     at: int
 
 
 class ApprovalQueue:
-    """The requests in a store that nobody has decided on where they were made.
+    """Hold the requests in a store that wait for a decision from another process.
 
     Args:
         store: a folder, a URL or a `Store`.
@@ -61,7 +61,7 @@ class ApprovalQueue:
         self.store = open_store(store)
 
     def waiting(self) -> list[ApprovalRequest]:
-        """Return the requests without a decision, those that have expired as well."""
+        """Return the requests without a decision, expired requests included."""
         found: list[ApprovalRequest] = []
         after = ""
         while keys := self.store.keys("requests", after):
@@ -74,10 +74,10 @@ class ApprovalQueue:
         return found
 
     def get(self, approval: str) -> ApprovalRequest | None:
-        """Return a request by its id; None if there is none, or it is over.
+        """Return a request by its id; None if there is no such request, or it is over.
 
         Raises:
-            ApprovalCorrupt: it was changed.
+            ApprovalCorrupt: the request was changed.
         """
         data = self.store.get("requests", approval)
         if data is None:
@@ -95,7 +95,7 @@ class ApprovalQueue:
 
         Args:
             request: the request.
-            terms: those under which approvals count in its session, to tell somebody at once.
+            terms: the terms under which the session accepts approvals, to refuse a person at once.
         """
         names = (field.name for field in dataclasses.fields(request))
         fields = {name: getattr(request, name) for name in names}
@@ -113,7 +113,7 @@ class ApprovalQueue:
         Args:
             approval: the request's id.
             answer: the decision. Edited arguments may be given in the form of the request.
-            now: the time (Unix, µs), if not that of the clock.
+            now: the time (Unix, µs), if not the clock's.
 
         Raises:
             ApprovalInvalid: there is no such request, it is decided or expired, or this person may
@@ -137,10 +137,10 @@ class ApprovalQueue:
             raise ApprovalInvalid(f"request {approval} was decided already, by somebody else")
 
     def put(self, request: ApprovalRequest, answer: Approval, now: int) -> bool:
-        """Put a decision into the queue; return whether it is the first.
+        """Put a decision into the queue; tell whether it is the first.
 
         Raises:
-            ApprovalInvalid: it holds what can't be written.
+            ApprovalInvalid: the decision holds a value that can't be written.
         """
         try:
             fields = {
@@ -158,10 +158,10 @@ class ApprovalQueue:
         return self.store.swap("decisions", request.id, None, data)
 
     def decision(self, request: ApprovalRequest) -> Decision | None:
-        """Return the decision on a request; None if there is none.
+        """Return the decision on a request; None without one.
 
         Raises:
-            ApprovalCorrupt: it was changed, or is of another call.
+            ApprovalCorrupt: the decision was changed, or is for another call.
         """
         data = self.store.get("decisions", request.id)
         if data is None:
@@ -195,14 +195,14 @@ class ApprovalQueue:
 
 
 def _bound(request: ApprovalRequest) -> dict[str, Any]:
-    """What a decision is bound to, besides the request's id."""
+    """Return the facts to which a decision is bound, besides the request's id."""
     digest = sha256(orjson.dumps(dict(request.args), option=_SORT)).hexdigest()
     names = ("id", "idempotency_key", "key", "policy", "run")
     return {**{name: getattr(request, name) for name in names}, "of": digest}
 
 
 def _written(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as JSON; those in the form of a request are that already."""
+    """Return values as JSON; values in the form of a request are JSON already."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         try:
@@ -214,9 +214,9 @@ def _written(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class QueueApprover:
-    """An approver that puts the request into the queue, and looks there for a decision.
+    """Put a request into the queue, and look there for a decision.
 
-    Until there is one the run is paused, and its process may end. A resume of the run, in any
+    Without a decision, the run is paused, and its process may end. A resume of the run, in any
     process, reaches the same call and finds the decision.
 
     Args:
@@ -229,7 +229,7 @@ class QueueApprover:
         self._wait = wait
 
     def __call__(self, request: ApprovalRequest) -> Reply:
-        """Return the decision on this request; `Pending` if there is none yet."""
+        """Return the decision on this request; `Pending` without one."""
         self.queue.ask(request)
         until = time.monotonic() + self._wait
         tick = threading.Event()

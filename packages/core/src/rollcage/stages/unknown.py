@@ -1,4 +1,4 @@
-"""A write of which nobody knows whether it happened: its tool is asked, where it says how."""
+"""Find out whether a write of unknown outcome happened, if its tool can tell."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ __all__ = ["Probe", "Unknown"]
 
 
 class Unknown(Stage):
-    """Finds out what became of a write: by its `probe`, else by the state that it changes.
+    """Ask about a write of unknown outcome: by its `probe`, or else by the observed state.
 
-    What is found out is put on record; the call is then answered, or runs at its place.
+    The finding is put on record; the call is then answered, or runs at its place.
     """
 
     is_about_recorded = True
 
     def concerns(self, contract: Contract) -> bool:
-        """Whether a tool writes."""
+        """Tell whether a tool writes."""
         return contract.effect == "write"
 
     def prepare(self, call: Call, match: Match) -> Work | None:
         """Ask about a recorded write of unknown outcome, once.
 
-        It stands at the place of the call; or the same call failed before, and the agent acted upon
-        its error: if it happened, this one is given its result.
+        The write stands at the place of the call; or the same call failed before, and the agent
+        acted upon its error: if the write happened, the new call gets its result.
         """
         attempt, step = call.attempt, match.step
         if call.effect != "write" or match.kind == "hit" or call.supplied is not None:
@@ -95,14 +95,14 @@ class Unknown(Stage):
 
 
 class Probe(Stage):
-    """Asks the `probe` of a tool at once when a body fails."""
+    """Ask the `probe` of a tool at once when a body fails."""
 
     def concerns(self, contract: Contract) -> bool:
-        """Whether a tool writes, and has a probe."""
+        """Tell whether a tool writes, and has a probe."""
         return contract.effect == "write" and contract.probe is not None
 
     def around(self, call: Call, body: Body) -> Body:
-        """Ask the probe when the body fails, and nothing says that it did nothing."""
+        """Ask the probe when the body fails, unless the failure is known to be clean."""
         if call.effect != "write":
             return body
         if call.is_async:
@@ -153,9 +153,9 @@ def _note(call: Call, answer: Any) -> None:
 
 
 def _has_same_arguments(call: Call, step: Step) -> bool:
-    """Whether a step ran with the arguments of a call, and not with those of an approver's edit.
+    """Tell whether a step ran with the arguments of a call, and not with an approver's edit.
 
-    The tool is asked with the call's, and would answer for another effect.
+    The tool is asked with the call's arguments, and would answer for another effect.
     """
     for line in call.attempt.store.read(call.attempt.run.id):
         event = orjson.loads(line)
@@ -165,7 +165,7 @@ def _has_same_arguments(call: Call, step: Step) -> bool:
 
 
 def find_out(call: Call, step: Step, *, probe_only: bool = False) -> Any:
-    """Ask a tool what became of a call: `Happened`, `DidNotHappen`, or None if nobody knows."""
+    """Ask a tool about a call: `Happened`, `DidNotHappen`, or None for an unknown outcome."""
     contract, attempt = call.contract, call.attempt
     before = (step.undo or {}).get("before")
     if before is not None:
@@ -200,7 +200,7 @@ def find_out(call: Call, step: Step, *, probe_only: bool = False) -> Any:
 
 
 def _plan_found(call: Call, before: Any, result: Any) -> None:
-    """Plan the undo of a call that happened, if that needed its result."""
+    """Plan the undo of a call that happened, if the plan needed its result."""
     contract = call.contract
     if "result" not in contract.undo_words:
         return

@@ -1,12 +1,11 @@
-"""The chain around the lines of a log: the part that all stores share, and none needs to know.
+"""Chain the lines of a log: the part that all stores share, and none needs to know.
 
-A line is one JSON object whose last field is the SHA-256 of the hash before it and of the line
-without that field. So a line that was changed, cut out, doubled or moved is found, and the hash of
-the last line stands for all of them: it is the head by which a store refuses a writer that another
-one has replaced.
+A line is one JSON object. Its last field is the SHA-256 of the hash before it and of the line
+without that field. So a changed, removed, doubled or moved line is found, and the hash of the last
+line stands for the whole log: it is the head by which a store refuses a replaced writer.
 
-The chain shows mistakes and accidents, and edits by someone who does not know how to chain. It is
-not a signature: whoever may write the file can chain a forged log anew.
+The chain shows mistakes, accidents and careless edits. It is not a signature: a person who may
+write the file can chain a forged log anew.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from rollcage.trace.store import Log
 __all__ = ["FORMAT", "ROOT", "Chain", "chained", "checked", "checked_lines", "parse", "verify"]
 
 FORMAT: Final = "rollcage/2"
-"""The format of the logs that are written here; the first line of each says it."""
+"""The format of the logs written here; the first line of each log has it."""
 
 ROOT: Final = b"0" * 64
 """The head of a log without lines."""
@@ -37,7 +36,7 @@ _OUT: Final = (
 
 
 class Chain:
-    """A log whose lines are chained.
+    """Chain and append the lines of a log.
 
     Attributes:
         head: the hash of the last line.
@@ -57,21 +56,21 @@ class Chain:
         self.close = log.close
 
     def queue(self) -> None:
-        """Have a thread append the lines from now on, so that no event loop waits for a disk."""
+        """Let a thread append the lines from now on, so that no event loop waits for a disk."""
         from rollcage.trace.writer import Queued  # only sessions on event loops need it
 
         self._use(Queued(self.log))
 
     def append(self, event: dict[str, Any], outcome: bytes | None = None) -> None:
-        """Append one event. Where this raises, the event counts only if `head` has moved.
+        """Append one event. After an exception, the event counts only if `head` has moved.
 
         Args:
-            event: the line, but for its hash.
-            outcome: its last field `outcome`, as JSON, if that was made before.
+            event: the line, without its hash.
+            outcome: the last field `outcome`, as JSON, if already encoded.
 
         Raises:
             Fenced, TraceUnwritable, Forked: as `Log.append` does; the line is not on record.
-            TypeError: it has no JSON.
+            TypeError: the event has no JSON.
         """
         line = orjson.dumps(event)
         if outcome is not None:
@@ -89,16 +88,16 @@ class Chain:
         self.head = head
 
     def read(self) -> list[dict[str, Any]]:
-        """Return all events on record. From here on the head is this writer's.
+        """Return all events on record, and become the writer of the next line.
 
         Raises:
             TraceCorrupt: the log was changed or damaged.
-            StoreError: its format is another, or it can't be read.
+            StoreError: the log has another format, or can't be read.
         """
         return list(self.events())
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield what `read` returns, one by one: no event is kept here, and each was checked."""
+        """Yield the events of `read` one by one, each checked and none kept."""
         lines = self.log.read()
         self.head = lines[-1][-67:-3] if lines else ROOT
         return checked(lines, self.log.where)

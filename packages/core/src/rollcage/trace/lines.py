@@ -1,8 +1,8 @@
-"""What a line has to be that somebody else has written, before the fold takes it in.
+"""Check a line from outside before the fold takes it in.
 
-A log is chained, not signed: whoever may write the file can put any lines there. So a line that was
-read is held against those before it, and one that does not fit is damage that an error names; what
-an attempt writes itself needs none of this.
+A log is chained, not signed: a person who may write the file can put any lines there. So a line
+that was read is checked against the lines before it, and a misfit is damage named by an error.
+Lines that an attempt writes itself need no check.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BAD: Final = (
     KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError, OverflowError,
     RecursionError,
 )  # fmt: skip
-"""What a fold raises of a line that does not fit."""
+"""The exceptions of a fold on a line that does not fit."""
 
 _EFFECTS: Final = frozenset({"pure", "read", "write", "scope", "model", "branch"})
 _NAMES: Final = ("version", "agent", "call_id", "framework", "approval")
@@ -37,7 +37,7 @@ _BYTES: Final = 32  # of a hash
 
 
 def check_line(run: Run, event: Event) -> None:
-    """Refuse a line that can't stand behind those that were folded so far.
+    """Refuse a line that can't follow the lines folded so far.
 
     Raises:
         ValueError, KeyError, TypeError, ...: see `BAD`.
@@ -119,7 +119,7 @@ def _check_once(once: Any) -> None:
 
 
 def _check_spans(run: Run, spans: Any) -> None:
-    """A range can't be longer than the run: nobody is kept busy by one."""
+    """Refuse a range longer than the run, which would take forever to expand."""
     for first, last in spans:
         if type(first) is not int or type(last) is not int or not 1 <= first <= last <= run.last:
             raise ValueError(f"{first!r:.99} to {last!r:.99} is no range of its steps")

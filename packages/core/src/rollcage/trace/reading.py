@@ -1,4 +1,4 @@
-"""From the lines of a log to its run: each line is checked, parsed, folded in and let go."""
+"""Fold a log into its run: check, parse and fold each line, and keep none."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _BRACE: Final = 125
 
 
 def fold_log(lines: Iterable[bytes], where: str, folds: dict[str, list[Fold]]) -> Run:
-    """Return the run that the lines of a log make; none of them is kept.
+    """Return the run folded from the lines of a log; no line is kept.
 
-    An outcome is taken as the bytes that were recorded where it can be cut out of its line: nothing
-    but numbers stands before it then, and the hash behind it.
+    An outcome is taken as the recorded bytes if it can be cut out of its line: only numbers stand
+    before it then, and the hash behind it.
 
     Args:
-        lines: all of them, from the first.
-        where: what errors call the log.
-        folds: by kind of line, what is told of each.
+        lines: all lines, from the first.
+        where: the name of the log in errors.
+        folds: by kind of line, functions that receive each line.
 
     Raises:
-        TraceCorrupt: they were changed or damaged, or are not those of a run.
-        StoreError: their format is another, or they can't be read.
+        TraceCorrupt: the lines were changed or damaged, or belong to no run.
+        StoreError: the log has another format, or can't be read.
     """
     run = Run(folds)
     apply = run.apply
@@ -66,7 +66,7 @@ def fold_log(lines: Iterable[bytes], where: str, folds: dict[str, list[Fold]]) -
 
 @contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Keep the collector from looking through a run again and again while it grows."""
+    """Keep the garbage collector from scanning a growing run again and again."""
     if not gc.isenabled():
         yield
         return

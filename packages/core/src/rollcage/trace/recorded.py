@@ -1,4 +1,4 @@
-"""The whole lines of a run, as readers take them, and whether they are what was written."""
+"""Give readers the whole lines of a run, and verify their chain."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["LogTrace", "Verified", "trace_of", "verify_trace", "where_of"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogTrace:
-    """The whole lines of a run, for `rollcage.trace.read_run`.
+    """Hold the whole lines of a run, for `rollcage.trace.read_run`.
 
     Attributes:
         run: the run's id.
-        where: what errors call it: a path, or a store's URL and the id.
+        where: the name in errors: a path, or a store's URL and the id.
         data: the lines.
     """
 
@@ -31,13 +31,13 @@ class LogTrace:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verified:
-    """The chain of a log, which is whole.
+    """Describe the intact chain of a log.
 
     Attributes:
-        lines: how many there are.
-        head: the hash of the last one (64 hex digits).
-        is_ended: whether the last attempt was left: then the last line says so. Otherwise nothing
-            tells whether lines behind it were removed, for the process may have died there.
+        lines: the number of lines.
+        head: the hash of the last line (64 hex digits).
+        is_ended: whether the last attempt was left: then the last line says so. Otherwise lines may
+            be missing behind the last, because the process may have died at any line.
     """
 
     lines: int
@@ -50,28 +50,27 @@ def trace_of(store: str | os.PathLike[str] | Store, run: str) -> LogTrace:
 
     Raises:
         RunNotFound: there is no such run.
-        StoreError: they can't be read.
+        StoreError: the lines can't be read.
     """
     opened = open_store(store)
     return LogTrace(run, where_of(opened, run), b"".join(opened.read(run)))
 
 
 def where_of(store: Store, run: str) -> str:
-    """Return what errors call the log of a run: its file, or the store's URL and the id."""
+    """Return the name of a run's log in errors: its file, or the store's URL and the id."""
     return store.path_of(run) if isinstance(store, Folder) else f"{store.url}#{run}"
 
 
 def verify_trace(trace: LogTrace) -> Verified:
-    """Check that each line follows from those before it.
+    """Check that each line follows from the lines before it.
 
-    Whoever may write a log can chain a forged one anew; and a log whose end was cut off, behind any
-    line, is whole. To know that a run is all there, compare its head with one that was kept
-    elsewhere.
+    A person who may write a log can chain a forged one anew; and a log that was cut behind any line
+    is intact. To know that a run is complete, compare its head with a head kept elsewhere.
 
     Raises:
-        TraceCorrupt: a line was changed, cut out, added or moved, or there is none; the error
-            names it.
-        StoreError: its format is another.
+        TraceCorrupt: a line was changed, cut out, added or moved, or there is none; the error names
+            the line.
+        StoreError: the log has another format.
     """
     count, is_ended = 0, False
     for event in checked(io.BytesIO(trace.data), trace.where):

@@ -1,12 +1,12 @@
-"""Logs of sessions on event loops: a thread appends their lines, so that no loop ever waits.
+"""Append lines in a thread for sessions on event loops, so that no loop ever waits.
 
-A loop hands over a line, and awaits `settled` before a body runs. The thread takes all that has
-come, from whichever loops, appends it in order, waits once for each log, and wakes each loop once.
-A line that was handed over is written whatever becomes of the task that did: a cancelled `settled`
-takes nothing back.
+A loop hands over a line, and awaits `settled` before a body runs. The thread takes all queued
+lines, from all loops, appends them in order, waits once for each log, and wakes each loop once. A
+line that was handed over is written whatever happens to its task: a cancelled `settled` takes
+nothing back.
 
-There is one thread for each kind of log, since a database that is silent for some seconds must not
-keep files from being written. It ends with the process, once all is written.
+There is one thread for each kind of log, because a database that is silent for some seconds must
+not hold up files. The thread ends with the process, once everything is written.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _Job = tuple["Queued | None", bytes | None, _Waiter | None]
 
 
 class Queued:
-    """A log whose lines a thread appends. See `Log` for what the methods promise.
+    """Queue the lines of a log for a thread. See `Log` for the promises.
 
-    `append`, `settled` and `bell` never block. `read`, `wait`, `replace` and `close` do, so that a
+    `append`, `settled` and `bell` never block. `read`, `wait`, `replace` and `close` do, so a
     session on a loop calls them in a thread.
     """
 
@@ -120,7 +120,7 @@ class Queued:
                 self._error = error
 
     def settle(self) -> None:
-        """Wait for all that was appended, on the writer's thread."""
+        """Wait for all appended lines, on the writer's thread."""
         if self._error is None:
             written = self._written
             try:
@@ -132,14 +132,14 @@ class Queued:
 
 
 class _Writer:
-    """A thread that serves queued logs."""
+    """Serve queued logs in a thread."""
 
     def __init__(self) -> None:
         self.jobs: SimpleQueue[_Job] = SimpleQueue()
         threading.Thread(target=self._serve, name="rollcage-writer", daemon=True).start()
 
     def drain(self) -> None:
-        """Wait until all is written that was handed over so far."""
+        """Wait until all lines handed over so far are written."""
         drained = threading.Event()
         self.jobs.put((None, None, drained.set))
         drained.wait()
@@ -156,7 +156,7 @@ class _Writer:
 
 
 def _serve_all(jobs: list[_Job]) -> None:
-    """Append the lines of some jobs, in order; then wait for the logs that somebody waits for."""
+    """Append the lines of some jobs, in order; then wait for the logs with waiters."""
     waiting: dict[Queued | None, list[_Waiter]] = {}
     for log, line, waiter in jobs:
         if line is not None and log is not None:
@@ -198,7 +198,7 @@ def _writer(kind: type) -> _Writer:
 
 
 def _in_child() -> None:
-    """A forked child has none of its parent's threads."""
+    """Forget the threads of the parent in a forked child."""
     global _lock  # noqa: PLW0603 - another thread of the parent may have it
     _lock = threading.Lock()
     _writers.clear()

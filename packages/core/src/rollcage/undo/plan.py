@@ -1,6 +1,6 @@
-"""What an undo is made of: the states that a tool observes, and the calls that it plans.
+"""Handle the parts of an undo: the states that a tool observes, and the calls that it plans.
 
-Large ones are kept beside the log; what refers to them stands in their place.
+Large values are kept beside the log, and references stand in their places.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def consult(
     *args: Any,
     **words: Any,
 ) -> Callable[[], Any]:
-    """Return what asks one of a tool's own functions, in the session's colour."""
+    """Return a call of one of a tool's own functions, sync or async as the session is."""
     if is_async and not inspect.iscoroutinefunction(function):
         return lambda: asyncio.to_thread(function, *args, **words)
     return lambda: function(*args, **words)
@@ -51,11 +51,11 @@ def plain(states: Mapping[str, Any] | None) -> dict[str, Any]:
 def plan_of(
     contract: Contract, attempt: Attempt, known: Mapping[str, Any], gate: Gate
 ) -> list[dict[str, Any]] | None:
-    """Return the plan that a tool makes of what is known; None if it can't be taken back.
+    """Return the plan that a tool makes from the known facts; None if the call can't be undone.
 
     Raises:
         SessionError: the gate denies a tool that the plan would call.
-        ContractError: it is no plan.
+        ContractError: the result is no plan.
     """
     assert contract.undo is not None
     made = contract.undo(**{word: known[word] for word in contract.undo_words})
@@ -69,7 +69,7 @@ def _allow(tool: Tool) -> None:
 
 
 def has_large(marks: Mapping[str, Any]) -> bool:
-    """Whether a state before, or an argument of a plan, is too large for a line."""
+    """Tell whether a state before, or an argument of a plan, is too large for a line."""
     values = [*(marks.get("before") or {}).values()]
     values += [v for call in marks.get("plan") or () for v in call["args"].values()]
     return any(_is_large(each) for each in values)
@@ -82,7 +82,7 @@ def _is_large(value: Any) -> bool:
 
 
 def keep_large(store: Store, marks: Mapping[str, Any]) -> dict[str, Any]:
-    """Return marks of which the large values are kept in the store."""
+    """Move the large values of marks into the store, and return the marks."""
 
     def kept(value: Any) -> Any:
         data = orjson.dumps(value)
@@ -104,10 +104,10 @@ def keep_large(store: Store, marks: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def revived(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return states or arguments with those that are kept beside the log in their places.
+    """Return states or arguments with their large values fetched from the store.
 
     Raises:
-        StoreError: one of them is gone or damaged.
+        StoreError: a value is missing or damaged.
     """
     return {
         name: orjson.loads(fetched(store, value["sha256"]))
@@ -118,10 +118,10 @@ def revived(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fetched(store: Store, digest: str) -> bytes:
-    """Return the bytes that are kept under a digest.
+    """Return the bytes kept under a digest.
 
     Raises:
-        StoreError: they are gone or damaged.
+        StoreError: the bytes are missing or damaged.
     """
     data = store.get("blobs", digest)
     if data is None or sha256(data).hexdigest() != digest:
