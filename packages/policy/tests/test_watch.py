@@ -8,6 +8,7 @@ import contextlib
 import contextvars
 import ctypes
 import importlib
+import inspect
 import linecache
 import os
 import shutil
@@ -24,8 +25,10 @@ from typing import Any, Literal
 
 import orjson
 import pytest
-from rollcage import Contract, Options, Session, open_store, tool
+from rollcage import Contract, Happened, Options, Session, Stage, open_store, tool
+from rollcage.calls.stage import Body
 from rollcage.errors import PermissionUndeclared, SessionError
+from rollcage.replay.call import Call
 from rollcage.session.session import BODY_CALLERS
 from rollcage.trace import check_events
 from rollcage_policy import Permissions
@@ -616,6 +619,105 @@ async def test_streams_are_held_at_each_chunk(
     assert not (outside / "x").exists()
 
 
+class Waits(Stage):
+    """A third party's stage that surrounds bodies, and has no body of its own."""
+
+    def around(self, call: Call, body: Body) -> Body:
+        if not call.is_async:
+            return body
+
+        async def awaited() -> Any:
+            value = body()
+            return await value if inspect.isawaitable(value) else value
+
+        return awaited
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("also", ["nothing", "probe", "observe", "once", "stage", "all"])
+async def test_bodies_are_confined_inside_of_stages(
+    store: Path, outside: Path, files: Any, also: str, asynchronous: bool
+) -> None:
+    with_it: dict[str, dict[str, Any]] = {
+        "nothing": {},
+        "probe": {"probe": lambda args: Path(args["path"]).read_text()},
+        "observe": {"observe": files.observe, "undo": files.restore},
+        "once": {"once": "touch/{path}"},
+        "stage": {},
+    }
+    how = {k: v for each in with_it.values() for k, v in each.items()}
+    how = how if also == "all" else with_it[also]
+
+    def touch(path: str) -> None:
+        Path(path).touch()
+
+    async def atouch(path: str) -> None:
+        touch(path)
+
+    function = atouch if asynchronous else touch
+    confined = tool(effect="write", permissions=["none"], name="touch", **how)(function)
+    options = Options(tools=[files.restore_file])
+    stages: list[Stage] = [Permissions()] + [Waits()] * (also in ("stage", "all"))
+    opened = Session("job", store=store, stages=stages, options=options)
+    async with opened as session:
+        with pytest.raises(PermissionUndeclared, match=f"fs:write:{outside}/x"):
+            await session.acall(confined, path=str(outside / "x"))
+    assert not (outside / "x").exists()
+    assert told(store, session) == [f"fs:write:{outside}/x"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_what_finds_out_is_no_body(
+    store: Path, outside: Path, files: Any, asynchronous: bool
+) -> None:
+    asked: list[str] = []
+
+    def look(args: Any) -> Any:
+        asked.append(Path(args["path"]).read_text())
+        return Happened(None)
+
+    def lose(path: str) -> None:
+        raise ValueError(path)
+
+    async def alose(path: str) -> None:
+        lose(path)
+
+    confined = tool(
+        effect="write", permissions=["none"], name="lose", probe=look, observe=files.observe
+    )(alose if asynchronous else lose)
+    async with job(store) as session:
+        await session.acall(confined, path=str(outside / "file"))
+    assert asked
+    assert told(store, session) == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "sqlite"])
+async def test_rollcage_itself_writes_from_threads(tmp_path: Path, kind: str) -> None:
+    where = str(tmp_path / "runs") if kind == "folder" else f"sqlite:///{tmp_path}/runs.db"
+
+    @tool(effect="read", permissions=["none"], name="large")
+    async def large(n: int) -> str:
+        return "x" * 100_000
+
+    @tool(effect="write", permissions=["none"], name="small", once="small/{n}")
+    def small(n: int) -> int:
+        return n
+
+    @tool(permissions=["none"], name="within")
+    async def within() -> int:
+        found = await asyncio.gather(*(opened.acall(small, n=n) for n in range(4)))
+        async with Session("other", store=where, replay="off") as other:
+            found += [await other.acall(small, n=n) for n in range(4, 8)]
+        async with Session("inner", store=where) as inner:
+            return sum(found) + len(await inner.acall(large, n=1))
+
+    opened = Session("job", store=where, gate=[Permissions()])
+    async with opened as session:
+        assert await session.acall(within) == 100_028
+    found = [orjson.loads(line) for line in open_store(where).read(session.run_id)]
+    assert not [each for each in found if "undeclared" in each]
+
+
 @pytest.mark.parametrize("way", ["task", "sync", "pool"])
 async def test_the_context_is_held_in_tasks(store: Path, outside: Path, way: str) -> None:
     touch = (outside / "x").touch
@@ -821,6 +923,30 @@ def test_a_replay_gives_the_refusal_back(store: Path, disk: Path) -> None:
         peek()
     assert (str(recorded.value), recorded.value.needs) == (str(live.value), live.value.needs)
     assert runs == [1]
+
+
+@pytest.mark.parametrize("enforce", ["report", "strict"])
+def test_a_verification_is_confined_too(store: Path, disk: Path, enforce: Enforce) -> None:
+    @tool(effect="read", permissions=["none"], name="peek")
+    def peek() -> str:
+        return (disk / "file").read_text()
+
+    @tool(effect="read", permissions=["none"], name="peeks")
+    def peeks() -> Iterator[str]:
+        yield "a"
+        yield (disk / "file").read_text()
+
+    with Session("job", store=store):
+        peek()
+        list(peeks())
+    again = Session("job", store=store, replay="verify", gate=[Permissions(enforce)])
+    with again:
+        assert peek() == "text"
+        assert list(peeks()) == ["a", "text"]
+    assert again.report is not None
+    drifts = [each.drift for each in again.report.steps]
+    refused = "it now raises rollcage.errors.PermissionUndeclared"
+    assert [each.startswith(refused) for each in drifts] == [enforce == "strict"] * 2
 
 
 def test_the_strictest_counts(store: Path, disk: Path) -> None:

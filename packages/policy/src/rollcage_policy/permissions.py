@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from weakref import WeakKeyDictionary
 
 from rollcage import Session, Stage
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Permissions"]
 
 _WATCH = "watch of its permissions"
+_NOTHING: Final = nullcontext()
 _GrantsOf = Callable[[tuple[str, ...]], "Grants"]
 
 
@@ -68,13 +70,13 @@ class Permissions(Stage):
             calls_body(function)
         install(_watched)
 
-    def marks(self, call: Call) -> Event | None:
-        """Watch a body that is to run."""
+    def inside(self, call: Call) -> AbstractContextManager[object]:
+        """Watch a body that runs: a call's, or one that `replay="verify"` runs again."""
         known: Watch | None = (call.kept or {}).get(_WATCH)
-        if call.supplied is None and (known is None or self.enforce == "strict"):
+        if known is None or (self.enforce == "strict" and not known.is_strict):
             grants = self._grants_of(call.attempt.session)(tuple(call.contract.permissions))
             call.keep(_WATCH, Watch(call.contract.name, grants, self.enforce))
-        return None
+        return _NOTHING
 
     def _grants_of(self, session: Session) -> _GrantsOf:
         """Return what permissions cover in a session, or in the one whose gate it is held to."""

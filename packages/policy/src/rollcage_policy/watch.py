@@ -49,9 +49,11 @@ def calls_body(function: F) -> F:
 
     It is known by its code, whatever its name; so are the functions that are defined in it.
     """
-    code: types.CodeType = cast("Any", function).__code__
-    _bodies.add(code)
-    _bodies.update(each for each in code.co_consts if isinstance(each, types.CodeType))
+    codes: list[types.CodeType] = [cast("Any", function).__code__]
+    while codes:
+        code = codes.pop()
+        _bodies.add(code)
+        codes.extend(each for each in code.co_consts if isinstance(each, types.CodeType))
     return function
 
 
@@ -74,13 +76,14 @@ class Watch:
     Attributes:
         found: the undeclared permissions that what it did, or was about to do, would have needed,
             in order, each once.
+        is_strict: whether it refuses them.
     """
 
     def __init__(self, tool: str, grants: Grants, enforce: Literal["report", "strict"]) -> None:
         self.found: list[str] = []
         self.grants = grants
         self._tool = tool
-        self._strict = enforce == "strict"
+        self.is_strict = enforce == "strict"
         self._addresses: dict[str, frozenset[str]] = {}  # of names, as they were looked up here
         self._asked: set[str] = set()  # names that the body has looked up
 
@@ -91,7 +94,7 @@ class Watch:
         needs = needs.encode("utf-8", "backslashreplace").decode()
         if needs not in self.found and len(self.found) < _MOST:
             self.found.append(needs)
-        if self._strict:
+        if self.is_strict:
             raise PermissionUndeclared(
                 f"{self._tool} does not declare the permission {needs}, so this was refused", needs
             )

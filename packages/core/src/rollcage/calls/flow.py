@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rollcage.calls.stage import Work
 
 __all__ = [
-    "admit", "enter", "give", "give_back", "gives_at_once", "in_thread", "inside", "perform",
-    "run_body", "surrounded",
+    "admit", "collected", "enter", "give", "give_back", "gives_at_once", "in_thread", "inside",
+    "perform", "run_body", "surrounded",
 ]  # fmt: skip
 
 _tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
@@ -224,6 +224,17 @@ def run_body(attempt: Attempt, call: Call) -> Callable[[], Any]:
     for around in call.hooks.around:
         body = around(call, body)
     return body
+
+
+def collected(stream: Any) -> Callable[[], Any]:
+    """Return a function that collects the chunks of a body's stream, sync or async."""
+    if not hasattr(stream, "__aiter__"):
+        return lambda: list(stream)
+
+    async def collect() -> list[Any]:
+        return [chunk async for chunk in stream]
+
+    return collect
 
 
 def stream_ended(call: Call, chunks: list[Any], error: BaseException | None = None) -> Any:

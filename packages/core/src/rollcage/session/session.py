@@ -40,6 +40,7 @@ from rollcage.calls.driver import Flow, adrive, drive, finished_in_thread, in_ba
 from rollcage.calls.ending import failed, returned
 from rollcage.calls.flow import (
     admit,
+    collected,
     enter,
     give,
     give_back,
@@ -1422,7 +1423,7 @@ def _check_cut(attempt: Attempt, step: Step) -> None:
 
 
 BODY_CALLERS: Final = (
-    Call.run, in_thread, perform, drive, adrive,
+    Call.run, in_thread, collected, perform, drive, adrive, Capture.around, Probe.around,
     Session._streamed, Session._astreamed,  # noqa: SLF001 - methods of the class above
 )  # fmt: skip
 """The functions that call the bodies of tools, for stages that watch bodies."""

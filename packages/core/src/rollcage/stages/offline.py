@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from rollcage.calls.flow import inside, run_body, surrounded
+from rollcage.calls.flow import collected, inside, run_body, surrounded
 from rollcage.calls.stage import Stage, Work
 from rollcage.errors import Blocked, Halt, SessionHalted
 from rollcage.gate.verdict import Verdict
@@ -220,7 +220,7 @@ class Verify(Offline):
             with _inside(call), surrounded(call):
                 value = yield run_body(attempt, call)
                 if contract.streams or hasattr(value, "__next__") or hasattr(value, "__anext__"):
-                    value = yield _collected(value)
+                    value = yield collected(value)
         except (Halt, SessionHalted):
             raise
         except Exception as error:  # noqa: BLE001 - whatever it raises now is compared
@@ -262,14 +262,3 @@ def _inside(call: Call) -> Iterator[None]:
         yield
     finally:
         here.reset(token)
-
-
-def _collected(stream: Any) -> Callable[[], Any]:
-    """Return a function that collects the chunks of a stream, sync or async."""
-    if not hasattr(stream, "__aiter__"):
-        return lambda: list(stream)
-
-    async def collect() -> list[Any]:
-        return [chunk async for chunk in stream]
-
-    return collect

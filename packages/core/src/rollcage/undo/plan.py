@@ -37,10 +37,20 @@ def consult(
     *args: Any,
     **words: Any,
 ) -> Callable[[], Any]:
-    """Return a call of one of a tool's own functions, sync or async as the session is."""
-    if is_async and not inspect.iscoroutinefunction(function):
-        return lambda: asyncio.to_thread(function, *args, **words)
-    return lambda: function(*args, **words)
+    """Return a call of one of a tool's own functions, sync or async as the session is.
+
+    It stands under a function of this module in every thread, so that no stage takes it for a body.
+    """
+
+    def ask() -> Any:
+        return function(*args, **words)
+
+    async def aask() -> Any:
+        return await function(*args, **words)
+
+    if not is_async:
+        return ask
+    return aask if inspect.iscoroutinefunction(function) else lambda: asyncio.to_thread(ask)
 
 
 def plain(states: Mapping[str, Any] | None) -> dict[str, Any]:
