@@ -38,9 +38,10 @@ SIBLINGS = {  # by the name of its distribution: its folder
 ADAPTERS = [name for name, (folder, *_) in PACKAGES.items() if folder.startswith("integrations/")]
 MCP_LINES: dict[str, list[str]] = SESSIONS["mcp-lines"]
 FASTMCP = "fastmcp==4.1.*"
-CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
-EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
-EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/pytest", "packages/toolbox"]
+POLICY = "packages/policy[idna,secrets,sql,yaml]"  # with all that a policy can use
+EVERYTHING = ["packages/core", POLICY, "packages/cli[demo]", "packages/conformance"]
+EVERYTHING += ["packages/governance", "packages/otel[export]", "packages/pytest"]
+EVERYTHING += ["packages/toolbox"]
 EVERYTHING += ["packages/importing[protobuf]", "packages/mcp[http,openapi]", "packages/views"]
 EVERYTHING += ["packages/workflow[engine]", "packages/server", "packages/stores[postgres]"]
 EVERYTHING += ["packages/adapter", *(PACKAGES[adapter][0] for adapter in ADAPTERS)]
@@ -48,17 +49,20 @@ EVERYTHING += ["packages/adapter", *(PACKAGES[adapter][0] for adapter in ADAPTER
 
 def with_siblings(*folders: str) -> list[str]:
     """These folders, each perhaps with extras, and the packages of ours that they depend on."""
-    found = list(folders)
-    for each in found:  # it grows
+    found, looked_at = [*folders], [*folders]
+    for each in looked_at:  # it grows
         folder, _, extras = each.rstrip("]").partition("[")
         project = nox.project.load_toml(f"{folder}/pyproject.toml")["project"]
         needed = list(project.get("dependencies", []))
         for extra in filter(None, extras.split(",")):
             needed += project["optional-dependencies"][extra]
         for requirement in needed:
-            sibling = SIBLINGS.get(re.split(r"[^\w.-]", requirement)[0])
-            if sibling and not any(re.split(r"\[", one)[0] == sibling for one in found):
+            name, wanted = re.findall(r"^([\w.-]+)(\[[^]]*\])?", requirement)[0]
+            sibling = SIBLINGS.get(name)
+            if sibling and not any(one.partition("[")[0] == sibling for one in found):
                 found.append(sibling)
+            if sibling and f"{sibling}{wanted}" not in looked_at:
+                looked_at.append(f"{sibling}{wanted}")  # its extras may need others of ours
     return found
 
 
@@ -249,7 +253,7 @@ def browser(session: nox.Session) -> None:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     if chromium is None and "ROLLCAGE_CHROMIUM" not in os.environ:
         install_programs(session, "chromium", ", or set ROLLCAGE_CHROMIUM to the path of one")
-    folders = [CORE, "packages/cli", "packages/governance", "packages/policy", "packages/server"]
+    folders = ["packages/core", POLICY, "packages/cli", "packages/governance", "packages/server"]
     folders += ["packages/views", "packages/workflow"]
     session.install(*editable(*folders), *groups("test", "browser"), *CONSTRAINTS)
     session.run(*PYTEST, "tests/browser", *session.posargs)
@@ -258,7 +262,7 @@ def browser(session: nox.Session) -> None:
 @nox.session
 def hostile(session: nox.Session) -> None:
     """Hostile calls, and their benign twins, through the gate, as a table (a part of `cross`)."""
-    session.install(*editable(CORE, "packages/policy"), *groups("test"), *CONSTRAINTS)
+    session.install(*editable("packages/core", POLICY), *groups("test"), *CONSTRAINTS)
     session.run("python", "-m", "tests.hostile", *session.posargs)
 
 
@@ -370,7 +374,7 @@ def floor(session: nox.Session, adapter: str) -> None:
 def newest(session: nox.Session) -> None:
     """Core's quick tests, then an adapter's conformance and facts, on the newest Python."""
     adapter = "langchain"  # of the frameworks, the one whose libraries move first
-    folders = [PACKAGES[adapter][0], *SUITES, CORE]
+    folders = [PACKAGES[adapter][0], *SUITES, "packages/core", POLICY]
     needs = groups("test", "test-core", f"test-{adapter}")
     session.install(*editable(*folders), *needs, *CONSTRAINTS)
     quick = "not (slow or law or hypothesis)"  # thousands of cases are tried on the oldest Python

@@ -30,7 +30,7 @@ from rollcage import (
     tool,
     undo_run,
 )
-from rollcage.stages.secrets import Secrets
+from rollcage_policy import DetectedSecrets
 
 # Made up, and put together here: no scanner of this file is to take them for real ones.
 CANARIES = {
@@ -201,7 +201,7 @@ def rollcage(tmp_path: Path) -> Command:
 
 async def careless_run(store: Path, replay: Literal["off", "resume"], runs: list[str]) -> None:
     async with Session(
-        "careless", store=store, replay=replay, stages=[Secrets(detect=True)], gate=[rule],
+        "careless", store=store, replay=replay, stages=[DetectedSecrets()], gate=[rule],
         approver=approver, on_divergence="warn",
     ) as session:  # fmt: skip
         runs.append(session.run_id)
@@ -222,7 +222,7 @@ async def test_no_credential_is_ever_written(tmp_path: Path, rollcage: Command) 
     with pytest.raises(NotReplayable):  # it halts at a result that was not kept
         await careless_run(store, "resume", runs)
     assert runs[0] == runs[1]
-    undo_run(store, runs[0], stages=[Secrets(detect=True)])
+    undo_run(store, runs[0], stages=[DetectedSecrets()])
 
     written = [path for path in store.rglob("*") if path.is_file()]
     assert any("blobs" in path.parts for path in written)

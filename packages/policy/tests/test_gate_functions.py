@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rollcage.gate import AddressInvalid, bounded, split_url, why_not_public_host
+from rollcage_policy.addresses import AddressInvalid, bounded, split_url, why_not_public_host
 from rollcage_policy.functions import FUNCTIONS, MOST_TEXT, surroundings
 from rollcage_policy.named import Named
 from rollcage_policy.paths import PathInvalid

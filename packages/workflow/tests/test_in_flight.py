@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from parts import execution_of, put, steps
 from rollcage import Diverged, RollcageError, RunInUse, Session, list_runs, open_store, tool
-from rollcage.stages.secrets import Secrets
+from rollcage_policy import DetectedSecrets
 from rollcage_stores.prune import prune_run
 from rollcage_workflow import Execution, execution, executions, run, running
 from rollcage_workflow.errors import (
@@ -201,7 +201,7 @@ async def test_inputs_that_hold_a_secret_are_given_again(world: World) -> None:
         **steps(a=put("=string(size(inputs.token))"), go={"wait": {"signal": "go"}}, b=put("b")),
         "inputs": {"token": {"type": "string"}, "n": {"type": "integer", "default": 1}},
     }
-    how: Any = {"stages": lambda: [Secrets(detect=True)]}
+    how: Any = {"stages": lambda: [DetectedSecrets()]}
     found = await world.attempt(plan, {"token": token}, **how)
     assert (found.status, found.sealed) == ("waiting", ("token",))
     assert token not in str(found)

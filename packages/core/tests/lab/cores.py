@@ -55,9 +55,9 @@ class Core:
 
             gate.append(Permissions(enforce))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - it refuses other words
         if how.pop("secrets", "") == "detected":
-            from rollcage.stages.secrets import Secrets
+            from rollcage_policy import DetectedSecrets
 
-            how["stages"] = [Secrets(detect=True)]
+            how["stages"] = [DetectedSecrets()]
         more: dict[str, Any] = {} if clock is None else {"clock": clock}
         more |= {name: how.pop(name) for name in ("strict", "types") if name in how}
         if "unguarded" in how:

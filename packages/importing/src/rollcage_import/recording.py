@@ -24,7 +24,7 @@ from rollcage import (
     open_store,
 )
 from rollcage.errors import ContractError, RunNotFound
-from rollcage.session.imports import FORMAT, Chain, Event, Secrets, Session, uuid7
+from rollcage.session.imports import FORMAT, Chain, Event, Session, uuid7
 from rollcage.trace.seal import StoreSeal
 from rollcage_adapter import (
     HALTED,
@@ -34,6 +34,7 @@ from rollcage_adapter import (
     model_contract,
     model_request,
 )
+from rollcage_policy import DetectedSecrets
 
 from rollcage_import.attempts import ImportedAttempt, put_lines, scratch_store
 from rollcage_import.files import Format, Unreadable, read_spans
@@ -168,7 +169,7 @@ class _Recording:
             line: Event = {
                 "event": "attempt", "id": clock.random(12).hex(), "time": tree.start // 1000,
             }  # fmt: skip
-            session.begin(log, line, (Secrets(detect=True),))
+            session.begin(log, line, (DetectedSecrets(),))
             self._perform(session)
             lines = made.read(run)
         if not put_lines(self._store, run, lines):  # by another process, meanwhile

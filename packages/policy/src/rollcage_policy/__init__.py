@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from rollcage_policy.cases import Case, CaseResult, Cases, deciders, view_of
+    from rollcage_policy.detecting import DetectedSecrets
     from rollcage_policy.functions import FUNCTIONS, surroundings
     from rollcage_policy.labelling import Labelling
     from rollcage_policy.limits import Limit, Limits, Loops, Rate
@@ -38,6 +39,7 @@ __all__ = [
     "Case",
     "CaseResult",
     "Cases",
+    "DetectedSecrets",
     "Doubt",
     "Evaluation",
     "Explained",
@@ -75,6 +77,7 @@ _LATE: Final = {
     "Case": "cases",
     "CaseResult": "cases",
     "Cases": "cases",
+    "DetectedSecrets": "detecting",
     "Doubt": "unreachable",
     "Evaluation": "policy",
     "Explained": "trial",

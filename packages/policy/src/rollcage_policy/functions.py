@@ -21,7 +21,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
-from rollcage.gate import (
+from rollcage.trace import STAND_IN
+
+from rollcage_policy import paths
+from rollcage_policy.addresses import (
     DEFAULT_PORTS,
     Resolver,
     SplitUrl,
@@ -32,9 +35,6 @@ from rollcage.gate import (
     system_resolver,
     why_not_public_host,
 )
-from rollcage.trace import STAND_IN
-
-from rollcage_policy import paths
 from rollcage_policy.named import Named, user_input_here
 from rollcage_policy.sql import sql_reads_only
 
@@ -253,9 +253,9 @@ def _secret(value: object) -> bool:
     """Whether a value holds a credential that the detector finds, anywhere inside it.
 
     Placeholders of credentials count as well: conditions see only these in a session with
-    `secrets="detected"`. It needs `rollcage[secrets]`.
+    `DetectedSecrets` in its stages. It needs `rollcage[secrets]`.
     """
-    from rollcage.gate import detect
+    from rollcage_policy.credentials import detect
 
     left = MOST_TEXT
     for text in _texts(value, 0):

@@ -14,7 +14,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import pydantic
 from pydantic import Field, StringConstraints
-from rollcage.gate import host_name
+
+from rollcage_policy.addresses import host_name
 
 __all__ = ["PRESETS", "Budget", "Network", "Preset", "ReadOnly", "ReversibleOnly", "Secrets",
            "Workspace"]  # fmt: skip

@@ -14,9 +14,10 @@ from typing import Any, Final
 import orjson
 from rollcage import Contract
 from rollcage.errors import StoreError
-from rollcage.gate import Resolver, StepView, Verdict, holds_secret
+from rollcage.gate import StepView, Verdict, holds_secret
 from rollcage.trace import TAG, RefusedCall, Run, Step, decode, decode_exception
 
+from rollcage_policy.addresses import Resolver
 from rollcage_policy.labels import NO_LABELS, FoundLabels, Labels
 from rollcage_policy.meter import Meter, Ticket
 from rollcage_policy.policy import Policy

@@ -12,8 +12,9 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Final
 
 from rollcage import Contract
-from rollcage.gate import Resolver, StepView, Verdict, system_resolver
+from rollcage.gate import StepView, Verdict
 
+from rollcage_policy.addresses import Resolver, system_resolver
 from rollcage_policy.functions import surroundings
 from rollcage_policy.named import Named
 from rollcage_policy.policy import Evaluation, Policy

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Approval, ApprovalRequest, Blocked, Secrets, Session, open_store, tool
+from rollcage import Approval, ApprovalRequest, Blocked, Session, open_store, tool
 from rollcage.errors import PolicyInvalid
 from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
-from rollcage_policy import Policy, Rerun, UserInput, reload_policy
+from rollcage_policy import DetectedSecrets, Policy, Rerun, UserInput, reload_policy
 
 Cli = Callable[..., Any]
 FORMATS = ("table", "jsonl", "csv", "md", "html")
@@ -186,7 +186,7 @@ def test_a_credential_in_what_the_user_said_never_reaches_the_disk(store: Path) 
     pytest.importorskip("detect_secrets")
     key = "AKIA" + "IOSFODNN7EXAMPLE"
     with Session(
-        "job", store=store, gate=[UserInput(f"use {key} for ann")], stages=[Secrets(detect=True)]
+        "job", store=store, gate=[UserInput(f"use {key} for ann")], stages=[DetectedSecrets()]
     ) as session:
         send("ann")
     assert key.encode() not in trace_of(store, session.run_id).data

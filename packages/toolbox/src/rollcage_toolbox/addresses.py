@@ -13,7 +13,7 @@ from collections.abc import Collection, Generator
 from typing import Final, NamedTuple
 from urllib.parse import urljoin
 
-from rollcage.gate import (
+from rollcage_policy.addresses import (
     DEFAULT_PORTS,
     AddressInvalid,
     Resolver,

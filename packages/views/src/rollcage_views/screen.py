@@ -7,11 +7,19 @@ import functools
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rollcage.gate import detect, hide_secrets, names_secret
+from rollcage.errors import DetectorMissing
 from rollcage.trace import TAG
 
 from rollcage_views.text import arguments_text, value_text, visible
 from rollcage_views.values import items_of, mapping_of, pairs_of
+
+try:
+    from rollcage_policy.credentials import detect, hide_secrets, names_secret
+except ImportError as error:
+    raise DetectorMissing(
+        "values are shown without credentials, and what finds these is not installed: "
+        "pip install 'rollcage-views[audit]'"
+    ) from error
 
 __all__ = ["Screen"]
 

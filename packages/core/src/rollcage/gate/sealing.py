@@ -8,13 +8,12 @@ from collections.abc import Collection
 from typing import Any, Final, cast
 
 from rollcage.gate.quotes import DECLARED, Quotes, texts_of
-from rollcage.gate.secrets import detect, hide_secrets, names_secret
 from rollcage.gate.verdict import Verdict
 from rollcage.values.codec import TAG, tagged
 from rollcage.values.decoding import decode
-from rollcage.values.hiding import STAND_IN, Hidden, Hiding, Seal, keyed_hash, stand_in
+from rollcage.values.hiding import Hidden, Hiding, Seal, keyed_hash, stand_in
 
-__all__ = ["Detecting", "Sealing"]
+__all__ = ["Sealing"]
 
 _IN_BASE64: Final = frozenset({"bytes", "bytearray", "str"})
 _SEALED: Final = frozenset({"secret", "redacted", "blob", "opaque"})
@@ -62,7 +61,7 @@ class Sealing(Hiding):
         if self.idle:
             return Hidden(encoded, found)
         if names and not any(each not in names and self._is_quoted(each) for each in encoded):
-            kept = {k: self._named(k, v, f"$.{k}", found) for k, v in encoded.items()}
+            kept = {k: self.hide_named(k, v, f"$.{k}", found) for k, v in encoded.items()}
             return Hidden(kept, found)
         return Hidden(self._value(encoded, "$", found), found)
 
@@ -77,7 +76,7 @@ class Sealing(Hiding):
     def _words(self, value: Any) -> Any:
         """The texts of an event itself, in which the names of fields are Rollcage's own."""
         if isinstance(value, str):
-            return self._text(value, "", [])
+            return self.hide_text(value, "", [])
         if isinstance(value, list):
             return [self._words(each) for each in value]
         if not isinstance(value, dict):
@@ -93,33 +92,40 @@ class Sealing(Hiding):
             return verdict
         return dataclasses.replace(
             verdict,
-            reason=self._text(verdict.reason, "", []),
-            remedy=self._text(verdict.remedy, "", []),
+            reason=self.hide_text(verdict.reason, "", []),
+            remedy=self.hide_text(verdict.remedy, "", []),
             shadow=None if verdict.shadow is None else self.verdict(verdict.shadow),
         )
 
     def _value(self, encoded: Any, path: str, found: list[str]) -> Any:
         kind: type[Any] = type(encoded)
         if kind is str:
-            return self._text(encoded, path, found)
+            return self.hide_text(encoded, path, found)
         if kind is list:
             return [self._value(each, f"{path}[{i}]", found) for i, each in enumerate(encoded)]
         if kind is int and (secret := self._quotes.of(encoded)) is not None:
-            return self._stand_in(path, found, secret.kind, secret.secret)
+            return self.seal_found(path, found, secret.kind, secret.secret)
         if kind is not dict:
             return encoded
         if TAG in encoded:
             return self._tagged(encoded, path, found)
         if any(map(self._is_quoted, encoded)):
             return self._pairs(encoded.items(), path, found)
-        return {k: self._named(k, v, f"{path}.{k}", found) for k, v in encoded.items()}
+        return {k: self.hide_named(k, v, f"{path}.{k}", found) for k, v in encoded.items()}
 
-    def _text(self, text: str, path: str, found: list[str]) -> str:
-        return self._quotes.replace(text, functools.partial(self._stand_in, path, found))
+    def hide_text(self, text: str, path: str, found: list[str]) -> str:
+        """Replace the secrets in a text.
+
+        Args:
+            text: the text.
+            path: where it stands in the value; empty if that is in no value.
+            found: what is told of each secret that was replaced.
+        """
+        return self._quotes.replace(text, functools.partial(self.seal_found, path, found))
 
     def _is_quoted(self, name: str) -> bool:
         """Whether the name of a member holds a secret."""
-        return self._text(name, "", []) != name
+        return self.hide_text(name, "", []) != name
 
     def _tagged(self, encoded: dict[str, Any], path: str, found: list[str]) -> dict[str, Any]:
         tag, value = encoded[TAG], encoded.get("value")
@@ -131,7 +137,7 @@ class Sealing(Hiding):
             held = decode(encoded)
             text = held if tag == "str" else bytes(held).decode("utf-8", "replace")
             inside: list[str] = []
-            self._text(text, path, inside)
+            self.hide_text(text, path, inside)
             if not inside:
                 return encoded
             found += inside
@@ -144,54 +150,24 @@ class Sealing(Hiding):
         return tagged(
             "dict",
             [
-                [self._value(k, f"{path}.<key>", found), self._named(k, v, f"{path}[…]", found)]
+                [self._value(k, f"{path}.<key>", found), self.hide_named(k, v, f"{path}[…]", found)]
                 for k, v in pairs
             ],
         )
 
-    def _named(self, name: Any, value: Any, path: str, found: list[str]) -> Any:
-        """A value under a name."""
-        del name  # not used by this seal
+    def hide_named(self, name: Any, value: Any, path: str, found: list[str]) -> Any:
+        """Replace the secrets in an encoded value that stands under a name; see `hide_text`."""
+        del name  # for seals that look at it
         return self._value(value, path, found)
 
-    def _stand_in(self, path: str, found: list[str], kind: str, credential: str) -> str:
+    def remember(self, secret: str, kind: str) -> None:
+        """Replace a secret wherever it is quoted from now on; `kind` says what it is."""
+        self._quotes.add(secret, kind)
+
+    def seal_found(self, path: str, found: list[str], kind: str, secret: str) -> str:
+        """Return what replaces a secret that was found, and add where it was to `found`."""
         what = kind if kind == DECLARED else f"a credential ({kind})"
         flaw = f"{path}: {what} is never recorded"
         if found[-1:] != [flaw]:
             found.append(flaw)
-        return stand_in(self._seal(f"detected:{credential}"))
-
-
-class Detecting(Sealing):
-    """A seal that also looks for undeclared credentials.
-
-    A credential that was found once is then replaced wherever it is quoted.
-
-    Raises:
-        DetectorMissing: the credential detector is not installed.
-    """
-
-    def __init__(self, seal: Seal) -> None:
-        detect("")  # fails now rather than in the middle of a run
-        super().__init__(seal)
-
-    @property
-    def idle(self) -> bool:
-        """See `Hiding`: credentials may be anywhere."""
-        return False
-
-    def _text(self, text: str, path: str, found: list[str]) -> str:
-        text = super()._text(text, path, found)
-        return hide_secrets(text, functools.partial(self._found, path, found))
-
-    def _named(self, name: Any, value: Any, path: str, found: list[str]) -> Any:
-        """A value whose name may mark it as a credential."""
-        if type(value) is str and value and type(name) is str and names_secret(name):
-            if STAND_IN.fullmatch(value):
-                return value
-            return self._found(path, found, "Secret Keyword", value)
-        return super()._named(name, value, path, found)
-
-    def _found(self, path: str, found: list[str], kind: str, credential: str) -> str:
-        self._quotes.add(credential, kind)
-        return self._stand_in(path, found, kind, credential)
+        return stand_in(self._seal(f"detected:{secret}"))

@@ -17,7 +17,6 @@ from rollcage.replay.walk import Branch, Turn
 from rollcage.session.clock import Clock
 from rollcage.session.opening import Opened
 from rollcage.session.session import Session
-from rollcage.stages.secrets import Secrets
 from rollcage.trace.chain import FORMAT, Chain
 from rollcage.trace.lines import BAD
 from rollcage.trace.messages import MessagesRead
@@ -25,7 +24,7 @@ from rollcage.trace.run import CHANGES, KEY, Event, Outcome, Run, Step, fold_lin
 
 __all__ = [
     "BAD", "CHANGES", "FORMAT", "KEY", "Arguments", "Branch", "Call", "Chain", "Clock", "Contract",
-    "Event", "Hooks", "MessagesRead", "Opened", "Outcome", "Place", "Run", "Secrets", "Session",
+    "Event", "Hooks", "MessagesRead", "Opened", "Outcome", "Place", "Run", "Session",
     "Stage", "Step", "Turn", "Verdict", "admit", "arrive", "begin_block", "drive", "end", "ended",
     "enter", "find_match", "fold_lines", "idempotency_key", "inside", "jcs", "leave_block",
     "open_sessions", "refusal", "uuid7",

@@ -13,11 +13,14 @@ import orjson
 
 from rollcage.calls.stage import Stage
 from rollcage.contract.compensation import keyed_digest
-from rollcage.gate.sealing import Detecting, Sealing
+from rollcage.gate.sealing import Sealing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rollcage.session.session import Session
     from rollcage.trace.run import Event
+    from rollcage.values.hiding import Seal
 
 __all__ = ["Secrets"]
 
@@ -33,25 +36,21 @@ class Secrets(Stage):
     """Conceals secrets in whatever is put on record.
 
     Args:
-        detect: whether credentials that nobody declared are looked for, too; needs
-            `rollcage[secrets]`.
-
-    Raises:
-        DetectorMissing: the credential detector is not installed.
+        sealing: makes what finds and replaces them, from what turns a secret into its HMAC.
     """
 
-    def __init__(self, *, detect: bool = False) -> None:
-        self._kind = Detecting if detect else Sealing
+    def __init__(self, sealing: Callable[[Seal], Sealing] = Sealing) -> None:
+        self._sealing = sealing
         self._seal: Sealing | None = None
 
     def opening(self, session: Session) -> None:
         """Look for secrets from the attempt's own line on."""
-        self._seal = self._kind(session.seal)
+        self._seal = self._sealing(session.seal)
 
     def opened(self, session: Session) -> None:
         """Have the session's seal remember what it seals."""
         if self._seal is None:  # it was added to a session that was entered
-            self._seal = self._kind(session.seal)
+            self._seal = self._sealing(session.seal)
         session.seal = session.attempt.seal = self._seal
 
     def conceal(self, event: Event) -> Event:

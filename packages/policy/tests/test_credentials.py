@@ -1,4 +1,4 @@
-"""`rollcage.gate.detect`: which credentials are found in a text, where, and what is none."""
+"""`detect`: which credentials are found in a text, where, and what is none."""
 
 import itertools
 import re
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from rollcage.errors import DetectorMissing
-from rollcage.gate import secrets
-from rollcage.gate.secrets import detect, hide_secrets, names_secret
+from rollcage_policy import credentials
+from rollcage_policy.credentials import detect, hide_secrets, names_secret
 
 # Made up, and put together here: no scanner of this file is to take them for real ones.
 AWS = "AKIA" + "IOSFODNN7EXAMPLE"
@@ -178,8 +178,8 @@ def test_no_run_of_characters_is_looked_at_again_and_again(
     monkeypatch: pytest.MonkeyPatch, run: str, piece: str, length: int
 ) -> None:
     """However many findings are in it: what that costs grows with the text, not with its square."""
-    counting = Counting(getattr(secrets, run))
-    monkeypatch.setattr(secrets, run, counting)
+    counting = Counting(getattr(credentials, run))
+    monkeypatch.setattr(credentials, run, counting)
     detect(piece * (length // len(piece)) + "(")
     assert 0 < counting.characters <= 4 * length
 
@@ -189,17 +189,17 @@ def test_expressions_of_others_get_pieces_of_bounded_length(
     monkeypatch: pytest.MonkeyPatch, blanks: str
 ) -> None:
     pieces: list[int] = []
-    look = secrets._matches
+    look = credentials._matches
 
     def looking(patterns: Any, piece: str, at: int) -> Any:
-        if patterns and patterns[0] in secrets._load().theirs:
+        if patterns and patterns[0] in credentials._load().theirs:
             pieces.append(len(piece))
         return look(patterns, piece, at)
 
-    monkeypatch.setattr(secrets, "_matches", looking)
+    monkeypatch.setattr(credentials, "_matches", looking)
     text = ("a key and a token " + blanks) * 10_000
     detect(text)
-    assert max(pieces) <= secrets._WINDOW
+    assert max(pieces) <= credentials._WINDOW
     assert sum(pieces) <= 2 * len(text)
 
 
@@ -234,11 +234,11 @@ def test_other_names(name: str) -> None:
 def test_no_word_of_the_library_goes_unheard() -> None:
     from detect_secrets.plugins.keyword import DENYLIST
 
-    assert all(any(hint in word for hint in secrets._HINTS) for word in DENYLIST)
+    assert all(any(hint in word for hint in credentials._HINTS) for word in DENYLIST)
 
 
 def test_threads_may_begin_at_once() -> None:
-    secrets._loaded.cache_clear()
+    credentials._loaded.cache_clear()
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(detect, [f"a {AWS}"] * 64))
     assert all(each == found[0] for each in found)
@@ -256,7 +256,7 @@ def test_nothing_is_asked_of_the_network(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_warnings_of_the_program_are_still_shown() -> None:
     program = (
-        "import warnings; from rollcage.gate.secrets import detect\n"
+        "import warnings; from rollcage_policy.credentials import detect\n"
         "detect('a'); warnings.warn('hear')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
@@ -266,7 +266,7 @@ def test_the_warnings_of_the_program_are_still_shown() -> None:
 def test_a_program_that_logs_its_warnings_goes_on_to() -> None:
     program = (
         "import logging, warnings; logging.basicConfig(); logging.captureWarnings(True); "
-        "from rollcage.gate.secrets import detect; detect('a'); warnings.warn('hear')"
+        "from rollcage_policy.credentials import detect; detect('a'); warnings.warn('hear')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stderr.startswith(b"WARNING:py.warnings:")
@@ -276,10 +276,10 @@ def test_without_the_library_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "detect_secrets.plugins.keyword", None)
-    secrets._loaded.cache_clear()
+    credentials._loaded.cache_clear()
     try:
         with pytest.raises(DetectorMissing, match=r"rollcage\[secrets\]") as raised:
             detect("some text")
         assert raised.value.code == "detector_missing"
     finally:
-        secrets._loaded.cache_clear()
+        credentials._loaded.cache_clear()

@@ -1,4 +1,4 @@
-"""`Secrets(detect=True)`: credentials that nobody declared never reach the disk either."""
+"""`DetectedSecrets()`: credentials that nobody declared never reach the disk either."""
 
 import sys
 from collections.abc import Callable
@@ -21,9 +21,7 @@ from rollcage import (
     undo_run,
 )
 from rollcage.errors import DetectorMissing
-from rollcage.gate import secrets
-from rollcage.stages.secrets import Secrets
-from rollcage_policy import Policy
+from rollcage_policy import DetectedSecrets, Policy, credentials
 
 AWS = "AKIA" + "IOSFODNN7EXAMPLE"
 GITHUB = "ghp" + "_" + "a1B2" * 9
@@ -92,7 +90,7 @@ def make_note(name: str) -> None:
 @pytest.fixture
 def open_session(tmp_path: Path) -> Callable[..., Session]:
     def open_session(name: str = "job", **options: Any) -> Session:
-        return Session(name, **{"store": tmp_path, "stages": [Secrets(detect=True)], **options})
+        return Session(name, **{"store": tmp_path, "stages": [DetectedSecrets()], **options})
 
     return open_session
 
@@ -111,8 +109,8 @@ def written(tmp_path: Path) -> Callable[[], str]:
 
 def test_a_policy_still_sees_that_there_was_one(open_session: Any) -> None:
     policy = Policy.parse('version = 1\ndefault = "allow"\n[[presets]]\nuse = "secrets"\n')
-    for detect in (False, True):
-        with open_session(gate=[policy], stages=[Secrets(detect=detect)]):
+    for stages in ([], [DetectedSecrets()]):
+        with open_session(gate=[policy], stages=stages):
             with pytest.raises(Blocked) as refused:
                 put(text=f"the key is {AWS}")
             assert refused.value.rule.startswith("secrets/")
@@ -258,7 +256,7 @@ def test_an_undo_from_elsewhere_looks_for_them_too(
 ) -> None:
     with open_session() as session:
         make_note("a")
-    undo_run(tmp_path, session.run_id, stages=[Secrets(detect=True)])
+    undo_run(tmp_path, session.run_id, stages=[DetectedSecrets()])
     assert files == {}
     assert AWS not in written()
 
@@ -285,12 +283,12 @@ def test_without_the_library_no_session_is_made(
     open_session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "detect_secrets.plugins.keyword", None)
-    secrets._loaded.cache_clear()
+    credentials._loaded.cache_clear()
     try:
         with pytest.raises(DetectorMissing), open_session():
             pytest.fail("it was entered")
     finally:
-        secrets._loaded.cache_clear()
+        credentials._loaded.cache_clear()
 
 
 def test_a_call_that_was_refused_tells_none(open_session: Any, written: Any) -> None:
@@ -300,3 +298,12 @@ def test_a_call_that_was_refused_tells_none(open_session: Any, written: Any) -> 
         session.refused("no_such_tool", {"text": [AWS], "password": "hunter2"})
     assert AWS not in written()
     assert "hunter2" not in written()
+
+
+def test_the_name_of_a_branch_may_look_like_one(open_session: Any, written: Any) -> None:
+    with open_session() as session:
+        put(f"the key is {AWS}, see")
+        with session.branch(AWS):
+            pass
+    assert "the key is <secret " in written()
+    assert f"is {AWS}" not in written()
