@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from rollcage import CaptureFailed, Contract, Session, list_runs, tool
-from rollcage.trace.layout import is_store
 from rollcage_governance import Registry
 from rollcage_policy import Permissions
 from rollcage_toolbox import PathRefused, Workspace
 from rollcage_toolbox.sql import Database
+from rollcage_toolbox.store_files import is_store
 
 KEY = "docs/keys/seal"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from limits import Limits
 from rollcage import Session, compensate, open_store, tool, undo_run
 from rollcage.errors import Blocked, SessionError
-from rollcage.stages.limits import Limits
 
 ran: list[Any] = []
 

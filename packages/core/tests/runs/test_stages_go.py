@@ -20,14 +20,12 @@ LABS = {
 DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 STAGES = {
     "approvals": ("approvals", "queue"),
-    "limits": ("limits",),
     "orders": ("orders",),
     "secrets": ("secrets",),
 }
 """By stage, its files."""
 ASKED_FOR = {
     "approvals": r"\bapprover=(?!None)|\bApprovals\b|\.ask\(|\b(QueueApprover|ApprovalQueue)\b",
-    "limits": r"\bLimits\b",
     "orders": r"\b(stop|pause)_run\b|\blift_order\b|\border_of\b|\bOrders\b",
     "secrets": r"\bsecrets?=(?!None)|\bSecret(s|Str|Bytes)\b|\bpin\b|credential|session\.imports\b",
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from limits import Limits
 from rollcage import DidNotHappen, Happened, Session, compensate, open_store, tool, undo_run
 from rollcage.errors import (
     ApprovalInvalid,
@@ -23,7 +24,6 @@ from rollcage.gate import Approval, Pending, StepView, Verdict
 from rollcage.session.declared import declaration
 from rollcage.stages import orders
 from rollcage.stages.approvals import Approvals
-from rollcage.stages.limits import Limits
 from rollcage.stages.orders import lift_order, pause_run, stop_run
 from rollcage.stages.queue import ApprovalQueue
 from rollcage.stages.secrets import Secrets

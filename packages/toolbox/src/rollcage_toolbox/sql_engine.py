@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from rollcage.trace.layout import is_database, is_store, is_store_file
 from sqlalchemy import exc, pool
 
 from rollcage_toolbox.errors import ToolboxError
+from rollcage_toolbox.store_files import is_database, is_store, is_store_file
 
 __all__ = [
     "Dialect", "Postgres", "Rows", "SqlFailed", "SqlRefused", "Sqlite", "dialect_of", "in_sqlite",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from rollcage.trace import Run, Traced, read_run
+from rollcage.trace import Run, read_run
+from rollcage.trace.recorded import LogTrace
 
 __all__ = ["Sheet", "sheet_of"]
 
@@ -32,7 +33,7 @@ class Sheet:
         return after if after <= self.total else 0
 
 
-def sheet_of(trace: Traced, *, first: int = 1, count: int = 100) -> Sheet:
+def sheet_of(trace: LogTrace, *, first: int = 1, count: int = 100) -> Sheet:
     """Return so many steps of a run, by their places.
 
     All lines are read for it: what one means, all lines before it say.

@@ -11,9 +11,9 @@ import logging
 import os
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -116,7 +116,6 @@ class Attempt:
         self.users: dict[int, Turn] = {}
         self.root_world = world_zero(run.seed)
         self.ticks = self.options.clock.monotonic
-        self.observers: list[Callable[..., Any]] = []
         self.process = os.getpid()
         self.is_at_once = log is None or log.log.is_at_once
         self.recorded = run.last
@@ -320,14 +319,13 @@ class Attempt:
                 branch.use(step, turn)
         self.replay(step)
 
-    def notify(self, call: Call | None, outcome: Outcome, step: Step | None) -> None:
-        """Notify guards and observers that a call ended; errors that they raise are logged."""
-        guards = () if call is None else call.session.gate.settles
-        for told in (*guards, *self.observers):
+    def notify(self, call: Call, outcome: Outcome, step: Step | None) -> None:
+        """Notify guards that a call ended; errors that they raise are logged."""
+        for told in call.session.gate.settles:
             try:
                 told(call, outcome, step)
             except Exception:  # noqa: BLE001 - it is only told
-                _log.exception("a guard or an observer failed")
+                _log.exception("a guard failed")
 
     # --- undo ------------------------------------------------------------------------------------
 

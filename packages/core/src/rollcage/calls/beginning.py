@@ -125,7 +125,7 @@ def _give(attempt: Attempt, call: Call, match: Match) -> None:
     else:
         attempt.use(step, call.branch, call.turn)
     attempt.stats.hits += 1
-    if call.hooks.settled or call.session.gate.settles or attempt.observers:
+    if call.hooks.settled or call.session.gate.settles:
         outcome = Outcome(step.status, step.outcome)
         for settled in call.hooks.settled:
             settled(call, outcome, step)

@@ -96,7 +96,7 @@ def end(attempt: Attempt, call: Call, outcome: Outcome) -> None:
         attempt.put(event, outcome)
         if changes:
             ended(attempt, call.branch, attempt.run.steps[call.event["step"]])
-        if call.session.gate.settles or attempt.observers:
+        if call.session.gate.settles:
             attempt.notify(call, outcome, None)
 
 

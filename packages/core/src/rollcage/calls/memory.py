@@ -46,7 +46,6 @@ def see(attempt: Attempt, step: Step, turn: Turn | None = None) -> bool:
     outcome = Outcome(step.status, step.outcome)
     for settled in attempt.hooks.settled:
         settled(None, outcome, step)
-    attempt.notify(None, outcome, step)
     return True
 
 

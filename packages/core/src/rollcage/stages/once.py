@@ -256,6 +256,7 @@ class Once(Stage):
 
     def __init__(self) -> None:
         self._tokens: set[str] = set()
+        self._run: Run | None = None  # once one of its calls has a claim
 
     def concerns(self, contract: Contract) -> bool:
         """Tell whether a tool declares `once=`."""
@@ -348,8 +349,9 @@ class Once(Stage):
 
     def _hold(self, call: Call, held: _Held) -> None:
         """Give the call the claim, and begin its flight."""
-        if not self._tokens:
-            call.attempt.observers.append(self._noticed)
+        if self._run is None:
+            self._run = call.attempt.run
+            self._run.folds.setdefault("outcome", []).append(self._is_on_record)
         self._tokens.add(held.claim.token)
         _flights[held.claim.token] = _Flight(call)
         call.keep("once", held)
@@ -451,10 +453,22 @@ class Once(Stage):
                 yield _whole(call, call.attempt.store.swap, "once", held.key, data, held.seen)
         self._end(call)
 
-    def _noticed(self, call: Call | None, _outcome: Outcome, _step: Step | None) -> None:
-        held = None if call is None else (call.kept or {}).get("once")
-        if isinstance(held, _Held):
-            self._land(held.claim.token)
+    def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> Event | None:  # noqa: ARG002 - the seam's
+        """End the flight of a call that a recorded step answers after all."""
+        if (
+            step is not None
+            and call is not None
+            and isinstance((call.kept or {}).get("once"), _Held)
+        ):
+            self._end(call)
+        return None
+
+    def _is_on_record(self, line: Event) -> None:
+        """End the flight of a call whose outcome is on record."""
+        assert self._run is not None
+        once = self._run.steps[line["step"]].once
+        if once is not None and once[0] == "mine":
+            self._land(once[2])
 
     def _end(self, call: Call) -> None:
         """Take the claim from a call that has ended."""

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from rollcage.fingerprint.identity import jcs, key_digest
 from rollcage.values.codec import TAG, encode, encode_result
 from rollcage.values.decoding import decode
-from rollcage.values.exceptions import decode_exception, encode_exception
+from rollcage.values.exceptions import decode_exception
 from rollcage.values.hiding import STAND_IN
-from rollcage.values.natives import Native, register_native
 
 if TYPE_CHECKING:
     from rollcage.trace.events import FORMAT, event_adapter, json_schema
     from rollcage.trace.logs import read_run
     from rollcage.trace.reader import check_events, read_events
-    from rollcage.trace.runs import AskedApproval, Attempt, RefusedCall, Run, Totals, Traced
+    from rollcage.trace.runs import AskedApproval, Attempt, RefusedCall, Run
     from rollcage.trace.step import REPLAYED, STATES, State, Step
 
 __all__ = [
@@ -28,18 +27,14 @@ __all__ = [
     "TAG",
     "AskedApproval",
     "Attempt",
-    "Native",
     "RefusedCall",
     "Run",
     "State",
     "Step",
-    "Totals",
-    "Traced",
     "check_events",
     "decode",
     "decode_exception",
     "encode",
-    "encode_exception",
     "encode_result",
     "event_adapter",
     "jcs",
@@ -47,7 +42,6 @@ __all__ = [
     "key_digest",
     "read_events",
     "read_run",
-    "register_native",
 ]
 
 _LATE: Final = {
@@ -61,8 +55,6 @@ _LATE: Final = {
     "Attempt": "runs",
     "RefusedCall": "runs",
     "Run": "runs",
-    "Totals": "runs",
-    "Traced": "runs",
     "REPLAYED": "step",
     "STATES": "step",
     "State": "step",

@@ -16,9 +16,10 @@ import orjson
 from rollcage.errors import TraceCorrupt
 from rollcage.trace.lines import BAD, check_line
 from rollcage.trace.reader import check_events, read_events
+from rollcage.trace.recorded import LogTrace
 from rollcage.trace.run import Run as Fold
 from rollcage.trace.run import Step as Recorded
-from rollcage.trace.runs import AskedApproval, Attempt, RefusedCall, Run, Traced
+from rollcage.trace.runs import AskedApproval, Attempt, RefusedCall, Run
 from rollcage.trace.step import State, Step
 
 __all__ = ["LogFolding", "fold_log", "read_run"]
@@ -50,7 +51,7 @@ def fold_log(events: Iterable[tuple[int, Event]], where: str) -> Run:
         raise TraceCorrupt(where, number, message) from None
 
 
-def read_run(trace: Traced, *, schema: bool = True) -> Run:
+def read_run(trace: LogTrace, *, schema: bool = True) -> Run:
     """Read a log: `trace_of(store, run)`, for example.
 
     Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from rollcage.trace.step import REPLAYED, STATES, Step
 
@@ -18,7 +18,6 @@ __all__ = [
     "RefusedCall",
     "Run",
     "Totals",
-    "Traced",
 ]
 
 Event = dict[str, Any]
@@ -213,17 +212,3 @@ class Run:
     def step(self, number: int) -> Step | None:
         """Return the step of this number; None without one."""
         return next((step for step in self.steps if step.step == number), None)
-
-
-class Traced(Protocol):
-    """Hold the whole lines of a trace, as `Store.read` returns them, and its name in messages."""
-
-    @property
-    def data(self) -> bytes:
-        """Return the lines."""
-        ...
-
-    @property
-    def where(self) -> str:
-        """Return the name of the trace: its file, or the like."""
-        ...

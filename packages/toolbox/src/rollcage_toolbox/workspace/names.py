@@ -11,9 +11,8 @@ import re
 import unicodedata
 from typing import Final
 
-from rollcage.trace.layout import DEFAULT_NAME
-
 from rollcage_toolbox.errors import PathRefused
+from rollcage_toolbox.store_files import DEFAULT_NAME
 
 __all__ = ["TEMPORARY", "canonical", "folded", "parts", "usable"]
 

@@ -18,9 +18,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from rollcage.trace.layout import is_linked
-
 from rollcage_toolbox.errors import LimitExceeded
+from rollcage_toolbox.store_files import is_linked
 from rollcage_toolbox.workspace.images import ABSENT, Image, Settings, dir_image, file_image
 from rollcage_toolbox.workspace.names import TEMPORARY
 from rollcage_toolbox.workspace.refusals import (

@@ -10,9 +10,8 @@ import re
 import stat
 from typing import Any
 
-from rollcage.trace.layout import is_database, is_store, is_store_file
-
 from rollcage_toolbox.errors import InputRefused, LimitExceeded
+from rollcage_toolbox.store_files import is_database, is_store, is_store_file
 from rollcage_toolbox.workspace.changes import Encoding, FilePath, as_text
 from rollcage_toolbox.workspace.names import canonical, parts, usable
 from rollcage_toolbox.workspace.tree import Tree

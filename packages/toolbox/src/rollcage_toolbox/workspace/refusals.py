@@ -6,9 +6,8 @@ import os
 import stat
 import unicodedata
 
-from rollcage.trace.layout import is_database, is_store, is_store_file
-
 from rollcage_toolbox.errors import PathRefused
+from rollcage_toolbox.store_files import is_database, is_store, is_store_file
 from rollcage_toolbox.workspace.names import folded
 
 __all__ = [

@@ -8,9 +8,8 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rollcage.trace.layout import is_database, is_store, is_store_file
-
 from rollcage_toolbox.errors import LimitExceeded, PathRefused
+from rollcage_toolbox.store_files import is_database, is_store, is_store_file
 from rollcage_toolbox.workspace.images import ABSENT, Image, Images, Settings, dir_image
 from rollcage_toolbox.workspace.names import TEMPORARY, parts, usable
 from rollcage_toolbox.workspace.place import NamedPlace, enter, sweep

@@ -9,8 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from rollcage import RunInfo, Store, list_runs
-from rollcage.trace import Traced
-from rollcage.trace.recorded import trace_of
+from rollcage.trace.recorded import LogTrace, trace_of
 
 from rollcage_views.audit.entry import AuditEntry
 
@@ -69,7 +68,7 @@ class Named:
     """
 
     run: str
-    read: Callable[[], Traced]
+    read: Callable[[], LogTrace]
     info: RunInfo | None
 
 

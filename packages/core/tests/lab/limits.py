@@ -1,4 +1,4 @@
-"""So many calls of a tool in a run, over all its attempts: counted by the log."""
+"""A stage of a third party: so many calls of a tool in a run, counted by its log."""
 
 from __future__ import annotations
 
