@@ -1,4 +1,4 @@
-"""A tool's undo as data: compensating calls, observed states, and the results of probes.
+"""Hold a tool's undo as data: compensating calls, observed states, and the results of probes.
 
 A plan names tools that were declared with `@rollcage.tool`, never closures: any process with the
 same tools can carry it out, on another machine too (DESIGN §6).
@@ -54,12 +54,12 @@ _FIELDS: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compensation:
-    """A call that undoes an effect; made by `compensate`.
+    """Describe a call that undoes an effect; made by `compensate`.
 
     Attributes:
         tool: the name of a declared tool.
-        arguments: its arguments.
-        function: the tool itself, if it was given instead of a name.
+        arguments: the arguments.
+        function: the tool itself, if given instead of a name.
     """
 
     tool: str
@@ -68,11 +68,11 @@ class Compensation:
 
 
 def compensate(tool: Callable[..., Any] | str, /, **arguments: Any) -> Compensation:
-    """A call that undoes an effect; to be returned by a tool's `undo` function.
+    """Describe a call that undoes an effect; to be returned by a tool's `undo` function.
 
     Args:
         tool: a function declared with `@rollcage.tool`, or the name of one.
-        **arguments: its arguments. They are kept in the trace, so none of them can be a secret.
+        **arguments: the arguments. They are kept in the trace, so none can be a secret.
 
     Raises:
         ContractError: `tool` is not a declared tool.
@@ -88,21 +88,21 @@ def compensate(tool: Callable[..., Any] | str, /, **arguments: Any) -> Compensat
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Happened:
-    """A probe's answer about a call that was performed, with its result."""
+    """Answer a probe: the call was performed, with this result."""
 
     result: Any = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DidNotHappen:
-    """A probe's answer about a call that was not performed."""
+    """Answer a probe: the call was not performed."""
 
 
 # --- tools by name -------------------------------------------------------------------------------
 
 
 class Tool(NamedTuple):
-    """A declared tool; `body` is None if only its contract is known."""
+    """Hold a declared tool; `body` is None if only its contract is known."""
 
     contract: Contract
     body: Callable[..., Any] | None
@@ -114,21 +114,23 @@ ToolSource = Callable[..., Any] | Contract
 Declarations = dict[str, dict[str, weakref.ref[Callable[..., Any]]]]
 
 declared_tools: Final[Declarations] = {}
-"""Every function of this process that was declared with `@rollcage.tool`: by its tool's name, then
-by its place in the source, so that declaring it again replaces it."""
+"""The functions declared with `@rollcage.tool` in this process, by the tool's name.
+
+Then by the place in the source, so that a repeated declaration replaces the first.
+"""
 
 
 class KnownTools:
-    """The tools that plans can name: those given, or else all that this process declared.
+    """Find the tools that plans can name: given tools, or all tools declared in this process.
 
     Args:
-        declared: the tools that this process declared, if not those of `@rollcage.tool`.
+        declared: the declared tools, if not the functions of `@rollcage.tool`.
         tools: functions declared with `@rollcage.tool`, or contracts; the keys of a mapping are
-            additional names of them. If `...` is among them, all that this process declared can be
-            named as well: of a tool of the same name and version, the one that is given counts.
+            additional names. With `...` among them, all tools declared in this process can be named
+            as well; of two tools of the same name and version, the given one counts.
 
     Raises:
-        ContractError: one of them is neither.
+        ContractError: an entry is neither.
     """
 
     def __init__(
@@ -162,10 +164,10 @@ class KnownTools:
             known.append(tool)
 
     def find(self, name: str, version: str | None = None, *, callable_: bool = False) -> Tool:
-        """The tool of a name, and of a version if one is given.
+        """Return the tool with a name, and with a version if given.
 
         Raises:
-            ToolMissing: there is none, or another version, or more than one.
+            ToolMissing: there is no such tool, or another version, or more than one.
         """
         found = self._own.get(name, [])
         if not self._alone and not any(_fits(each, version, callable_) for each in found):
@@ -208,27 +210,27 @@ def _tool_of(source: object) -> Tool:
 
 
 class PlannedCall(NamedTuple):
-    """A compensating call as the trace holds it: a tool's name and version, canonical arguments."""
+    """Hold a compensating call as in the trace: a tool's name and version, canonical arguments."""
 
     name: str
     version: str
     args: dict[str, Any]
 
     def as_data(self) -> dict[str, Any]:
-        """The form in which the trace holds it."""
+        """Return the form in the trace."""
         return {"name": self.name, "version": self.version, "args": self.args}
 
 
 def plan_from(
     made: object, tools: KnownTools, seal: Seal, allow: Callable[[Tool], None] = lambda _: None
 ) -> list[PlannedCall] | None:
-    """The result of a tool's `undo` as data; None if it returned that the call can't be undone.
+    """Return the result of a tool's `undo` as data; None if the call can't be undone.
 
     `allow` refuses a tool by raising.
 
     Raises:
-        ContractError: it is not a list of compensations, or one of them can't be carried out later.
-        RollcageError: the arguments of one do not match its tool's schema.
+        ContractError: the result is no list of compensations, or one can't be carried out later.
+        RollcageError: the arguments of a call do not match its tool's schema.
     """
     if made is None:
         return None
@@ -273,12 +275,12 @@ def _planned(
 
 
 def arguments_of(canonical: Mapping[str, Any]) -> dict[str, Any]:
-    """Recorded arguments as values, for a contract to validate again."""
+    """Return recorded arguments as values, for a contract to validate again."""
     return {name: decode(value) for name, value in canonical.items()}
 
 
 def holds_secret(encoded: object) -> bool:
-    """Whether an encoded value contains a sealed secret."""
+    """Tell whether an encoded value contains a sealed secret."""
     if isinstance(encoded, dict):
         mapping = cast("dict[str, object]", encoded)
         return mapping.get(TAG) == "secret" or any(map(holds_secret, mapping.values()))
@@ -325,7 +327,7 @@ class State:
 Digest = str | dict[str, str]
 """The SHA-256 of a state (hex), or those of its fields; `hmac:` and an HMAC where one is quoted."""
 Digests = Mapping[str, Digest | State]
-"""By resource, the digest of its state, or the state itself."""
+"""By resource: the SHA-256 (hex) of its state, or of each of its fields."""
 
 
 class Sealed(Protocol):
@@ -355,11 +357,10 @@ class Observed:
 
 
 def states_of(observed: object, sealed: Sealed) -> Observed:
-    """Return the states that a tool has observed.
+    """Return the result of a tool's `observe`, encoded and copied: the states by resource.
 
     Raises:
-        ContractError: it is not a mapping with text keys, a key quotes a secret, or a state has no
-            encoding.
+        ContractError: it is not a mapping with text keys, or a state has no encoding.
     """
     if not isinstance(observed, Mapping):
         raise ContractError(
@@ -425,7 +426,7 @@ NOTHING: Final = _digest(None)
 
 
 def differing(one: Digests, other: Digests) -> dict[str, list[str]]:
-    """The resources whose states differ, each with the differing fields if these are known."""
+    """Return the resources whose states differ, each with the differing fields if known."""
     found: dict[str, list[str]] = {}
     for resource in sorted({*one, *other}):
         was, now = one.get(resource), other.get(resource)

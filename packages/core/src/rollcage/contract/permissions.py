@@ -1,12 +1,12 @@
-"""What a tool may touch: the permissions that its contract declares, and what they cover.
+"""Parse the permissions that a tool declares, and decide what they cover.
 
 | word | covers |
 |---|---|
-| `fs:read`, `fs:read:<root>` | reading any file, or what is at or below a path |
-| `fs:write`, `fs:write:<root>` | changing any file, or what is at or below a path |
+| `fs:read`, `fs:read:<root>` | reading any file, or files at or below a path |
+| `fs:write`, `fs:write:<root>` | changing any file, or files at or below a path |
 | `net`, `net:<host>`, `net:<host>:<port>` | any host, or one: name, `*.name`, address, network |
 | `net:unix`, `net:unix:<path>` | Unix sockets |
-| `process`, `process:<program>` | other processes, and native code that is loaded |
+| `process`, `process:<program>` | other processes, and loaded native code |
 
 Any other word covers nothing: it is for policies.
 """
@@ -36,32 +36,32 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Host:
-    """A host that may be reached: a name in lower case (`*`: any), or a network of addresses."""
+    """Match a host: a name in lower case (`*`: any), or a network of addresses."""
 
     name: str
     network: _Network | None
     port: int | None
 
     def is_called(self, name: str) -> bool:
-        """Whether a name is this host's, or lies below it where it is `*.name`."""
+        """Tell whether a name is this host's, or, for `*.name`, lies below it."""
         if self.name.startswith("*"):
             return name.endswith(self.name[1:])
         return name == self.name
 
     def holds(self, address: _Address) -> bool:
-        """Whether an address is of its network."""
+        """Tell whether an address is in the network."""
         return self.name == "*" or (self.network is not None and address in self.network)
 
 
 @dataclasses.dataclass(frozen=True)
 class Grants:
-    """What some permissions cover.
+    """Decide what a set of permissions covers.
 
     Attributes:
-        roots: by access, the paths that it is declared for; None: any.
-        hosts: those that may be reached; None: any.
+        roots: by access, the declared paths; None: any.
+        hosts: the hosts that may be reached; None: any.
         sockets: the paths of Unix sockets; None: any.
-        programs: those that may be run, by name or path; None: any.
+        programs: the programs that may be run, by name or path; None: any.
     """
 
     roots: dict[Access, tuple[str, ...] | None]
@@ -71,40 +71,40 @@ class Grants:
 
     @functools.cached_property
     def _real(self) -> dict[Access, tuple[str, ...] | None]:
-        """The roots as the file system has them now, symbolic links followed."""
+        """Return the roots with symbolic links followed, as of now."""
         return {
             access: None if roots is None else tuple(map(_below, roots))
             for access, roots in self.roots.items()
         }
 
     def covers_path(self, access: Access, path: str) -> bool:
-        """Whether a path, absolute and without symbolic links, may be read or changed."""
+        """Tell whether a path, absolute and without symbolic links, may be read or changed."""
         roots = self._real[access]
         return roots is None or any(_is_below(path, root) for root in roots)
 
     def covers_any_path(self, access: Access) -> bool:
-        """Whether every path may be."""
+        """Tell whether every path may be read or changed."""
         return self.roots[access] is None
 
     def covers_socket(self, path: str) -> bool:
-        """Whether the Unix socket at a path may be reached."""
+        """Tell whether the Unix socket at a path may be reached."""
         if self.sockets is None:
             return True
         return any(_is_below(path, _below(root)) for root in self.sockets)
 
     def covers_name(self, name: str) -> bool:
-        """Whether the addresses of a host may be looked up."""
+        """Tell whether the addresses of a host may be looked up."""
         wanted = name.lower().rstrip(".")
         return self.hosts is None or any(each.is_called(wanted) for each in self.hosts)
 
     def covers_program(self, program: str) -> bool:
-        """Whether a program may be run."""
+        """Tell whether a program may be run."""
         named = (program, os.path.basename(program))
         return self.programs is None or any(each in self.programs for each in named)
 
 
 def _below(root: str) -> str:
-    """A root in the form that paths are compared in: with a separator after it."""
+    """Return a root in the form for comparisons: with a separator after it."""
     real = os.path.normcase(os.path.realpath(root))
     return real if real.endswith(os.sep) else real + os.sep
 
@@ -114,14 +114,14 @@ def _is_below(path: str, root: str) -> bool:
 
 
 def grants_of(permissions: Iterable[str], base: str = "") -> Grants:
-    """What permissions cover.
+    """Return the grants of permissions.
 
     Args:
-        permissions: as a contract declares them.
-        base: the directory that relative paths start from; by default the current one.
+        permissions: the permissions of a contract.
+        base: the directory for relative paths; by default the current one.
 
     Raises:
-        ContractError: a permission that begins like those above but can't be parsed.
+        ContractError: a permission begins like a known one and can't be parsed.
     """
     roots: dict[str, list[str] | None] = {"read": [], "write": []}
     hosts: list[Host] | None = []
@@ -161,7 +161,7 @@ def grants_of(permissions: Iterable[str], base: str = "") -> Grants:
 
 
 def _rooted(path: str, base: str) -> str:
-    """A root as it was declared, from a directory on; `/srv/**` is `/srv`."""
+    """Return a declared root, relative to a directory; `/srv/**` is `/srv`."""
     root = os.path.expanduser(path.removesuffix("**") or os.sep)
     return os.path.abspath(os.path.join(base, root))
 

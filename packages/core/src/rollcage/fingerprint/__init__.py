@@ -1,1 +1,1 @@
-"""What a step is called: canonical bytes, keys, worlds, fingerprints."""
+"""Identify a step: canonical bytes, keys, worlds, fingerprints."""

@@ -1,4 +1,4 @@
-"""Identity: canonical bytes, keys, worlds, fingerprints. Pure functions over hashes (DESIGN §2)."""
+"""Compute identities: canonical bytes, keys, worlds, fingerprints. Pure functions (DESIGN §2)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OCCURRENCE_AGAIN: Final = struct.Struct(">QQQ").pack
 
 
 def jcs(value: Any, level: int | None = None) -> bytes:
-    """Canonical JSON of RFC 8785, in UTF-8.
+    """Return canonical JSON of RFC 8785, in UTF-8.
 
     orjson writes it where its bytes provably equal JCS, the reference library everywhere else.
     `level` is the result of `survey`, if the caller has it already.
@@ -55,7 +55,7 @@ def jcs(value: Any, level: int | None = None) -> bytes:
 
 
 def jcs_of_scalars(values: dict[str, Any]) -> bytes | None:
-    """The `jcs` of strings, booleans, nulls and integers by ASCII names; None for anything else."""
+    """Return the `jcs` of strings, booleans, nulls and integers by ASCII names; None for others."""
     if not _SCALARS.issuperset(map(type, values.values())):
         return None
     try:
@@ -65,32 +65,32 @@ def jcs_of_scalars(values: dict[str, Any]) -> bytes | None:
 
 
 def key_digest(kind: str, name: str, version: str, canonical_args: bytes) -> bytes:
-    """The content identity of a call (32 bytes): the hash of its JCS-encoded description.
+    """Return the content identity of a call (32 bytes): the hash of its JCS-encoded description.
 
-    `canonical_args` are the JCS bytes of its canonical arguments.
+    `canonical_args` are the JCS bytes of the canonical arguments.
     """
     return sha256(key_head(kind, name, version) + canonical_args + b"]").digest()
 
 
 @functools.lru_cache(maxsize=4096)
 def key_head(kind: str, name: str, version: str) -> bytes:
-    """Return how the description of each call of one contract begins; see `key_digest`."""
+    """Return the beginning of the description of each call of a contract; see `key_digest`."""
     head = orjson.dumps(["rollcage/1", kind, name, version])  # strings only: JCS by construction
     return head[:-1] + b","
 
 
 def world_zero(seed: str) -> bytes:
-    """The world in which a run starts."""
+    """Return the world in which a run starts."""
     return sha256(b"rollcage/1 world" + seed.encode()).digest()
 
 
 def child_world(parent_fingerprint: bytes) -> bytes:
-    """The world in which the calls of a tool's own body start."""
+    """Return the world in which the calls of a tool's own body start."""
     return sha256(parent_fingerprint).digest()
 
 
 def fingerprint(key: bytes, world: bytes, rank: int, slot: int, again: int = 0) -> bytes:
-    """The causal identity of a step: its key, in its world, at its occurrence.
+    """Return the causal identity of a step: its key, in its world, at its occurrence.
 
     The occurrence is `rank`, the number of earlier turns that requested the key in this world, then
     `slot`, the call's place in its turn. Both are known when a call arrives, in whatever order the
@@ -101,29 +101,29 @@ def fingerprint(key: bytes, world: bytes, rank: int, slot: int, again: int = 0) 
 
 
 def link(step_fingerprint: bytes, outcome_digest: bytes) -> bytes:
-    """What a performed write adds to the world."""
+    """Return the bytes that a performed write adds to the world."""
     return sha256(step_fingerprint + outcome_digest).digest()
 
 
 def next_world(world: bytes, links: Sequence[bytes]) -> bytes:
-    """The world after a batch of writes, whatever order they finished in."""
+    """Return the world after a batch of writes, in whatever order they finished."""
     if len(links) == 1:
         return sha256(world + links[0]).digest()
     return sha256(world + b"".join(sorted(links))).digest()
 
 
 def idempotency_key(root_run: str, branch: str, step_fingerprint: str, epoch: int = 0) -> str:
-    """Stable over all resumes of a run, new for a fresh run (64 hex digits).
+    """Return a key that is stable over all resumes of a run, new for a fresh run (64 hex digits).
 
-    `epoch` counts the undos of the run, where what was meant for a call that one of them took back
-    must not count for the same call when it is made again.
+    `epoch` counts the undos of the run: a key from before an undo must not count for the same call
+    made again.
     """
     parts = [root_run, branch, step_fingerprint, *([epoch] if epoch else [])]
     return sha256(orjson.dumps(parts)).hexdigest()
 
 
 def uuid7(milliseconds: int, random: bytes) -> str:
-    """A UUIDv7 (RFC 9562 §5.7) of a Unix time in ms and ten random bytes."""
+    """Return a UUIDv7 (RFC 9562 §5.7) from a Unix time in ms and ten random bytes."""
     value = (milliseconds & (2**48 - 1)) << 80 | int.from_bytes(random, "big")
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["RunSource", "Source", "copy_blobs", "find_source", "where_given"]
 
 RunSource = str | os.PathLike[str] | tuple[str | os.PathLike[str] | Store, str]
-"""A recorded run: its id, the path of its log, or `(store, id)`; the store is a folder, URL or `Store`."""
+"""A recorded run: its id, the path of its log, or a pair of its store and its id."""
 
 _BLOB: Final = re.compile(rb'"\$rollcage":"blob"[^{}]*?"sha256":"([0-9a-f]{64})"')
 

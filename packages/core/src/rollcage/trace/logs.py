@@ -1,8 +1,8 @@
-"""A run out of its log (format rollcage/2): what the fold says of each step, and what lines add.
+"""Read a run from its log (format rollcage/2): the folded steps, and further facts.
 
-`rollcage.trace.run.Run` says what a line means; here is only what readers show besides: arguments,
-times, verdicts, who decided, in which attempt a step ran. A step stands here once, and
-`Attempt.replayed` says in which attempts it answered a call.
+`rollcage.trace.run.Run` gives the meaning of a line; this module adds facts for readers: arguments,
+times, verdicts, decisions, attempts. A step is listed once, and `Attempt.replayed` says in which
+attempts it answered a call.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _NOT_STARTED: Final = {"status": "not_started"}
 
 
 def fold_log(events: Iterable[tuple[int, Event]], where: str) -> Run:
-    """Return the run that the lines of a log are of, each with its number.
+    """Return the run folded from the lines of a log, each with its number.
 
     Raises:
-        TraceCorrupt: a line is not one of a run, or not where it stands, or there is none.
+        TraceCorrupt: a line does not belong to a run, or stands at the wrong place, or there is
+            none.
     """
     folding = LogFolding()
     number = 0
@@ -52,14 +53,14 @@ def fold_log(events: Iterable[tuple[int, Event]], where: str) -> Run:
 
 
 def read_run(trace: LogTrace, *, schema: bool = True) -> Run:
-    """Read a log: `trace_of(store, run)`, for example.
+    """Read the run from a log: `trace_of(store, run)`, for example.
 
     Args:
-        trace: its whole lines, and where they are from.
+        trace: the whole lines, and their origin.
         schema: check each line against the published schema too, not only the chain of hashes.
 
     Raises:
-        TraceCorrupt: a line that breaks the chain or the schema, or does not fit those before it.
+        TraceCorrupt: a line breaks the chain or the schema, or does not fit the lines before it.
     """
     if schema:
         return fold_log(enumerate(check_events(trace.data, trace.where), 1), trace.where)
@@ -68,20 +69,20 @@ def read_run(trace: LogTrace, *, schema: bool = True) -> Run:
 
 @dataclasses.dataclass(slots=True)
 class _Lines:
-    """What the lines of a step say besides.
+    """Hold further facts from the lines of a step.
 
     Attributes:
-        begun: the line with which it began.
-        line: the number of that.
-        attempt: the number of the attempt in which it began; 0: it is another run's.
-        parent: the step whose body or block it stands in.
-        path: the names of the blocks around it.
-        ended: the line that said how it ended first; `last`: the one that said so last.
+        begun: the line with which the step began.
+        line: the number of that line.
+        attempt: the number of the attempt in which the step began; 0: in another run.
+        parent: the step whose body or block contains the step.
+        path: the names of the blocks around the step.
+        ended: the first line with its end; `last`: the latest such line.
         ended_line: the number of the first.
-        status: how it had ended when it was undone; with its outcome.
-        orphans: the effects that it left behind.
-        left_by: the step that left it behind.
-        refused: the line by which a step that waited was denied.
+        status: the status at the time of the undo; with the outcome.
+        orphans: the effects that the step left behind.
+        left_by: the step that left this step behind.
+        refused: the line that denied the step while it waited.
     """
 
     begun: Event
@@ -100,7 +101,7 @@ class _Lines:
 
 
 class LogFolding:
-    """A run, line by line."""
+    """Fold a run for readers, line by line."""
 
     def __init__(self) -> None:
         self.fold = Fold()
@@ -140,11 +141,11 @@ class LogFolding:
 
     @property
     def run(self) -> Run:
-        """The run by the lines so far, without its steps and what waits for a decision."""
+        """Return the run from the lines so far, without its steps and undecided requests."""
         return self._run
 
     def step(self, n: int) -> Step:
-        """Return a step as it stands by the lines so far."""
+        """Return a step from the lines so far."""
         spans = (span for each in self._run.attempts for span in each.replayed)
         is_replayed = any(first <= n <= last for first, last in spans)
         return self._made(self.fold.steps[n], self._lines[n], is_replayed=is_replayed)
@@ -192,7 +193,7 @@ class LogFolding:
             lines.ended, lines.ended_line = event, number
 
     def _keep_ends(self, numbers: Iterable[int]) -> None:
-        """Keep how steps had ended that are undone: their places may wait for another call."""
+        """Keep the outcomes of steps to be undone: their places may wait for another call."""
         for n in numbers:
             step, lines = self.fold.steps[n], self._lines[n]
             lines.status, lines.outcome = step.status, step.outcome
@@ -233,7 +234,7 @@ class LogFolding:
         }  # fmt: skip
 
     def _forks(self, number: int, event: Event) -> None:  # noqa: ARG002 - as all of them
-        """What came before is another run's: this one begins here."""
+        """Begin the fork: the lines so far belong to another run."""
         self._forked = event
         run = self._run
         self._run = Run(last_time=run.last_time)
@@ -342,11 +343,11 @@ class LogFolding:
         return "/".join(filter(None, (self._lines[owner.n].path, inner)))
 
     def asked(self, request: str) -> AskedApproval:
-        """Return a request for approval that nobody has decided on yet."""
+        """Return an undecided request for approval."""
         return self._asked[request]
 
     def started(self) -> Event:
-        """Return how the run began, in the form of a `run.started`."""
+        """Return the beginning of the run, in the form of a `run.started`."""
         first, fold, attempts = self._first, self.fold, self._run.attempts
         forked = self._forked
         mode, source = "resume" if len(attempts) > 1 else "record", None
@@ -488,7 +489,7 @@ class LogFolding:
         return [self.fold.id, n]
 
     def _undoes(self, step: Recorded) -> list[Any] | None:
-        """The step that a compensating call was made to undo; also of what that calls."""
+        """Return the step that a compensating call, or a call in its body, was made to undo."""
         at: Recorded | None = step
         while at is not None and at.compensates:
             if at.branch[:1] == "-":
@@ -497,7 +498,7 @@ class LogFolding:
         return None
 
     def _undone(self, step: Recorded) -> str | None:
-        """What became of its undo; the plan of a call may stand for what its body did."""
+        """Return the result of a step's undo; the plan of a call may cover its body."""
         if step.back:
             return step.back
         owner = self.fold.owner(step.branch)
@@ -508,7 +509,7 @@ class LogFolding:
         return None
 
     def _add_decisions(self) -> None:
-        """Say of each step that somebody decided on who that was."""
+        """Set the deciding person of each decided step."""
         decided = [each.decision for each in self._run.approvals if each.decision is not None]
         by_id = {each["id"]: each for each in decided}
         by_step = {each["step"]: each for each in decided}
@@ -521,7 +522,7 @@ class LogFolding:
 
 
 def _within(spans: Iterable[Iterable[int]], fold: Fold) -> Iterator[int]:
-    """The numbers in ranges; those of a run can't be longer than it."""
+    """Yield the numbers in ranges, which can't be longer than the run."""
     for first, last in spans:
         if not 1 <= first <= last <= fold.last:
             raise ValueError(f"{first} to {last} is no range of its steps")

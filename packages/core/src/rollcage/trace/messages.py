@@ -1,12 +1,12 @@
-"""The messages of a model's requests: each is in a trace once.
+"""Write each message of a model's requests once in a log.
 
 An agent asks its model again and again, each time with the whole conversation. So the line of a
-model's step holds only what is new, and a reference to the step that holds the rest::
+model's step holds only new messages, and a reference to an earlier step for the rest::
 
     "messages": [{"$rollcage": "messages", "step": 3, "first": 0, "count": 5}, {"role": "tool", …}]
 
-stands for the first five messages of step 3, then the new one. A list has one reference at most,
-to a step before it, so that no list is longer than all that the trace holds.
+stands for the first five messages of step 3, then the new one. A list has at most one reference, to
+a step before it, so no list is longer than all messages of the log.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _MOST: Final = 20_000_000  # messages that the references of one trace stand for
 
 
 class _Request(NamedTuple):
-    """What of a written request a later one is compared with."""
+    """Hold the parts of a written request with which later requests are compared."""
 
     digests: list[bytes]  # of its messages
     ends: list[int]  # how many bytes they take, up to each
 
 
 class _Common(NamedTuple):
-    """Messages that two requests have in common."""
+    """Describe messages that two requests have in common."""
 
     at: int  # where they are in the new one
     step: int
@@ -47,7 +47,7 @@ class _Common(NamedTuple):
 
 
 class MessagesWritten:
-    """Puts references in place of what the trace has already. One for each run that is written."""
+    """Replace messages in the log by references. One instance for each written run."""
 
     def __init__(self) -> None:
         self._requests: OrderedDict[int, _Request] = OrderedDict()  # by step, the latest at the end
@@ -55,7 +55,7 @@ class MessagesWritten:
         self._left = _MOST
 
     def shortened(self, event: Event) -> Event:
-        """An event as its line holds it, if that is the next one; then call `written`."""
+        """Return an event in the form of the next line; then call `written`."""
         messages = _messages_of(event)
         if messages is None:
             return event
@@ -69,7 +69,7 @@ class MessagesWritten:
         return {**event, "args": {**event["args"], "messages": own}}
 
     def written(self) -> None:
-        """The line is in the trace: later ones may refer to it."""
+        """Note that the line is in the log: later lines may refer to it."""
         if self._next is None:
             return
         (step, request, found), self._next = self._next, None
@@ -82,7 +82,7 @@ class MessagesWritten:
             self._requests.popitem(last=False)
 
     def _longest(self, request: _Request) -> _Common | None:
-        """The longest run of messages, from the first or the second on, that a step holds."""
+        """Return the longest run of messages, from the first or second on, that a step holds."""
         best: _Common | None = None
         for step, known in reversed(self._requests.items()):
             for at, wanted in enumerate(request.digests[:2]):  # the first may tell the time, say
@@ -103,17 +103,17 @@ class MessagesWritten:
 
 
 class MessagesRead:
-    """Puts the messages back that references stand for. One for each trace that is read."""
+    """Replace references by their messages. One instance for each log that is read."""
 
     def __init__(self) -> None:
         self._held: dict[int, list[Any]] = {}
         self._left = _MOST
 
     def restore(self, event: Event) -> None:
-        """Make the messages of an event whole, in place.
+        """Complete the messages of an event, in place.
 
         Raises:
-            ValueError: what it refers to is not there.
+            ValueError: the referenced messages are not there.
         """
         messages = _messages_of(event)
         if messages is None:
@@ -153,7 +153,7 @@ class MessagesRead:
 
 
 def _messages_of(event: Event) -> list[Any] | None:
-    """The messages of an event that is a step of a model."""
+    """Return the messages of an event of a model's step; None for other events."""
     if "model" not in (event.get("kind"), event.get("effect")) or "step" not in event:
         return None
     args = event.get("args")

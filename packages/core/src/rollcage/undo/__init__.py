@@ -1,1 +1,1 @@
-"""How effects are undone: plans, what can be done with each step, reports."""
+"""Undo effects: plan, assess each step, carry out, report."""

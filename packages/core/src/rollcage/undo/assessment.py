@@ -1,6 +1,6 @@
-"""Whether a step may be undone, by what was observed before, after and now (DESIGN §6).
+"""Assess whether a step may be undone, from the states before, after and now (DESIGN §6).
 
-Pure functions; `step.undo_checks` looks at the states, `step.undoing` carries out what is decided.
+The functions are pure: `undo.program` observes the states, and carries out the decisions.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _STAY: Final = ("conflict", "irreversible", "unknown")
 
 
 def assess(tasks: Sequence[Task], in_doubt: InDoubt) -> None:
-    """Decide for each task, the newest first, what can be done, from the observed states.
+    """Decide for each task, the newest first, how far it can be undone, from the observed states.
 
     Each state is followed back from the current one: once a later step is undone, the state is the
-    one before that step. If it is neither what a step left nor what was before the step, somebody
-    else has changed it.
+    one before that step. A state that is neither the one after a step nor the one before it was
+    changed by another program.
     """
     _follow_down(tasks, in_doubt, set())
     clean = _put_back(tasks)
@@ -52,7 +52,7 @@ def _follow_down(tasks: Sequence[Task], in_doubt: InDoubt, clean: set[Task]) -> 
 
 
 def _blame(task: Task, stays: Mapping[str, Task]) -> None:
-    """Name the run's own later step that stays, if that is what changed the state."""
+    """Name the run's own later step that stays, if that step changed the state."""
     later = [stays[resource] for resource in task.differs if resource in stays]
     if len(later) < len(task.differs):
         return
@@ -66,9 +66,9 @@ def _blame(task: Task, stays: Mapping[str, Task]) -> None:
 
 
 def _put_back(tasks: Sequence[Task]) -> set[Task]:
-    """The steps that can't be undone and need not be: the state is the one before them.
+    """Return the steps that can't and need not be undone: the state before them is back.
 
-    That is decided for all steps that share resources together.
+    The decision covers all steps that share resources together.
     """
     first: dict[str, Digest | State] = {}
     for task in tasks:
@@ -85,7 +85,7 @@ def _put_back(tasks: Sequence[Task]) -> set[Task]:
 
 
 def _sharing(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """Groups of steps that share resources, directly or through others; each step is in one."""
+    """Yield groups of steps that share resources, directly or through other steps."""
     on: dict[str, list[Task]] = {}
     for task in tasks:
         for resource in _resources(task):
@@ -105,7 +105,7 @@ def _sharing(tasks: Sequence[Task]) -> Iterator[list[Task]]:
 
 
 def _resources(task: Task) -> set[str]:
-    """All resources that a step changed, including those that it created."""
+    """Return all resources that a step changed or created."""
     return {*(task.was or ()), *(task.after or ())}
 
 
@@ -141,7 +141,7 @@ def _state(task: Task, here: Digests, coming: Digests, in_doubt: InDoubt) -> tup
 
 
 def _doubt(task: Task) -> str:
-    """Why it is not known what a step has changed; empty if it is known."""
+    """Return why the effect of a step is unknown; empty if it is known."""
     if task.entry.status == "unknown" and not task.happened:
         return task.reason or "it may have happened or not"
     if task.entry.status == "error" and task.after is None:

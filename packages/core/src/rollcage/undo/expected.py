@@ -1,4 +1,4 @@
-"""Whether an undo would do what its reviewed plan says, or the rest of that plan."""
+"""Compare an undo with its reviewed plan, or with the rest of that plan."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Origin = tuple[str, int]
 
 
 def changes(expected: UndoPlan | str, now: UndoPlan) -> list[str]:
-    """How an undo would now differ from the expected plan, as messages; empty if it does not.
+    """Return how an undo would differ from the expected plan, as messages; empty if it does not.
 
     A part of the plan may already be done, if an earlier undo was cut off. Nothing outside the
     reviewed plan is ever done.
 
     Args:
-        expected: the plan that was reviewed; or its digest, which can only match or not.
+        expected: the reviewed plan; or its digest, which can only match or not.
         now: the current plan.
     """
     if isinstance(expected, str):
@@ -38,10 +38,10 @@ def changes(expected: UndoPlan | str, now: UndoPlan) -> list[str]:
 
 
 def stays_undone(expected: UndoPlan | str, undone: Collection[Origin]) -> str:
-    """What is undone after a refused undo, in words: nothing, or what an earlier undo did.
+    """Describe what is undone after a refused undo: nothing, or the work of an earlier undo.
 
     Args:
-        expected: the plan that was reviewed, or its digest.
+        expected: the reviewed plan, or its digest.
         undone: the steps whose undo has begun or is complete.
     """
     if isinstance(expected, str):
@@ -54,7 +54,7 @@ def stays_undone(expected: UndoPlan | str, undone: Collection[Origin]) -> str:
 
 
 def _change(seen: PlannedStep | None, now: PlannedStep, run: str) -> str:
-    """How the plan for one step differs from the reviewed one; empty if it does not."""
+    """Describe how the plan for one step differs from the reviewed one; empty if it does not."""
     where = "" if now.run == run else f" of run {now.run}"
     named = f"step {now.step}{where} ({now.name})"
     if seen is None:
@@ -74,7 +74,7 @@ def _origin(each: PlannedStep) -> Origin:
 
 
 def _plain(each: PlannedStep) -> bytes:
-    """A step in a form that survives a round trip through JSON."""
+    """Return a step in a form that survives a round trip through JSON."""
     return orjson.dumps(each.as_data(), option=orjson.OPT_SORT_KEYS)
 
 

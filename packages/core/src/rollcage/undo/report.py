@@ -1,4 +1,4 @@
-"""The plan and the report of an undo, as callers read them (DESIGN §6)."""
+"""Report the plan and the result of an undo to callers (DESIGN §6)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ UndoStatus = Literal[
 """The result of undoing a step.
 
 `verified`: the observed state is the one before the step again; `compensated`: the compensating
-calls were made, but their effect is not observed; `accepted`: somebody has put right by hand what
-it did, or accepts it as it is; `conflict`: somebody else has changed the state
-since, so nothing was undone; `irreversible`: its tool declares no undo; `unknown`: its own outcome
-is unknown; `failed`: a compensating call failed, or did not restore the state.
+calls were made, and their effect is not observed; `accepted`: a person has repaired the effect by
+hand, or accepts it; `conflict`: another program has changed the state since, so nothing was undone;
+`irreversible`: the tool declares no undo; `unknown`: the step's own outcome is unknown; `failed`: a
+compensating call failed, or did not restore the state.
 """
 
 TaskState = Literal["reversible", "nothing", "conflict", "irreversible", "unknown"]
-"""What an undo would do with a step: `nothing` if the state is already the one before it."""
+"""The possible undo of a step: `nothing` if the state is already the one before it."""
 
 InDoubt = Literal["list", "restore"]
-"""What an undo does with a step whose outcome is unknown."""
+"""The response of an undo to a step of unknown outcome."""
 
 _DONE: Final = ("verified", "compensated", "accepted")
 _MOST_LINES: Final = 20  # of a report's text: an error with it stays readable
@@ -45,17 +45,16 @@ _MOST_LINES: Final = 20  # of a report's text: an error with it stays readable
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UndoneStep:
-    """The result of undoing one step.
+    """Report the undo of one step.
 
     Attributes:
-        run: the run in which it was performed.
-        step: its number there.
+        run: the run that performed the step.
+        step: the number in that run.
         name: the tool's name.
         status: see `UndoStatus`.
         reason: why, in words.
-        calls: the compensating calls of its plan.
-        differs: the fields that do not have the expected value, by resource (empty: the whole
-            resource).
+        calls: the compensating calls of the plan.
+        differs: the fields without the expected value, by resource (empty: the whole resource).
     """
 
     run: str
@@ -67,13 +66,13 @@ class UndoneStep:
     differs: Mapping[str, list[str]] = dataclasses.field(default_factory=dict[str, list[str]])
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the report as plain data."""
         return dataclasses.asdict(self) | {"calls": [call.as_data() for call in self.calls]}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UndoReport:
-    """The result of an undo. It never claims more than was observed.
+    """Report an undo. A report never claims more than was observed.
 
     Attributes:
         run: the run whose effects were undone.
@@ -89,11 +88,11 @@ class UndoReport:
 
     @property
     def complete(self) -> bool:
-        """Whether everything was undone."""
+        """Tell whether everything was undone."""
         return not self.left and all(each.status in _DONE for each in self.steps)
 
     def __str__(self) -> str:
-        """A line for each step that is not undone, up to 20; if all are, their number."""
+        """Return a line for each step that is not undone, up to 20; if all are, their number."""
         lines = [_line(each) for each in self.steps if each.status not in _DONE]
         lines += [f"step {step} ({name}) of run {run}: not tried" for run, step, name in self.left]
         if len(lines) > _MOST_LINES:
@@ -101,7 +100,7 @@ class UndoReport:
         return "\n".join(lines) or f"{len(self.steps)} effects undone"
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the report as plain data."""
         left = [{"run": run, "step": step, "name": name} for run, step, name in self.left]
         return {
             "run": self.run, "to": self.to, "complete": self.complete,
@@ -121,18 +120,17 @@ def _line(each: UndoneStep) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """What an undo would do with one step.
+    """Describe the planned undo of one step.
 
     Attributes:
-        run: the run in which it was performed.
-        step: its number there.
+        run: the run that performed the step.
+        step: the number in that run.
         name: the tool's name.
-        args: its canonical arguments.
+        args: the canonical arguments.
         state: see `TaskState`.
         reason: why, in words.
-        calls: the compensating calls that would be made, in order.
-        differs: the fields that do not have the expected value, by resource (empty: the whole
-            resource).
+        calls: the compensating calls to make, in order.
+        differs: the fields without the expected value, by resource (empty: the whole resource).
     """
 
     run: str
@@ -145,13 +143,13 @@ class PlannedStep:
     differs: Mapping[str, list[str]] = dataclasses.field(default_factory=dict[str, list[str]])
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the plan as plain data."""
         return dataclasses.asdict(self) | {"calls": [call.as_data() for call in self.calls]}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UndoPlan:
-    """What an undo would do, the newest effect first; nothing has been done.
+    """Describe a planned undo, the newest effect first; nothing has been done.
 
     Attributes:
         run: the run whose effects would be undone.
@@ -165,21 +163,21 @@ class UndoPlan:
 
     @property
     def conflicts(self) -> bool:
-        """Whether somebody else has changed a state since: then nothing would be undone."""
+        """Tell whether another program has changed a state since: then nothing would be undone."""
         return any(each.state == "conflict" for each in self.steps)
 
     @property
     def complete(self) -> bool:
-        """Whether everything could be undone."""
+        """Tell whether everything could be undone."""
         return all(each.state in ("reversible", "nothing") for each in self.steps)
 
     @property
     def digest(self) -> str:
-        """The identity of the plan (64 hex digits): equal for plans that would do the same."""
+        """Return the identity of the plan (64 hex digits): equal for plans with equal effects."""
         return sha256(orjson.dumps(self.as_data(), option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the plan as plain data."""
         return {
             "run": self.run, "to": self.to, "complete": self.complete, "conflicts": self.conflicts,
             "steps": [each.as_data() for each in self.steps],
@@ -187,7 +185,7 @@ class UndoPlan:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> UndoPlan:
-        """A plan from the data of `as_data`, as parsed from JSON.
+        """Make a plan from the data of `as_data`, as parsed from JSON.
 
         Raises:
             KeyError, TypeError: the data are not a plan.

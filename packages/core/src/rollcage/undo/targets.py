@@ -1,4 +1,4 @@
-"""Which steps an undo covers, and in which order it takes them back. Pure functions of a run."""
+"""Select the steps that an undo covers, and their order. Pure functions of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def around(run: Run, step: Step) -> Iterator[Step]:
-    """The calls and blocks around a step, the innermost first."""
+    """Yield the calls and blocks around a step, the innermost first."""
     owner = run.owner(step.branch)
     while owner is not None:
         yield owner
@@ -32,13 +32,13 @@ def around(run: Run, step: Step) -> Iterator[Step]:
 def after_step(run: Run, to: int, within: str = "") -> list[Step]:
     """Return the steps behind step `to`; 0: all.
 
-    What the body of a call did stays with it: all of it, if the call stays and has ended well; none
-    of it, if the call is a write that goes, for that may stand for its calls.
+    The calls in a body stay or go with the call: all stay, if the call stays and has ended well;
+    none stays, if the call is a write that goes, because its plan may cover its calls.
 
     Args:
         run: the run.
         to: the last step that stays.
-        within: only steps in this branch, and in those inside of it; empty: all.
+        within: only steps in this branch, and in branches inside it; empty: all.
     """
     return [
         step
@@ -59,10 +59,10 @@ def _is_after(run: Run, step: Step, to: int) -> bool:
 
 
 def blocks_named(run: Run, name: str) -> list[Step]:
-    """Return the blocks of a name, or of a path of names: `outer/inner`.
+    """Return the blocks with a name, or a path of names: `outer/inner`.
 
     Raises:
-        SessionError: there is none.
+        SessionError: there is no such block.
     """
     found = []
     for step in run.held():
@@ -78,10 +78,10 @@ def blocks_named(run: Run, name: str) -> list[Step]:
 
 
 def of_blocks(run: Run, blocks: Iterable[Step]) -> list[Step]:
-    """Return the steps in blocks, and all that came after these, for it has seen their joins.
+    """Return the steps in blocks, and all later steps, which have seen the joins of the blocks.
 
-    A block in the body of a write that has ended can't go without that call: then all of the call
-    goes. The blocks themselves keep their places.
+    A block in the body of an ended write can't go without that call: then the whole call goes. The
+    blocks themselves keep their places.
     """
     chosen: dict[int, Step] = {}
     for block in blocks:
@@ -103,7 +103,7 @@ def of_blocks(run: Run, blocks: Iterable[Step]) -> list[Step]:
 
 
 def _comes_after(run: Run, step: Step, place: dict[str, Level], last: int) -> bool:
-    """Whether a step came after a place; `last`: the last step inside of that."""
+    """Tell whether a step came after a place; `last`: the last step inside the place."""
     level = next((each for each in run.lineage_of(step) if each.branch in place), None)
     if level is None or level.step is None:
         return False
@@ -121,7 +121,7 @@ def _comes_after(run: Run, step: Step, place: dict[str, Level], last: int) -> bo
 
 
 def _follows(run: Run, step: Step, block: Step) -> bool:
-    """Whether a block was opened to come after another one, through any number of others."""
+    """Tell whether a block was opened to come after another, through any number of others."""
     to_see, seen = list(step.after), set[int]()
     while to_see:
         n = to_see.pop()
@@ -138,7 +138,7 @@ def _follows(run: Run, step: Step, block: Step) -> bool:
 
 
 def resources(step: Step) -> set[str]:
-    """What a step is known to have changed, by the names that its tool observes."""
+    """Return the changed resources of a step, by the names that its tool observes."""
     undo = step.undo or {}
     return {*(undo.get("before") or ()), *(undo.get("after") or ())}
 
@@ -146,9 +146,9 @@ def resources(step: Step) -> set[str]:
 def newest_first(steps: Iterable[Step]) -> list[Step]:
     """Return steps in the order of their undo.
 
-    Steps that changed the same resource go in the reverse order in which they ran, wherever they
-    stand (a step that ran again has a later number than what stands after it). Otherwise batches go
-    in reverse order, and a batch in the reverse order of its slots.
+    Steps on one resource go in the reverse order of execution, wherever they stand (a step that ran
+    again has a later number than its followers). Otherwise batches go in reverse order, and a batch
+    in the reverse order of its slots.
     """
     every = list(steps)
     first: dict[tuple[str, int, str], int] = {}
@@ -184,7 +184,7 @@ def newest_first(steps: Iterable[Step]) -> list[Step]:
 
 
 def keeps_place(run: Run, step: Step, gone: set[int]) -> bool:
-    """Whether a write that is undone keeps its place, for others of its batch stay."""
+    """Tell whether an undone write keeps its place, because other steps of its batch stay."""
     return (
         not step.gone
         and step.effect in CHANGES

@@ -1,4 +1,4 @@
-"""A step to undo, with what is found out about it on the way."""
+"""Hold a step to undo, with the facts found out on the way."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Task", "Undoable"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Undoable:
-    """A step to undo, as it is recorded.
+    """Hold the record of a step to undo.
 
     Attributes:
-        run: the run in which it was performed.
-        step: its number there.
+        run: the run that performed the step.
+        step: the number in that run.
         name: the tool's name.
-        args: its canonical arguments.
-        status: how it ended: `ok`, `error` or `unknown`.
+        args: the canonical arguments.
+        status: how the step ended: `ok`, `error` or `unknown`.
     """
 
     run: str
@@ -34,18 +34,18 @@ class Undoable:
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
 class Task:
-    """A step to undo, and what is known of it.
+    """Hold a step to undo, and the facts about it.
 
     Attributes:
-        contract: its tool's contract, if the tool is declared.
-        values: its validated arguments.
-        calls: the compensating calls, each with its tool and arguments; None: it has no plan.
-        was: the states before it; `after`: after it; `now`: at present. None: not known.
-        happened: the result of its probe, if its outcome is unknown.
-        begun: whether an earlier undo of it has begun, and may have done a part.
-        attempt: how many earlier undos of it did not restore the state.
-        put_back: whether the state is the one before the first step on its resources, so that none
-            of these steps has to be undone.
+        contract: the contract of the tool, if declared.
+        values: the validated arguments.
+        calls: the compensating calls, each with its tool and arguments; None without a plan.
+        was: the states before the step; `after`: after it; `now`: at present. None if unknown.
+        happened: the result of the probe, if the outcome is unknown.
+        begun: whether an earlier undo has begun, and may have done a part.
+        attempt: how many earlier undos did not restore the state.
+        put_back: whether the state is the one before the first step on its resources, so none of
+            these steps has to be undone.
     """
 
     entry: Undoable
@@ -68,11 +68,11 @@ class Task:
 
     @property
     def origin(self) -> tuple[str, int]:
-        """Where it was performed: run and step."""
+        """Return the run and the step's number in it."""
         return self.entry.run, self.entry.step
 
     def ended(self, status: UndoStatus, reason: str = "", differs: Any = None) -> UndoneStep:
-        """The result of its undo."""
+        """Return the result of the undo."""
         return UndoneStep(
             run=self.entry.run,
             step=self.entry.step,
@@ -84,7 +84,7 @@ class Task:
         )
 
     def planned(self) -> PlannedStep:
-        """Its entry in a plan."""
+        """Return the step's entry in a plan."""
         calls = (self.plan or ()) if self.state == "reversible" else ()
         entry = self.entry
         return PlannedStep(

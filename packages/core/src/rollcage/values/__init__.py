@@ -1,1 +1,1 @@
-"""A value as the trace holds it, and back: codec, decoding, exceptions, the answers of models."""
+"""Encode values for the trace, and decode them: codec, exceptions, the answers of models."""

@@ -1,7 +1,7 @@
-"""A model's answer, in a form that belongs to no framework.
+"""Hold a model's answer, in a form that belongs to no framework.
 
-Each model step holds it beside the framework's own value, so that it can be shown without that
-framework installed, and replayed to an agent of another one.
+Each model step has it beside the framework's own value. So the answer can be shown without the
+framework, and replayed to an agent of another framework.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["Answer", "ToolRequest"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ToolRequest:
-    """A call that a model requests.
+    """Hold a call that a model requests.
 
     Attributes:
         name: the tool's name, as the model wrote it.
-        arguments: raw JSON, exactly as the model wrote it where the framework keeps that.
-        id: the provider's id of the call; empty where it has none.
+        arguments: raw JSON, exactly as the model wrote it if the framework keeps that.
+        id: the provider's id of the call; empty without one.
     """
 
     name: str
@@ -30,15 +30,15 @@ class ToolRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """One message of a model.
+    """Hold one message of a model.
 
     Attributes:
-        text: its text; empty if it only requests calls.
-        reasoning: its reasoning, if the provider returns it.
-        tool_calls: the calls that it requests, by slot.
+        text: the text; empty if the message only requests calls.
+        reasoning: the reasoning, if the provider returns it.
+        tool_calls: the requested calls, by slot.
         finish_reason: the provider's own finish reason.
         response_id: the provider's id of the answer.
-        usage: tokens, as `input_tokens` and `output_tokens`; None if they were not counted.
+        usage: tokens, as `input_tokens` and `output_tokens`; None if not counted.
     """
 
     text: str = ""
@@ -50,19 +50,19 @@ class Answer:
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Its input and output tokens; 0 if they were not counted."""
+        """Return the input and output tokens; 0 if not counted."""
         usage = self.usage or {}
         return usage.get("input_tokens", 0), usage.get("output_tokens", 0)
 
     @staticmethod
     def used(asked: Any, answered: Any) -> dict[str, int] | None:
-        """The `usage` of these counts; None if they are not numbers, or nothing was counted."""
+        """Return the `usage` of these counts; None for other values, or without any count."""
         if not isinstance(asked, int) or not isinstance(answered, int) or not asked + answered:
             return None
         return {"input_tokens": asked, "output_tokens": answered}
 
     def as_data(self) -> dict[str, Any]:
-        """The form in which the trace holds it, without empty fields and the usage."""
+        """Return the form in the trace, without empty fields and the usage."""
         data: dict[str, Any] = {
             field: _writable(value) for field in _TEXTS if (value := getattr(self, field))
         }
@@ -75,10 +75,10 @@ class Answer:
 
     @classmethod
     def from_data(cls, data: Any, usage: Any = None) -> Answer:
-        """The answer for these data, which are hostile input.
+        """Make an answer from data, which are hostile input.
 
         Raises:
-            ValueError: they have another form.
+            ValueError: the data have another form.
         """
         if not isinstance(data, dict):
             raise ValueError("a recorded answer is an object")
@@ -97,7 +97,7 @@ _OF_REQUEST: Final = ("name", "arguments", "id")
 
 
 def _writable(text: str) -> str:
-    """A text without lone surrogates, which UTF-8 can't encode."""
+    """Return a text without lone surrogates, which UTF-8 can't encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""NumPy's arrays and scalars as data, and back: dtype, shape and bytes; nothing is pickled."""
+"""Encode NumPy's arrays and scalars, and decode them: dtype, shape and bytes, without pickle."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rollcage.values.forms import Back, Form, Inner, Unfit
 __all__ = ["form_of", "make"]
 
 _DTYPE: Final = re.compile(r"[<>|=](?:[biufc][0-9]{1,2}|[mM]8(?:\[[0-9]{0,9}[a-zA-Z]{1,7}\])?)")
-"""What is kept as its bytes: booleans, numbers, dates and spans of time."""
+"""Kinds kept as bytes: booleans, numbers, dates and spans of time."""
 
 _LISTS: Final = re.compile(r"[<>|=](?:[US][0-9]{1,9}|O)")
-"""What is kept as a list: texts, in which a secret has to be found, and objects."""
+"""Kinds kept as a list: texts, in which a secret has to be found, and objects."""
 
 
 def form_of(kind: type[Any]) -> Form | None:
-    """The form of values of a class of NumPy; None for those that have none."""
+    """Return the form of a NumPy class; None for a class without one."""
     import numpy as np
 
     if kind is np.ndarray:
@@ -28,10 +28,10 @@ def form_of(kind: type[Any]) -> Form | None:
 
 
 def make(encoded: Mapping[str, Any], back: Back) -> Any:
-    """The array or scalar for these parts, which are hostile input.
+    """Make an array or scalar from its parts, which are hostile input.
 
     Raises:
-        ValueError: they are invalid, or do not fit each other.
+        ValueError: the parts are invalid, or do not fit each other.
         ImportError: NumPy is not installed.
     """
     import numpy as np

@@ -1,6 +1,7 @@
-"""Values as tagged JSON (DESIGN §4); `decoding` restores them.
+"""Encode values as tagged JSON (DESIGN §4); `decoding` restores them.
 
-A value that JSON holds exactly is its own encoding. All else is `{"$rollcage": tag, "value": …}`.
+A value that JSON holds exactly is its own encoding. Any other value is `{"$rollcage": tag, "value":
+…}`.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class _NotRecorded:
 
 
 NOT_RECORDED: Final = _NotRecorded()
-"""In place of a value that existed but is unknown: the source of an import left it out."""
+"""The stand-in for an unknown value, which the source of an import left out."""
 
 
 class Known(Protocol):
-    """The classes whose values are restored as themselves: see `registered.Types`."""
+    """Name the classes whose values are restored: see `registered.Types`."""
 
     def knows(self, kind: type) -> bool:
-        """Whether values of exactly this class are."""
+        """Tell whether values of exactly this class are restored."""
         ...
 
 
@@ -55,12 +56,12 @@ class Known(Protocol):
 
 
 def tagged(tag: str, value: Any) -> dict[str, Any]:
-    """The tagged form of a value."""
+    """Return the tagged form of a value."""
     return {TAG: tag, "value": value}
 
 
 class _Encoder:
-    """One encoding. `flaws` is None for arguments (refuse), a list for results (note and go on)."""
+    """Encode one value. `flaws`: None for arguments (refuse), a list for results (note)."""
 
     def __init__(
         self, seal: Seal, flaws: list[str] | None, types: Known | None, *, typed: bool
@@ -77,7 +78,7 @@ class _Encoder:
         self.flaws.append(f"{path}: {reason}")
 
     def mark(self, path: str, reason: str) -> None:
-        """Note that a result can't be restored as it was; arguments need not be restored."""
+        """Note that a result can't be restored exactly; arguments need not be restored."""
         if self.flaws is not None:
             self.flaws.append(f"{path}: {reason}")
 
@@ -124,7 +125,7 @@ class _Encoder:
         return value
 
     def instant(self, value: dt.datetime | dt.time, path: str, tag: str) -> Any:
-        """ISO 8601, and the zone's name: the offset alone is not the zone."""
+        """Encode a time as ISO 8601 with its zone's name: the offset alone is not the zone."""
         zone = type(value.tzinfo)
         name = (
             getattr(value.tzinfo, "key", None) if zone.__module__.startswith("zoneinfo") else None
@@ -161,7 +162,7 @@ class _Encoder:
     def with_more(
         self, fields: dict[str, Any], more: Mapping[str, Any] | None, path: str, depth: int
     ) -> Any:
-        """Declared fields and undeclared extras, whose names can't be trusted."""
+        """Encode declared fields and undeclared extras, whose names can't be trusted."""
         for name in fields.keys() & (more or {}):
             self.flaw(f"{path}.{name}", "it is there twice: as a field, and as an undeclared extra")
         return self.mapping({**fields, **(more or {}), **fields}, path, depth)
@@ -193,7 +194,7 @@ class _Encoder:
         return self.typed_value(value, path, depth)
 
     def formed(self, form: Form, value: Any, path: str, depth: int) -> Any:
-        """A result whose type has a form of its own: see `forms`."""
+        """Encode a result whose type has a form of its own: see `forms`."""
         try:
             parts = form.take(value, lambda inner, at: self.encode(inner, f"{path}{at}", depth + 1))
         except Unfit as unfit:
@@ -214,7 +215,7 @@ class _Encoder:
         return tagged("secret", self.seal(f"{type(value).__name__}:{inner}"))
 
     def typed_value(self, value: Any, path: str, depth: int) -> Any:
-        """A value that is restored only if its class is known."""
+        """Encode a value that is restored only if its class is known."""
         kind: type[Any] = type(value)
         if self.types is not None:
             self.types.knows(kind)  # before its parts: with it come the classes of its fields
@@ -244,13 +245,13 @@ class _Encoder:
         return self.named(tag, value, inner, path, more)
 
     def is_attrs(self, kind: type[Any]) -> bool:
-        """Whether it is an attrs class: results may be one, arguments may not."""
+        """Tell whether a class is an attrs class: results may be one, arguments may not."""
         return self.flaws is not None and hasattr(kind, "__attrs_attrs__")
 
     def named(self, tag: str, value: Any, inner: Any, path: str, more: dict[str, Any]) -> Any:
-        """An encoding that names a class; that of a result also has its module and other parts.
+        """Return an encoding that names a class; a result's also has the module and other parts.
 
-        An argument's has not: the key of a call must not change when a class moves.
+        An argument's has neither: the key of a call must not change when a class moves.
         """
         kind: type[Any] = type(value)
         self.untyped(path, value)
@@ -276,7 +277,7 @@ def _opaque(kind: type[Any]) -> dict[str, Any]:
 
 
 def _more_of_dataclass(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What one of Pydantic's dataclasses holds besides its fields, if it allows extras."""
+    """Return the extras of a Pydantic dataclass, if it allows any."""
     config: Mapping[str, Any] = getattr(type(value), "__pydantic_config__", None) or {}
     if config.get("extra") != "allow":
         return {}
@@ -285,7 +286,7 @@ def _more_of_dataclass(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_url(value: Any) -> bool:
-    """Whether it is one of Pydantic's URLs; if so, their module is already loaded."""
+    """Tell whether a value is a Pydantic URL; if so, the module of URLs is already loaded."""
     networks = sys.modules.get("pydantic.networks")
     if networks is None:
         return False
@@ -298,7 +299,7 @@ def _order(encoded: Any) -> bytes:
 
 
 def same_encoding(one: Any, other: Any) -> bool:
-    """Whether two encodings hold the same value, of the same type, in the same order."""
+    """Tell whether two encodings hold the same value, of the same type, in the same order."""
     return orjson.dumps(one) == orjson.dumps(other)
 
 
@@ -340,14 +341,14 @@ BASES: Final[dict[type, Callable[[Any], Any]]] = {
 
 
 def _digits(value: int) -> str:
-    """An integer as text; Python bounds the length of decimal ones."""
+    """Return an integer as text; Python bounds the length of decimal texts."""
     return str(value) if value.bit_length() < 1024 else hex(value)
 
 
 def encode(value: Any, seal: Seal, *, path: str = "$") -> Any:
     """Encode a call's arguments.
 
-    An instance of a subclass of `str`, `int`, `dict` or the like is the same as its base.
+    An instance of a subclass of `str`, `int`, `dict` or the like is encoded as its base.
 
     Raises:
         Unencodable: a value without an encoding, with its path.
@@ -358,7 +359,7 @@ def encode(value: Any, seal: Seal, *, path: str = "$") -> Any:
 
 
 class EncodedResult(NamedTuple):
-    """The encoded result of a tool."""
+    """Hold the encoded result of a tool."""
 
     value: Any
     flaws: list[str]  # the parts that can't be restored as they were, with paths
@@ -368,7 +369,7 @@ class EncodedResult(NamedTuple):
 def encode_result(
     value: Any, seal: Seal, *, typed: bool = False, types: Known | None = None
 ) -> EncodedResult:
-    """Encode the result of a tool, and list the parts that can't be restored as they were.
+    """Encode the result of a tool, and list the parts that can't be restored exactly.
 
     `types` are restored as themselves. `typed` means that the tool declares a return type, which
     may restore others.

@@ -1,4 +1,4 @@
-"""Private copies of values, so that arguments can't change after they were decided on."""
+"""Copy values, so that arguments can't change after the decision on them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NEVER_CHANGE: Final = frozenset({
 
 
 def own_copy(value: Any) -> Any:
-    """The value, copied so that nobody else can change anything in it.
+    """Return a copy of a value that shares no mutable part with the original.
 
-    A framework's own values are not copied, nor is anything that can't be.
+    A framework's own values are not copied, nor are values that can't be.
     """
     kind: type[Any] = type(value)
     if kind in _NEVER_CHANGE:

@@ -1,4 +1,4 @@
-"""Values from tagged JSON. Nothing that a trace names is imported or run (DESIGN §4)."""
+"""Decode values from tagged JSON. Nothing that a trace names is imported or run (DESIGN §4)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["Strange", "decode", "decode_result"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Reader:
-    """What a reader can restore.
+    """Hold the abilities of a reader.
 
     Attributes:
         framework: see `decode`.
         types: the types that are restored as themselves; None if the reader wants plain data.
-        strangers: the classes that the data name and that are not among `types`.
+        strangers: the classes named in the data that are not among `types`.
     """
 
     framework: str = ""
@@ -43,7 +43,7 @@ _reader: ContextVar[_Reader] = ContextVar("rollcage_reader", default=_ANYONE)
 
 
 class Strange(ValueError):
-    """A recorded value of a class that the program has not named.
+    """Report a recorded value of a class that the program has not named.
 
     Attributes:
         kind: the class's name.
@@ -59,26 +59,26 @@ class Strange(ValueError):
 
 
 def decode(encoded: Any, *, framework: str = "") -> Any:
-    """Restore a value; models, dataclasses, enums and the values of libraries as plain data.
+    """Decode a value; models, dataclasses, enums and the values of libraries become plain data.
 
     Args:
-        encoded: its encoding.
-        framework: the framework whose native values are restored as themselves, those of others as
-            neutral data; empty: those of each framework whose adapter is loaded.
+        encoded: the encoding.
+        framework: the framework whose native values are restored, while those of other frameworks
+            become neutral data; empty: every framework with a loaded adapter.
 
     Raises:
-        ValueError: an invalid encoding (the trace is hostile input), or a value that is usable in
+        ValueError: the encoding is invalid (the trace is hostile input), or the value is usable in
             another framework only.
     """
     return _read(encoded, _Reader(framework) if framework else None)
 
 
 def decode_result(encoded: Any, types: Types, *, framework: str = "") -> Any:
-    """Restore a value, with `types` and the values of libraries as themselves.
+    """Decode a value, with `types` and the values of libraries as themselves.
 
     Raises:
-        Strange: it holds a value of a class that is not among `types`.
-        ValueError: as `decode`; or the recorded parts do not make a value of their class any more.
+        Strange: the value holds an instance of a class that is not among `types`.
+        ValueError: as `decode`; or the recorded parts do not fit their class any more.
     """
     reader = _Reader(framework, types)
     value = _read(encoded, reader)
@@ -110,7 +110,7 @@ def _decode(encoded: Any) -> Any:
 
 
 class _Undecodable(ValueError):
-    """An error whose message already says what is wrong."""
+    """Report an error with a message that already names the fault."""
 
 
 def _decode_tagged(encoded: dict[str, Any]) -> Any:
@@ -168,7 +168,7 @@ def _decode_native(value: Any, encoded: Mapping[str, Any]) -> Any:
 
 
 def _named(plain: Callable[[Any], Any]) -> Callable[[Any, Mapping[str, Any]], Any]:
-    """Decodes a value of a named class: as itself if the reader knows it, else as plain data."""
+    """Return a decoder for a named class: as itself if the reader knows it, else as plain data."""
 
     def decode_named(value: Any, encoded: Mapping[str, Any]) -> Any:
         reader = _reader.get()
@@ -185,7 +185,7 @@ def _named(plain: Callable[[Any], Any]) -> Callable[[Any, Mapping[str, Any]], An
 
 
 def _formed(form: Form) -> Callable[[Any, Mapping[str, Any]], Any]:
-    """Decodes a value of a library."""
+    """Return a decoder for a value of a library."""
 
     def decode_formed(value: Any, encoded: Mapping[str, Any]) -> Any:
         if form.foreign and _reader.get().types is None:
@@ -198,7 +198,7 @@ def _formed(form: Form) -> Callable[[Any, Mapping[str, Any]], Any]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields of an object; tagged themselves if one has a name that JSON can't hold."""
+    """Return the fields of an object; they are tagged if a name does not fit JSON."""
     fields = _decode(value)
     if type(fields) is not dict:
         raise ValueError("its fields are no object")

@@ -1,4 +1,7 @@
-"""Exceptions as data, and back. Only types that the program names are restored (DESIGN §4)."""
+"""Encode exceptions, and decode them.
+
+Only types that the program names are restored (DESIGN §4).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _BUILTIN_ERRORS: Final = {
 
 
 def _type_name(cls: type) -> str:
-    """The full name of a type; builtins by their bare name."""
+    """Return the full name of a type; for a builtin, the bare name."""
     return (
         cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     )
@@ -40,12 +43,12 @@ def encode_exception(
     known: Iterable[type[Exception]] = (),
     types: Types | None = None,
 ) -> dict[str, Any]:
-    """An exception as data: its type's name, its message, and its arguments.
+    """Encode an exception: the name of its type, its message, and its arguments.
 
-    Of the types in `known` (a contract's `raises`), of those among the registered `types`, and of
-    their subclasses the attributes are kept too: these alone are restored with them. Texts of
-    64 KiB and more are cut in their middle, with the SHA-256 of the whole; other parts of that size
-    are left out. One that stands for a recorded exception is written like it.
+    The attributes are kept too for the types in `known` (a contract's `raises`), the registered
+    `types`, and their subclasses: only these are restored with attributes. Texts of 64 KiB and more
+    are cut in the middle, with the SHA-256 of the whole; other parts of that size are left out. A
+    stand-in for a recorded exception is written like the original.
     """
     if isinstance(error, ReplayedError):
         encoded: dict[str, Any] = {
@@ -77,7 +80,7 @@ def _text_of(error: BaseException, text: str | None = None) -> str:
 def _parts(
     error: BaseException, seal: Seal, known: Iterable[type[Exception]], types: Types | None
 ) -> dict[str, Any]:
-    """An exception's arguments, and its attributes if these are kept."""
+    """Return an exception's arguments, and its attributes if they are kept."""
     encoded: dict[str, Any] = {}
     arguments = _encoded([_cut(each) for each in _made_of(error)], seal, types)
     if arguments is not None:
@@ -92,12 +95,12 @@ def _parts(
 
 
 def describe_error(error: BaseException, seal: Seal) -> str:
-    """An exception with its traceback as text for a log, without the secrets that it quotes."""
+    """Return an exception with its traceback as text for a log, without the secrets in it."""
     return str(hidden("".join(traceback.format_exception(error)), seal).value)
 
 
 def _cut(value: Any) -> Any:
-    """A text cut to a moderate length; anything else unchanged."""
+    """Cut a text to a moderate length; return anything else unchanged."""
     if type(value) is not str or len(value) < LONG // 4:
         return value
     data = value.encode("utf-8", "surrogatepass")
@@ -114,7 +117,7 @@ def _declared(known: Iterable[type[Exception]], types: Types | None) -> tuple[ty
 
 
 def _encoded(values: list[Any], seal: Seal, types: Types | None) -> list[Any] | None:
-    """Parts of an exception, encoded; None if they can't be restored, or are too large."""
+    """Encode parts of an exception; None if they can't be restored, or are too large."""
     result = encode_result(values, seal, types=types)
     if result.flaws or len(orjson.dumps(result.value)) >= LONG:
         return None
@@ -135,11 +138,11 @@ def _attributes(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def decode_exception(
     encoded: Any, known: Iterable[type[Exception]] = (), types: Types | None = None
 ) -> Exception:
-    """An exception from its data: as itself if it is a builtin, one of Rollcage's, or declared.
+    """Decode an exception: as itself if it is a builtin, Rollcage's own, or declared.
 
     Declared are `known`, the exceptions among the registered `types`, and the subclasses of these
-    that the program has defined. Any other becomes a `ReplayedError` with its type's name and
-    message.
+    that the program has defined. Any other becomes a `ReplayedError` with the name of its type and
+    its message.
 
     Raises:
         ValueError: the data are not an exception (the trace is hostile input).
@@ -168,7 +171,7 @@ def _again(
     known: Iterable[type[Exception]],
     types: Types | None,
 ) -> Exception | None:
-    """An exception of its own type; None if that is unknown, or can't be constructed."""
+    """Make an exception of its own type; None if the type is unknown, or can't be constructed."""
     state: dict[str, Any] = _part({"state": {}, **parts}, "state", dict, types)
     args: list[Any] | None = _part(parts, "args", list, types) if "args" in parts else None
     builtin = _BUILTIN_ERRORS.get(name)
@@ -207,9 +210,10 @@ def _made(cls: type[Exception], args: list[Any]) -> Exception | None:
 def _remade(
     cls: type[Exception], args: list[Any], state: dict[str, Any], message: str
 ) -> Exception | None:
-    """An exception of a declared type, by its constructor if that gives the same exception again.
+    """Make an exception of a declared type by its constructor, if that gives the same exception.
 
-    Many build a message from their parameters and pass it to their base: then `args` differ.
+    Many constructors build a message from their parameters and pass it to their base: then `args`
+    differ.
     """
     error = _made(cls, args)
     try:

@@ -1,4 +1,4 @@
-"""The encodings of values of the standard library in results."""
+"""Encode values of the standard library in results."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Back = Callable[[Any], Any]
 
 
 class Unfit(Exception):
-    """A value that its form can't hold; the message says why."""
+    """Report a value that its form can't hold; the message says why."""
 
 
 class Form(NamedTuple):
-    """How values of a library's class are taken apart, and made again.
+    """Take values of a library's class apart, and make them again.
 
     Attributes:
-        tag: names it in the trace.
+        tag: the name in the trace.
         take: encodes a value as fields; raises `Unfit`.
         make: restores the value from these fields, which are hostile input.
         foreign: whether only a replay restores it; any other reader gets its parts as data.
@@ -133,4 +133,4 @@ STANDARD: Final[dict[tuple[str, str], Form]] = {
     ("fractions", "Fraction"): _FRACTION,
     **{("ipaddress", name): _ADDRESS for name in _ADDRESSES},
 }
-"""By the module and the name of their classes."""
+"""The forms of standard classes, by module and name."""

@@ -1,4 +1,4 @@
-"""Values of pandas as data, and back: each column's values and dtype; nothing is pickled."""
+"""Encode values of pandas, and decode them: each column's values and dtype, without pickle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS: Final = ("s", "ms", "us", "ns")
 
 
 def form_of(kind: type[Any]) -> Form | None:
-    """The form of values of a class of pandas; None for those that have none."""
+    """Return the form of a pandas class; None for a class without one."""
     import pandas as pd
 
     known = (pd.DataFrame, pd.Series, pd.Timestamp, pd.Timedelta, type(pd.NaT), type(pd.NA))
@@ -77,7 +77,7 @@ def _index(index: Any, inner: Inner) -> dict[str, Any]:
 
 
 def _column(array: Any, inner: Inner) -> Any:
-    """One array of values: NumPy's own form where that is what it is, else by its dtype's kind."""
+    """Encode one array of values: in NumPy's form if possible, else by the kind of its dtype."""
     import numpy as np
     import pandas as pd
 
@@ -115,13 +115,13 @@ def _with_gaps(array: Any) -> Any:
 
 
 def _masked() -> frozenset[str]:
-    """The dtypes of pandas that are NumPy's with gaps."""
+    """Return the dtypes of pandas that are NumPy's with gaps."""
     sized = {f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
     return frozenset({*sized, "Float32", "Float64", "boolean"})
 
 
 def _zone_name(zone: dt.tzinfo | None) -> str | None:
-    """The name of a time zone, as decoding knows it."""
+    """Return the name of a time zone, as decoding knows it."""
     if zone is None:
         return None
     if zone is dt.UTC:
@@ -136,10 +136,10 @@ def _zone_name(zone: dt.tzinfo | None) -> str | None:
 
 
 def make(encoded: Mapping[str, Any], back: Back) -> Any:
-    """The value of pandas for these parts, which are hostile input.
+    """Make a value of pandas from its parts, which are hostile input.
 
     Raises:
-        ValueError: they are invalid, or do not fit each other.
+        ValueError: the parts are invalid, or do not fit each other.
         ImportError: pandas is not installed.
     """
     import pandas as pd
@@ -180,7 +180,7 @@ def _moment(kind: Any, unit: Any, value: Any, zone: Any, back: Back) -> Any:
 
 
 def _zone(name: Any, back: Back) -> dt.tzinfo:
-    """The time zone of that name, looked up like that of any recorded time."""
+    """Return the time zone with a name, looked up as for any recorded time."""
     if name == "UTC":
         return dt.UTC
     zone: dt.tzinfo = back(
@@ -207,7 +207,7 @@ def _index_of(encoded: Mapping[str, Any], back: Back) -> Any:
 
 
 def _array_of(encoded: Mapping[str, Any], back: Back) -> Any:
-    """The array of a column: pandas' own, or NumPy's."""
+    """Return the array of a column: pandas' own, or NumPy's."""
     import numpy as np
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""How secrets are sealed in encoded values, and how they are found there."""
+"""Seal secrets in encoded values, and find them there."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ A `Hiding` one also looks for secrets in what is encoded; see `hidden`.
 """
 
 STAND_IN: Final = re.compile(r"<secret [0-9a-f]{32}>")
-"""The placeholder, in a text, of a secret that was found in it."""
+"""The placeholder, in a text, of a secret found there."""
 
 
 def stand_in(digest: str) -> str:
-    """The placeholder, in a text, of the secret with this HMAC."""
+    """Return the placeholder, in a text, of the secret with this HMAC."""
     return f"<secret {digest[:32]}>"
 
 
 def keyed_hash(seal: Seal, text: str) -> str:
-    """Return the HMAC of a text that holds a secret, and is none to be looked for elsewhere."""
+    """Return the HMAC of a text that holds a secret, without looking for the text elsewhere."""
     own: Seal = getattr(seal, "keyed_hash", seal)  # of a seal that remembers what it is called with
     return own(text)
 
 
 class Hidden(NamedTuple):
-    """An encoded value without the secrets that were found in it, and where they were."""
+    """Hold an encoded value without the secrets found in it, and their places."""
 
     value: Any
     found: list[str]
 
 
 class Hiding:
-    """A seal that looks for secrets in what is encoded."""
+    """Seal secrets, and look for them in encoded values."""
 
     def __call__(self, secret: str) -> str:
-        """See `Seal`."""
+        """Return the HMAC of a secret; see `Seal`."""
         raise NotImplementedError
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to look for, so that the search can be skipped."""
+        """Tell whether there is no secret to look for, so the search can be skipped."""
         raise NotImplementedError
 
     def hide(self, encoded: Any, names: Collection[str] = ()) -> Hidden:
-        """An encoded value without the secrets in it. `names` are those of declared parameters."""
+        """Return an encoded value without the secrets in it. `names`: of declared parameters."""
         raise NotImplementedError
 
 
 def hidden(encoded: Any, seal: Seal, names: Collection[str] = ()) -> Hidden:
-    """The part of an encoded value that may reach the disk: all of it, unless secrets are found.
+    """Return the part of an encoded value that may reach the disk: all of it, without secrets.
 
-    `names` are those of declared members, which are not secrets.
+    `names` are the names of declared members, which are not secrets.
     """
     if isinstance(seal, Hiding) and not seal.idle:
         return seal.hide(encoded, names)

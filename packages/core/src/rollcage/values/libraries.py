@@ -1,7 +1,7 @@
-"""Values of the standard library, of NumPy and of pandas, as results hold them: a fixed table.
+"""Find the forms of values of the standard library, NumPy and pandas in a fixed table.
 
-A class is recognised by where it is defined, so that nothing is imported to look for it. A library
-is imported only when a recorded value of it is restored, by its name in this table.
+A class is recognised by its module, so the lookup imports nothing. A library is imported only to
+restore a recorded value, by its name in this table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["FORMS", "form_of"]
 
 
 def form_of(kind: type[Any]) -> Form | None:
-    """The form of values of this exact class; None if it has none."""
+    """Return the form of values of this exact class; None without one."""
     module = kind.__module__
     if type(module) is not str:  # a class may set it to anything
         return None
@@ -51,4 +51,4 @@ FORMS: Final[dict[str, Form]] = {
     "numpy": Form("numpy", lambda *_: {}, _make_array, foreign=True),
     "pandas": Form("pandas", lambda *_: {}, _make_frame, foreign=True),
 }
-"""How recorded values are restored, by tag."""
+"""The functions that restore recorded values, by tag."""

@@ -1,7 +1,7 @@
-"""Restores a value of a registered class from its recorded parts.
+"""Restore a value of a registered class from its recorded parts.
 
 The parts are hostile input: each value goes through its class's own constructor or validation, and
-what does not fit raises.
+a misfit raises.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["fields_of", "made", "state_of"]
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass's or attrs class's instance."""
+    """Return the fields of an instance of a dataclass or attrs class."""
     return {name: getattr(value, name) for name, *_ in _declared(type(value))}
 
 
 def state_of(value: Any) -> dict[str, Any]:
-    """The attributes of an instance of a class derived from a builtin."""
+    """Return the attributes of an instance of a class derived from a builtin."""
     state = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
@@ -35,10 +35,10 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 def made(kind: type[Any], tag: str, encoded: Mapping[str, Any], back: Callable[[Any], Any]) -> Any:
-    """The value for an encoding that names `kind`; `back` decodes its parts.
+    """Make the value for an encoding that names `kind`; `back` decodes its parts.
 
     Raises:
-        Exception: the parts do not fit this class; whatever its constructor raises.
+        Exception: the parts do not fit this class; or any error of its constructor.
     """
     return _MAKERS[tag](kind, encoded, back)
 
@@ -82,7 +82,7 @@ def _fields(kind: type[Any], encoded: Mapping[str, Any], back: Callable[[Any], A
 
 
 def _declared(kind: type[Any]) -> Iterator[tuple[str, bool, str]]:
-    """The fields of a class: the name, whether its constructor takes it, and under which name."""
+    """Yield the fields of a class: name, whether the constructor takes it, and under which name."""
     if dataclasses.is_dataclass(kind):
         return ((each.name, each.init, each.name) for each in dataclasses.fields(kind))
     attributes = getattr(kind, "__attrs_attrs__", None)
@@ -126,7 +126,7 @@ _FROM_BASE: Final[dict[type, Callable[[type[Any], Any], Any]]] = {
 
 
 def _object(parts: Any) -> dict[str, Any]:
-    """Parts by their names."""
+    """Return parts by their names."""
     if type(parts) is not dict or not all(isinstance(name, str) for name in parts):
         raise ValueError("its parts have no names")
     named: dict[str, Any] = parts

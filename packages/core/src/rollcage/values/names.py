@@ -1,4 +1,4 @@
-"""Names from outside: of the script that runs, and texts that UTF-8 can't hold."""
+"""Clean names from outside: the running script's, and texts that UTF-8 can't hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log: Final = logging.getLogger("rollcage")
 
 
 def name_of_script() -> str:
-    """Return the name of a job that was given none: the script's own name, without `.py`.
+    """Return the name of the running script, without `.py`, for a job without a name.
 
     Raises:
         SessionError: no script of the user's own is running.
@@ -38,11 +38,11 @@ def _nameless(why: str) -> SessionError:
 
 
 def _installed() -> set[Path]:
-    """Where programs are that run what users wrote: pytest, ipython, uvicorn."""
+    """Return the folders of programs that run users' code: pytest, ipython, uvicorn."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
     return {Path(sysconfig.get_path(kind)).resolve() for kind in kinds}
 
 
 def writable(text: str) -> str:
-    """Return a text from outside without what UTF-8 can't hold (lone surrogates)."""
+    """Return a text from outside without lone surrogates, which UTF-8 can't hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Values of frameworks, which their adapters encode and restore."""
+"""Register values of frameworks, which their adapters encode and restore."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["Native", "is_native", "native_called", "native_of", "register_native
 
 
 class Native(Protocol):
-    """How an adapter encodes a value of its framework: as neutral data that restores it.
+    """Encode a framework's value as neutral data that restores it.
 
-    `project` returns data that any reader can use. The key with the framework's name holds what
-    only that framework understands; all other readers get the data without it. `revive` restores
-    the native value from the data and must treat them as hostile input.
+    `project` returns data that any reader can use. The key with the framework's name holds data for
+    that framework only; all other readers get the data without it. `revive` restores the native
+    value from the data and must treat them as hostile input.
 
     Attributes:
         name: "<framework>.<kind>".
@@ -25,11 +25,11 @@ class Native(Protocol):
     portable: bool
 
     def project(self, value: Any) -> Any:
-        """Data for a native value."""
+        """Return data for a native value."""
         ...
 
     def revive(self, data: Any) -> Any:
-        """The native value for these data; raises ValueError if they are invalid."""
+        """Return the native value for these data; raise ValueError if they are invalid."""
         ...
 
 
@@ -38,17 +38,17 @@ _natives_by_name: dict[str, Native] = {}
 
 
 def native_called(name: Any) -> Native | None:
-    """The registered `Native` of that name."""
+    """Return the registered `Native` with a name."""
     return _natives_by_name.get(name) if isinstance(name, str) else None
 
 
 def native_of(kind: type) -> Native | None:
-    """The `Native` that is registered for values of this class."""
+    """Return the `Native` registered for values of this class."""
     return _natives_by_type.get(kind)
 
 
 def is_native(kind: type) -> bool:
-    """Whether values of this type are encoded by a framework's adapter."""
+    """Tell whether values of this type are encoded by a framework's adapter."""
     return kind in _natives_by_type
 
 

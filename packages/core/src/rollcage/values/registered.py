@@ -1,7 +1,7 @@
-"""Which of the application's types recorded values are restored as: those that it registered.
+"""Register the application's types as which recorded values are restored.
 
-A trace names a type by its module and its qualified name. That is looked up here, and nowhere else:
-nothing that a trace names is imported.
+A trace names a type by its module and its qualified name. The name is looked up here, and nowhere
+else: nothing that a trace names is imported.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _FAMILIES: Final = frozenset({
     object, Exception, BaseException, enum.Enum, enum.IntEnum, enum.StrEnum, enum.Flag,
     enum.IntFlag, *BASES,
 })  # fmt: skip
-"""Types that can't be registered: that would register everything derived from them."""
+"""Types that can't be registered, because every class derived from them would be."""
 
 
 class Types:
-    """The types that recorded values are restored as, with those derived from them.
+    """Hold the types as which recorded values are restored, with derived types.
 
     Args:
         types: classes of the application.
-        around: where types that are not among `types` are looked up.
+        around: where to look up types that are not among `types`.
 
     Raises:
-        ContractError: something that is not a class, or one whose values have no form as data.
+        ContractError: an entry is no class, or its values have no form as data.
     """
 
     def __init__(self, types: Iterable[type] = (), *around: Types) -> None:
@@ -46,12 +46,12 @@ class Types:
             self.add(each)
 
     def add(self, kind: type) -> None:
-        """Restore values of this class, and of those derived from it, as themselves."""
+        """Restore values of this class, and of derived classes, as themselves."""
         _check(kind)
         self._take_in(kind)
 
     def _take_in(self, kind: type) -> None:
-        """Register a class, and those that its fields name."""
+        """Register a class, and the classes of its fields."""
         self._named[kind.__module__, kind.__qualname__] = kind
         for each in named_in(kind):
             if each not in self._roots:
@@ -59,7 +59,7 @@ class Types:
                 self._named[each.__module__, each.__qualname__] = each
 
     def find(self, module: object, name: object) -> type | None:
-        """The class of that name; None if the program has registered none."""
+        """Return the class with a name; None if the program has registered none."""
         if not (isinstance(module, str) and isinstance(name, str)):
             return None
         if module == "pydantic.networks":
@@ -70,17 +70,17 @@ class Types:
         return next(filter(None, (types.find(module, name) for types in self._around)), None)
 
     def knows(self, kind: type) -> bool:
-        """Whether values of this exact class are restored as themselves."""
+        """Tell whether values of this exact class are restored as themselves."""
         return self.find(kind.__module__, kind.__qualname__) is kind
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """The exceptions among them."""
+        """Return the registered exceptions."""
         own = [each for each in self._roots if issubclass(each, Exception)]
         return (*own, *(each for types in self._around for each in types.errors))
 
     def _derived(self, module: str, name: str) -> type | None:
-        """A class that the program has derived from one of these; the last one of that name."""
+        """Return a derived class that the program has defined; the last with that name."""
         found: type | None = None
         for root in list(self._roots):
             for each in _family(root):
@@ -92,7 +92,7 @@ class Types:
 
 
 def _url_called(name: str) -> type | None:
-    """One of Pydantic's own URLs, which are always restored as themselves."""
+    """Return a Pydantic URL class by name; these are always restored as themselves."""
     from pydantic import networks  # a URL has loaded it by now, or will be made by it
 
     several_hosts = networks.PostgresDsn.__bases__[0]  # it has no public name
@@ -135,7 +135,7 @@ def _is_family(kind: type) -> bool:
 
 
 def has_form(kind: type) -> bool:
-    """Whether values of a class can be encoded as their parts and restored from them."""
+    """Tell whether values of a class can be encoded as their parts and restored from them."""
     if hasattr(kind, "__total__") and issubclass(kind, dict):
         return False  # a TypedDict, of which there are no values
     return (
@@ -159,13 +159,13 @@ def register(*types: type) -> None:
     """Restore values of these classes as themselves, in each session of this process.
 
     A recorded result or error holds its type's name and its parts. It is restored as that type if
-    the program has named it: here, in `Options(types=[…])`, or in the return type of the tool
-    itself. Classes derived from these count too. What can be registered: dataclasses, named
-    tuples, enums, Pydantic models, attrs classes, exceptions, and classes derived from a builtin
-    such as `str` or `dict`. They are restored by their own constructor or validation.
+    the program has named the type: here, in `Options(types=[…])`, or in the return type of the tool
+    itself. Classes derived from these count too. Dataclasses, named tuples, enums, Pydantic models,
+    attrs classes, exceptions, and classes derived from a builtin such as `str` or `dict` can be
+    registered. They are restored by their own constructor or validation.
 
     Raises:
-        ContractError: something that is not a class, or a class whose values have no form as data.
+        ContractError: an entry is no class, or its values have no form as data.
     """
     for each in types:
         REGISTERED.add(each)
@@ -175,7 +175,7 @@ def register(*types: type) -> None:
 
 
 def named_in(annotation: Any) -> list[type]:
-    """The classes that an annotation names, those of their fields among them."""
+    """Return the classes that an annotation names, with the classes of their fields."""
     found: dict[type, None] = {}
     _collect(annotation, found, set())
     return list(found)
@@ -209,7 +209,7 @@ def _collect(annotation: Any, found: dict[type, None], seen: set[int]) -> None:
 
 
 def _annotations_of(kind: type) -> Iterable[Any]:
-    """The types of the fields of a class that has such."""
+    """Return the types of the fields of a class with fields."""
     if issubclass(kind, pydantic.BaseModel):
         fields: dict[str, Any] = getattr(kind, "__pydantic_fields__", {})
         return [field.annotation for field in fields.values()]

@@ -1,4 +1,4 @@
-"""Which values JSON holds exactly, so that they are their own encoding: found in one pass."""
+"""Find the values that JSON holds exactly, and that are their own encoding, in one pass."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ CANONICAL: Final = 2  # is its own encoding, and orjson's sorted bytes are its J
 def survey(value: Any, reserved: str | None = TAG) -> int:  # noqa: C901, PLR0912 - each value of each call goes through here: fewer calls, more branches
     """Classify how a value has to be encoded: `CANONICAL`, `PLAIN` or `FOREIGN`.
 
-    Integral floats are foreign: JCS writes 1.0 as 1, and the two must not share a key. So is a
-    dict with the key `reserved`; what is encoded already may have it, and passes None.
-    Strings are not looked into: a lone surrogate shows when the value is written.
+    Integral floats are foreign: JCS writes 1.0 as 1, and the two must not share a key. So is a dict
+    with the key `reserved`; an encoded value may have it, and passes None. Strings are not
+    examined: a lone surrogate shows when the value is written.
     """
     kind: type[Any] = type(value)
     if kind is str or value is None or kind is bool:
@@ -63,7 +63,10 @@ def survey(value: Any, reserved: str | None = TAG) -> int:  # noqa: C901, PLR091
 
 
 def survey_safely(value: Any) -> int:
-    """`survey`, with strings checked and nesting bounded: FOREIGN if JSON can't hold the value."""
+    """Classify as `survey` does, with checked strings and bounded nesting.
+
+    FOREIGN if JSON can't hold the value.
+    """
     try:
         level = survey(value)
         if level:
