@@ -228,7 +228,6 @@ class Session:
         self.is_left = False
         self.gates: tuple[Stage, ...] = ()  # the stages in its gate, and in those around it
         self.described: list[Event] = []
-        self.known_hooks: dict[int, Hooks] = {}
         self._late: tuple[Stage, ...] = ()
         self._began = self._latest = 0
         self.is_strict = options.strict
@@ -306,10 +305,10 @@ class Session:
             looks = (WhatIf(self.fork),)
         self._observe(self.observers)
         brought = (*self._brought, *self.gates, *self._late)
-        self._before = (*self._observing, *looks, Orders(), *brought)
-        self._after = (*asks, Unknown(), Probe(), Once(), Capture())
-        self.stages = (*self._before, *self._after)
-        self.hooks = Hooks(self.stages)
+        self._surround(
+            (*self._observing, *looks, Orders(), *brought),
+            (*asks, Unknown(), Probe(), Once(), Capture()),
+        )
         if theirs:  # they are open, and told of the lines of their own run
             mine = Hooks(tuple(each for each in self.stages if each not in theirs))
             self.hooks.folds, self.hooks.conceal = mine.folds, mine.conceal
@@ -373,18 +372,22 @@ class Session:
                 attempt.run.folds.setdefault(kind, []).append(fold)
             stage.opened(self)
 
+    def _surround(self, before: tuple[Stage, ...], after: tuple[Stage, ...]) -> None:
+        """Have stages surround the calls of this session."""
+        self._before, self._after = before, after
+        self.stages = (*before, *after)
+        self.hooks = Hooks(self.stages)
+        self.known_hooks: dict[int, Hooks] = {}
+
     def _take(self, stage: Stage) -> None:
         """Apply a stage to the calls of this session, and of the sessions around it in the run."""
         was, own = self.hooks, Hooks((stage,))
-        self._before = (*self._before, stage)
-        self.stages = (*self._before, *self._after)
-        self.hooks = Hooks(self.stages)
+        self._surround((*self._before, stage), self._after)
         self.hooks.folds, self.hooks.conceal = was.folds, [*was.conceal, *own.conceal]
         self.hooks.opened, self.hooks.closed = (
             [*was.opened, *own.opened],
             [*was.closed, *own.closed],
         )
-        self.known_hooks.clear()
         if self.around is not None and self.around._attempt is self._attempt:  # noqa: SLF001 - its own kind
             self.around._take(stage)  # noqa: SLF001 - its own kind
 
@@ -456,10 +459,7 @@ class Session:
         self.gates = (*outer.gates, *self.gate.stages)
         self._observe([each for each in self.observers if not outer.is_observed_by(each)])
         self._joins = (*self._observing, *self.gate.stages)
-        self._before = (*outer._before, *self._joins)  # noqa: SLF001 - its own kind
-        self._after = around.session._after  # noqa: SLF001 - its own kind
-        self.stages = (*self._before, *self._after)
-        self.hooks = Hooks(self.stages)
+        self._surround((*outer._before, *self._joins), outer._after)  # noqa: SLF001 - its own kind
         self._began = self._latest = self.options.clock.monotonic()
         self.seal, self.types, self.tools = attempt.seal, attempt.types, attempt.tools
         given = None if self.input is None else encode(self.input, self.seal, path="input")
@@ -1184,9 +1184,7 @@ class Session:
         guest.guest_of, guest.guest_stages, guest.around = self, self.stages, self
         guest.gate, guest.gates, guest.is_strict = inner.gate, inner.gates, inner.is_strict
         guest.approver = inner.approver
-        guest._before = (*self._before, *own)  # noqa: SLF001 - its own kind
-        guest.stages = (*guest._before, *self._after)  # noqa: SLF001 - its own kind
-        guest.known_hooks = {}
+        guest._surround((*self._before, *own), self._after)  # noqa: SLF001 - its own kind
         return guest
 
     def turn(

@@ -821,9 +821,29 @@ class _Look:
         """Ask for the outcome of a step in doubt; return its plan, if the plan needed a result."""
         attempt, contract = self.attempt, task.contract
         assert contract is not None
-        if contract.probe is None:
+        known = yield from self._probed(task, step, before)
+        line: Event = {"event": "outcome", "step": step.n, "by": "probe"}
+        if task.happened is False and self.records:
+            attempt.note({**line, "outcome": None})
+        if known is None:
             return None  # what is observed is assessed with all that came after it
-        key = attempt.run.idempotency_key(step)
+        made = None
+        if contract.undo is not None and "result" in contract.undo_words:
+            made = line["plan"] = plan_of(contract, attempt, known, attempt.session.gate)
+        if self.records:
+            outcome = success(contract, known["result"], attempt.seal, attempt.types)
+            attempt.note(line, outcome)
+        return made
+
+    def _probed(
+        self, task: Task, step: Step, before: Mapping[str, Any]
+    ) -> Generator[Any, Any, dict[str, Any] | None]:
+        """Ask a tool's probe whether a call happened; if so, return what its plan is made of."""
+        contract = task.contract
+        assert contract is not None
+        if contract.probe is None:
+            return None
+        key = self.attempt.run.idempotency_key(step)
         known = {"args": dict(task.values), "key": key, "before": plain(before)}
         words = {word: known[word] for word in contract.probe_words}
         try:
@@ -831,25 +851,11 @@ class _Look:
         except (Halt, SessionHalted):
             raise
         except Exception as error:  # noqa: BLE001 - told in the report
-            task.reason = f"its probe failed: {type(error).__name__}: {error}"
+            task.reason = task.reason or f"its probe failed: {type(error).__name__}: {error}"
             return None
-        line: Event = {"event": "outcome", "step": step.n, "by": "probe"}
-        if isinstance(answer, DidNotHappen):
-            task.happened = False
-            if self.records:
-                attempt.note({**line, "outcome": None})
-            return None
-        if not isinstance(answer, Happened):
-            return None
-        task.happened = True
-        made = None
-        if contract.undo is not None and "result" in contract.undo_words:
-            known["result"] = answer.result
-            made = line["plan"] = plan_of(contract, attempt, known, attempt.session.gate)
-        if self.records:
-            outcome = success(contract, answer.result, attempt.seal, attempt.types)
-            attempt.note(line, outcome)
-        return made
+        if isinstance(answer, (Happened, DidNotHappen)):
+            task.happened = isinstance(answer, Happened)
+        return {**known, "result": answer.result} if isinstance(answer, Happened) else None
 
     def _planned_late(
         self, task: Task, step: Step, before: Mapping[str, Any], missing: str
@@ -861,7 +867,10 @@ class _Look:
             return None
         if step.status == "error" and step.happened is None:
             task.reason = "it failed, and its undo needs its result"
-            return (yield from self._asked_of_failed(task, step, before))
+            found = yield from self._probed(task, step, before)
+            return (
+                None if found is None else plan_of(contract, attempt, found, attempt.session.gate)
+            )
         recorded = copy.copy(step)
         recorded.outcome = step.happened or step.outcome
         try:
@@ -878,32 +887,6 @@ class _Look:
         except Exception as error:  # noqa: BLE001 - said in the report
             task.reason = f"its plan could not be made: {type(error).__name__}: {error}"
             return None
-
-    def _asked_of_failed(
-        self, task: Task, step: Step, before: Mapping[str, Any]
-    ) -> Generator[Any, Any, list[dict[str, Any]] | None]:
-        """Plan a step that failed after its effect, if its probe knows the result."""
-        contract = task.contract
-        assert contract is not None
-        assert contract.undo is not None
-        if contract.probe is None:
-            return None
-        key = self.attempt.run.idempotency_key(step)
-        known = {"args": dict(task.values), "key": key, "before": plain(before)}
-        words = {word: known[word] for word in contract.probe_words}
-        try:
-            answer = yield consult(contract.probe, self.is_async, **words)
-        except (Halt, SessionHalted):
-            raise
-        except Exception:  # noqa: BLE001 - its reason says that its result is not known
-            return None
-        if isinstance(answer, DidNotHappen):
-            task.happened = False
-        if not isinstance(answer, Happened):
-            return None
-        task.happened = True
-        known["result"] = answer.result
-        return plan_of(contract, self.attempt, known, self.attempt.session.gate)
 
     def _callable(self, each: PlannedCall) -> Generator[Any, Any, tuple[Tool, dict[str, Any]]]:
         """Return a compensating call in executable form."""
