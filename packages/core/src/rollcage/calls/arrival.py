@@ -1,4 +1,4 @@
-"""A call arrives: its branch, turn and slot are fixed, and kept while something is done first."""
+"""Let a call arrive: fix its branch, turn and slot, and keep them during preparation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["arrive", "hold", "put_on_record", "release"]
 
 
 def arrive(attempt: Attempt, call: Call) -> None:
-    """Let a call in: where it stands is its own from the first time on."""
+    """Let a call in: its place is fixed from the first time on."""
     if attempt.closed or (call.session.around is not None and call.session.is_over):
         raise SessionError(
             f"{call.contract.name} was called in session {call.session.name!r}, which was left"
@@ -38,7 +38,7 @@ def arrive(attempt: Attempt, call: Call) -> None:
 
 
 def _change_as_recorded(attempt: Attempt, call: Call) -> None:
-    """Have a call count as a write that an imported run has as one: no trace tells its effect."""
+    """Treat a call as a write if an imported run has it as one: no trace tells its effect."""
     recorded = attempt.recorded_by_key[call.place.branch, call.key]
     if any(step.effect == "write" for step in recorded):
         call.effect, call.changes = "write", True
@@ -60,7 +60,7 @@ def _find_place(attempt: Attempt, call: Call) -> None:
 
 
 def _edit(attempt: Attempt, call: Call) -> None:
-    """Put the arguments of a fork in the place of those that the program asks for."""
+    """Replace the program's arguments by the arguments of a fork."""
     step = find_match(attempt, call).step
     if step is not None and step.n in attempt.run.edits:
         call.is_edited = True
@@ -72,7 +72,7 @@ def _edit(attempt: Attempt, call: Call) -> None:
 
 
 def hold(call: Call, match: Match) -> None:
-    """Keep the place of a call while something is done before it may begin."""
+    """Keep the place of a call during its preparation."""
     branch = call.branch
     call.is_prepared = True
     branch.preparing += 1
@@ -82,7 +82,7 @@ def hold(call: Call, match: Match) -> None:
 
 
 def release(call: Call) -> None:
-    """Let go of what was kept for a call while it was prepared."""
+    """Release the place kept during the preparation of a call."""
     if call.is_prepared:
         call.is_prepared = False
         call.branch.preparing -= 1
@@ -92,7 +92,7 @@ def release(call: Call) -> None:
 
 
 def put_on_record(attempt: Attempt, call: Call) -> None:
-    """Write the intent of a read whose body makes calls, for these stand inside of it."""
+    """Write the intent of a read whose body makes calls, because these stand inside of it."""
     if call.event["effect"] not in CHANGES:
         attempt.write(call.event)
     call.is_on_record = True

@@ -1,4 +1,4 @@
-"""A call begins: it is answered, refused, kept waiting, or its intent is written."""
+"""Begin a call: answer it, refuse it, keep it waiting, or write its intent."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
     """Decide on a call and write its intent, or take the step that answers it.
 
     Returns:
-        Work that has to be done first, outside of the lock; then `begin` is called again.
+        Work to do first, outside of the lock; then `begin` is called again.
 
     Raises:
-        Blocked: a guard denies it.
-        Halt: it can't go on, nor can anything else.
+        Blocked: a guard denies the call.
+        Halt: the call can't go on, nor can any other.
     """
     arrive(attempt, call)
     gate = call.session.gate
@@ -64,7 +64,7 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
 
 
 def _commit(attempt: Attempt, call: Call, match: Match) -> Work | None:
-    """Do with a call that no step answers what was decided: refuse it, or write its intent."""
+    """Carry out the decision on a call without an answer: refuse it, or write its intent."""
     if match.refusal is not None:
         if not attempt.live and isinstance(match.refusal, UnknownOutcome):
             raise match.refusal  # it is what is recorded of this call: others may be answered
@@ -93,7 +93,7 @@ def _unanswered(attempt: Attempt, call: Call, verdict: Verdict) -> Halt:
 
 
 def refuse(attempt: Attempt, call: Call, verdict: Verdict) -> Blocked:
-    """Put a refused call on record; returns the error, to be raised. Its place is used up."""
+    """Put a refused call on record; return the error to raise. Its place is used up."""
     turn = call.turn.n  # a call that never gets a place makes no turn known
     event = refusal(
         call.contract, call.kind, call.arguments, verdict, call.place,
@@ -114,7 +114,7 @@ def _move(call: Call, look: Look | None) -> None:
 
 
 def _give(attempt: Attempt, call: Call, match: Match) -> None:
-    """A recorded step answers the call."""
+    """Answer the call with a recorded step."""
     _move(call, match.look)
     step = match.step
     assert step is not None
@@ -133,9 +133,9 @@ def _give(attempt: Attempt, call: Call, match: Match) -> None:
 
 
 def _move_answer(attempt: Attempt, call: Call, step: Step, outcome: Outcome) -> None:
-    """An answer of a model that another branch was given is this asker's from now on.
+    """Assign a model's answer from another branch to this asker from now on.
 
-    That is put on record: a later attempt may not ask in the same order.
+    The move is put on record: a later attempt may ask in another order.
     """
     event = intent_of(attempt, call, Match("new", None, None))
     event["from"] = step.n
@@ -143,7 +143,7 @@ def _move_answer(attempt: Attempt, call: Call, step: Step, outcome: Outcome) -> 
 
 
 def reserve(attempt: Attempt, call: Call, match: Match) -> Step:
-    """Put a call that has to wait on record, at its place: a step that has not begun."""
+    """Put a waiting call on record, at its place: a step that has not begun."""
     with attempt.lock:
         branch, step = call.branch, match.step
         _move(call, match.look)
@@ -166,7 +166,7 @@ def reserve(attempt: Attempt, call: Call, match: Match) -> Step:
 
 
 def let_go(attempt: Attempt, call: Call) -> None:
-    """Have a call wait no longer that will not run: the place that it has is used up."""
+    """Give up a waiting call: its place is used up."""
     with attempt.lock:
         waiting, call.waiting = call.waiting, 0
         if waiting and call.changes:
@@ -174,7 +174,7 @@ def let_go(attempt: Attempt, call: Call) -> None:
 
 
 def _leave_for(attempt: Attempt, call: Call, match: Match, event: Event) -> None:
-    """Have a new effect leave the recorded path; its line names what it leaves behind."""
+    """Leave the recorded path for a new effect; its line names the steps left behind."""
     if not call.changes or not attempt.has_recording:
         return
     if match.step is None or match.ahead:
@@ -184,7 +184,7 @@ def _leave_for(attempt: Attempt, call: Call, match: Match, event: Event) -> None
 
 
 def _start(attempt: Attempt, call: Call, match: Match) -> None:
-    """The call's body is to run: its intent is written, or its line is begun."""
+    """Start the call's body: write its intent, or begin its line."""
     branch, step, changes = call.branch, match.step, call.changes
     _move(call, match.look)
     if step is not None and not step.taken:
@@ -212,7 +212,7 @@ def _start(attempt: Attempt, call: Call, match: Match) -> None:
 
 
 def _supply(attempt: Attempt, call: Call, event: Event, outcome: Outcome) -> None:
-    """A stage knows the outcome: it is recorded in one line, and nothing runs."""
+    """Record the outcome that a stage supplies, in one line; nothing runs."""
     attempt.write(event, outcome)
     step = attempt.run.steps[event["step"]]
     call.recorded = step

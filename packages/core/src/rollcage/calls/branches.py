@@ -1,4 +1,4 @@
-"""A branch is a step: opening it is its intent, and its join the outcome."""
+"""Open and join branches: a branch is a step, with an intent and an outcome."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def open_block(
 
 
 def reenter(attempt: Attempt, step: Step, turn: Turn) -> Branch:
-    """Open a recorded block that stands where its branch is now, though nobody opens it."""
+    """Open a recorded block at the current position of its branch, without a program's request."""
     outer = attempt.branch(step.branch)
     inner = _begun(attempt, outer, step, turn, _take(attempt, outer, step, turn))
     inner.beside = True
@@ -80,7 +80,7 @@ def reenter(attempt: Attempt, step: Step, turn: Turn) -> Branch:
 
 
 def _take(attempt: Attempt, outer: Branch, step: Step, turn: Turn) -> str:
-    """Use up a recorded block that is opened; return how much of it is recorded."""
+    """Use up a recorded block; return how much of it is recorded."""
     is_whole = step.status == "ok" or (
         step.status == "error" and (not attempt.live or not attempt.run.is_frontier(step))
     )
@@ -102,7 +102,7 @@ def _begun(attempt: Attempt, outer: Branch, step: Step, turn: Turn, was: str) ->
 
 
 def leave_block(attempt: Attempt, inner: Branch, *, ok: bool) -> None:
-    """The block of a branch was left; it is joined once nothing in it runs."""
+    """Leave the block of a branch; the branch is joined once nothing in it runs."""
     with attempt.lock:
         inner.exited, inner.ok = True, ok
         if not inner.running:
@@ -110,7 +110,7 @@ def leave_block(attempt: Attempt, inner: Branch, *, ok: bool) -> None:
 
 
 def join(attempt: Attempt, inner: Branch) -> None:
-    """Add to the outer branch what a block has done: its last world, or nothing."""
+    """Add the effects of a block to the outer branch: its last world, or nothing."""
     if attempt.halted is not None or attempt.closed:
         return
     step, outer = inner.opening, inner.outer
@@ -132,7 +132,7 @@ def join(attempt: Attempt, inner: Branch) -> None:
 
 
 def ended(attempt: Attempt, branch: Branch, step: Step | None) -> None:
-    """Count a write or a block that has ended; its branch may be waiting for that."""
+    """Count an ended write or block; its branch may be waiting for it."""
     branch.end(step)
     if branch.exited and not branch.running and branch.opening is not None:
         join(attempt, branch)
@@ -145,18 +145,18 @@ def _worlds_of(branch: Branch) -> frozenset[str]:
 
 
 def last_worlds(before: Iterable[Branch]) -> list[str]:
-    """Return the last worlds of branches that another one comes after, sorted."""
+    """Return the last worlds of the branches on which a branch depends, sorted."""
     return sorted(frozenset[str]().union(*(_worlds_of(each) for each in before)))
 
 
 def go_otherwise(attempt: Attempt, block: Branch, *, is_async: bool) -> Flow:
-    """Halt for a block that was rolled back on record, and goes otherwise now.
+    """Halt for a block that was rolled back on record, and takes another path now.
 
-    What came after it is left behind, or taken back; the next attempt finds it at the
+    The later steps are left behind, or taken back; the next attempt finds the block at the
     frontier, and makes it anew.
 
     Raises:
-        Diverged: always; or another halt, if what came after it can't be left.
+        Diverged: always; or another halt, if the later steps can't be left.
     """
     step, outer = block.opening, block.outer
     assert step is not None

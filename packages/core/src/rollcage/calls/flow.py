@@ -1,9 +1,8 @@
-"""The flow of a call: decide, run its body if nothing answers it, and record its outcome.
+"""Run the flow of a call: decide, run its body if no recorded step answers, record its outcome.
 
-`enter` decides on the call, under the attempt's lock: a recorded step answers it, or its intent is
-written, or something has to be done first. A call that was answered is at its end: `give`. Any
-other one is performed: what has to be done is done and the call decided anew, its body runs, and
-`end` writes how it ended.
+`enter` decides on the call, under the attempt's lock: a recorded step answers, or the intent is
+written, or a stage has work to do first. An answered call is at its end: `give`. Any other call is
+performed: the work is done and the call decided anew, its body runs, and `end` writes its outcome.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ _TAG: Final = b'"$rollcage":"blob"'
 def enter(call: Call) -> Work | None:
     """Decide on a call for the first time.
 
-    Nothing is left to do for one that a recorded step answers then: see `gives_at_once`.
+    A call that a recorded step answers is done: see `gives_at_once`.
 
     Returns:
-        What has to be done before it may begin, for `perform` or `admit`.
+        The work before the call may begin, for `perform` or `admit`.
     """
     attempt = call.attempt
     if call.hooks.arriving:
@@ -58,19 +57,19 @@ def enter(call: Call) -> Work | None:
 
 
 def _arriving(call: Call) -> Work:
-    """Do what has to be done before a call gets its place."""
+    """Do the work before a call gets its place."""
     for arriving in call.hooks.arriving:
         yield from arriving(call.place, is_async=call.is_async) or ()
 
 
 def _fails(error: BaseException) -> Work:
-    """Fail, where what has to be done about that can be waited for."""
+    """Fail once the work for a failed call is done."""
     raise error
     yield  # for it is a flow
 
 
 def gives_at_once(call: Call) -> bool:
-    """Whether a call was answered, and nothing has to be waited for before it is given that."""
+    """Tell whether a call was answered, and its outcome can be given without waiting."""
     step = call.recorded
     if step is None or call.hooks.hit:
         return False
@@ -78,11 +77,11 @@ def gives_at_once(call: Call) -> bool:
 
 
 def perform(call: Call, work: Work | None) -> Flow:
-    """Run the body of a call if nothing answers it, and record its outcome.
+    """Run the body of a call if no recorded step answers, and record its outcome.
 
     Args:
         call: a call that was decided on once.
-        work: what `enter` returned.
+        work: the result of `enter`.
     """
     attempt = call.attempt
     try:
@@ -143,14 +142,14 @@ def admit(call: Call, work: Work | None) -> Flow:
 
 
 def _note_error(call: Call, error: Exception) -> None:
-    """Have the call around another one know that an error says nothing of its own body."""
+    """Tell an outer call that an error says nothing about its own body."""
     around = call.place.around
     if around is not None:
         around.keep("nested", error)
 
 
 def _withdraw(attempt: Attempt, call: Call) -> Work:
-    """A call may not begin any more: its place is kept, and it is decided anew."""
+    """Withdraw the intent of a call: its place is kept, and the call is decided anew."""
     with attempt.lock:
         n = call.event["step"]
         attempt.note({"event": "outcome", "step": n, "outcome": None})
@@ -160,16 +159,16 @@ def _withdraw(attempt: Attempt, call: Call) -> Work:
 
 
 def _dropped(call: Call) -> Work:
-    """Have the stages know that a call ends before it began."""
+    """Tell the stages that a call ends before it began."""
     for dropped in call.hooks.dropped:
         yield from dropped(call) or ()
 
 
 def _put_halted(attempt: Attempt, call: Call, error: BaseException) -> None:
-    """Put on record that a halt kept a framework's call from being made.
+    """Record that a halt prevented a framework's call.
 
-    Its framework may hold what halted it as the answer to the call, in a memory of its own. And
-    where a fork ends, the call is what would have been made.
+    The framework may keep the halt as the answer to the call, in its own memory. At the end of a
+    fork, the call is the next one that would have been made.
     """
     if isinstance(error, ForkEnded):
         if error is not attempt.halted or (call.kept or {}).get("ended") is error:
@@ -187,7 +186,7 @@ def _put_halted(attempt: Attempt, call: Call, error: BaseException) -> None:
 
 
 def _cut_off(attempt: Attempt, call: Call) -> None:
-    """A call was cut off before its body: that is put on record, if it can be."""
+    """Record a call that was cut off before its body, if possible."""
     with attempt.lock:
         release(call)
         if not call.is_on_record or not call.changes:
@@ -200,7 +199,7 @@ def _cut_off(attempt: Attempt, call: Call) -> None:
 
 
 def inside(attempt: Attempt, call: Call) -> Place:
-    """Return the place of the calls that a body makes, which begins now."""
+    """Return the place of the calls in a body that begins now."""
     call.began = attempt.ticks()
     branch = "#" + call.event["fingerprint"]
     works = call.place.works
@@ -209,7 +208,7 @@ def inside(attempt: Attempt, call: Call) -> Place:
 
 @contextlib.contextmanager
 def surrounded(call: Call) -> Iterator[None]:
-    """Enter what stages put around a body that runs here."""
+    """Enter the context managers of stages around a body that runs here."""
     with contextlib.ExitStack() as entered:
         for inside_of in call.hooks.inside:
             entered.enter_context(inside_of(call))
@@ -217,7 +216,7 @@ def surrounded(call: Call) -> Iterator[None]:
 
 
 def run_body(attempt: Attempt, call: Call) -> Callable[[], Any]:
-    """Return what runs the body, with what stages put around it."""
+    """Return a function that runs the body, wrapped by the stages."""
     body: Callable[[], Any] = call.run
     if call.is_async and not inspect.iscoroutinefunction(call.body):
         body = in_thread(attempt, call)
@@ -238,13 +237,13 @@ def collected(stream: Any) -> Callable[[], Any]:
 
 
 def stream_ended(call: Call, chunks: list[Any], error: BaseException | None = None) -> Any:
-    """Have stages see how a stream ended, as they see it of a body that they surround.
+    """Show the end of a stream to the stages, as they see the end of a body.
 
     Returns:
         The chunks; in an async session, an awaitable of them.
 
     Raises:
-        BaseException: that error.
+        BaseException: the given error.
     """
 
     def body() -> Any:
@@ -259,7 +258,7 @@ def stream_ended(call: Call, chunks: list[Any], error: BaseException | None = No
 
 
 def in_thread(attempt: Attempt, call: Call) -> Callable[[], Any]:
-    """A sync body in an async session; it may outlive the call that waits for it."""
+    """Return a sync body for an async session; it may outlive the call that waits for it."""
 
     def run() -> Any:
         try:
@@ -301,7 +300,7 @@ def _late(attempt: Attempt, call: Call, value: Any = None, error: Exception | No
 
 
 def give_back(call: Call) -> Flow:
-    """Return what the recorded step of a call gave, or raise its error."""
+    """Return the value of the recorded step that answers a call, or raise its error."""
     step = call.recorded
     assert step is not None
     for hit in call.hooks.hit:
@@ -316,11 +315,11 @@ def give_back(call: Call) -> Flow:
 
 
 def give(call: Call, fetch: Callable[[str], bytes] | None = None) -> Any:
-    """Return what the recorded step of a call gave, or raise its error.
+    """Return the value of the recorded step that answers a call, or raise its error.
 
     Args:
         call: a call that was answered.
-        fetch: gets bytes that are kept beside the log, by their digest; by default from the store.
+        fetch: gets bytes kept beside the log, by digest; by default from the store.
     """
     attempt, step = call.attempt, call.recorded
     assert step is not None
@@ -334,5 +333,5 @@ def give(call: Call, fetch: Callable[[str], bytes] | None = None) -> Any:
 
 
 def _given(data: bytes, _digest: str) -> bytes:
-    """Give bytes that were fetched before."""
+    """Return bytes that were fetched before."""
     return data

@@ -1,4 +1,4 @@
-"""The line with which a step begins, and the fingerprint that names the step."""
+"""Write the first line of a step, with the fingerprint that names the step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def intent_of(attempt: Attempt, call: Call, match: Match) -> Event:
 
 
 def _retries(attempt: Attempt, call: Call, step: Step | None) -> int:
-    """The step under whose idempotency key a call is made again; 0: it has its own."""
+    """Return the step whose idempotency key a repeated call uses; 0: the call has its own."""
     run = attempt.run
     if call.key in run.unclear and step is None and call.supplied is None:
         return run.unclear[call.key] if call.contract.idempotent else 0

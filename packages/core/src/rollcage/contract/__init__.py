@@ -1,1 +1,1 @@
-"""What a tool declares: its contract, how arguments are bound, what its output must be."""
+"""Declare tools, validate arguments, check outputs."""

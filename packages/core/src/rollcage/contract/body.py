@@ -1,4 +1,4 @@
-"""Which function a declared tool's own body is, and which is a wrapper that somebody put around."""
+"""Tell a declared tool's own body from wrappers that a user put around it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ _BODY: Final = "__rollcage_body__"
 
 
 def attach_body(wrapper: Callable[..., Any], body: Callable[..., Any]) -> None:
-    """Make a function known as the one that guards a tool's calls, in place of its body."""
+    """Register the wrapper that guards the calls of a tool's body."""
     setattr(wrapper, _BODY, body)
 
 
 def plain_body(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function under `@rollcage.tool`, for whoever guards it itself, once.
+    """Return the function under `@rollcage.tool`, for a caller that guards it itself, once.
 
-    A user's own wrapper around a declared function stays: what it calls is guarded by itself.
-    `functools.wraps` gives it all the attributes of that function, but wraps the function itself.
+    A user's own wrapper around a declared function stays: it guards the function by calling it.
+    `functools.wraps` copies all attributes of that function to the wrapper, and wraps the function
+    itself.
     """
     body = getattr(function, _BODY, None)
     own: Callable[..., Any] = function if body is None else body

@@ -1,4 +1,4 @@
-"""A tool's contract: what is declared of it (DESIGN §1)."""
+"""Hold a tool's contract: its declaration (DESIGN §1)."""
 
 from __future__ import annotations
 
@@ -36,59 +36,59 @@ Source = Literal["recorded", "live"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contract:
-    """What is declared of a tool.
+    """Declare a tool.
 
     Attributes:
         name: the tool's original name, never a framework's sanitised form.
         version: the author's version; a step recorded under another version is not replayed.
-        description: for people and models.
-        parameters: the Pydantic model of its arguments, or a JSON Schema (an MCP tool's, say).
-        returns: the type of its output, which names the classes that a replay restores. By default
-            the function's annotation; if it is declared, outputs are checked against it.
+        description: a text for people and models.
+        parameters: the Pydantic model of the arguments, or a JSON Schema, such as an MCP tool's.
+        returns: the type of the output, whose classes a replay restores. By default the function's
+            annotation; if declared, outputs are checked against it.
         effect: see `Effect`; an undeclared tool is a `write`.
-        idempotent: running it twice with one idempotency key is running it once.
+        idempotent: whether two executions with one idempotency key count as one.
         risk: a label for policies ("low", "high", …).
-        permissions: what it may touch: `fs:read`, `fs:read:<root>`, `fs:write:<root>`,
-            `net:<host>:<port>`, `process`; any other word is for policies alone.
-            A session with `enforce=` confines the body of a tool that declares some to them.
-        raises: exception types that a replay raises as themselves. If a write raises one, its
-            effect did not happen, even if the type would otherwise make the outcome unknown.
+        permissions: the resources that the tool may touch: `fs:read`, `fs:read:<root>`,
+            `fs:write:<root>`, `net:<host>:<port>`, `process`; any other word is for policies alone.
+            `rollcage_policy.Permissions` confines the body of a tool that declares some.
+        raises: exception types that a replay raises as themselves. If a write raises such an error,
+            its effect did not happen, even if the type would otherwise make the outcome unknown.
         unknown_on: exception types after which the outcome of a write is unknown, besides the
-            built-in ones: timeouts, connections that were reset or broke off, and what derives from
-            or is chained to one (see `rollcage.contract.unknown_errors`).
+            built-in ones: timeouts, lost connections, and errors derived from or chained to one
+            (see `rollcage.contract.unknown_errors`).
         secret: names of parameters whose values never reach the disk.
-        labels: the labels of its results (`untrusted`, `secret`, any word); later calls whose
-            arguments hold a value of such a result have them too; see `rollcage_policy.labels`.
-        strict: arguments that would have to be coerced are refused: `"3"` for an int. Otherwise the
+        labels: the labels of the results (`untrusted`, `secret`, any word); later calls whose
+            arguments hold a value of such a result carry them too; see `rollcage_policy.labels`.
+        strict: whether arguments that need coercion are refused: `"3"` for an int. Otherwise the
             tool's own schema coerces them.
         on_miss: see `OnMiss`; None: the session's replay mode decides.
         source: see `Source`.
-        framework: the framework whose native values its results may be; see
+        framework: the framework whose native values the results may be; see
             `rollcage.trace.decode`.
         framework_raises: the framework's own exceptions, which a replay raises as themselves too.
-        undo: returns the compensating calls of a call (see `rollcage.compensate`), or None if it
-            can't be undone. It is called with those of `args`, `before` and `result` that its
-            signature names; without `result` it is planned before the effect.
+        undo: returns the compensating calls of a call (see `rollcage.compensate`), or None if the
+            call can't be undone. It receives `args`, `before` and `result`, as far as its signature
+            names them; without `result` the undo is planned before the effect.
         observe: takes the arguments and returns the state that the tool changes, by resource; sync
             or async. It is called before and after the effect, and around its undo.
         probe: finds out whether a call of unknown outcome happened: returns `rollcage.Happened`,
-            `rollcage.DidNotHappen`, or None if that can't be found out; sync or async. It is called
-            with those of `args`, `key` (the idempotency key) and `before` that its signature names.
+            `rollcage.DidNotHappen`, or None if it can't tell; sync or async. It receives `args`,
+            `key` (the idempotency key) and `before`, as far as its signature names them.
         once: names the effect, over all runs in a store: a template with the names of parameters,
-            as `"refund/{payment}"`. A second call of the same name gets the outcome of the first.
-        on_drift: what happens if an output breaks the contract: `"error"` raises `OutputDrift`,
-            `"report"` reports it in the trace only. None: what was declared of the output
-            (`returns`, the next three fields) raises, a mismatch with the function's annotation is
-            reported, and the annotation of a framework's own tool is not checked.
+            as `"refund/{payment}"`. A second call with an equal name gets the outcome of the first.
+        on_drift: the response to an output that breaks the contract: `"error"` raises
+            `OutputDrift`, `"report"` reports it in the trace only. None: a breach of a declared
+            output (`returns`, the next three fields) raises, a mismatch with the function's
+            annotation is reported, and the annotation of a framework's own tool is not checked.
         json_output: a text output must be JSON: any JSON (True), or JSON of this type.
         allow_empty: whether None, a blank text or an empty container is accepted as output.
         max_output: the size limit of the output's JSON, in bytes.
         annotated: whether `returns` is only the function's annotation.
-        function: the function that the contract was made from, if any.
-        takes: its parameters, ready to bind a call's arguments.
-        captures: whether one of `undo`, `observe` and `probe` is declared.
-        promise: the checks on an output; None if there are none.
-        types: the classes that the return type names: a replay restores values of these.
+        function: the function from which the contract was made, if any.
+        takes: the parameters, ready to bind a call's arguments.
+        captures: whether `undo`, `observe` or `probe` is declared.
+        promise: the checks on an output; None without any.
+        types: the classes that the return type names: a replay restores their values.
     """
 
     name: str
@@ -194,7 +194,7 @@ class Contract:
             )
 
     def _check_once(self) -> None:
-        """Refuse a template that names something else than a parameter, or one that is a secret."""
+        """Refuse a template that names anything but a parameter, or a secret one."""
         _is_text(self, "once", self.once)
         if not self.once:
             return
@@ -224,17 +224,17 @@ class Contract:
 
     @property
     def parameter_names(self) -> frozenset[str]:
-        """The names of the declared parameters."""
+        """Return the names of the declared parameters."""
         return self.takes.names
 
     @property
     def accepts_more(self) -> bool:
-        """Whether arguments without a declared parameter are taken."""
+        """Tell whether arguments without a declared parameter are accepted."""
         return self.takes.accepts_more
 
     @property
     def json_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the arguments."""
+        """Return the JSON Schema of the arguments."""
         return self.takes.json_schema
 
     def bind(self, raw: Mapping[str, Any], seal: Seal) -> Arguments:
@@ -249,22 +249,22 @@ class Contract:
 
     @property
     def reversible(self) -> bool:
-        """Whether its effect can be undone; true of a tool that changes nothing."""
+        """Tell whether the effect can be undone; True for a tool that changes nothing."""
         return self.undo is not None or self.effect != "write"
 
     @functools.cached_property
     def undo_words(self) -> frozenset[str]:
-        """Which of `args`, `before` and `result` its undo is called with."""
+        """Return the keywords of `args`, `before` and `result` that `undo` receives."""
         return _words(self.name, "undo", self.undo, _ABOUT_EFFECTS["undo"])
 
     @functools.cached_property
     def probe_words(self) -> frozenset[str]:
-        """Which of `args`, `key` and `before` its probe is called with."""
+        """Return the keywords of `args`, `key` and `before` that `probe` receives."""
         return _words(self.name, "probe", self.probe, _ABOUT_EFFECTS["probe"])
 
     @functools.cached_property
     def streams(self) -> bool:
-        """Whether it is a generator function, sync or async: its chunks are its result."""
+        """Tell whether the tool is a generator function, sync or async: it returns chunks."""
         return inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(
             self.function
         )
@@ -273,12 +273,12 @@ class Contract:
 
     @property
     def known_errors(self) -> tuple[type[Exception], ...]:
-        """The exception types that a replay raises as themselves."""
+        """Return the exception types that a replay raises as themselves."""
         return (*self.raises, *self.framework_raises)
 
     @property
     def typed(self) -> bool:
-        """Whether a declared return type restores typed values."""
+        """Tell whether a declared return type restores typed values."""
         return self._return_adapter is not None
 
     def revive(self, plain: Any) -> Any:
@@ -292,7 +292,7 @@ class Contract:
         return self._return_adapter.validate_python(plain, by_alias=False, by_name=True)
 
     def _promise(self) -> Promise | None:
-        """The checks on an output, if any are declared."""
+        """Return the checks on an output, if any are declared."""
         returns, streams = type_of(self.returns)
         checked = self.on_drift is not None or not self.framework or self.annotated
         adapter: pydantic.TypeAdapter[Any] | None = None
@@ -321,10 +321,10 @@ class Contract:
 
     @classmethod
     def of(cls, function: Callable[..., Any], **declared: Any) -> Contract:
-        """The contract of a Python function, from its signature, its docstring and `declared`.
+        """Make the contract of a Python function from its signature, its docstring and `declared`.
 
         Raises:
-            ContractError: a parameter that can't be passed by name, or has no usable type.
+            ContractError: a parameter can't be passed by name, or has no usable type.
         """
         name = declared.pop("name", None) or getattr(function, "__name__", "")
         unknown = declared.keys() - _DECLARABLE
@@ -383,7 +383,7 @@ _ABOUT_EFFECTS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def _words(name: str, field: str, function: Any, known: tuple[str, ...]) -> frozenset[str]:
-    """The keywords of `known` that a function's signature names."""
+    """Return the keywords of `known` that a function's signature names."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

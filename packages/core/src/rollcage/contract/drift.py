@@ -1,6 +1,7 @@
-"""The output contract: what a tool's declaration promises of its output, and how outputs break it.
+"""Check outputs against the promise of a tool's declaration.
 
-Pure: nothing is changed, repaired or run. A value that keeps the contract is passed on unchanged.
+The checks are pure: nothing is changed, repaired or run. A value that keeps the contract is passed
+on unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rollcage.values.survey import survey_safely
 __all__ = ["Drift", "DriftCode", "OnDrift", "Promise", "as_error", "raised", "type_of"]
 
 OnDrift = Literal["error", "report"]
-"""What drift does: the call raises `OutputDrift`, or the drift is reported in the trace only."""
+"""The response to drift: the call raises `OutputDrift`, or the trace alone reports it."""
 
 DriftCode = Literal[
     "output_empty",
@@ -48,10 +49,10 @@ _NATIVE: Final = orjson.dumps({TAG: "native"})[1:-1]
 
 
 class Drift(NamedTuple):
-    """How an output breaks its contract.
+    """Describe how an output breaks its contract.
 
     Attributes:
-        code: for machines.
+        code: a code for machines.
         path: the field of the output, from `$`.
         reason: a message that quotes nothing of the output but the names of its fields.
         reported: whether the call returns its output all the same.
@@ -63,27 +64,26 @@ class Drift(NamedTuple):
     reported: bool = False
 
     def as_data(self) -> dict[str, Any]:
-        """As the outcome in the trace holds it."""
+        """Return the form in the trace."""
         data: dict[str, Any] = {"code": self.code, "path": self.path, "reason": self.reason}
         return data | {"reported": True} if self.reported else data
 
 
 class Promise:
-    """The output contract of one tool.
+    """Check the outputs of one tool.
 
     Args:
         returns: the declared return type; None if it is not checked.
-        shape: the type of the JSON in a text output; `Any` if any JSON will do, None if it need not
-            be JSON.
+        shape: the type of the JSON in a text output; `Any` for any JSON, None for any text.
         allow_empty: whether an empty output is accepted.
         max_bytes: the size limit of the output's JSON.
-        framework: whose native values pass.
-        on_type: what happens if an output does not have the return type.
-        on_rest: what happens if an output breaks anything else.
+        framework: the framework whose native values pass.
+        on_type: the response to an output without the return type.
+        on_rest: the response to any other breach.
         is_of_text: whether `returns` is `str`.
 
     Attributes:
-        is_of_text: whether any text that JSON can hold keeps it: most outputs are such.
+        is_of_text: whether any text that JSON can hold passes, as for most outputs.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Promise:
         self.is_of_text = is_of_text and self._is_typed_only
 
     def broken_by(self, value: Any, seal: Seal) -> Drift | None:
-        """How this output breaks the promise; None where it keeps it."""
+        """Return how this output breaks the promise; None if it keeps it."""
         if not self._is_typed_only:
             drift = self._beside_type(value, seal)
             if drift is not None:
@@ -171,7 +171,7 @@ class Promise:
 
 
 def type_of(returns: Any) -> tuple[Any, bool]:
-    """The type to check an output by, and whether it is a stream: then the list of its chunks."""
+    """Return the type for checking an output, and whether it is a stream: a list of chunks."""
     if get_origin(returns) not in _STREAMS:
         return returns, False
     parts = get_args(returns)
@@ -179,7 +179,7 @@ def type_of(returns: Any) -> tuple[Any, bool]:
 
 
 def _mismatch(adapter: pydantic.TypeAdapter[Any], value: Any, seal: Seal) -> Drift | None:
-    """Why a value does not match its type in Pydantic's strict mode.
+    """Return why a value does not match its type in Pydantic's strict mode.
 
     Strict mode refuses some values that do have the type (a `deque`, a mapping that is not a dict):
     a value that lax mode returns unchanged is accepted.
@@ -204,7 +204,7 @@ def _mismatch(adapter: pydantic.TypeAdapter[Any], value: Any, seal: Seal) -> Dri
 
 
 def _drift_of(error: pydantic.ValidationError) -> Drift:
-    """The first error. The output's values stay out of the message: they may be secret."""
+    """Return the first error. The output's values stay out of the message: they may be secret."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     kind = first["type"]
     path = "$" + "".join(f"[{at}]" if type(at) is int else f".{at}" for at in first["loc"])
@@ -226,7 +226,7 @@ def _failed(error: Exception) -> Drift:
 
 
 def _short(text: str) -> str:
-    """A text cut to a moderate length, encodable as UTF-8."""
+    """Cut a text to a moderate length, encodable as UTF-8."""
     whole = text.encode("utf-8", "backslashreplace").decode()
     return whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]}…"
 
@@ -245,13 +245,13 @@ def _encoded(value: Any, seal: Seal) -> bytes:
 
 
 def raised(outcome: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The drift that an outcome's call raised; None if there is none or it was only reported."""
+    """Return the drift that an outcome's call raised; None without one, or if only reported."""
     drift = outcome.get("drift")
     return None if drift is None or "reported" in drift else cast("Mapping[str, Any]", drift)
 
 
 def as_error(name: str, drift: Mapping[str, Any], *, performed: bool) -> OutputDrift:
-    """The error of a call whose output breaks its contract.
+    """Return the error of a call whose output breaks its contract.
 
     Raises:
         ValueError: the data are not a drift (the trace is hostile input).

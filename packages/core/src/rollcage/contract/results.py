@@ -1,6 +1,7 @@
-"""A body's result as the trace holds it, and back.
+"""Encode a body's result for the trace, and restore it.
 
-A result that can't be replayed is noticed when it is recorded: each is decoded again at once.
+Each result is decoded again as soon as it is recorded, so one that can't be replayed is noticed at
+once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NAMING: Final = frozenset({"enum", "model", "dataclass", "subclass", "url"})
 
 
 def recorded(contract: Contract, value: Any, seal: Seal, types: Types) -> dict[str, Any]:
-    """The fields of an outcome that hold a value, and whether it can be replayed."""
+    """Return the fields of an outcome with a value, and whether it can be replayed."""
     result = encode_result(value, seal, typed=contract.typed, types=types)
     flaws = result.flaws
     if result.needs_type and not flaws:
@@ -36,10 +37,10 @@ def recorded(contract: Contract, value: Any, seal: Seal, types: Types) -> dict[s
 
 
 def given_back(contract: Contract, outcome: Mapping[str, Any], encoded: Any, types: Types) -> Any:
-    """The value of an outcome; `encoded` is its encoding, if that was kept as a blob.
+    """Return the value of an outcome; `encoded` is its encoding, if kept as a blob.
 
     Raises:
-        Exception: it can't be restored: hostile data, or a class's own validation.
+        Exception: the value can't be restored: hostile data, or a class's own validation.
     """
     try:
         return decode_result(encoded, types, framework=contract.framework)
@@ -58,7 +59,7 @@ def given_back(contract: Contract, outcome: Mapping[str, Any], encoded: Any, typ
 def warn_of(contract: Contract, outcome: Mapping[str, Any]) -> NotReplayableWarning | None:
     """Warn that a recorded write's result can't be replayed.
 
-    The warning is returned if the program's filters make errors of warnings: it is then raised
+    The warning is returned if the program's filters turn warnings into errors: it is then raised
     after the step's end, never in place of it.
     """
     if contract.effect not in ("write", "scope"):
@@ -77,7 +78,7 @@ def warn_of(contract: Contract, outcome: Mapping[str, Any]) -> NotReplayableWarn
 
 
 def _outside() -> int:
-    """The stack level of the code that made the call, outside of Rollcage."""
+    """Return the stack level of the calling code outside of Rollcage."""
     frame, level = sys._getframe(1), 1  # noqa: SLF001 - as warnings.warn does itself
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("rollcage"):
         frame, level = frame.f_back, level + 1
@@ -85,7 +86,7 @@ def _outside() -> int:
 
 
 def _shown(contract: Contract, encoded: Any, seal: Seal, types: Types) -> list[str]:
-    """Check that a value comes back as it was."""
+    """Check that a value is restored unchanged."""
     try:
         value = given_back(contract, {"typed": True}, encoded, types)
         again = encode_result(value, seal, typed=True, types=types)
@@ -97,7 +98,7 @@ def _shown(contract: Contract, encoded: Any, seal: Seal, types: Types) -> list[s
 
 
 def _outline(encoded: Any) -> Any:
-    """An encoding with its classes' names, but not their modules."""
+    """Return an encoding with its classes' names, but not their modules."""
     if isinstance(encoded, list):
         return [_outline(each) for each in encoded]
     if not isinstance(encoded, dict):

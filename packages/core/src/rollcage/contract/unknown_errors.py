@@ -1,9 +1,9 @@
-"""Which errors out of a write leave its outcome unknown (DESIGN §3b, "Unknown by error").
+"""Decide which errors of a write leave its outcome unknown (DESIGN §3b, "Unknown by error").
 
-A client that got no answer can't tell whether the server performed the request: a timeout, and a
-connection that was reset or broke off. If nothing can have been sent (refused, no such host, no
-connection in time), the write did not happen. Libraries wrap these errors in their own, so an error
-is looked at with all that it is chained to. No library is imported: its classes are known by name.
+After a timeout, or a lost connection, a client without an answer can't tell whether the server
+performed the request. If nothing can have been sent (refused, no such host, no connection in time),
+the write did not happen. Libraries wrap these errors in their own, so an error is examined with its
+whole chain. No library is imported: its classes are known by name.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from typing import Any, Final, Literal, cast
 __all__ = ["certainty", "leaves_unknown"]
 
 Certainty = Literal["unknown", "not_sent", "depends"]
-"""What an error's type says: the outcome is unknown; nothing was sent; or the error that it is
-chained to decides, and if that says nothing, the outcome is unknown."""
+"""The certainty of an error's type: the outcome is unknown, or nothing was sent.
+
+Or the chained error decides, and without one, the outcome is unknown.
+"""
 
 _LEAVES: Final = frozenset(
     {"ConnectionRefusedError", "gaierror", "herror"}
 )  # nothing below causes them
 _LOW_LEVEL: Final = frozenset({"builtins", "ssl", "socket", "asyncio", "anyio"})
-"""Modules whose errors a library's "no connection" wraps: they say nothing of their own then."""
+"""Modules whose errors a library's "no connection" wraps: then they have no say of their own."""
 
 _GRPC: Final = {"DEADLINE_EXCEEDED", "UNAVAILABLE", "CANCELLED", "UNKNOWN"}
 _UNREACHABLE: Final = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET}
@@ -170,21 +172,21 @@ for _client in ("openai", "anthropic", "groq", "cohere", "mistralai"):  # they w
 
 
 def leaves_unknown(error: BaseException, more: tuple[type[BaseException], ...] = ()) -> bool:
-    """Whether an error leaves the outcome of a request unknown.
+    """Tell whether an error leaves the outcome of a request unknown.
 
     Args:
-        error: what a write has raised.
-        more: types that say so, too (a contract's `unknown_on`).
+        error: the error of a write.
+        more: further types that leave it unknown (a contract's `unknown_on`).
     """
     return certainty(error, more) == "unknown"
 
 
 def certainty(error: BaseException, more: tuple[type[BaseException], ...] = ()) -> Certainty | None:
-    """Return what an error says of a request: `unknown`, `not_sent`, or None for nothing.
+    """Return the certainty of an error about a request: `unknown`, `not_sent`, or None.
 
     Args:
-        error: what a write has raised.
-        more: types that say `unknown`, too (a contract's `unknown_on`).
+        error: the error of a write.
+        more: further types for `unknown` (a contract's `unknown_on`).
     """
     return _look(error, more, set(), connecting=False)
 
@@ -192,10 +194,10 @@ def certainty(error: BaseException, more: tuple[type[BaseException], ...] = ()) 
 def _look(
     error: BaseException, more: tuple[type[BaseException], ...], seen: set[int], *, connecting: bool
 ) -> Certainty | None:
-    """What an error says, with all that it is chained to.
+    """Return the certainty of an error and its chain.
 
-    `connecting`: it is what made a library say that there is no connection, so nothing was sent
-    whatever it is. What came before it (a first attempt, say) is looked at afresh.
+    `connecting`: the error made a library report a missing connection, so nothing was sent. An
+    error before it (of a first attempt, for example) is examined afresh.
     """
     if id(error) in seen:
         return None
@@ -218,7 +220,7 @@ def _look(
 
 
 def _says(error: BaseException) -> tuple[str, Certainty | None]:
-    """What an error's type says by itself, and of which package the class is that says so."""
+    """Return the certainty of an error's type alone, and the package of the deciding class."""
     for cls in type(error).__mro__:
         package = cls.__module__.partition(".")[0]
         known = _TABLE.get(package, {}).get(cls.__qualname__)
@@ -236,7 +238,7 @@ def _says(error: BaseException) -> tuple[str, Certainty | None]:
 
 
 def _chained(error: BaseException) -> Iterator[BaseException]:
-    """What an error was raised from or while handling, what it groups, and what it was made of."""
+    """Yield the cause, the context, the group members and the original of an error."""
     parts: list[object] = [error.__cause__, error.__context__, *error.args]
     if isinstance(error, BaseExceptionGroup):
         parts.extend(cast("BaseExceptionGroup[BaseException]", error).exceptions)

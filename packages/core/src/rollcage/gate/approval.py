@@ -1,4 +1,4 @@
-"""Requests for approval: who is asked, what they may answer, and which answers count."""
+"""Request approvals: the call to decide on, the possible answers, and the answers that count."""
 
 from __future__ import annotations
 
@@ -30,27 +30,26 @@ _UNNAMED: Final = Verdict("ask", "", "approval_required")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """A call that requires approval before anything of it happens.
+    """Describe a call that requires approval before anything of it happens.
 
     Attributes:
         kind: `tool` or `model`.
         name: the tool's name.
         args: the canonical arguments, as the trace shows them: without secrets.
         agent: the agent's name; empty if the framework does not provide it.
-        call_id: the framework's id of the call; empty if it has none.
+        call_id: the framework's id of the call; empty without one.
         key: the call's content identity (64 hex digits).
         verdict: the rule's verdict.
         id: a short name of the request: the beginning of its idempotency key.
-        idempotency_key: identifies the call over all resumes of its run: its key, in the world that
-            its turn started in (64 hex digits). Once the run is undone down to some step, the same
-            call is another request.
+        idempotency_key: identifies the call over all resumes of its run: its key, in the world in
+            which its turn started (64 hex digits). After an undo, the same call is another request.
         policy: the digest of the policy that asks; empty without one.
         run: the run that asks.
         root: the first run of its lineage.
         branch: the branch of the run; empty for the main one.
         turn: the turn of the call in the run.
         slot: the call's place in its turn.
-        requested_by: who the run acts for; their own approval does not count.
+        requested_by: the person for whom the run acts; their own approval does not count.
         at: when it was requested (Unix, µs).
         expires: when approvals stop counting (Unix, µs).
     """
@@ -79,25 +78,25 @@ class ApprovalRequest:
 
 
 class Response(NamedTuple):
-    """An approver's answer in place of the tool, which then does not run."""
+    """Answer in place of the tool, which then does not run."""
 
     value: Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Approval:
-    """An approver's decision on one call.
+    """Decide on one call.
 
     Attributes:
-        approved: whether it may run, this once.
-        by: the approver's name; an approval without one does not count. `Approval(True, by="ann")`.
-        reason: why; a model reads that of a rejection to continue.
-        args: all the arguments to run it with instead, as values or in the form of the request.
-            Leave out only those that hold a secret: they stay, and can't be edited. The tool's own
-            schema checks them, and the rules decide on them anew. None: as requested.
+        approved: whether the call may run, this once.
+        by: the approver's name; an approval without a name does not count. `Approval(True,
+            by="ann")`.
+        reason: why; a model reads the reason of a rejection to continue.
+        args: all the arguments to run the call with instead, as values or in the form of the
+            request. Leave out only secrets: they stay, and can't be edited. The tool's own schema
+            checks the arguments, and the rules decide on them anew. None: as requested.
         response: answers the call in place of the tool; such a call is not `approved` to run.
-        of: the id, or the idempotency key, of the request that this answers. If given, any other
-            request is refused.
+        of: the id, or the idempotency key, of the request. If given, any other request is refused.
     """
 
     approved: bool
@@ -109,35 +108,35 @@ class Approval:
 
     @classmethod
     def edit(cls, args: Mapping[str, Any], *, by: str = "", reason: str = "") -> Self:
-        """It may run with these arguments."""
+        """Let the call run with these arguments."""
         return cls(True, by, reason, args)
 
     @classmethod
     def reject(cls, reason: str = "", *, by: str = "") -> Self:
-        """It must not run."""
+        """Keep the call from running."""
         return cls(False, by, reason)
 
     @classmethod
     def respond(cls, value: Any, *, by: str = "", reason: str = "") -> Self:
-        """It does not run; this is its result."""
+        """Answer the call with this result; the tool does not run."""
         return cls(False, by, reason, response=Response(value))
 
     @property
     def decision(self) -> str:
-        """`approved`, `edited`, `responded` or `rejected`."""
+        """Return `approved`, `edited`, `responded` or `rejected`."""
         if self.approved:
             return "approved" if self.args is None else "edited"
         return "rejected" if self.response is None else "responded"
 
 
 class Pending(NamedTuple):
-    """There is no decision yet: the session halts, and a later one asks again."""
+    """Postpone the decision: the session halts, and a later one asks again."""
 
     message: str
 
 
 class Refusal(NamedTuple):
-    """Why the call must not run: a machine-readable code, and a reason."""
+    """Say why the call must not run: a machine-readable code, and a reason."""
 
     code: str
     reason: str
@@ -153,13 +152,12 @@ One that raises, or returns anything else, denies.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instead:
-    """How a guarded call runs with an approver's edited arguments or response.
+    """Run a guarded call with an approver's edited arguments or response.
 
     Attributes:
         edited: the body to call with the edited arguments, by name; None if they can't reach the
             tool.
-        answered: turns an approver's response into what the body would have returned; None if that
-            can't be done.
+        answered: turns an approver's response into a result of the body; None if it can't.
     """
 
     edited: Callable[..., Any] | None = None
@@ -171,14 +169,14 @@ class Instead:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms under which approvals count in a session.
+    """Hold the terms under which approvals count in a session.
 
     Attributes:
-        requested_by: who the run acts for: they can't approve its calls.
+        requested_by: the person for whom the run acts, and who can't approve its calls.
         policy: the digest of the policy; empty without one.
         expires: how long after its request an approval counts (seconds).
-        approvers: who may approve; None: anybody but `requested_by`.
-        around: the terms of the enclosing session, which have to hold as well.
+        approvers: the persons who may approve; None: anybody but `requested_by`.
+        around: the terms of the enclosing session, which apply as well.
     """
 
     requested_by: str = ""
@@ -188,7 +186,7 @@ class Terms:
     around: Terms | None = None
 
     def within(self, around: Terms) -> Terms:
-        """These terms, inside a session with others: the stricter ones count."""
+        """Return these terms inside a session with others: the stricter ones count."""
         policy = self.policy or around.policy
         if self.policy and around.policy:
             policy = sha256(f"{around.policy}{self.policy}".encode()).hexdigest()
@@ -197,7 +195,7 @@ class Terms:
 
 
 def judged(answer: object, request: ApprovalRequest, terms: Terms) -> Reply:
-    """The decision that an approver's answer amounts to, whatever it returned.
+    """Return the decision of an approver's answer, of whatever type.
 
     Anybody may reject, under any name. An approval, or an answer in place of the tool, counts only
     under the name of a person other than the requester.
@@ -224,7 +222,7 @@ def judged(answer: object, request: ApprovalRequest, terms: Terms) -> Reply:
 
 
 def not_entitled(by: str, terms: Terms) -> Refusal | None:
-    """Why this person's approval does not count; None if it does."""
+    """Return why this person's approval does not count; None if it does."""
     if looks_like(by, terms.requested_by):
         reason = f"{by} requested the call and can't approve it; another person has to"
         if not same_person(by, terms.requested_by):
@@ -239,7 +237,7 @@ def not_entitled(by: str, terms: Terms) -> Refusal | None:
 
 
 def untimely(asked_at: int, expires: int, now: int) -> Refusal | None:
-    """Why an approval does not count at this time (all Unix, µs); None if it does."""
+    """Return why an approval does not count at this time (all Unix, µs); None if it does."""
     if now < asked_at:
         return Refusal("approval_clock", "the clock went backwards while the call was waiting")
     if now >= expires:
@@ -248,7 +246,7 @@ def untimely(asked_at: int, expires: int, now: int) -> Refusal | None:
 
 
 def _is_whole(approval: Approval) -> bool:
-    """Whether its parts have the right types and none contradicts another."""
+    """Tell whether the parts of an approval have the right types, and none contradicts another."""
     texts: tuple[object, ...] = (approval.by, approval.reason, approval.of)
     args: object = approval.args
     response: object = approval.response
@@ -261,7 +259,7 @@ def _is_whole(approval: Approval) -> bool:
 
 
 def _is_writable(text: str) -> bool:
-    """Whether UTF-8 can encode it."""
+    """Tell whether UTF-8 can encode a text."""
     try:
         text.encode()
     except UnicodeEncodeError:

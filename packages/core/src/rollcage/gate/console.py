@@ -1,4 +1,4 @@
-"""Asks for approval at the terminal, while the call waits."""
+"""Ask for approval at the terminal, while the call waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ONE_AT_A_TIME: Final = threading.Lock()  # whichever approver asks: there is on
 
 
 def os_user() -> str:
-    """The name of the operating system's user; empty if it can't be found out."""
+    """Return the name of the operating system's user; empty if unknown."""
     import getpass  # imported late: it loads terminal modules, and few sessions need it
 
     try:
@@ -28,17 +28,17 @@ def os_user() -> str:
 
 
 class ConsoleApprover:
-    """An approver that shows the call at the terminal and asks there.
+    """Show a call at the terminal, and ask there.
 
     Anything but a clear yes is a no, the end of the input included.
 
     Args:
         by: the name of the person at the terminal; by default the operating system's user.
-        given: the stream that answers are read from; by default standard input.
-        shown: the stream that the call is written to; by default standard error.
+        given: the stream of answers; by default standard input.
+        shown: the stream on which to show the call; by default standard error.
 
     Raises:
-        ApprovalInvalid: no name, or one that can't be distinguished from others.
+        ApprovalInvalid: no name, or a name that can't be distinguished from others.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ConsoleApprover:
         self._shown = shown
 
     def __call__(self, request: ApprovalRequest) -> Approval:
-        """Their decision on this call."""
+        """Return their decision on this call."""
         with _ONE_AT_A_TIME:
             self._show(request)
             match self._ask(_CHOICES).lower():
@@ -106,6 +106,6 @@ _NOTHING: Final = object()
 
 
 def _plain(value: Any) -> str:
-    """Text without control characters for a terminal: the arguments come from a model."""
+    """Return text without control characters for a terminal: the arguments come from a model."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""Guards that other packages bring, by the name or file that they are given by."""
+"""Find guards of other packages by a name or a file."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def named_guards(
 
 
 def recorded_facade(data: Mapping[str, Any]) -> Any:
-    """Return what holds a session to the facade that an attempt's line tells of.
+    """Return the facade named in an attempt's line, for the gate of another session.
 
     Raises:
-        PackageMissing: without the package nothing is known to be approved, so nothing is undone.
+        PackageMissing: without the package, no tool is known to be approved, so nothing is undone.
     """
     try:
         from rollcage_governance import Facade

@@ -1,7 +1,7 @@
-"""Letters of other scripts, and digits, that look like Latin letters (UTS #39, in part).
+"""Map letters of other scripts, and digits, to the Latin letters that they look like (UTS #39).
 
-It covers the scripts in which a Latin name can be spelled without a visible difference: Cyrillic,
-Greek, Armenian, Cherokee, Lisu, and the phonetic extensions of Latin itself.
+The table covers the scripts in which a Latin name can be spelled without a visible difference:
+Cyrillic, Greek, Armenian, Cherokee, Lisu, and the phonetic extensions of Latin itself.
 """
 
 from __future__ import annotations
@@ -44,5 +44,5 @@ _SHAPES: Final = str.maketrans(
 
 
 def drawn(text: str) -> str:
-    """How a text looks, in lower case: the same for two texts that look alike."""
+    """Return the look of a text, in lower case: equal for two texts that look alike."""
     return text.translate(_LATIN).casefold().translate(_LATIN).translate(_SHAPES)

@@ -1,4 +1,4 @@
-"""Names of requesters, approvers and proposers. Two that look alike count as the same person."""
+"""Compare names of requesters, approvers and proposers: look-alikes count as one person."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _BLANK: Final = re.compile(
 
 
 def person(name: object) -> str:
-    """The name of a person as it is recorded and compared: NFKC, runs of blanks as one space.
+    """Return the recorded form of a person's name: NFKC, runs of blanks as one space.
 
     Raises:
-        ValueError: it is not a usable name. It is empty, too long, or holds an invisible character:
-            a control or format character (zero width, direction), one that UTF-8 can't encode or
-            that is unassigned in Unicode, or one that is drawn as nothing.
+        ValueError: the name is not usable. It is empty, too long, or holds an invisible character:
+            a control or format character (zero width, direction), a character that UTF-8 can't
+            encode, that is unassigned in Unicode, or that is drawn as nothing.
     """
     if not isinstance(name, str):
         raise ValueError(f"a {type(name).__name__} is not a name")
@@ -45,15 +45,15 @@ def person(name: object) -> str:
 
 
 def same_person(one: str, other: str) -> bool:
-    """Whether two spellings are the same name."""
+    """Tell whether two spellings are the same name."""
     return _folded(one) == _folded(other) != ""
 
 
 def looks_like(one: str, other: str) -> bool:
-    """Whether two names may be one person's: they are the same, or look alike.
+    """Tell whether two names may belong to one person: they are the same, or look alike.
 
-    Use it where two people must differ, as requester and approver. To check whether somebody is on
-    a list, use `same_person`: a name that only looks like an entry is not on it.
+    Use it if two people must differ, as requester and approver. To check whether a person is on a
+    list, use `same_person`: a name that only looks like an entry is not on the list.
     """
     if same_person(one, other):
         return True
@@ -64,7 +64,7 @@ def looks_like(one: str, other: str) -> bool:
 
 
 def _folded(name: str) -> str:
-    """A name in the form that is compared, invalid names too: without invisible characters."""
+    """Return a name in the form for comparisons, without invisible characters."""
     seen = "".join(c for c in name if unicodedata.category(c)[0] != "C" and not _BLANK.match(c))
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
     return " ".join(folded.split())

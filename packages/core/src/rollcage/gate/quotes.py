@@ -1,4 +1,4 @@
-"""A session's known secrets, and where a text quotes one, verbatim or in another encoding."""
+"""Find a session's known secrets in texts, verbatim or in another encoding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WORDS: Final = frozenset({
 
 
 class _Quote(NamedTuple):
-    """One way to write a secret."""
+    """Hold one way to write a secret."""
 
     text: str
     kind: str
@@ -44,12 +44,12 @@ class _Quote(NamedTuple):
 
 
 class Quotes:
-    """The secrets that were sealed so far. Thread-safe.
+    """Hold the secrets that were sealed so far. Thread-safe.
 
     A declared secret of eight or more characters is found anywhere, one of four to seven only as a
     whole word. A shorter one, or a word like `none` or `status`, is not looked for: it would be
-    found in every text. A secret that was only detected is not looked for if it has fewer than six
-    characters, or fewer than eight and only letters: it could be any word.
+    found in every text. A detected secret is not looked for if it has fewer than six characters, or
+    fewer than eight and only letters: it could be any word.
     """
 
     def __init__(self) -> None:
@@ -88,12 +88,12 @@ class Quotes:
                 self._anchors.pop(anchor, None)
 
     def of(self, number: int) -> _Quote | None:
-        """The secret that a number equals; None if it equals none."""
+        """Return the secret that a number equals; None without one."""
         text = str(number) if number.bit_length() < _LONGEST_NUMBER else ""
         return next((each for each in self._anchors.get(text, ()) if each.text == text), None)
 
     def replace(self, text: str, stand_in: Callable[[str, str], str]) -> str:
-        """The text with each quoted secret replaced by `stand_in(kind, secret)`."""
+        """Return the text with each quoted secret replaced by `stand_in(kind, secret)`."""
         lengths = self._lengths
         if len(lengths) <= _FEW and not any(start in text for start in [*lengths]):
             return text
@@ -110,7 +110,7 @@ class Quotes:
         return "".join([*kept, text[begun:]]) if kept else text
 
     def _standing(self, lengths: tuple[int, ...], text: str, at: int) -> _Quote | None:
-        """The longest quote at a position of a text."""
+        """Return the longest quote at a position of a text."""
         for length in lengths:
             for each in self._anchors.get(text[at : at + length], ()):
                 if len(each.text) > length and not text.startswith(each.text, at):
@@ -129,7 +129,7 @@ def _longest_first(quoted: _Quote) -> int:
 
 
 def _is_any_word(secret: str, kind: str) -> bool:
-    """Whether it is too short, or too common, to be looked for in every text."""
+    """Tell whether a secret is too short, or too common, to be looked for in every text."""
     if secret.lower() in _WORDS:
         return True
     if kind == DECLARED:
@@ -138,7 +138,7 @@ def _is_any_word(secret: str, kind: str) -> bool:
 
 
 def _written(secret: str) -> list[str]:
-    """The encodings in which a text may quote a secret."""
+    """Return the encodings in which a text may quote a secret."""
     data = secret.encode("utf-8", "surrogatepass")
     ways = [
         secret,
@@ -155,7 +155,7 @@ def _written(secret: str) -> list[str]:
 
 
 def texts_of(sealed: str) -> list[str]:
-    """The texts in which a declared secret may be quoted, from its sealed form."""
+    """Return the texts in which a declared secret may be quoted, from its sealed form."""
     form, _, inner = sealed.partition(":")
     if form == "value":  # a declared parameter, as JSON
         return [*_leaves(orjson.loads(inner))]
@@ -166,7 +166,7 @@ def texts_of(sealed: str) -> list[str]:
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """The texts and integers in a JSON value, without the names of members."""
+    """Yield the texts and integers in a JSON value, without the names of members."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, int) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""A session's seal: what replaces a secret, in its own place and wherever else it is quoted."""
+"""Seal the secrets of a session, in their own places and wherever else they are quoted."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TEXTS: Final = ("verdict", "reason", "drift", "error", "undeclared", "differs")
 
 
 class Sealing(Hiding):
-    """A seal that remembers what it has sealed and replaces it wherever it is quoted.
+    """Replace every secret that was sealed before, wherever it is quoted.
 
-    A declared secret that is quoted by an error, an answer, another call's argument or a rule's
-    reason is replaced by `<secret HMAC>`: the same secret by the same placeholder. Placeholders
-    are left unchanged. See `Quotes` for what is found.
+    A declared secret in an error, an answer, another call's argument or a rule's reason is replaced
+    by `<secret HMAC>`: the same secret by the same placeholder. Placeholders are left unchanged.
+    `Quotes` says which quotations are found.
 
     Args:
         seal: computes the HMAC that replaces a secret.
@@ -37,7 +37,7 @@ class Sealing(Hiding):
         self._quotes = Quotes()
 
     def __call__(self, secret: str) -> str:
-        """The HMAC of a secret."""
+        """Return the HMAC of a secret."""
         for text in texts_of(secret):
             self._quotes.add(text)
         return self._seal(secret)
@@ -52,11 +52,11 @@ class Sealing(Hiding):
 
     @property
     def idle(self) -> bool:
-        """See `Hiding`."""
+        """Tell whether there is no secret to look for; see `Hiding`."""
         return not self._quotes.any
 
     def hide(self, encoded: Any, names: Collection[str] = ()) -> Hidden:
-        """An encoded value without the secrets in it, and where they were."""
+        """Return an encoded value without the secrets in it, and their places."""
         found: list[str] = []
         if self.idle:
             return Hidden(encoded, found)
@@ -66,7 +66,7 @@ class Sealing(Hiding):
         return Hidden(self._value(encoded, "$", found), found)
 
     def event(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event without the secrets in its texts: reasons, verdicts, errors."""
+        """Return an event without the secrets in its texts: reasons, verdicts, errors."""
         if self.idle:
             return event
         return {
@@ -74,7 +74,7 @@ class Sealing(Hiding):
         }
 
     def _words(self, value: Any) -> Any:
-        """The texts of an event itself, in which the names of fields are Rollcage's own."""
+        """Return the texts of an event itself, in which the names of fields are Rollcage's own."""
         if isinstance(value, str):
             return self.hide_text(value, "", [])
         if isinstance(value, list):
@@ -87,7 +87,7 @@ class Sealing(Hiding):
         return {name: self._words(each) for name, each in fields.items()}
 
     def verdict(self, verdict: Verdict) -> Verdict:
-        """A verdict that quotes no secret."""
+        """Return a verdict that quotes no secret."""
         if self.idle:
             return verdict
         return dataclasses.replace(
@@ -118,13 +118,13 @@ class Sealing(Hiding):
 
         Args:
             text: the text.
-            path: where it stands in the value; empty if that is in no value.
-            found: what is told of each secret that was replaced.
+            path: the place of the text in its value; empty outside of a value.
+            found: receives a note for each replaced secret.
         """
         return self._quotes.replace(text, functools.partial(self.seal_found, path, found))
 
     def _is_quoted(self, name: str) -> bool:
-        """Whether the name of a member holds a secret."""
+        """Tell whether the name of a member holds a secret."""
         return self.hide_text(name, "", []) != name
 
     def _tagged(self, encoded: dict[str, Any], path: str, found: list[str]) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Sealing(Hiding):
         return {k: self._value(v, path, found) if k in fields else v for k, v in encoded.items()}
 
     def _pairs(self, pairs: Any, path: str, found: list[str]) -> dict[str, Any]:
-        """A mapping whose keys may hold a credential."""
+        """Return a mapping whose keys may hold a credential."""
         return tagged(
             "dict",
             [
@@ -161,11 +161,11 @@ class Sealing(Hiding):
         return self._value(value, path, found)
 
     def remember(self, secret: str, kind: str) -> None:
-        """Replace a secret wherever it is quoted from now on; `kind` says what it is."""
+        """Replace a secret wherever it is quoted from now on; `kind` describes it."""
         self._quotes.add(secret, kind)
 
     def seal_found(self, path: str, found: list[str], kind: str, secret: str) -> str:
-        """Return what replaces a secret that was found, and add where it was to `found`."""
+        """Return the replacement of a found secret, and add its place to `found`."""
         what = kind if kind == DECLARED else f"a credential ({kind})"
         flaw = f"{path}: {what} is never recorded"
         if found[-1:] != [flaw]:

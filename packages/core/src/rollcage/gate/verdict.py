@@ -1,4 +1,4 @@
-"""What a rule sees of a call, its verdict, and the combined verdict of all rules."""
+"""Decide on a call: the view that rules get, a rule's verdict, and the combined verdict."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Decision = Literal["allow", "ask", "deny"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """A rule's decision on a step.
+    """Hold a rule's decision on a step.
 
     Attributes:
         decision: `deny` overrides `ask`, which overrides `allow`.
         reason: short and factual; a model reads it to continue.
-        code: machine-readable.
+        code: a code for machines.
         rule: the id of the rule; if left empty, the rule's own name.
-        remedy: what may be done instead; it follows the reason.
+        remedy: an alternative for the model; it follows the reason.
         shadow: the verdict of a policy in shadow mode; it has no effect.
     """
 
@@ -50,32 +50,32 @@ class Verdict:
 
     @classmethod
     def allow(cls, reason: str = "", *, code: str = "allowed") -> Verdict:
-        """The call may run."""
+        """Let the call run."""
         return cls("allow", reason, code)
 
     @classmethod
     def ask(cls, reason: str, *, code: str = "approval_required") -> Verdict:
-        """Somebody has to approve it."""
+        """Require an approval of the call."""
         return cls("ask", reason, code)
 
     @classmethod
     def deny(cls, reason: str, *, code: str = "denied") -> Verdict:
-        """The call must not run."""
+        """Keep the call from running."""
         return cls("deny", reason, code)
 
     @property
     def message(self) -> str:
-        """What a model receives: the reason, and what may be done instead."""
+        """Return the text for a model: the reason, and the remedy."""
         return f"{self.reason.rstrip('.')}. {self.remedy}" if self.remedy else self.reason
 
     @property
     def is_whole(self) -> bool:
-        """Whether the trace can hold it: rules are anybody's code."""
+        """Tell whether the trace can hold the verdict: rules are anybody's code."""
         texts = (self.reason, self.code, self.rule, self.remedy)
         return self.decision in _WEIGHT and all(type(each) is str for each in texts)
 
     def as_data(self) -> dict[str, Any]:
-        """The form in which the trace holds it."""
+        """Return the form in the trace."""
         data: dict[str, Any] = {
             "decision": self.decision,
             "reason": self.reason,
@@ -90,45 +90,45 @@ class Verdict:
 
 
 class RunView(Protocol):
-    """What a rule sees of the run so far; each value is computed when it is read."""
+    """Show the run so far to a rule; each value is computed when it is read."""
 
     @property
     def id(self) -> str:
-        """The run's id."""
+        """Return the run's id."""
         ...
 
     @property
     def name(self) -> str:
-        """The job."""
+        """Return the name of the job."""
         ...
 
     @property
     def calls(self) -> int:
-        """How many calls it has made, replayed ones included."""
+        """Return how many calls the run has made, replayed ones included."""
         ...
 
     @property
     def tokens(self) -> int:
-        """What its model calls have used, recorded ones included."""
+        """Return the tokens of the model calls, recorded ones included."""
         ...
 
     @property
     def cost(self) -> float:
-        """What its calls have cost so far, by the policy's prices, in their currency."""
+        """Return the cost of the calls so far, by the policy's prices, in their currency."""
         ...
 
     @property
     def elapsed(self) -> float:
-        """How long the session has been open (seconds)."""
+        """Return how long the session has been open (seconds)."""
         ...
 
 
 class LabelsUntracked(Exception):
-    """A rule read the labels of a call in a session that does not track any."""
+    """Report a rule that read the labels of a call in a session without labels."""
 
 
 class _Untracked:
-    """Raises at whatever a rule asks of it: it is no set, so no operation of a set passes by."""
+    """Raise at every access of a rule: it is no set, so no operation of a set passes by."""
 
     __slots__ = ()
 
@@ -145,25 +145,25 @@ class _Untracked:
 
 
 UNTRACKED: Final = cast("frozenset[str]", _Untracked())
-"""The labels of a call where nobody tracks labels: no rule may take them for none."""
+"""The labels of a call in a session without labels: no rule may take them for an empty set."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepView:
-    """What a rule sees of a call, before anything of it happens.
+    """Show a call to a rule, before anything of it happens.
 
     Attributes:
         kind: `tool` or `model`.
-        contract: what is declared of it.
+        contract: the declaration of the tool.
         args: a copy of the validated arguments, as the body will receive them.
         agent: the agent's name; empty if the framework does not provide it.
         branch: the branch of the run; empty for the main one.
         calls: how many calls the run has made so far.
         data: the canonical arguments, as the trace shows them: JSON, secrets sealed.
         key: the call's content identity (64 hex digits).
-        run: the run so far; None if there is none (a policy being tested).
+        run: the run so far; None without one (a policy under test).
         labels: the labels of the values in the arguments (`untrusted`, `secret`, your own). In a
-            session that does not track labels, reading them raises: a rule that does is denied.
+            session without labels, reading them raises: the rule is denied.
     """
 
     kind: str
@@ -179,17 +179,17 @@ class StepView:
 
     @property
     def name(self) -> str:
-        """The tool's name."""
+        """Return the tool's name."""
         return self.contract.name
 
     @property
     def effect(self) -> str:
-        """The tool's declared effect."""
+        """Return the tool's declared effect."""
         return self.contract.effect
 
 
 Rule = Callable[[StepView], Verdict | None]
-"""Looks at a step and decides, or abstains with None. One that raises denies."""
+"""Decides on a step, or abstains with None. A rule that raises denies."""
 
 ALLOWED: Final = Verdict("allow")
 _INVALID: Final = "rule_invalid"
@@ -197,12 +197,12 @@ _WEIGHT: Final = {"allow": 0, "ask": 1, "deny": 2}
 
 
 def rule_name(rule: Rule) -> str:
-    """The name that a rule's verdicts are recorded under."""
+    """Return the name under which a rule's verdicts are recorded."""
     return str(getattr(rule, "__qualname__", None) or type(rule).__qualname__)
 
 
 def decide(view: StepView, rules: Iterable[Rule]) -> Verdict:
-    """The combined verdict of all rules: deny over ask over allow, the first of equals.
+    """Return the combined verdict of all rules: deny over ask over allow, the first of equals.
 
     A rule that raises, or returns anything but a verdict or None, denies.
     """
@@ -217,7 +217,7 @@ def decide(view: StepView, rules: Iterable[Rule]) -> Verdict:
 
 
 def stronger(one: Verdict, other: Verdict) -> Verdict:
-    """The combined verdict of two: deny over ask over allow, the first of equals."""
+    """Return the combined verdict of two: deny over ask over allow, the first of equals."""
     if _WEIGHT[other.decision] > _WEIGHT[one.decision] or one is ALLOWED:
         return dataclasses.replace(other, shadow=one.shadow) if one.shadow else other
     return dataclasses.replace(one, shadow=other.shadow) if other.shadow and not one.shadow else one
@@ -241,7 +241,7 @@ def _ask(rule: Rule, view: StepView) -> Verdict | None:
 
 
 def _shown(view: StepView) -> StepView:
-    """A copy of the view for one rule: changes to it affect neither the call nor other rules."""
+    """Copy the view for one rule: changes to the copy affect neither the call nor other rules."""
     return dataclasses.replace(
         view,
         args=MappingProxyType({name: own_copy(each) for name, each in view.args.items()}),

@@ -1,4 +1,4 @@
-"""How a call ended, as bytes on record; and the value or the error that it gives back."""
+"""Encode how a call ended, and give back the recorded value or error."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _log: Final = logging.getLogger("rollcage")
 LARGE: Final = 64 * 1024  # bytes from which a value is kept beside the log
 
 Keep = Callable[[bytes], dict[str, Any]]
-"""Keeps large bytes beside the log; returns what refers to them."""
+"""Keeps large bytes beside the log; returns the reference."""
 
 Read = Callable[[Any], Answer]
-"""Reads what a model answered off the framework's own value."""
+"""Extracts a model's answer from the framework's own value."""
 
 
 def success(contract: Contract, value: Any, seal: Seal, types: Types, **more: Any) -> Outcome:
-    """Return the outcome of a call that gave a value. `more`: further fields of it."""
+    """Return the outcome of a call that returned a value. `more`: further fields."""
     outcome: dict[str, Any] = {"status": "ok", "value": value}
     promise = contract.promise
     hides = isinstance(seal, Hiding) and not seal.idle
@@ -66,7 +66,7 @@ def success(contract: Contract, value: Any, seal: Seal, types: Types, **more: An
 
 
 def answered(contract: Contract, read: Read, value: Any, seal: Seal) -> dict[str, Any]:
-    """Return what a model answered, as fields of its outcome: `answer`, and `usage` if counted.
+    """Return a model's answer, as fields of its outcome: `answer`, and `usage` if counted.
 
     Any framework and reader understands these; the value is the framework's own.
     """
@@ -85,7 +85,7 @@ def answered(contract: Contract, read: Read, value: Any, seal: Seal) -> dict[str
 def failure(
     contract: Contract, error: BaseException, seal: Seal, types: Types, *, unclear: bool
 ) -> Outcome:
-    """Return the outcome of a call that raised; `unclear`: nobody knows how far it got."""
+    """Return the outcome of a call that raised; `unclear`: its effect may have happened in part."""
     encoded = encode_exception(error, seal, contract.known_errors, _types_of(contract, types))
     outcome: dict[str, Any] = {"status": "error", "error": encoded}
     if unclear:
@@ -94,14 +94,14 @@ def failure(
 
 
 def _types_of(contract: Contract, types: Types) -> Types:
-    """Return the types that values of a call come back as: those that its contract names, too."""
+    """Return the types for restoring values of a call, the types in its contract included."""
     return Types((), contract.types, types)
 
 
 def says_lost(contract: Contract, error: BaseException) -> bool:
-    """Whether nobody can tell from an error if the effect of a write happened.
+    """Tell whether an error leaves open if the effect of a write happened.
 
-    It was cut off, or its answer got lost on the way: see `rollcage.contract.unknown_errors`.
+    The write was cut off, or its answer got lost: see `rollcage.contract.unknown_errors`.
     """
     if isinstance(error, contract.raises):
         return False
@@ -111,16 +111,16 @@ def says_lost(contract: Contract, error: BaseException) -> bool:
 
 
 def given(contract: Contract, step: Step, types: Types, fetch: Callable[[str], bytes]) -> Any:
-    """Give back what a step gave: return its value, or raise its error.
+    """Return the recorded value of a step, or raise its error.
 
     Args:
-        contract: of the call that it answers.
+        contract: the contract of the answered call.
         step: the recorded step.
-        types: the application's types that values come back as.
-        fetch: gets bytes that are kept beside the log, by their digest.
+        types: the application's types for restoring values.
+        fetch: gets bytes kept beside the log, by digest.
 
     Raises:
-        NotReplayable: a result that can't be restored.
+        NotReplayable: the result can't be restored.
         Exception: the recorded error.
     """
     outcome = step.result
@@ -159,7 +159,7 @@ def given(contract: Contract, step: Step, types: Types, fetch: Callable[[str], b
 
 
 def refused(contract: Contract, outcome: dict[str, Any]) -> OutputDrift | None:
-    """Return the error of an output that breaks its contract; None if it is passed on."""
+    """Return the error of an output that breaks its contract; None if the output is passed on."""
     drift = raised(outcome) if "drift" in outcome else None
     if drift is None:
         return None
