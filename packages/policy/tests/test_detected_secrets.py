@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 from rollcage import (
+    Approval,
+    ApprovalRequired,
     ArgumentsInvalid,
     Blocked,
     CaptureFailed,
     Compensation,
+    Guard,
     NotReplayable,
     ReplayMiss,
     Session,
@@ -22,6 +25,7 @@ from rollcage import (
 )
 from rollcage.errors import DetectorMissing
 from rollcage_policy import DetectedSecrets, Policy, credentials
+from rollcage_policy.detecting import Detecting
 
 AWS = "AKIA" + "IOSFODNN7EXAMPLE"
 GITHUB = "ghp" + "_" + "a1B2" * 9
@@ -213,9 +217,62 @@ def test_a_rule_that_quotes_one_is_not_taken_at_its_word(open_session: Any, writ
     def no_keys(view: Any) -> Verdict:
         return Verdict.deny(f"no keys: {view.args['text']}")
 
-    with open_session(gate=[no_keys]), pytest.raises(Blocked, match="no keys: "):
+    with open_session(gate=[no_keys]), pytest.raises(Blocked, match="no keys: <secret ") as blocked:
         put(AWS)
+    assert AWS not in str(blocked.value)
     assert AWS not in written()
+
+
+def test_a_screen_that_quotes_one_neither(open_session: Any, written: Any) -> None:
+    class Screens(Guard):
+        def screen(self, contract: Any, body: Any, kind: str) -> Verdict:
+            return Verdict("deny", "no", remedy=f"use {AWS}")
+
+    with open_session(gate=[Screens()]), pytest.raises(Blocked, match="use <secret "):
+        put("text")
+    assert AWS not in written()
+
+
+def test_an_approval_is_asked_for_without_it(open_session: Any, written: Any) -> None:
+    def asks(view: Any) -> Verdict:
+        return Verdict.ask(f"send {view.args['text']}?")
+
+    said: list[Any] = []
+
+    def approver(request: Any) -> Approval:
+        said.append(request.verdict.reason)
+        return Approval(True, by="ann")
+
+    with open_session(gate=[asks], approver=approver):
+        put(AWS)
+    with pytest.raises(ApprovalRequired) as halt, open_session(gate=[asks], replay="off"):
+        put(AWS)
+    assert "<secret " in said[0]
+    assert AWS not in said[0]
+    assert AWS not in str(halt.value)
+    assert ran == ["put"]
+    assert AWS not in written()
+
+
+def test_a_reason_that_nobody_can_look_through_denies(open_session: Any, monkeypatch: Any) -> None:
+    def asks(_: Any) -> Verdict:
+        return Verdict.ask(f"the key is {AWS}")
+
+    hide = Detecting.hide
+
+    def broken(seal: Detecting, encoded: Any, *names: Any) -> Any:
+        if isinstance(encoded, str) and AWS in encoded:
+            raise ZeroDivisionError(AWS)
+        return hide(seal, encoded, *names)
+
+    with open_session(gate=[asks], approver=lambda _: Approval(True, by="ann")):
+        monkeypatch.setattr(Detecting, "hide", broken)
+        with pytest.raises(Blocked) as blocked:
+            put("text")
+        monkeypatch.undo()
+    assert blocked.value.verdict_code == "gate_error"
+    assert AWS not in str(blocked.value)
+    assert ran == []
 
 
 def test_the_error_that_ends_a_run_holds_none(open_session: Any, written: Any) -> None:

@@ -13,7 +13,14 @@ import orjson
 from rollcage.calls.branches import ended
 from rollcage.contract.results import warn_of
 from rollcage.contract.unknown_errors import certainty
-from rollcage.errors import ArgumentsInvalid, Blocked, Halt, PermissionUndeclared, SessionHalted
+from rollcage.errors import (
+    ArgumentsInvalid,
+    Blocked,
+    Halt,
+    PermissionUndeclared,
+    SessionHalted,
+    TraceUnwritable,
+)
 from rollcage.replay.call import Call
 from rollcage.replay.outcome import LARGE, answered, failure, refused, says_lost, success
 from rollcage.trace.run import CHANGES, Outcome
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
     from rollcage.calls.driver import Flow
 
-__all__ = ["end", "failed", "is_clean", "is_lost", "kept", "returned"]
+__all__ = ["end", "failed", "is_clean", "is_lost", "kept", "lose", "returned"]
 
 _REFUSALS: Final = (ArgumentsInvalid, Blocked, PermissionUndeclared)
 
@@ -75,15 +82,42 @@ def failed(attempt: Attempt, call: Call, error: BaseException) -> Flow:
                 yield from attempt.settle(is_async=call.is_async)
     elif effect in CHANGES:  # somebody's own halt went through a scope: the next attempt goes on
         with attempt.lock:
+            call.is_ended = True
             if attempt.halted is None and not attempt.closed:
                 ended(attempt, call.branch, None)
+
+
+def lose(attempt: Attempt, call: Call, error: BaseException) -> None:
+    """Let nothing more run if a body has run, and no line says how it ended.
+
+    Something came between its end and that line: Ctrl-C, say, or a store that can't keep a value.
+    """
+    if call.is_ended or not call.is_on_record:
+        return
+    with attempt.lock:
+        if attempt.closed:
+            return
+        call.is_ended = True
+        step = attempt.run.steps[call.event["step"]]
+        if call.event["effect"] == "write":
+            why = f": {type(error).__name__} came before its end was on record"
+            halt = attempt.unknown(step, why)
+            if isinstance(error, Exception):
+                halt.__cause__ = error
+            attempt.halt(halt)
+        elif call.event["effect"] in CHANGES:  # it acts through guarded calls: it is entered again
+            ended(attempt, call.branch, None)
 
 
 def end(attempt: Attempt, call: Call, outcome: Outcome) -> None:
     """Write the outcome of a call."""
     with attempt.lock:
-        if attempt.closed:  # its body outlived the session: its outcome stays unknown
-            return
+        if attempt.closed:
+            if call.event["effect"] != "write":
+                return
+            raise TraceUnwritable(
+                f"{call} ended after its session was left: its outcome is not on record"
+            )
         event = call.event
         changes = event["effect"] in CHANGES
         if changes or call.is_on_record:
@@ -94,6 +128,7 @@ def end(attempt: Attempt, call: Call, outcome: Outcome) -> None:
         for settled in call.hooks.settled:
             event.update(settled(call, outcome, None) or ())
         attempt.put(event, outcome)
+        call.is_ended = True
         if changes:
             ended(attempt, call.branch, attempt.run.steps[call.event["step"]])
         if call.session.gate.settles:

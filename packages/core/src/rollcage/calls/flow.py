@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rollcage.calls.arrival import release
 from rollcage.calls.beginning import begin, let_go
 from rollcage.calls.branches import ended
-from rollcage.calls.ending import end, failed, is_clean, is_lost, returned
-from rollcage.errors import ForkEnded, Halt, NotReplayable, SessionError, SessionHalted
+from rollcage.calls.ending import end, failed, is_clean, is_lost, lose, returned
+from rollcage.errors import ForkEnded, Halt, NotReplayable, SessionError, SessionHalted, StoreError
 from rollcage.gate.verdict import Verdict
 from rollcage.replay.call import Call, Place, here, refusal, reset
 from rollcage.replay.outcome import failure, given, success
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "admit", "collected", "enter", "give", "give_back", "gives_at_once", "in_thread", "inside",
-    "perform", "run_body", "surrounded",
+    "perform", "run_body", "stream_returned", "surrounded",
 ]  # fmt: skip
 
 _tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
@@ -99,11 +99,16 @@ def perform(call: Call, work: Work | None) -> Flow:
             finally:
                 reset(token)
         except BaseException as error:
-            yield from failed(attempt, call, error)
+            if call.is_entered:
+                yield from failed(attempt, call, error)
+            else:
+                _cut_off(attempt, call)
             raise
         return (yield from returned(attempt, call, value))
-    except Exception as error:
-        _note_error(call, error)
+    except BaseException as error:
+        lose(attempt, call, error)
+        if isinstance(error, Exception):
+            _note_error(call, error)
         raise
 
 
@@ -121,6 +126,7 @@ def admit(call: Call, work: Work | None) -> Flow:
                     yield from attempt.settle(is_async=True)
                 else:
                     attempt.wait()
+                _check_goes_on(attempt, call)
                 for begun in hooks.begun:
                     yield from begun(call) or ()
                 for ready in hooks.ready:
@@ -139,6 +145,21 @@ def admit(call: Call, work: Work | None) -> Flow:
         _put_halted(attempt, call, error)
         yield from _dropped(call)
         raise
+
+
+def _check_goes_on(attempt: Attempt, call: Call) -> None:
+    """Refuse a body that was to begin in a session that meanwhile was halted or left.
+
+    Raises:
+        SessionHalted: it was halted.
+        SessionError: it was left.
+    """
+    if attempt.halted is not None:
+        raise SessionHalted(f"the session was halted: {attempt.halted}") from attempt.halted
+    if attempt.closed:
+        raise SessionError(
+            f"{call.contract.name} was to begin in session {call.session.name!r}, which was left"
+        )
 
 
 def _note_error(call: Call, error: Exception) -> None:
@@ -192,6 +213,7 @@ def _cut_off(attempt: Attempt, call: Call) -> None:
         if not call.is_on_record or not call.changes:
             let_go(attempt, call)
         elif not attempt.closed and attempt.log is not None:
+            call.is_ended = True
             with contextlib.suppress(Halt):
                 line = {"event": "outcome", "step": call.event["step"], "outcome": None}
                 attempt.note(line)
@@ -257,10 +279,25 @@ def stream_ended(call: Call, chunks: list[Any], error: BaseException | None = No
     return surrounding()
 
 
+def stream_returned(call: Call, chunks: list[Any]) -> Flow:
+    """Record that a stream was read to its end."""
+    try:
+        yield from returned(call.attempt, call, chunks)
+    except BaseException as error:
+        lose(call.attempt, call, error)
+        raise
+
+
 def in_thread(attempt: Attempt, call: Call) -> Callable[[], Any]:
     """Return a sync body for an async session; it may outlive the call that waits for it."""
+    call.is_entered = False
 
     def run() -> Any:
+        with attempt.lock:  # it may have waited for a thread
+            _check_goes_on(attempt, call)
+            if call.cut:
+                raise SessionHalted("its caller was cut off before it began")
+            call.is_entered = True
         try:
             value = call.body(**call.values)
         except BaseException as error:
@@ -275,7 +312,8 @@ def in_thread(attempt: Attempt, call: Call) -> Callable[[], Any]:
         try:
             value = await asyncio.to_thread(run)
         except asyncio.CancelledError:
-            call.cut = True
+            with attempt.lock:
+                call.cut = True
             raise
         return await value if inspect.isawaitable(value) else value
 
@@ -303,15 +341,19 @@ def give_back(call: Call) -> Flow:
     """Return the value of the recorded step that answers a call, or raise its error."""
     step = call.recorded
     assert step is not None
-    for hit in call.hooks.hit:
-        yield from hit(call, step) or ()
-    if call.is_async and _TAG in (step.outcome or b""):
-        encoded = step.result.get("value")
-        if isinstance(encoded, dict) and encoded.get("$rollcage") == "blob":
-            fetch = functools.partial(call.attempt.fetch, encoded["sha256"])
-            data: bytes = yield functools.partial(asyncio.to_thread, fetch)
-            return give(call, functools.partial(_given, data))
-    return give(call)
+    fetched: Callable[[str], bytes] | None = None
+    try:
+        for hit in call.hooks.hit:
+            yield from hit(call, step) or ()
+        if call.is_async and _TAG in (step.outcome or b""):
+            encoded = step.result.get("value")
+            if isinstance(encoded, dict) and encoded.get("$rollcage") == "blob":
+                fetch = functools.partial(call.attempt.fetch, encoded["sha256"])
+                fetched = yield functools.partial(asyncio.to_thread, _tried, fetch)
+    except BaseException as error:
+        _interrupted(call, error)
+        raise
+    return give(call, fetched)
 
 
 def give(call: Call, fetch: Callable[[str], bytes] | None = None) -> Any:
@@ -325,13 +367,47 @@ def give(call: Call, fetch: Callable[[str], bytes] | None = None) -> Any:
     assert step is not None
     try:
         return given(call.contract, step, attempt.types, fetch or attempt.fetch)
-    except Exception as error:
-        _note_error(call, error)
+    except BaseException as error:
+        if isinstance(error, Exception):
+            _note_error(call, error)
         if isinstance(error, NotReplayable) and step.effect in CHANGES:
             raise attempt.halt(error) from None
+        _interrupted(call, error)
         raise
+
+
+def _interrupted(call: Call, error: BaseException) -> None:
+    """Let nothing more run if a recorded effect was used up, and its caller never got the result.
+
+    The same call again would find nothing recorded, and be made.
+    """
+    step, attempt = call.recorded, call.attempt
+    if step is None or step.effect not in CHANGES or isinstance(error, Exception):
+        return
+    if not attempt.closed:
+        attempt.halt(
+            NotReplayable(
+                f"{call.contract.name} was interrupted by {type(error).__name__} while it was "
+                f"given what is recorded of it, at step {step.n}; nothing ran, and the next "
+                f"session goes on there"
+            )
+        )
+
+
+def _tried(fetch: Callable[[], bytes]) -> Callable[[str], bytes]:
+    """Fetch bytes; return what gives them, or raises what the store raised."""
+    try:
+        data = fetch()
+    except StoreError as error:
+        return functools.partial(_raise, error)
+    return functools.partial(_given, data)
 
 
 def _given(data: bytes, _digest: str) -> bytes:
     """Return bytes that were fetched before."""
     return data
+
+
+def _raise(error: StoreError, _digest: str) -> bytes:
+    """Raise what kept bytes from being fetched."""
+    raise error

@@ -12,6 +12,7 @@ from rollcage.calls.stage import Guard, OfSession, Stage, overridden
 from rollcage.errors import SessionError
 from rollcage.gate.verdict import UNTRACKED, Rule, StepView, Verdict, rule_name
 from rollcage.gate.verdict import decide as decide_by_rules
+from rollcage.values.hiding import Hiding, Seal
 
 if TYPE_CHECKING:
     from rollcage.contract.contract import Contract
@@ -114,7 +115,8 @@ class Gate:
             except Exception as error:  # noqa: BLE001 - whatever it raises, the call must not run
                 verdict = _failed(error)
             if verdict is not None and verdict.decision == "deny":
-                return verdict if verdict.rule else dataclasses.replace(verdict, rule=name)
+                verdict = verdict if verdict.rule else dataclasses.replace(verdict, rule=name)
+                return _without_secrets(verdict, self._session.seal)
         return None
 
     def check_undo(self, contract: Contract) -> None:
@@ -145,9 +147,9 @@ class Gate:
             if not verdict.rule:
                 verdict = dataclasses.replace(verdict, rule=name)
             if verdict.decision == "deny":
-                return verdict
+                return _without_secrets(verdict, call.attempt.seal)
             found = found or verdict
-        return found
+        return None if found is None else _without_secrets(found, call.attempt.seal)
 
 
 class _Watched:
@@ -275,3 +277,19 @@ def _checked(given: object) -> Verdict | None:
 def _failed(error: Exception) -> Verdict:
     """Return the denial of a guard that raised, without the text of its error."""
     return Verdict("deny", f"a guard failed: {type(error).__name__}", "rule_error")
+
+
+def _without_secrets(verdict: Verdict, seal: Seal) -> Verdict:
+    """Replace the secrets that a verdict quotes: a model reads it, and so does whoever sees logs.
+
+    Where they can't be looked for, it denies, and quotes nothing.
+    """
+    if not isinstance(seal, Hiding) or seal.idle:
+        return verdict
+    try:
+        reason, remedy = seal.hide(verdict.reason).value, seal.hide(verdict.remedy).value
+        shadow = verdict.shadow and _without_secrets(verdict.shadow, seal)
+    except Exception as error:  # noqa: BLE001 - whatever it raises, the call must not run
+        why = f"its reason can't be looked through for secrets: {type(error).__name__}"
+        return Verdict("deny", why, "gate_error", verdict.rule)
+    return dataclasses.replace(verdict, reason=reason, remedy=remedy, shadow=shadow)

@@ -124,7 +124,10 @@ class Call:
         took: how long the body ran (ns).
         is_edited: whether a fork has replaced the requested arguments.
         simulates: whether a fork supplies the outcome, and no body runs.
+        streams: whether its result comes in chunks, which its caller has before it ends.
         cut: whether the caller has been cut off while the body runs in a thread.
+        is_entered: whether its body has begun, of one that waits for a thread.
+        is_ended: whether what became of it is on record, or the session was halted for that.
     """
 
     __slots__ = (
@@ -135,7 +138,8 @@ class Call:
     )  # fmt: skip
 
     # Class attributes: few calls set these, and the others spend no time on them.
-    is_edited = simulates = cut = False
+    is_edited = simulates = cut = is_ended = streams = False
+    is_entered = True
     before = 0
     today: Verdict | None = None
     view: StepView | None = None
@@ -218,11 +222,6 @@ class Call:
         if self.kept is None:
             self.kept = {}
         self.kept[name] = value
-
-    @property
-    def streams(self) -> bool:
-        """Tell whether the result comes in chunks, which the caller gets before the call ends."""
-        return "chunks" in (self.kept or ())
 
     def __str__(self) -> str:
         shown = self.data.decode("utf-8", "replace")

@@ -43,7 +43,7 @@ def find_match(attempt: Attempt, call: Call) -> Match:
         step = None
     if step is not None:
         if _holds(attempt, step):
-            unusable = _unusable(attempt, step) if step.flawed else None
+            unusable = _unusable(attempt, call, step) if step.flawed else None
             if unusable is None or not _may_run_again(attempt, call):
                 return Match("hit", step, look, unusable)
             return Match("again", step, look)
@@ -140,11 +140,13 @@ def _ends(call: Call) -> ForkEnded:
     return ForkEnded(f"{call} would be asked about", "would_ask", call.contract.name)
 
 
-def _unusable(attempt: Attempt, step: Step) -> Halt | None:
+def _unusable(attempt: Attempt, call: Call, step: Step) -> Halt | None:
     """Return why the result of a recorded step can't be replayed, if known beforehand."""
     if not step.flawed or step.outcome is None:
         return None
     if step.effect not in CHANGES and b'"cut":true' in step.outcome and "cut" in step.result:
+        if not call.streams:
+            return NotReplayable(f"the recorded stream of step {step.n} was not read to its end")
         # whoever read the stream died before its end, and nothing came after: there may be more
         is_whole = not attempt.live or not attempt.run.is_frontier(step)
         return None if is_whole else NotReplayable(f"the stream of step {step.n} was cut off")

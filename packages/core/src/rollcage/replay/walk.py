@@ -342,6 +342,8 @@ class Branch:
             if not step.is_open or step.start > until or step.reach < start:
                 continue
             if slot is None or not step.declared:  # it answers a call of any slot, in its order
+                if first is None and self._users.get(step.turn, turn) is not turn:
+                    return self._read_meanwhile(steps, step, start, until)
                 return first or step
             if first is not None and self._attempt(step.turn) > self._attempt(first.turn):
                 break  # an earlier attempt's would have answered before this one was recorded
@@ -350,6 +352,22 @@ class Branch:
             elif step.slot == slot:
                 return step
         return first
+
+    def _read_meanwhile(self, steps: Sequence[Step], late: Step, start: int, until: int) -> Step:
+        """The read of a later turn that was on record before this one; else this one.
+
+        A turn of this attempt goes the way of its turn, and may still ask for it: the two turns
+        went on at the same time.
+        """
+        for step in steps:
+            if step.turn <= late.turn:
+                continue
+            if step.n > late.n:
+                break
+            holds = step.is_open and step.start <= until and step.reach >= start
+            if holds and step.turn not in self._users:
+                return step
+        return late
 
     def _is_regrouped(self, step: Step, turn: Turn) -> bool:
         """Tell whether a step was recorded in another turn, although the turn asks for its key.

@@ -49,6 +49,7 @@ from rollcage.calls.flow import (
     inside,
     perform,
     stream_ended,
+    stream_returned,
     surrounded,
 )
 from rollcage.calls.gate import Entry, Gate
@@ -625,6 +626,7 @@ class Session:
                 attempt.halt(halt)
             except BaseException as raised:  # noqa: BLE001 - raised again below
                 failed = raised
+            self._check_in_flight(failed)
             self._end(failed)
             if attempt.log is not None:
                 closing = functools.partial(self._closing, attempt, failed)
@@ -675,6 +677,23 @@ class Session:
             return False
         self._entered_in = _marks.set(None)
         return True
+
+    def _check_in_flight(self, error: BaseException | None) -> None:
+        """Halt if a write is still running: nobody will know whether it happened."""
+        attempt = self._entered_attempt()
+        with attempt.lock:
+            if error is not None or attempt.halted is not None or not attempt.live:
+                return
+            running = [
+                step
+                for branch in attempt.branches.values() if branch.running
+                for step in attempt.run.branches.get(branch.name, ())
+                if step.effect == "write" and step.status == "unknown" and not step.gone
+                if step.taken or step.n > attempt.recorded
+            ]  # fmt: skip
+            if running:
+                first = running[0]
+                attempt.halt(attempt.unknown(first, ": its session was left while it ran"))
 
     def _leave(self, error: BaseException | None, *, is_async: bool) -> Flow:
         """Finish open work before the attempt ends."""
@@ -1037,7 +1056,7 @@ class Session:
             contract, arguments, body, kind,
             is_async=False, raw=raw, answer=answer, instead=instead,
         )  # fmt: skip
-        call.keep("chunks", True)
+        call.streams = True
         return self._streamed(call)
 
     @staticmethod
@@ -1072,7 +1091,7 @@ class Session:
             else:
                 drive(failed(attempt, call, error))
             raise
-        drive(returned(attempt, call, chunks))
+        drive(stream_returned(call, chunks))
 
     def astream(
         self,
@@ -1090,7 +1109,7 @@ class Session:
             contract, arguments, body, kind,
             is_async=True, raw=raw, answer=answer, instead=instead,
         )  # fmt: skip
-        call.keep("chunks", True)
+        call.streams = True
         return self._astreamed(call)
 
     @staticmethod
@@ -1131,7 +1150,7 @@ class Session:
             else:
                 await adrive(failed(attempt, call, error))
             raise
-        await adrive(returned(attempt, call, chunks))
+        await adrive(stream_returned(call, chunks))
 
     # --- places ----------------------------------------------------------------------------------
 

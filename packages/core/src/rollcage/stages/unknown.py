@@ -58,7 +58,8 @@ class Unknown(Stage):
             return None
         if step.happened is not None:
             return self._answer(call, step, step.happened)
-        if not call.contract.captures or call.contract.idempotent:
+        contract = call.contract
+        if not contract.captures or (contract.idempotent and contract.probe is None):
             return None
         if not (step.status == "unknown" or step.unclear):
             return None
