@@ -67,7 +67,7 @@ def _commit(attempt: Attempt, call: Call, match: Match) -> Work | None:
     """Carry out the decision on a call without an answer: refuse it, or write its intent."""
     if match.refusal is not None:
         if not attempt.live and isinstance(match.refusal, UnknownOutcome):
-            raise match.refusal  # it is what is recorded of this call: others may be answered
+            raise match.refusal  # recorded for this call: other calls may be answered
         if isinstance(match.refusal, ReplayMiss) and call.contract.on_miss == "error_result":
             raise match.refusal
         if isinstance(match.refusal, Diverged):

@@ -54,7 +54,7 @@ class BranchHandle:
 
     @property
     def name(self) -> str:
-        """Return the name, as it was given."""
+        """Return the name as given."""
         assert self.branch.opening is not None
         return self.branch.opening.name
 
@@ -202,7 +202,7 @@ class Transaction:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if kind is GeneratorExit:  # a task that was destroyed can't wait: this is its end
+            if kind is GeneratorExit:  # a destroyed task can't wait: roll back here
                 await asyncio.sleep(0)
             await adrive(self._left(error, is_async=True))
         except BaseException as halt:
@@ -215,7 +215,7 @@ class Transaction:
         assert self._handle is not None
         attempt, branch = self._handle.place.attempt, self._handle.branch
         if attempt.halted is not None and not attempt.closed and _is_failure(error):
-            # whoever swallows the block's own error must not take the block for undone
+            # code that swallows the block's own error must not take the block for undone
             raise SessionHalted(
                 f"the transaction is not undone, for the session was halted: {attempt.halted}"
             ) from attempt.halted

@@ -189,7 +189,7 @@ def _put_halted(attempt: Attempt, call: Call, error: BaseException) -> None:
     """Record that a halt prevented a framework's call.
 
     The framework may keep the halt as the answer to the call, in its own memory. At the end of a
-    fork, the call is the next one that would have been made.
+    fork, the record shows the call that would have been made next.
     """
     if isinstance(error, ForkEnded):
         if error is not attempt.halted or (call.kept or {}).get("ended") is error:

@@ -136,7 +136,7 @@ class Gate:
     def decide(self, call: Call) -> Verdict | None:
         """Return the combined verdict on a call; None if it may run. A guard that raises denies."""
         found: Verdict | None = None
-        call.view = None  # what it shows may have changed since the last round
+        call.view = None  # the view may be outdated since the last round
         for name, decide in self.decides:
             try:
                 verdict = _checked(decide(call))

@@ -1,4 +1,4 @@
-"""A call's arguments: validated by its tool's schema, in canonical form (DESIGN §1, §2)."""
+"""Validate a call's arguments, and put them into canonical form (DESIGN §1, §2)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Arguments", "Parameters", "Validated", "held_by"]
 
 @dataclasses.dataclass(slots=True, eq=False)  # a NamedTuple would take twice as long to make
 class Arguments:
-    """The validated arguments of a call; nobody changes them."""
+    """Hold the validated arguments of a call, which never change."""
 
     values: dict[str, Any]  # what the body receives
     canonical: dict[str, Any]  # what the trace shows
@@ -34,13 +34,13 @@ class Arguments:
 
 
 class Validated(dict[str, Any]):
-    """Arguments that a framework has validated already: a second time may fail, or change them.
+    """Hold arguments that a framework has validated: a second time may fail or change them.
 
     Args:
-        values: by name.
-        by: an instance of the model that validated them, for tools whose parameters are that model;
-            or a base class of models, for tools whose parameters derive from it. Any other tool
-            validates them itself.
+        values: the values, by name.
+        by: the instance of the model that validated them, for tools whose parameters are that
+            model; or a base class of models, for tools whose parameters derive from it. Any other
+            tool validates the values itself.
     """
 
     __slots__ = ("_by",)
@@ -53,12 +53,12 @@ class Validated(dict[str, Any]):
 
     @classmethod
     def of(cls, model: pydantic.BaseModel) -> Validated:
-        """A model's values, by the names of its fields."""
+        """Return a model's values, by the names of its fields."""
         values = {name: getattr(model, name) for name in type(model).__pydantic_fields__}
         return cls(values | (model.__pydantic_extra__ or {}), model)
 
     def taken_by(self, schema: type[pydantic.BaseModel]) -> pydantic.BaseModel | None:
-        """These arguments as an instance of a tool's parameters; None if the tool validates."""
+        """Return an instance of a tool's parameters; None if the tool validates by itself."""
         if isinstance(self._by, type):
             return held_by(schema, self) if issubclass(schema, self._by) else None
         return self._by if type(self._by) is schema else None
@@ -70,7 +70,7 @@ _OF_CONSTRUCT: Final = frozenset({"cls", "_fields_set"})  # what `model_construc
 
 
 def held_by(model: type[M], values: Mapping[str, Any]) -> M:
-    """An instance with these values, none of them validated, whatever their names are."""
+    """Return an instance with these values, none of them validated, under any names."""
     taken = values.keys() & _OF_CONSTRUCT
     if not taken:
         return model.model_construct(**values)
@@ -86,17 +86,17 @@ def held_by(model: type[M], values: Mapping[str, Any]) -> M:
 
 
 class Parameters:
-    """A tool's parameters, and how the arguments of a call get their canonical form.
+    """Bind the arguments of a call to a tool's parameters, in canonical form.
 
     Args:
-        tool: its name, for errors.
-        schema: the Pydantic model of its arguments, or a JSON Schema.
+        tool: the name of the tool, for errors.
+        schema: the Pydantic model of the arguments, or a JSON Schema.
         secret: names of parameters whose values never reach the disk.
 
     Attributes:
-        secret: these, and those that a JSON Schema marks as a password.
+        secret: the given names, and the names that a JSON Schema marks as a password.
         names: the names of the declared parameters.
-        accepts_more: whether arguments without a declared parameter are taken.
+        accepts_more: whether arguments without a declared parameter are accepted.
 
     Raises:
         ContractError: a schema that would fail or be misread later.
@@ -129,7 +129,7 @@ class Parameters:
             raise ContractError(
                 f"{tool}: secret={sorted(unknown)} names no parameter; it has {sorted(self.names)}"
             )
-        # The fields that are tagged, and those that may be; all others are dumped to JSON unchanged
+        # Fields with tags, and fields with possible tags; all others are dumped to JSON unchanged
         # (DESIGN §2).
         wide = {name for name, form in forms.items() if form is False or name in self.secret}
         self._wide = frozenset(wide)
@@ -154,7 +154,7 @@ class Parameters:
 
     @functools.cached_property
     def json_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the arguments."""
+        """Return the JSON Schema of the arguments."""
         if isinstance(self._schema, Mapping):
             return dict(self._schema)
         return self._schema.model_json_schema()
@@ -199,7 +199,7 @@ class Parameters:
             ) from None
 
     def check_strict(self, raw: Mapping[str, Any]) -> None:
-        """Refuse arguments that would have to be coerced.
+        """Refuse arguments that need coercion.
 
         Raises:
             ArgumentsInvalid: names each of them, with its type and the declared one.
@@ -210,7 +210,7 @@ class Parameters:
             raise ArgumentsInvalid(f"{self._tool}: {message} (strict: nothing is coerced)")
 
     def has_changed(self, raw: Mapping[str, Any], bound: Arguments, seal: Seal) -> bool:
-        """Whether arguments have changed since they were bound; defaults may differ."""
+        """Tell whether arguments have changed since they were bound; defaults may differ."""
         try:
             now = self.bind(raw, seal).canonical
         except ArgumentsInvalid:
@@ -225,7 +225,7 @@ class Parameters:
         return any(not self._names_of(name).isdisjoint(raw) for name in differs)
 
     def _names_of(self, name: str) -> set[Any]:
-        """The names under which a parameter is passed, aliases included."""
+        """Return the names under which a parameter is passed, aliases included."""
         if isinstance(self._schema, Mapping) or name not in self._schema.__pydantic_fields__:
             return {name}
         field = self._schema.__pydantic_fields__[name]
@@ -233,7 +233,7 @@ class Parameters:
         return {name, field.alias, alias if isinstance(alias, str) else None}
 
     def why_not(self, raw: Mapping[str, Any], seal: Seal) -> str:
-        """Why arguments do not match the schema; empty if they do."""
+        """Return why arguments do not match the schema; empty if they do."""
         try:
             self.bind(raw, seal)
         except ArgumentsInvalid as error:
@@ -241,7 +241,7 @@ class Parameters:
         return ""
 
     def _without_secrets(self, bound: Arguments, seal: Seal) -> Arguments:
-        """The arguments as the trace may show them; the call's key is computed from that form."""
+        """Return the arguments without secrets, as in the trace; the call's key is made of these."""
         found = hidden(bound.canonical, seal, self.names)
         if not found.found:
             return bound
@@ -256,7 +256,7 @@ class Parameters:
         values: dict[str, Any],
         seal: Seal,
     ) -> Arguments:
-        """A model's arguments, of whatever types."""
+        """Bind the arguments of a model, of any types."""
         wide = self._wide
         if self._checks:
             odd = [name for name, plain in self._checks.items() if not plain(values[name])]
@@ -281,7 +281,7 @@ class Parameters:
         return Arguments(values, canonical, jcs(canonical))
 
     def _invalid(self, error: Exception) -> ArgumentsInvalid:
-        """The error for arguments that do not match the schema."""
+        """Return the error for arguments that do not match the schema."""
         if isinstance(error, pydantic.ValidationError):
             return ArgumentsInvalid(self._explain(error))
         # The user's own validator. Its message may hold a secret: only the error's type is shown.
@@ -300,7 +300,7 @@ class Parameters:
         values = {name: own_copy(value) for name, value in raw.items()}
         for name, says in properties.items():
             if name not in values and (default := _word(says, "default", ...)) is not ...:
-                values[name] = copy.deepcopy(default)  # the body may change what it gets
+                values[name] = copy.deepcopy(default)  # the body may change its arguments
         rest = schema.get("additionalProperties")
         canonical = {
             name: self._encode(
@@ -328,7 +328,7 @@ class Parameters:
                 )
 
     def _encode(self, name: str, value: Any, seal: Seal) -> Any:
-        """An argument in tagged form; a secret one as its HMAC."""
+        """Encode an argument in tagged form; a secret one as its HMAC."""
         if name == TAG:
             raise ArgumentsInvalid(f"{self._tool}: no argument can be called {TAG!r}")
         secret = name in self.secret
@@ -342,7 +342,7 @@ class Parameters:
         return encoded
 
     def _explain(self, error: pydantic.ValidationError) -> str:
-        """What is wrong with which argument; the values stay out, they may be secret."""
+        """Describe the invalid arguments; the values stay out, because they may be secret."""
         parts: list[str] = []
         for each in error.errors(include_input=False, include_url=False, include_context=False):
             where = each["loc"] or ("arguments",)
@@ -356,12 +356,12 @@ class Parameters:
 
     @property
     def secret_names(self) -> frozenset[str]:
-        """The names under which a secret argument may be passed, aliases included."""
+        """Return the names under which a secret argument may be passed, aliases included."""
         return frozenset(name for name in self._hidden if isinstance(name, str))
 
     @functools.cached_property
     def _hidden(self) -> set[Any]:
-        """The names of secret parameters, aliases included."""
+        """Return the names of secret parameters, aliases included."""
         return set[Any]().union(*map(self._names_of, self.secret))
 
 
@@ -369,7 +369,7 @@ _SAYABLE: Final = {"missing": "Field required"}  # error types that reveal nothi
 
 
 def _word(schema: Any, word: str, otherwise: Any = None) -> Any:
-    """The value of a keyword of a schema; the schema may be anything, not only an object."""
+    """Return the value of a keyword of a schema; the schema may be anything, not only an object."""
     if not isinstance(schema, dict):
         return otherwise
     found: dict[str, Any] = schema

@@ -292,13 +292,13 @@ def holds_secret(encoded: object) -> bool:
 # --- states --------------------------------------------------------------------------------------
 
 _KEYED: Final = "hmac:"
-"""What the digest of a state begins with that quotes a secret: its plain one could be guessed."""
+"""The prefix of the digest of a state with a secret, whose plain digest could be guessed."""
 
 
 class State:
-    """A state that is known, and not by its digest only.
+    """Hold a state with its value, and not by its digest only.
 
-    It equals an equal state, and each digest of it, whether that is keyed or not.
+    It equals an equal state, and each digest of it, keyed or not.
     """
 
     __slots__ = ("_seal", "_value")
@@ -318,31 +318,31 @@ class State:
 
     @property
     def fields(self) -> dict[str, State] | None:
-        """Its fields, if it has few enough."""
+        """Return the fields, if the state has few enough."""
         if not _has_fields(self._value):
             return None
         return {name: State(value, self._seal) for name, value in self._value.items()}
 
 
 Digest = str | dict[str, str]
-"""The SHA-256 of a state (hex), or those of its fields; `hmac:` and an HMAC where one is quoted."""
+"""The SHA-256 of a state (hex), or of each field; `hmac:` and an HMAC for a quoted secret."""
 Digests = Mapping[str, Digest | State]
 """By resource: the SHA-256 (hex) of its state, or of each of its fields."""
 
 
 class Sealed(Protocol):
-    """Whatever has a seal, which may become another once there is a secret."""
+    """Own a seal, which may be replaced once there is a secret."""
 
     seal: Seal
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observed:
-    """The result of a tool's `observe`, encoded and copied: the states by resource.
+    """Hold the result of a tool's `observe`, encoded and copied: the states by resource.
 
     Attributes:
-        shown: the states as they may be on record.
-        states: the states as they are.
+        shown: the states in the form for the record.
+        states: the true states.
         keyed: the digests of the states in which a secret is concealed.
     """
 
@@ -352,7 +352,7 @@ class Observed:
 
     @property
     def digests(self) -> dict[str, Digest]:
-        """The digests that may be on record."""
+        """Return the digests for the record."""
         return {name: self.keyed.get(name) or _digest(value) for name, value in self.shown.items()}
 
 
@@ -393,12 +393,12 @@ def states_of(observed: object, sealed: Sealed) -> Observed:
 def recorded_states(
     shown: Mapping[str, Any], keyed: Mapping[str, Digest], seal: Seal
 ) -> dict[str, Digest | State]:
-    """Return recorded states, and the digests of those in which a secret is concealed."""
+    """Return recorded states, and the digests of the states in which a secret is concealed."""
     return {name: keyed.get(name) or State(value, seal) for name, value in shown.items()}
 
 
 def keyed_digest(value: Any, shown: Any, seal: Seal) -> Digest:
-    """Return the digest of a state in which a secret is concealed; keyed where it is."""
+    """Return the digest of a state; a keyed digest for the parts with a concealed secret."""
     if not (_has_fields(value) and _has_fields(shown) and shown.keys() == value.keys()):
         return _keyed(value, seal)
     return {
@@ -422,7 +422,7 @@ def _digest(state: Any) -> Digest:
 
 
 NOTHING: Final = _digest(None)
-"""The digest of a resource that is not there."""
+"""The digest of a missing resource."""
 
 
 def differing(one: Digests, other: Digests) -> dict[str, list[str]]:

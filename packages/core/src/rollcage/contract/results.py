@@ -1,7 +1,7 @@
 """Encode a body's result for the trace, and restore it.
 
-Each result is decoded again as soon as it is recorded, so one that can't be replayed is noticed at
-once.
+Each result is decoded again as soon as it is recorded, which reveals at once a result that can't be
+replayed.
 """
 
 from __future__ import annotations

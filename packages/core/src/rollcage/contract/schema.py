@@ -1,4 +1,4 @@
-"""What a schema says of its values: whether each has exactly one JSON form.
+"""Read a schema: does each value have exactly one JSON form?
 
 Pure functions over types and JSON Schemas; `Contract` makes canonical arguments with them.
 """
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 JsonForm = bool | Callable[[Any], bool]
-"""Whether a value has one JSON form that loses nothing: always, never, or as a check decides."""
+"""Whether a value has one lossless JSON form: always, never, or as a check decides."""
 
 
 # --- one JSON form -------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ _ODD: Final = {
 
 
 def one_form(annotation: Any, inside: Mapping[Any, list[JsonForm]] | None = None) -> JsonForm:
-    """Whether the values of this type have one JSON form each, as Pydantic dumps them.
+    """Tell whether the values of a type have one JSON form each, as Pydantic dumps them.
 
     False for `Any`, bare containers, sets (no order), bytes (not always text), secrets, and unknown
     types. `inside` are the enclosing models, for models that contain themselves.
@@ -79,12 +79,12 @@ def one_form(annotation: Any, inside: Mapping[Any, list[JsonForm]] | None = None
 
 
 def _custom(metadata: Iterable[Any]) -> bool:
-    """Whether any of these may change how a value is dumped."""
+    """Tell whether any metadata may change how a value is dumped."""
     return any(hasattr(each, "__get_pydantic_core_schema__") for each in metadata)
 
 
 def _plain_instant(value: Any) -> bool:
-    """Whether ISO 8601 loses nothing: it has no zone name or fold, and offsets in whole minutes."""
+    """Tell whether ISO 8601 is lossless: no zone name or fold, and offsets in whole minutes."""
     zone = value.tzinfo
     if value.fold or not (zone is None or type(zone) in (dt.timezone, pydantic_core.TzInfo)):
         return False
@@ -121,7 +121,7 @@ def _true(_: Any) -> bool:
 
 
 def _model_form(model: type[pydantic.BaseModel], inside: Mapping[Any, list[JsonForm]]) -> JsonForm:
-    """The form of a model: its fields are all of it, except in an instance of a subclass."""
+    """Return the form of a model: the form of its fields, except for an instance of a subclass."""
     if model in inside:
         return lambda v: all(form(v) for form in inside[model] if callable(form))
     found: list[JsonForm] = []
@@ -141,7 +141,7 @@ def _model_form(model: type[pydantic.BaseModel], inside: Mapping[Any, list[JsonF
 def field_forms(
     model: type[pydantic.BaseModel], inside: Mapping[Any, list[JsonForm]] | None = None
 ) -> dict[str, JsonForm]:
-    """The form of each of a model's fields; none has one if the model customises its dump."""
+    """Return the form of each of a model's fields; never, if the model customises its dump."""
     fields = model.__pydantic_fields__
     own = model.__pydantic_decorators__
     schema = getattr(model.__get_pydantic_core_schema__, "__func__", None)
@@ -170,7 +170,7 @@ _EXACT: Final = 2**53  # up to here each integer is a float of its own
 
 
 def as_schema_says(declared: Any, value: Any, root: Schema, depth: int = 0) -> Any:
-    """The value with each number as its schema declares it: 1 may be a `number`, 1.0 an `integer`.
+    """Convert each number as its schema declares it: 1 may be a `number`, 1.0 an `integer`.
 
     JSON Schema has one number type, so both are the same argument. `root` resolves references.
     """
@@ -212,7 +212,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _alternatives(declared: Any, root: Schema, seen: set[int]) -> Iterator[Schema]:
-    """A schema, with those that it references or combines, each once."""
+    """Yield a schema, and the schemas that it references or combines, each once."""
     schema = _object(declared)
     if not schema or id(declared) in seen or len(seen) > _MANY:
         return
@@ -234,7 +234,7 @@ def _alternatives(declared: Any, root: Schema, seen: set[int]) -> Iterator[Schem
 
 @functools.cache
 def _signature_base() -> type[pydantic.BaseModel]:
-    """The base of models made from a function's parameters; created when first needed."""
+    """Return the base of models made from a function's parameters; created when first needed."""
 
     class FromParameters(pydantic.BaseModel):
         model_config = pydantic.ConfigDict(protected_namespaces=())
@@ -243,9 +243,9 @@ def _signature_base() -> type[pydantic.BaseModel]:
 
 
 def is_signature(model: type[pydantic.BaseModel]) -> bool:
-    """Whether a model was made from a function's parameters.
+    """Tell whether a model was made from a function's parameters.
 
-    It accepts no other keyword, as Python does: a misspelt one must not be dropped.
+    Such a model accepts no other keyword, as Python does: a misspelt one must not be dropped.
     """
     return issubclass(model, _signature_base())
 
@@ -253,10 +253,10 @@ def is_signature(model: type[pydantic.BaseModel]) -> bool:
 def signature_model(
     name: str, function: Callable[..., Any], hints: Mapping[str, Any]
 ) -> type[pydantic.BaseModel]:
-    """The model of a function's parameters.
+    """Make the model of a function's parameters.
 
     Raises:
-        ContractError: a parameter that can't be passed by name, or has no usable type.
+        ContractError: a parameter can't be passed by name, or has no usable type.
     """
     fields: dict[str, Any] = {}
     base = _signature_base()
@@ -296,7 +296,7 @@ def _check_parameter(name: str, parameter: inspect.Parameter, *, first: bool) ->
 
 
 def _open_base(values: Any) -> type[pydantic.BaseModel]:
-    """A base that takes any further keyword, with values of one type (`**more: int`)."""
+    """Make a base that takes any further keyword, with values of one type (`**more: int`)."""
     return type(
         "OpenSignature",
         (pydantic.BaseModel,),

@@ -186,7 +186,7 @@ __all__ = [
 
 
 def _named_here() -> None:
-    """Tracebacks and traces name an error by the module that users import it from."""
+    """Set the module of each error to this one, from which users import it."""
     for name in __all__:
         globals()[name].__module__ = __name__
 

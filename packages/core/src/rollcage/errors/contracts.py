@@ -97,7 +97,7 @@ class PermissionUndeclared(RollcageError):
 
 
 class Unencodable(RollcageError):
-    """A value that the trace has no encoding for; `path` says where it is."""
+    """A value has no encoding in the trace; `path` says where in the arguments or result it is."""
 
     code = "value_unencodable"
 

@@ -27,7 +27,7 @@ class Halt(RollcageError):
 
 
 class ApprovalRequired(Halt):
-    """A rule asks for approval and nobody can answer; the tool did not run."""
+    """A rule asks for approval and there is no answer yet; the tool did not run."""
 
     code = "approval_required"
 
@@ -58,7 +58,7 @@ class Diverged(Halt):
 
 
 class UndoIncomplete(Halt):
-    """A transaction could not be undone completely; the message says what is left."""
+    """A transaction could not be undone completely; the message lists the remaining steps."""
 
     code = "undo_incomplete"
 
@@ -67,8 +67,8 @@ class ForkEnded(Halt):
     """A fork reached a call that it must not make; the call did not happen.
 
     Attributes:
-        status: how its run ends: `would_write`, before a write that is not recorded; `would_ask`,
-            before a call that somebody has to approve.
+        status: how the fork ends: `would_write`, before a write that is not recorded; `would_ask`,
+            before a call that requires an approval.
         name: the tool's name.
     """
 
@@ -81,11 +81,11 @@ class ForkEnded(Halt):
 
 
 class RunStopped(Halt):
-    """Somebody stopped the run: nothing runs in it, nor in a resume of it, until that is lifted.
+    """The run was stopped: nothing runs in it, nor in a resume of it, until the stop is lifted.
 
     Attributes:
         run: the run that was stopped.
-        by: who stopped it.
+        by: the person who stopped it.
         reason: why.
     """
 
@@ -103,7 +103,7 @@ class RunStopped(Halt):
 
 
 class ControlLost(Halt):
-    """The file by which a live run is stopped was removed, cut or replaced: nobody could stop it.
+    """The file for orders to a live run was removed, cut or replaced, so it can't be stopped.
 
     Attributes:
         run: the run.

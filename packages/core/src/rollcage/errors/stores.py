@@ -52,7 +52,7 @@ class RunNotFound(StoreError):
 
 
 class RunPruned(RunNotFound):
-    """The run's trace was pruned: only its entry in the index is left."""
+    """The run's lines were pruned: only its entry in lists is left."""
 
     code = "run_pruned"
 
@@ -64,7 +64,7 @@ class RunConflict(StoreError):
 
 
 class RunElsewhere(StoreError):
-    """The run goes on in another store, or may: this is a copy of it, or what is left here."""
+    """The run goes on in another store, or may: this is a copy, or the rest of a moved run."""
 
     code = "run_elsewhere"
 
@@ -76,7 +76,7 @@ class RunInUse(StoreError):
 
 
 class SourceMissing(StoreError):
-    """A run that an unfinished run resumes is gone: what it had done can't be known."""
+    """A run to resume or replay is gone, with the record of its effects."""
 
     code = "source_missing"
 

@@ -14,7 +14,7 @@ from rollcage.gate.persons import person
 __all__ = ["ConsoleApprover", "os_user"]
 
 _CHOICES: Final = "[a]pprove, [e]dit, [r]eject, re[s]pond? "
-_ONE_AT_A_TIME: Final = threading.Lock()  # whichever approver asks: there is one terminal
+_ONE_AT_A_TIME: Final = threading.Lock()  # all approvers share one terminal
 
 
 def os_user() -> str:

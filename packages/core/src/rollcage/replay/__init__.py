@@ -1,1 +1,1 @@
-"""What answers a call: the walk along what is recorded, and matching. Pure, without I/O."""
+"""Find the answer to a call: walk along the recording, and match. Pure, without I/O."""

@@ -113,7 +113,7 @@ def _anywhere(attempt: Attempt, call: Call) -> Step | None:
     left = [step for step in found if step.is_open and step.status != "unknown"]
     own = [s for s in (*waits, *left) if s.branch == name and s.rank == call.rank]
     if own:
-        return own[-1]  # the newest: one that was borrowed from here may be of the same rank
+        return own[-1]  # the newest: a borrowed answer may have the same rank
     others = (s for s in left if s.branch != name and _holds(attempt, s))
     return min(others, key=lambda step: step.n, default=None)
 
@@ -147,7 +147,7 @@ def _unusable(attempt: Attempt, call: Call, step: Step) -> Halt | None:
     if step.effect not in CHANGES and b'"cut":true' in step.outcome and "cut" in step.result:
         if not call.streams:
             return NotReplayable(f"the recorded stream of step {step.n} was not read to its end")
-        # whoever read the stream died before its end, and nothing came after: there may be more
+        # the reader of the stream died before its end, and nothing came after: there may be more
         is_whole = not attempt.live or not attempt.run.is_frontier(step)
         return None if is_whole else NotReplayable(f"the stream of step {step.n} was cut off")
     if b'"lossy":' not in step.outcome:

@@ -79,7 +79,7 @@ def _calls(attempt: Attempt) -> Iterator[Recorded]:
 
     run, (store, name) = attempt.run, attempt.recorded_in
     lines: list[bytes] = []
-    with contextlib.suppress(RollcageError):  # the miss is what is to be told
+    with contextlib.suppress(RollcageError):  # the miss is the error to report
         lines = store.read(name)
     messages = MessagesRead()
     for line in lines:

@@ -172,7 +172,7 @@ def _session_here(contract: Contract) -> Session | None:
         return place.session
     for session in list(open_sessions):
         refused = session.gate.screen(contract, contract.function, "tool")
-        if refused is not None:  # whatever is said of the rest
+        if refused is not None:  # even if another session would allow it
             raise Blocked(refused.message, rule=refused.rule, code=refused.code)
         if session.refuses_unguarded:
             raise Blocked(

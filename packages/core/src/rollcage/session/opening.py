@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Opened", "open_run"]
 
-_SOME: Final = 50  # lines at the end of a log, of which one has a time
+_SOME: Final = 50  # lines at the end of a log; at least one of these has a time
 
 
 class Opened(NamedTuple):
@@ -124,7 +124,7 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
                     f'replay="off", or look at it: rollcage show {known}{store_option(store)}'
                 )
             if status == "abandoned" or (status == "ok" and replay == "auto"):
-                log.close()  # another session ended it since the look at its last line
+                log.close()  # another session ended the run after the check of its last line
                 known = None
             else:
                 _check_resumed(session, opened.run, log)
@@ -273,7 +273,7 @@ def _copied(
     where = f"run {source}"
     run = _run_id(session, source if fork is not None or seen is None else seen.decode())
     recorded = parse(lines, where)
-    fold_lines(recorded[:1], where, {})  # refuses one that is no beginning of a run
+    fold_lines(recorded[:1], where, {})  # refuses a line that can't begin a run
     copied = copied_lines(recorded, run, session.name, fork)
     copy_blobs(lines, home, store)
     found = fold_lines(copied, where, folds)
@@ -323,7 +323,7 @@ def _attempt(session: Session, opened: Opened) -> None:
         line["gate"] = session.described
     if opened.run.attempts:
         line["number"] = opened.run.attempts + 1
-    for conceal in session.hooks.conceal:  # the gate may say what somebody typed
+    for conceal in session.hooks.conceal:  # the gate's description may quote the user input
         line = conceal(line)
     opened.log.append(line)
     opened.log.wait()
@@ -331,7 +331,7 @@ def _attempt(session: Session, opened: Opened) -> None:
 
 
 def _run_id(session: Session, before: str) -> str:
-    """Return the id of a new run, greater than the id of the run before, whatever the clock says.
+    """Return the id of a new run, greater than the previous run's, even if the clock went back.
 
     So the ids of a job's runs are in the order in which the runs began: see `Store.runs`.
     """

@@ -1,4 +1,4 @@
-"""Seal the secrets of a session, whose quotations are concealed from the first one on."""
+"""Seal the secrets of a session, and conceal their quotations from the first one on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SessionSeal:
         self._session: Session | None = None
 
     def look(self) -> None:
-        """Read the store's key, if there is one: no loop waits for it then."""
+        """Read the store's key, if it has one, so that no event loop waits for it later."""
         self._plain.look()
 
     def keyed_hash(self, text: str) -> str:
@@ -35,7 +35,7 @@ class SessionSeal:
         return self._plain(text)
 
     def entered(self, session: Session) -> None:
-        """Have the session conceal what is sealed, unless a stage of its own does."""
+        """Let the session conceal sealed secrets, unless it has a stage of its own for them."""
         early, self._early = self._early or (), None
         if session.attempt.seal is self:
             self._session = session

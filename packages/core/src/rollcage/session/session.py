@@ -175,7 +175,7 @@ class Session:
         SessionError: the arguments contradict each other.
     """
 
-    finishes_undo = True  # whether one that an earlier attempt began is finished on entering
+    finishes_undo = True  # whether entering finishes the undo of an earlier attempt
     hooks: Hooks
 
     def __init__(
@@ -225,9 +225,9 @@ class Session:
             self.fork = asked_for(self.name, self.store)
             self._is_asked_for = self.fork is not None
         self.gate = Gate(gate if self.fork is None else self.fork.entries_of(gate), self)
-        self.calls_before = 0  # those of the run around it, when it was entered
+        self.calls_before = 0  # calls of the outer run, on entering
         self.is_left = False
-        self.gates: tuple[Stage, ...] = ()  # the stages in its gate, and in those around it
+        self.gates: tuple[Stage, ...] = ()  # the stages in its gate and in outer gates
         self.described: list[Event] = []
         self._late: tuple[Stage, ...] = ()
         self._began = self._latest = 0
@@ -423,7 +423,7 @@ class Session:
         if known is None:
             stages = tuple(each for each in self.stages if each.concerns(contract))
             known = self.known_hooks[id(contract)] = Hooks(stages)
-            known.contract = contract  # so that its id stays its own
+            known.contract = contract  # keep the contract alive: its id is the key
         return known
 
     def _check_new(self) -> None:
@@ -763,7 +763,7 @@ class Session:
         if error is not None:
             return "error"
         if attempt.run.undoing is not None or self.undone_at == attempt.run.last:
-            return "undone"  # a resume goes on from what is left
+            return "undone"  # a resume goes on from the rest
         if self.paused:
             return "paused"
         if any(branch.running for branch in attempt.branches.values()):
@@ -848,7 +848,7 @@ class Session:
         if place is None or place.session is not self:
             place = self._place_outside(place)
         gate = place.session.gate
-        screens = gate.screens and place.attempt.live  # what is recorded counts, where nothing runs
+        screens = gate.screens and place.attempt.live  # if nothing runs, the record counts
         if screens and (refused := gate.screen(contract, body, kind)) is not None:
             self._put_refused(
                 contract, arguments, place,

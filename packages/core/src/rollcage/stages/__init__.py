@@ -1,1 +1,1 @@
-"""The features that the four words need, one file each; a session has those that it asks for."""
+"""Add features to sessions, one file each; a session pays only for the stages in use."""

@@ -112,8 +112,8 @@ class Approvals(Stage):
         self._of: dict[int, str] = {}  # by step, the approval that it began with
         self._used: set[str] = set()
         self._roots: dict[int, int] = {}  # by step that ran again, the first at its place
-        self._for: dict[int, set[str]] = {}  # by the first step at a place, what was asked about it
-        self._fresh: set[str] = set()  # what was decided in an attempt that did not end
+        self._for: dict[int, set[str]] = {}  # by the first step at a place, its requests
+        self._fresh: set[str] = set()  # decisions of an attempt that did not end
         self.folds = {
             "run": self._began,
             "step": self._step,
@@ -182,7 +182,7 @@ class Approvals(Stage):
         if verdict is None or match.kind == "hit" or call.granted == verdict:
             return None
         if "edited" in (call.kept or ()):
-            call.granted = verdict  # whoever edited it has approved what it is now
+            call.granted = verdict  # the editor has approved the edited call
             return None
         known = None if step is None else self._decided.get(self._id(call, step, verdict))
         if known is not None and known["decision"] in _NO:
@@ -443,7 +443,7 @@ class Approvals(Stage):
                 )
             ) from None
         call.keep("as", line["id"])
-        return _nothing()  # every guard decides on what it is now
+        return _nothing()  # every guard decides on the edited call
 
     def _denied(self, call: Call, match: Match, line: Event) -> Blocked:
         """Refuse a denied call by its recorded decision; its place is used up."""

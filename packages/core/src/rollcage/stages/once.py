@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Effect", "Once", "keep_claims", "key_of", "once_of"]
 
-PATIENCE: Final = 60.0  # seconds to wait for a call in flight: two that wait for each other end so
+PATIENCE: Final = 60.0  # seconds to wait for a call in flight: ends mutual waiting
 _PAUSES: Final = (0.005, 0.5)  # seconds between looks at a run of another process
 _LONGEST: Final = 900  # bytes of a key; a longer one stands for itself by its hash
 

@@ -127,7 +127,7 @@ def _lifted(store: Store, run: str, kind: Kind) -> Order:
     order = order_of(store, run)
     if order is not None and order.kind == kind and lift_order(store, run, kind=kind):
         return order
-    lift_order(store, run, kind=kind)  # rings: whoever lifted it may have died before the bell
+    lift_order(store, run, kind=kind)  # rings: the lifting process may have died before its bell
     if order is None or order.kind == kind:
         done = "stopped" if kind == "stop" else "paused"
         raise OrderRefused(f"run {run} is not {done}: there is nothing to lift")

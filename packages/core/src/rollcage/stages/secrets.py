@@ -1,8 +1,8 @@
-"""Declared secrets never reach a line, even where a result, an error or a later call quotes them.
+"""Keep declared secrets out of every line, even if a result, an error or a later call quotes them.
 
-A secret is known from the moment at which it is sealed: a `SecretStr`, secret bytes, or a parameter
-that is declared with `secret=`. From then on it is replaced wherever it stands, by its HMAC: in
-arguments, so in their keys; in outcomes, which then can't be given back; and in every other line.
+A secret is known from the moment of its sealing: a `SecretStr`, secret bytes, or a parameter
+declared with `secret=`. From then on, its HMAC replaces it everywhere: in arguments, so in their
+keys; in outcomes, which then can't be replayed; and in every other line.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _OURS: Final = frozenset({
     "kind", "left", "plan", "policy", "replayed", "restarted", "run", "sha256", "status", "step",
     "steps", "time",
 })  # fmt: skip
-"""Fields that hold nothing of the program's, or what an undo has to find as it was."""
+"""Fields without any content of the program, or with content that an undo has to find unchanged."""
 
 
 class Secrets(Stage):
-    """Conceals secrets in whatever is put on record.
+    """Conceal secrets in every line.
 
     Args:
-        sealing: makes what finds and replaces them, from what turns a secret into its HMAC.
+        sealing: makes the object that finds and replaces secrets, from a seal.
     """
 
     def __init__(self, sealing: Callable[[Seal], Sealing] = Sealing) -> None:
@@ -48,7 +48,7 @@ class Secrets(Stage):
         self._seal = self._sealing(session.seal)
 
     def opened(self, session: Session) -> None:
-        """Have the session's seal remember what it seals."""
+        """Let the session's seal remember the secrets that it seals."""
         if self._seal is None:  # it was added to a session that was entered
             self._seal = self._sealing(session.seal)
         session.seal = session.attempt.seal = self._seal

@@ -84,7 +84,7 @@ class Unknown(Stage):
             line["acted"] = True
         with attempt.lock:
             if not (step.status == "unknown" or step.unclear):
-                return  # somebody else has found out meanwhile
+                return  # found out by another process meanwhile
             if isinstance(answer, DidNotHappen):
                 attempt.note({**line, "outcome": None})
             elif isinstance(answer, Happened):

@@ -1,4 +1,4 @@
-"""The trace: its events, the encoding of values, and how it is read and checked.
+"""Record runs: their events and logs, how logs are read and checked, and the stores that keep them.
 
 `read_run(trace_of(store, run))` folds a log to a `Run` with its `Step`s.
 """

@@ -1,8 +1,8 @@
-"""A number in a file that is mapped into memory: to see that it has changed takes no I/O.
+"""Map the number in a file into memory, so that a change is seen without I/O.
 
-A session on an event loop looks at it before each body that needs no intent. It is changed behind
-each order, by whichever process of the machine. A mapping keeps its file: where that is removed or
-replaced, what is rung in the new one is heard with the next intent, by the store's bell.
+A session on an event loop looks at the number before each body that needs no intent. The number
+changes behind each order, from any process of the machine. A mapping keeps its file: if the file is
+removed or replaced, a ring in the new file is heard with the next intent, by the store's bell.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NON
 
 
 class Heard:
-    """The number in a file, as it is now.
+    """Read the current number in a file.
 
     Raises:
         OSError: the file can't be made.
@@ -51,7 +51,7 @@ _lock: Final = threading.Lock()
 
 
 def heard_at(path: str) -> Heard | None:
-    """Return the number of a file, which is made if need be; None where it can't be.
+    """Return the number of a file, made if needed; None if it can't be made.
 
     All sessions of a process share the mapping of a file.
     """
@@ -74,7 +74,7 @@ def ring_at(path: str) -> None:
     """Change the number in a file.
 
     Raises:
-        OSError: it can't be changed.
+        OSError: the file can't be changed.
     """
     file = os.open(path, _FLAGS, 0o600)
     try:

@@ -103,7 +103,7 @@ class Chain:
         return checked(lines, self.log.where)
 
     def lines(self) -> Iterator[bytes]:
-        """Yield all whole lines. Once that is through, the head is this writer's."""
+        """Yield all whole lines. After the last, the head is this writer's."""
         self.head = ROOT
         line = b""
         for line in self.log.lines():
@@ -113,7 +113,7 @@ class Chain:
 
 
 def chained(events: Iterable[dict[str, Any]], head: bytes = ROOT) -> list[bytes]:
-    """Return the lines of some events, chained behind a head: for `Log.replace`."""
+    """Return the lines of events, chained behind a head: for `Log.replace`."""
     lines: list[bytes] = []
     for event in events:
         line = orjson.dumps(event)
@@ -126,12 +126,12 @@ def parse(lines: list[bytes], where: str) -> list[dict[str, Any]]:
     """Check the lines of a log, and return their events.
 
     Args:
-        lines: all of them, from the first.
-        where: what errors call the log.
+        lines: all lines, from the first.
+        where: the name of the log in errors.
 
     Raises:
-        TraceCorrupt: they were changed or damaged.
-        StoreError: their format is another.
+        TraceCorrupt: the lines were changed or damaged.
+        StoreError: the log has another format.
     """
     return list(checked(lines, where))
 
@@ -139,12 +139,12 @@ def parse(lines: list[bytes], where: str) -> list[dict[str, Any]]:
 def checked(
     lines: Iterable[bytes], where: str, *, head: bytes = ROOT, before: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """Yield the events of a log, each once it and all before it were checked; raises as `parse`.
+    """Yield the events of a log, each after checking it and all before it; raises as `parse`.
 
     Args:
         lines: the lines, or the rest of them.
-        where: what errors call the log.
-        head: of the line before them.
+        where: the name of the log in errors.
+        head: the hash of the line before them.
         before: how many lines come before them.
     """
     return (event for event, _ in checked_lines(lines, where, head=head, before=before))
@@ -153,7 +153,7 @@ def checked(
 def checked_lines(
     lines: Iterable[bytes], where: str, *, head: bytes = ROOT, before: int = 0
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Yield what `checked` does, each with its line."""
+    """Yield the events of `checked`, each with its line."""
     loads = orjson.loads
     for number, line in enumerate(lines, before + 1):
         if number == 1:
@@ -169,7 +169,7 @@ def checked_lines(
 
 
 def verify(lines: Iterable[bytes], where: str = "the log") -> bytes:
-    """Return the head of a log, once its chain was checked.
+    """Return the head of a log, after checking its chain.
 
     Raises:
         TraceCorrupt: a line was changed, cut out, added or moved.
@@ -193,7 +193,7 @@ def _damage(line: bytes) -> str:
 
 
 def _check_format(line: bytes, where: str) -> None:
-    """Refuse a log that is written in another format; what it is chained by may be another, too."""
+    """Refuse a log of another format, which may also have another chain."""
     try:
         event: Any = orjson.loads(line)
     except orjson.JSONDecodeError as error:

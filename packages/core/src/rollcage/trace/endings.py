@@ -1,4 +1,4 @@
-"""How a run ended, and whether anything may be added to it."""
+"""Tell how a run ended, and refuse further lines of a closed run."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def ended_as(store: Store, run: str) -> str:
 
 
 def check_whole(run: Run) -> None:
-    """Refuse a run of which nothing is left to answer from.
+    """Refuse a run without lines to answer from.
 
     Raises:
-        RunPruned: it was pruned.
+        RunPruned: the run was pruned.
     """
     if run.shut is not None and run.shut["event"] == "pruned":
         raise RunPruned(

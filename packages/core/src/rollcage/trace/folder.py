@@ -411,7 +411,7 @@ class Folder:
                 swapped = self._value(path, key) == was
                 if swapped and new != was:
                     self._put(path, key, new)
-                if kind == "orders":  # one that was put by who died before the bell rang, as well
+                if kind == "orders":  # covers a process that died between its order and its bell
                     self._ring()
         except OSError as error:
             raise _refused(f"{path} can't be changed", error) from error
@@ -616,7 +616,7 @@ def _torn(lines: list[bytes]) -> int:
     if lines and lines[-1][-1:] != b"\n":
         end -= 1
     for number, line in enumerate(lines):
-        if line[0] == _MARK[0]:  # whoever was taking the run over was killed
+        if line[0] == _MARK[0]:  # a take-over was killed
             end = number
             break
     cut = sum(map(len, lines[end:]))

@@ -1,4 +1,4 @@
-"""What may be the id of a run or a key, in every store, and what a file is called by it."""
+"""Check ids of runs and keys for every store, and make file names of them."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _ESCAPED: Final = re.compile(rb"[^a-z0-9_.-]|^\.")
 
 
 def check_run(run: str) -> None:
-    """Refuse what can't be the id of a run in every store.
+    """Refuse a text that can't be the id of a run in every store.
 
     Raises:
-        StoreInvalid: it is empty, longer than 200 bytes, or no text that can be written.
+        StoreInvalid: it is empty, longer than 200 bytes, or can't be written.
     """
     if not 0 < len(_encoded("the id of a run", run)) <= 200:
         raise StoreInvalid(f"the id of a run has 1 to 200 bytes, not {run[:99]!r}")
 
 
 def check_key(kind: str, key: str) -> None:
-    """Refuse what can't be a kind or a key in every store.
+    """Refuse a kind or a key that not every store accepts.
 
     Raises:
         StoreInvalid: the kind is no short word, or the key is empty, longer than 1,024 bytes, or
-            no text that can be written.
+            can't be written.
     """
     if _KIND.fullmatch(kind) is None:
         raise StoreInvalid(f"a kind is a short word of lower-case letters, not {kind[:99]!r}")
@@ -50,7 +50,7 @@ def check_key(kind: str, key: str) -> None:
 
 
 def file_name(key: str) -> str:
-    """Return the name of the file of a key or run: plain, escaped, or where it is long, a hash."""
+    """Return the file name of a key or run: plain, escaped, or a hash if it is long."""
     if _PLAIN.fullmatch(key):
         return key
     data = key.encode()
@@ -59,12 +59,12 @@ def file_name(key: str) -> str:
 
 
 def key_of(name: str) -> str:
-    """Return the key of a file that is called so, unless its name is a hash."""
+    """Return the key of a file name, unless the name is a hash."""
     return unquote(name)
 
 
 def writable(text: str) -> str:
-    """Return a text with question marks for what UTF-8 can't hold."""
+    """Replace characters that UTF-8 can't hold by question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

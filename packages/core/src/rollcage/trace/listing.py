@@ -177,7 +177,7 @@ def newest_run(store: Where, name: str, input: Any = None) -> RunInfo | None:  #
         input: the input, as given to `Session`.
     """
     opened = open_store(store)
-    name = unicodedata.normalize("NFC", name)  # a job's name is one, however it is typed
+    name = unicodedata.normalize("NFC", name)  # one name, in any Unicode form
     seen = opened.get("names", job_key(name, input, StoreSeal(opened)))
     return None if seen is None else run_info(opened, seen.decode())
 

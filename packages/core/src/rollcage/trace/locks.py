@@ -1,4 +1,4 @@
-"""The lock of a file, which its writer has alone; and looking whether one has it."""
+"""Lock a file for its writer alone, and check for such a lock."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final
 
 __all__ = ["has_writer", "take_lock"]
 
-_PAUSE: Final = 0.0005  # seconds; whoever looks has the lock for less
+_PAUSE: Final = 0.0005  # seconds; a check holds the lock for less
 _PATIENCE: Final = 5.0  # seconds
 
 
 def take_lock(file: int) -> bool:
     """Take the lock of an open file; False if a writer has it.
 
-    Whoever only looks has it for a moment, together with others who do: that is waited for.
+    A check holds the lock for a moment, shared with other checks: that moment is waited for.
 
     Raises:
-        OSError: it can't be locked.
+        OSError: the file can't be locked.
     """
     until = time.monotonic() + _PATIENCE
     while True:
@@ -33,10 +33,10 @@ def take_lock(file: int) -> bool:
 
 
 def has_writer(file: int) -> bool:
-    """Return whether somebody has the lock of a file alone; the caller has it not.
+    """Tell whether a writer has the lock of a file; the caller must not have it.
 
     Raises:
-        OSError: it can't be known.
+        OSError: the lock can't be checked.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What a forked child of a process must leave alone, as its parent goes on with it."""
+"""Keep a forked child from the resources of its parent, which goes on with them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["Owned", "keep_from_children"]
 
 
 class Owned(Protocol):
-    """Something that belongs to the process that made it: a log, a connection, a thread."""
+    """Belong to the process that made it: a log, a connection, a thread."""
 
     def __hash__(self) -> int: ...
 
     def forked(self) -> None:
-        """Let go of it, in a forked child, so that the parent's goes on as it was."""
+        """Release the resource in a forked child, without harm to the parent's."""
         ...
 
 
@@ -23,7 +23,7 @@ _owned: Final[weakref.WeakSet[Owned]] = weakref.WeakSet()
 
 
 def keep_from_children(owned: Owned) -> None:
-    """Have `forked` called of it in each child that this process forks while it lives."""
+    """Call `forked` in each child that this process forks while the resource lives."""
     _owned.add(owned)
 
 

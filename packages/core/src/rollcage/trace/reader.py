@@ -1,4 +1,4 @@
-"""Reads a log: every line in the chain, or a clear error that names the line (DESIGN §4)."""
+"""Read a log: yield every line in the chain, or name the first bad line (DESIGN §4)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ __all__ = ["check_events", "read_events"]
 def read_events(
     data: bytes, where: str, *, restore: bool = True
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each line with its number (from 1), after its hash was found right.
+    """Yield each line with its number (from 1), after checking its hash.
 
     Args:
         data: whole lines only.
-        where: a name for them in messages.
-        restore: put the messages of models back that references stand for.
+        where: the name of the log in messages.
+        restore: whether to replace references to messages of models by the messages.
 
     Raises:
-        TraceCorrupt: the first line that is no event, breaks the chain, or refers to nothing.
+        TraceCorrupt: the first line that is no event, breaks the chain, or has a dangling
+            reference.
     """
     messages = MessagesRead() if restore else None
     for number, event in enumerate(checked(io.BytesIO(data), where), 1):
@@ -41,7 +42,7 @@ def read_events(
 
 
 def _shallow(value: Any, levels: int = 100) -> Any:
-    """Return an event without what is nested deeper: values, of which the schema says nothing."""
+    """Return an event without its deeper levels, about which the schema says nothing."""
     if isinstance(value, dict):
         held = cast("dict[str, Any]", value)
         return {name: _shallow(each, levels - 1) for name, each in held.items()} if levels else {}
@@ -55,7 +56,7 @@ def check_events(data: bytes, where: str, *, restore: bool = True) -> list[dict[
 
     Args:
         data: the lines.
-        where: a name for them in messages.
+        where: the name of the log in messages.
         restore: see `read_events`.
 
     Raises:

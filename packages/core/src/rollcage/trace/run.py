@@ -346,7 +346,7 @@ class Run:
         self.fixed: set[int] = set()
         self.edits: dict[int, Event] = {}
         self.remade: set[int] = set()
-        self._homes: list[tuple[int, str]] = []  # of borrowed steps: up to which, of which run
+        self._homes: list[tuple[int, str]] = []  # of borrowed steps: the last number, and its run
         self._live = False
         self._before = 0  # the last step of earlier attempts
         self.last_turns: list[int] = []  # of each earlier attempt, its last turn

@@ -1,4 +1,4 @@
-"""The HMAC that stands in for a secret, under a key of the store that is made when it is needed."""
+"""Replace secrets by HMACs, under a key of the store that is made when first needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["StoreSeal"]
 
 
 class StoreSeal:
-    """Turns secrets into their HMACs under the store's key."""
+    """Replace secrets by their HMACs under the store's key."""
 
     __slots__ = ("_key", "_store")
 
@@ -20,7 +20,7 @@ class StoreSeal:
         self._key: bytes | None = None
 
     def look(self) -> None:
-        """Read the store's key, if there is one: no loop waits for it then."""
+        """Read the store's key, if it has one, so that no event loop waits for it later."""
         self._key = self._store.get("keys", "seal")
 
     def __call__(self, secret: str) -> str:

@@ -163,7 +163,7 @@ class Step:
         began = self.state not in ("blocked", "waiting")
         is_made = not self.assumed and (self.simulated is None or self.origin is not None)
         undone = self.undone in ("verified", "compensated") or self.rolled
-        holds = self.gone in ("", "left")  # what is left behind is still out there
+        holds = self.gone in ("", "left")  # the effect of a step left behind remains
         return (
             writes
             and is_made

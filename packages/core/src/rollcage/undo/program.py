@@ -173,7 +173,7 @@ def _numbers(run: Run, steps: Iterable[Step], *, whole: bool) -> set[int]:
             found.add(run.undoing["block"])
     if not whole:
         return found
-    for n in list(found):  # what was rolled back in a block goes with it
+    for n in list(found):  # steps rolled back in a block go with it
         found.update(step.n for step in run.body(run.steps[n]) if step.rolled)
     return found - run.reopened(found)
 
@@ -323,7 +323,7 @@ class _Undo:
         done = yield from self._carry_out(tasks)
         report = self._report(tasks, done)
         self._close(numbers, look, report)
-        yield from attempt.settle(is_async=self.is_async)  # what is reported is on record
+        yield from attempt.settle(is_async=self.is_async)  # report only recorded facts
         self._check_ended(steps)
         return report
 
@@ -436,7 +436,7 @@ class _Undo:
                 each = task.ended("accepted", _ACCEPTED)
             else:
                 each = yield from self._undone(task)
-            is_touched = each.status in (*_DONE, "failed")  # otherwise it stays what it was
+            is_touched = each.status in (*_DONE, "failed")  # otherwise the state is unchanged
             if is_touched and self.record.undoing is not None and n not in self.request.accept:
                 line: Event = {"event": "back", "step": n, "status": each.status}
                 if each.reason:
@@ -536,7 +536,9 @@ class _Undo:
         """Return the innermost open session around a step, whose gate decides on its undo."""
         inner, run = self.attempt.inner, self.record
         place = here.get()
-        if place is not None and place.session.around is not None:  # the undo is one inside of it
+        if (
+            place is not None and place.session.around is not None
+        ):  # the undo belongs to the nested session
             return self.attempt.session.seen_from(place)
         for level in run.lineage_of(run.steps[n]) if inner else ():
             if level.branch in inner:

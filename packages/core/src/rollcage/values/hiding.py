@@ -25,7 +25,7 @@ def stand_in(digest: str) -> str:
 
 def keyed_hash(seal: Seal, text: str) -> str:
     """Return the HMAC of a text that holds a secret, without looking for the text elsewhere."""
-    own: Seal = getattr(seal, "keyed_hash", seal)  # of a seal that remembers what it is called with
+    own: Seal = getattr(seal, "keyed_hash", seal)  # a seal that remembers its secrets has one
     return own(text)
 
 
