@@ -241,7 +241,7 @@ class Parameters:
         return ""
 
     def _without_secrets(self, bound: Arguments, seal: Seal) -> Arguments:
-        """Return the arguments without secrets, as in the trace; the call's key is made of these."""
+        """Return the arguments without secrets, as in the trace; the call's key covers these."""
         found = hidden(bound.canonical, seal, self.names)
         if not found.found:
             return bound
