@@ -77,8 +77,8 @@ FRAMEWORKS = ("autogen", "crewai", "langchain", "langgraph")
 # ... but for these, inside a function: (importing module or package, what it imports).
 LAZY = {
     ("rollcage.__main__", "rollcage_cli"),
-    ("rollcage.gate.extras", "rollcage_governance"),
-    ("rollcage.gate.extras", "rollcage_policy"),
+    ("rollcage_mcp.guards", "rollcage_governance"),
+    ("rollcage_mcp.guards", "rollcage_policy"),
     ("rollcage_cli.doctor", "rollcage_governance"),
     ("rollcage_cli.export", "rollcage_otel"),
     ("rollcage_mcp.commands", "rollcage_workflow"),

@@ -10,6 +10,7 @@ from rollcage import (
     Blocked,
     CaptureFailed,
     Options,
+    PackageMissing,
     Session,
     SessionError,
     Store,
@@ -118,6 +119,17 @@ def written(store: Store, approve: Approve, file: Path, files: Any) -> tuple[str
     with Session("job", store=store, gate=[Facade("agent")]) as session:
         write_it(str(file), "text")
     return session.run_id, write_it, registry
+
+
+def test_without_the_package_nothing_is_undone(
+    store: Store, file: Path, written: tuple[str, Any, Registry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _, _ = written
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [])
+    for take_back in (plan_undo, undo_run):
+        with pytest.raises(PackageMissing, match=r"'agent'.*rollcage\[governance\]"):
+            take_back(store, run)
+    assert file.exists()
 
 
 def test_what_was_approved_then_can_take_back_what_it_did(

@@ -13,7 +13,6 @@ from typing import Annotated, Any, cast
 
 import typer
 from rollcage import Contract, QueueApprover, Session, open_store
-from rollcage.gate import named_guards
 from rollcage.trace.seal import StoreSeal
 from rollcage_cli.errors import UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption, who
@@ -24,6 +23,7 @@ from rollcage_mcp.contracts import NEEDS_FACADE
 from rollcage_mcp.conversation import GRACE, Conversation, Send, ServerDeclarations
 from rollcage_mcp.errors import PackInvalid, ServersInvalid
 from rollcage_mcp.exposed import exposed_tools
+from rollcage_mcp.guards import named_guards
 from rollcage_mcp.install.commands import install, uninstall
 from rollcage_mcp.logs import log_to_stderr
 from rollcage_mcp.ops import SCOPES, Scope, ops_tools

@@ -8,8 +8,8 @@ from typing import Any
 
 import uvicorn
 from rollcage import Session
-from rollcage.gate import named_guards
 from rollcage_mcp.conversation import Conversation, Send
+from rollcage_mcp.guards import named_guards
 from rollcage_mcp.http_proxy import Impatient, proxy_app
 from scripted import Server
 

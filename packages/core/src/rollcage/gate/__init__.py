@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         untimely,
     )
     from rollcage.gate.console import ConsoleApprover
-    from rollcage.gate.extras import named_guards, recorded_facade
     from rollcage.gate.persons import looks_like, person, same_person
     from rollcage.gate.sealing import Sealing
     from rollcage.gate.verdict import (
@@ -58,10 +57,8 @@ __all__ = [
     "holds_secret",
     "judged",
     "looks_like",
-    "named_guards",
     "not_entitled",
     "person",
-    "recorded_facade",
     "rule_name",
     "same_person",
     "stronger",
@@ -89,10 +86,8 @@ _LATE: Final = {
     "holds_secret": "contract.compensation",
     "judged": "gate.approval",
     "looks_like": "gate.persons",
-    "named_guards": "gate.extras",
     "not_entitled": "gate.approval",
     "person": "gate.persons",
-    "recorded_facade": "gate.extras",
     "rule_name": "gate.verdict",
     "same_person": "gate.persons",
     "stronger": "gate.verdict",

@@ -14,7 +14,7 @@ from rollcage.calls.driver import adrive, drive
 from rollcage.calls.gate import Entry
 from rollcage.calls.stage import Stage
 from rollcage.contract.compensation import ToolSource
-from rollcage.gate import recorded_facade
+from rollcage.errors import PackageMissing
 from rollcage.session.options import Options
 from rollcage.session.session import Session
 from rollcage.trace.store import Store, open_store
@@ -171,6 +171,8 @@ def _looking(store: Where, run: str, options: PlanOptions) -> Session:
 
 
 _FACADE: Final = b'{"facade":'
+GUARDS: Final = "rollcage.guards"
+"""The group of entry points that make a guard of what a gate has put on record of it."""
 
 
 def _facades(store: Where, run: str) -> tuple[Any, ...]:
@@ -188,4 +190,17 @@ def _facades(store: Where, run: str) -> tuple[Any, ...]:
         for each in gate
         if "facade" in each
     }
-    return tuple(recorded_facade(each) for each in found.values())
+    return tuple(_recorded(each) for each in found.values())
+
+
+def _recorded(facade: Mapping[str, Any]) -> Any:
+    """Return what holds a session to a facade that is on record, from the package that has it."""
+    from importlib.metadata import entry_points  # only an undo under a facade pays for it
+
+    for entry in entry_points(group=GUARDS, name="facade"):
+        return entry.load()(facade)
+    raise PackageMissing(
+        f"the run was held to the facade {facade['name']!r}, so nothing of it is undone without "
+        f"rollcage-governance, which is not installed: pip install 'rollcage[governance]'",
+        "governance",
+    )

@@ -1,15 +1,14 @@
-"""Find guards of other packages by a name or a file."""
+"""Find the guards that a command line names."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rollcage.errors import PackageMissing
 
-__all__ = ["named_guards", "recorded_facade"]
+__all__ = ["named_guards"]
 
 
 def named_guards(
@@ -35,19 +34,6 @@ def named_guards(
             raise _missing("governance", f"facade={facade!r}", error) from error
         found.append(Facade(facade))
     return tuple(found)
-
-
-def recorded_facade(data: Mapping[str, Any]) -> Any:
-    """Return the facade named in an attempt's line, for the gate of another session.
-
-    Raises:
-        PackageMissing: without the package, no tool is known to be approved, so nothing is undone.
-    """
-    try:
-        from rollcage_governance import Facade
-    except ImportError as error:
-        raise _missing("governance", f"the run's facade {data['name']!r}", error) from error
-    return Facade.recorded(data)
 
 
 def _missing(extra: str, what: str, error: ImportError) -> PackageMissing:
