@@ -1,9 +1,11 @@
 """The store in a SQLite file: what every store promises, and what a database makes of it."""
 
+import contextlib
 import os
 import sqlite3
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harm import in_sqlite
@@ -74,6 +76,28 @@ def test_a_run_that_is_closed_leaves_no_lock(path: Path, store: Sqlite) -> None:
     begun(store, "a/b").close()
     begun(store, "x" * 200).close()
     assert list(Path(f"{path}-live").iterdir()) == []
+
+
+def test_a_collected_lock_closes_no_other_file(path: Path, store: Sqlite) -> None:
+    """What is collected together is finalized in any order: the log may be closed afterwards."""
+    log: Any = begun(store, "r1")
+    log.log._liveness.__del__()
+    assert not store.is_live("r1")
+    others = [path.open("rb") for _ in range(8)]  # one of them gets the lock's number
+    with contextlib.suppress(TraceUnwritable):
+        log.close()
+    for each in others:
+        assert each.read(6) == b"SQLite"
+        each.close()
+
+
+def test_a_collected_log_takes_no_further_line(path: Path, store: Sqlite) -> None:
+    log: Any = begun(store, "r1")
+    log.log.__del__()
+    with pytest.raises(TraceUnwritable, match="is closed"):
+        log.append({"event": "note", "n": 1})
+    assert numbers(store) == []
+    assert list(path.parent.glob("*-live/*")) == []
 
 
 def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,13 +76,17 @@ class Liveness:
 
     def forked(self) -> None:
         """Leave the lock to the parent process."""
+        self._let_go()
+
+    def __del__(self) -> None:
+        # A session that is collected with it may still be left, and release it then: by that time
+        # the number may be of another file.
+        self._let_go()
+
+    def _let_go(self) -> None:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
-
-    def __del__(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
 
     def _replace(self) -> int:
         """A file of one's own in the place of one that another writer has locked."""

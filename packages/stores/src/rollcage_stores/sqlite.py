@@ -185,6 +185,11 @@ class SqliteLog:
             f"open a session of its own here"
         )
 
+    def __del__(self) -> None:
+        # a session that is collected with it may still write, and nobody would keep the lock then
+        if getattr(self, "_refusal", True) is None:
+            self._refuse(TraceUnwritable(f"{self.where} is closed"))
+
     def _refuse(self, refusal: RollcageError) -> RollcageError:
         """Take no further line, for this reason."""
         if self._refusal is None:
