@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rollcage.calls.branches import go_otherwise, last_worlds, leave_block, open_block
-from rollcage.calls.driver import adrive, drive
+from rollcage.calls.driver import Flow, adrive, drive
 from rollcage.errors import Halt, SessionError, SessionHalted
 from rollcage.fingerprint.identity import jcs, key_digest
 from rollcage.replay.call import Place, at
@@ -185,12 +185,7 @@ class Transaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            drive(self._left(error, is_async=False))
-        except BaseException as halt:
-            self._block.__exit__(type(halt), halt, halt.__traceback__)
-            raise
-        self._block.__exit__(kind, error, traceback)
+        drive(self._leave(error, is_async=False))
 
     async def __aenter__(self) -> BranchHandle:
         return self.__enter__()
@@ -201,14 +196,19 @@ class Transaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await adrive(self._leave(error, is_async=True))
+
+    def _leave(self, error: BaseException | None, *, is_async: bool) -> Flow:
+        """Roll the block back if it failed, and join it."""
         try:
-            if kind is GeneratorExit:  # a destroyed task can't wait: roll back here
-                await asyncio.sleep(0)
-            await adrive(self._left(error, is_async=True))
+            if is_async and isinstance(error, GeneratorExit):
+                yield lambda: asyncio.sleep(0)  # a destroyed task can't wait: this is its end
+            yield from self._left(error, is_async=is_async)
         except BaseException as halt:
             self._block.__exit__(type(halt), halt, halt.__traceback__)
             raise
-        self._block.__exit__(kind, error, traceback)
+        traceback = None if error is None else error.__traceback__
+        self._block.__exit__(None if error is None else type(error), error, traceback)
 
     def _left(self, error: BaseException | None, *, is_async: bool) -> Any:
         """Roll a failed block back; a block that was rolled back before is made anew."""
