@@ -15,8 +15,7 @@
 Run it again after a crash: what happened is given back from the trace, the rest runs.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from rollcage.errors import (
     ApprovalCorrupt,
@@ -72,6 +71,7 @@ from rollcage.errors import (
     UnguardedCallWarning,
     UnknownOutcome,
 )
+from rollcage.values.late import imported_late
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Stats
@@ -227,73 +227,46 @@ __all__ = [
     "undo_run",
 ]
 
-_LATE: Final = {
-    "Contract": "contract.contract",
-    "Approval": "gate",
-    "ApprovalRequest": "gate",
-    "Approver": "gate",
-    "ConsoleApprover": "gate",
-    "Response": "gate",
-    "Rule": "gate",
-    "StepView": "gate",
-    "Verdict": "gate",
-    "Stats": "calls.attempt",
-    "BranchHandle": "calls.block",
-    "Transaction": "calls.block",
-    "TurnHandle": "calls.block",
-    "CurrentStep": "session.declare",
-    "current_step": "session.declare",
-    "tool": "session.declare",
-    "aplan_undo": "session.undoing",
-    "aundo_run": "session.undoing",
-    "plan_undo": "session.undoing",
-    "undo_run": "session.undoing",
-    "Fork": "stages.fork",
-    "RunInfo": "trace.listing",
-    "all_runs": "trace.listing",
-    "list_runs": "trace.listing",
-    "newest_run": "trace.listing",
-    "run_info": "trace.listing",
-    "Options": "session.options",
-    "abandon_run": "trace.resolution",
-    "leave_behind": "trace.resolution",
-    "resolve_step": "trace.resolution",
-    "Session": "session.session",
-    "Guard": "calls.stage",
-    "Stage": "calls.stage",
-    "recorded_events": "stages.observing",
-    "lift_order": "stages.orders",
-    "order_of": "stages.orders",
-    "pause_run": "stages.orders",
-    "stop_run": "stages.orders",
-    "Secrets": "stages.secrets",
-    "ApprovalQueue": "stages.queue",
-    "QueueApprover": "stages.queue",
-    "Store": "trace.store",
-    "open_store": "trace.store",
-    "Clock": "session.clock",
-    "Instrument": "trace.told",
-    "Observer": "trace.told",
-    "RunEvent": "trace.told",
-    "StepEvent": "trace.told",
-    "Compensation": "contract.compensation",
-    "DidNotHappen": "contract.compensation",
-    "Happened": "contract.compensation",
-    "PlannedCall": "contract.compensation",
-    "compensate": "contract.compensation",
-    "PlannedStep": "undo.report",
-    "UndoPlan": "undo.report",
-    "UndoReport": "undo.report",
-    "UndoneStep": "undo.report",
-    "register": "values.registered",
-    "register_native": "values.natives",
-}
-
-
-def __getattr__(name: str) -> Any:
-    module = _LATE.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = found
-    return found
+__getattr__ = imported_late(
+    __name__,
+    {
+        "calls.attempt": ["Stats"],
+        "calls.block": ["BranchHandle", "Transaction", "TurnHandle"],
+        "calls.stage": ["Guard", "Stage"],
+        "contract.compensation": [
+            "Compensation",
+            "DidNotHappen",
+            "Happened",
+            "PlannedCall",
+            "compensate",
+        ],
+        "contract.contract": ["Contract"],
+        "gate": [
+            "Approval",
+            "ApprovalRequest",
+            "Approver",
+            "ConsoleApprover",
+            "Response",
+            "Rule",
+            "StepView",
+            "Verdict",
+        ],
+        "session.clock": ["Clock"],
+        "session.declare": ["CurrentStep", "current_step", "tool"],
+        "session.options": ["Options"],
+        "session.session": ["Session"],
+        "session.undoing": ["aplan_undo", "aundo_run", "plan_undo", "undo_run"],
+        "stages.fork": ["Fork"],
+        "stages.observing": ["recorded_events"],
+        "stages.orders": ["lift_order", "order_of", "pause_run", "stop_run"],
+        "stages.queue": ["ApprovalQueue", "QueueApprover"],
+        "stages.secrets": ["Secrets"],
+        "trace.listing": ["RunInfo", "all_runs", "list_runs", "newest_run", "run_info"],
+        "trace.resolution": ["abandon_run", "leave_behind", "resolve_step"],
+        "trace.store": ["Store", "open_store"],
+        "trace.told": ["Instrument", "Observer", "RunEvent", "StepEvent"],
+        "undo.report": ["PlannedStep", "UndoPlan", "UndoReport", "UndoneStep"],
+        "values.natives": ["register_native"],
+        "values.registered": ["register"],
+    },
+)

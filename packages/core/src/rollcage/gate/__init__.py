@@ -3,8 +3,9 @@
 Each name is imported on first access.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
+
+from rollcage.values.late import imported_late
 
 if TYPE_CHECKING:
     from rollcage.contract.compensation import holds_secret
@@ -65,40 +66,36 @@ __all__ = [
     "untimely",
 ]
 
-_LATE: Final = {
-    "ALLOWED": "gate.verdict",
-    "Approval": "gate.approval",
-    "ApprovalRequest": "gate.approval",
-    "Approver": "gate.approval",
-    "ConsoleApprover": "gate.console",
-    "Decision": "gate.verdict",
-    "Instead": "gate.approval",
-    "Pending": "gate.approval",
-    "Refusal": "gate.approval",
-    "Response": "gate.approval",
-    "Rule": "gate.verdict",
-    "RunView": "gate.verdict",
-    "Sealing": "gate.sealing",
-    "StepView": "gate.verdict",
-    "Terms": "gate.approval",
-    "Verdict": "gate.verdict",
-    "decide": "gate.verdict",
-    "holds_secret": "contract.compensation",
-    "judged": "gate.approval",
-    "looks_like": "gate.persons",
-    "not_entitled": "gate.approval",
-    "person": "gate.persons",
-    "rule_name": "gate.verdict",
-    "same_person": "gate.persons",
-    "stronger": "gate.verdict",
-    "untimely": "gate.approval",
-}
-
-
-def __getattr__(name: str) -> Any:
-    module = _LATE.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"rollcage.{module}"), name)
-    globals()[name] = found
-    return found
+__getattr__ = imported_late(
+    __name__,
+    {
+        "contract.compensation": ["holds_secret"],
+        "gate.approval": [
+            "Approval",
+            "ApprovalRequest",
+            "Approver",
+            "Instead",
+            "Pending",
+            "Refusal",
+            "Response",
+            "Terms",
+            "judged",
+            "not_entitled",
+            "untimely",
+        ],
+        "gate.console": ["ConsoleApprover"],
+        "gate.persons": ["looks_like", "person", "same_person"],
+        "gate.sealing": ["Sealing"],
+        "gate.verdict": [
+            "ALLOWED",
+            "Decision",
+            "Rule",
+            "RunView",
+            "StepView",
+            "Verdict",
+            "decide",
+            "rule_name",
+            "stronger",
+        ],
+    },
+)

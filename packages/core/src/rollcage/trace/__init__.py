@@ -3,14 +3,14 @@
 `read_run(trace_of(store, run))` folds a log to a `Run` with its `Step`s.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from rollcage.fingerprint.identity import jcs, key_digest
 from rollcage.values.codec import TAG, encode, encode_result
 from rollcage.values.decoding import decode
 from rollcage.values.exceptions import decode_exception
 from rollcage.values.hiding import STAND_IN
+from rollcage.values.late import imported_late
 
 if TYPE_CHECKING:
     from rollcage.trace.events import FORMAT, event_adapter, json_schema
@@ -44,28 +44,13 @@ __all__ = [
     "read_run",
 ]
 
-_LATE: Final = {
-    "FORMAT": "events",
-    "event_adapter": "events",
-    "json_schema": "events",
-    "read_run": "logs",
-    "check_events": "reader",
-    "read_events": "reader",
-    "AskedApproval": "runs",
-    "Attempt": "runs",
-    "RefusedCall": "runs",
-    "Run": "runs",
-    "REPLAYED": "step",
-    "STATES": "step",
-    "State": "step",
-    "Step": "step",
-}
-
-
-def __getattr__(name: str) -> Any:
-    module = _LATE.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = found
-    return found
+__getattr__ = imported_late(
+    __name__,
+    {
+        "trace.events": ["FORMAT", "event_adapter", "json_schema"],
+        "trace.logs": ["read_run"],
+        "trace.reader": ["check_events", "read_events"],
+        "trace.runs": ["AskedApproval", "Attempt", "RefusedCall", "Run"],
+        "trace.step": ["REPLAYED", "STATES", "State", "Step"],
+    },
+)
