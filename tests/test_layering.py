@@ -262,7 +262,6 @@ TWICE = {
     "Checked",
     "Claim",
     "Effect",
-    "Grants",
     "Level",
     "Order",
     "Outcome",

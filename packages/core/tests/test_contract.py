@@ -322,3 +322,22 @@ def test_no_argument_is_lost_for_its_name() -> None:
     assert held_by(Open, given).model_dump() == given
     assert held_by(Open, given).model_fields_set >= {"cls"}
     assert held_by(Open, {"values": 4}).model_dump() == {"cls": 1, "values": 4}
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("fs:", "names nothing"),
+        ("fs:read:", "names no path"),
+        ("net:", "names nothing"),
+        ("process:", "names nothing"),
+        ("net:host:http", "'http' is not a port"),
+        ("net:host:0", "'0' is not a port"),
+        ("net:host:65536", "'65536' is not a port"),
+        ("net::80", "names no host"),
+        ("net:unix:", "names no path"),
+    ],
+)
+def test_a_permission_that_can_not_be_read_is_refused(word: str, said: str) -> None:
+    with pytest.raises(ContractError, match=said):
+        Contract(name="tool", parameters={}, permissions=(word,))

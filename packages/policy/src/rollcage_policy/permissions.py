@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Final, Literal
 from weakref import WeakKeyDictionary
 
 from rollcage import Session, Stage
-from rollcage.contract.permissions import grants_of
 from rollcage.errors import SessionError
 from rollcage.replay.call import Call, here
 from rollcage.session.session import BODY_CALLERS
 
+from rollcage_policy.grants import grants_of
 from rollcage_policy.watch import Watch, calls_body, install
 
 if TYPE_CHECKING:
     from rollcage import Contract
-    from rollcage.contract.permissions import Grants
     from rollcage.trace.run import Event, Outcome, Step
+
+    from rollcage_policy.grants import Grants
 
 __all__ = ["Permissions"]
 

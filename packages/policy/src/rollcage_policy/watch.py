@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar, cast
 from urllib.parse import parse_qs, unquote
 
-from rollcage.contract.permissions import Access, Grants
 from rollcage.errors import PermissionUndeclared
 
+from rollcage_policy.grants import Access, Grants
 from rollcage_policy.watched_paths import (
     CWD,
     address_of,

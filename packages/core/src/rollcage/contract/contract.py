@@ -14,7 +14,7 @@ import pydantic
 
 from rollcage.contract.arguments import Arguments, Parameters
 from rollcage.contract.drift import OnDrift, Promise, type_of
-from rollcage.contract.permissions import grants_of
+from rollcage.contract.permissions import read_permission
 from rollcage.contract.schema import signature_model
 from rollcage.errors import ContractError
 from rollcage.values.hiding import Seal
@@ -158,7 +158,8 @@ class Contract:
         if self.max_output is not None and not self.max_output > 0:
             raise ContractError(f"{self.name}: max_output={self.max_output!r} allows no output")
         try:
-            grants_of(self.permissions)
+            for word in self.permissions:
+                read_permission(word)
         except ContractError as error:
             raise ContractError(f"{self.name}: {error}") from None
         for field in ("raises", "unknown_on", "framework_raises"):
