@@ -41,7 +41,7 @@ FASTMCP = "fastmcp==4.1.*"
 POLICY = "packages/policy[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = ["packages/core", POLICY, "packages/cli[demo]", "packages/conformance"]
 EVERYTHING += ["packages/governance", "packages/otel[export]", "packages/pytest"]
-EVERYTHING += ["packages/toolbox"]
+EVERYTHING += ["packages/fork", "packages/toolbox"]
 EVERYTHING += ["packages/importing[protobuf]", "packages/mcp[http,openapi]", "packages/views"]
 EVERYTHING += ["packages/workflow[engine]", "packages/server", "packages/stores[postgres]"]
 EVERYTHING += ["packages/adapter", *(PACKAGES[adapter][0] for adapter in ADAPTERS)]

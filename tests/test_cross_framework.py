@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import pytest
-from rollcage import Fork, ForkEnded, NotReplayable
+from rollcage import ForkEnded, NotReplayable
 from rollcage_conformance import Harness, Performance, Result, Scenario, Stage, ToolSpec
 from rollcage_conformance.crossing import (
     CASES,
@@ -21,6 +21,7 @@ from rollcage_conformance.crossing import (
 )
 from rollcage_conformance.reference import ReferenceHarness
 from rollcage_conformance.stage import Played
+from rollcage_fork import Fork
 
 FRAMEWORKS: Final = sorted(
     path.parents[1].name
@@ -79,7 +80,7 @@ def forked(
     store, played = recorded
     stage = Stage(replayer.harness, store)
     asked = Fork(played.run, step, change)
-    return stage.play(grouped("a", "x", "b")([]), replayer.mode("sync"), fork=asked)
+    return stage.play(grouped("a", "x", "b")([]), replayer.mode("sync"), stages=[asked])
 
 
 @pytest.mark.parametrize("replayer", PARTIES)
@@ -113,7 +114,7 @@ def test_a_fork_in_another_framework_asks_its_own_model(
     played = Stage(there.harness, tmp_path).play(making([]), there.mode("sync"))
     look = next(each["step"] for each in played.of("step") if each["name"] == "look")
     fork = Fork(played.run, look, {"outcome": {"status": "ok", "value": "fog"}})
-    told = Stage(here.harness, tmp_path).play(making([]), here.mode("sync"), fork=fork)
+    told = Stage(here.harness, tmp_path).play(making([]), here.mode("sync"), stages=[fork])
     assert told.error is None
     assert told.ran == ()
     assert told.script.asked == 4

@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 import pytest
 from hypothesis import given
-from rollcage import Fork, ForkEnded, UnknownOutcome
+from rollcage import ForkEnded, UnknownOutcome
+from rollcage_fork import Fork
 
 from tests.laws.lab import ATTEMPTS, Attempt, Lab, folder
 from tests.laws.law import accounts, chances, fewer, order, resumed
@@ -70,7 +71,9 @@ def test_a_dry_fork_does_nothing(program: Program, seed: int) -> None:
         fork = run
         for _ in range(2):  # a fork of a fork is the same
             step, change = changed(lab, fork, chance) if chance.random() < 0.7 else (0, {})
-            attempt = lab.attempt(program, fork=Fork(fork, step, change), **order(program, chance))
+            attempt = lab.attempt(
+                program, stages=[Fork(fork, step, change)], **order(program, chance)
+            )
             assert attempt.error is None or isinstance(attempt.error, ForkEnded), attempt.error
             assert deeds(lab) == before
             fork = attempt.run
@@ -109,7 +112,7 @@ def forked(lab: Lab, run: str, program: Program, chance: random.Random) -> Attem
     step, change = changed(lab, run, chance) if chance.random() < 0.7 else (0, {})
     attempt = lab.attempt(
         program,
-        fork=Fork(run, step, change, live=True),
+        stages=[Fork(run, step, change, live=True)],
         on_divergence="warn",
         **order(program, chance),
     )
@@ -149,7 +152,7 @@ def test_forks_are_nothing_to_the_job(program: Program, seed: int) -> None:
         alone = Lab(root / "alone")
         alone.through(program)
         step, change = changed(lab, lab.newest(), chance)
-        lab.attempt(program, fork=Fork(lab.newest(), step, change), **order(program, chance))
+        lab.attempt(program, stages=[Fork(lab.newest(), step, change)], **order(program, chance))
         attempt = resumed(lab, program, chance)
         accounts(lab, attempt)
         assert lab.timeline.effects == alone.timeline.effects

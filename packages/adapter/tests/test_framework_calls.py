@@ -13,7 +13,6 @@ from rollcage import (
     ArgumentsInvalid,
     Blocked,
     Contract,
-    Fork,
     ForkEnded,
     Options,
     Session,
@@ -31,6 +30,7 @@ from rollcage_adapter import (
     refuses_unguarded,
     step_here,
 )
+from rollcage_fork import Fork
 
 SEND = Contract(
     name="send",
@@ -152,7 +152,7 @@ def test_a_fork_ends_at_a_call_that_it_can_not_change(tmp_path: Path) -> None:
     fork = Fork(session.run_id, 1, {"args": {"to": "eve"}}, live=True)
     with (
         pytest.raises(ForkEnded, match="step 1 like that"),
-        Session("job", store=tmp_path, fork=fork) as session,
+        Session("job", store=tmp_path, stages=[fork]) as session,
     ):
         guard = Guard(session, SEND)
         guard.edits = False

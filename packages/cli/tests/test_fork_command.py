@@ -16,6 +16,7 @@ Cli = Callable[..., Any]
 PROGRAM = """
 import sys
 from rollcage import Session, tool
+from rollcage_fork import fork_of
 
 @tool(effect="read")
 def quote(city: str) -> int:
@@ -37,8 +38,9 @@ def main(trip):
     with Session("desk", store=STORE, input=trip) as session:
         price = quote(city=trip["city"])
         mail(text=book(city=trip["city"]) if price < 200 else f"{price} in {trip['city']}?")
-        if session.fork is not None and session.fork.model:
-            print("model", session.fork.model, file=sys.stderr)
+        fork = fork_of(session)
+        if fork is not None and fork.model:
+            print("model", fork.model, file=sys.stderr)
 
 STORE = "runs"
 if __name__ == "__main__":
@@ -54,7 +56,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Path:
     (folder / "desk_agent.py").write_text(PROGRAM)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("ROLLCAGE_STORE", "runs")
-    monkeypatch.delenv("ROLLCAGE_FORK", raising=False)
+    monkeypatch.delenv("ROLLCAGE_STAGE", raising=False)
     subprocess.run([sys.executable, "desk_agent.py"], check=True)
     (folder / "booked.txt").unlink()
     (folder / "mailed.txt").unlink()
@@ -155,7 +157,7 @@ def test_a_fork_that_is_saved_is_for_the_next_run_of_the_program(
     desk: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = cli("fork", "@desk", "--at", "2", "--error", "full", "--save", "fork.json")
-    assert result.out == "ROLLCAGE_FORK=fork.json makes it of the next run of the program.\n"
+    assert result.out == "ROLLCAGE_STAGE=fork:fork.json makes it of the next run of the program.\n"
     assert (desk / "fork.json").stat().st_mode & 0o077 == 0
     assert json.loads((desk / "fork.json").read_text())["error"] == "full"
     assert len(cli("runs", "--json").data["runs"]) == 1

@@ -87,7 +87,10 @@ def test_what_is_saved_is_what_the_next_program_is(cli: Any, agent: list[str]) -
     told = cli("fork", "latest", "--at", 1, "--result", '"ink"', "--save", "fork.json")
     assert told.code == 0
     ended = subprocess.run(
-        ["env", "ROLLCAGE_FORK=fork.json", *agent], check=False, capture_output=True, text=True
+        ["env", "ROLLCAGE_STAGE=fork:fork.json", *agent],
+        check=False,
+        capture_output=True,
+        text=True,
     )
     assert "would be written" in ended.stderr
     assert done() == "pen! more "
@@ -115,7 +118,7 @@ def test_a_process_that_is_to_be_a_fork_runs_nothing_else(
     cli("fork", "latest", "--save", "fork.json")
     if file is not None:
         Path("fork.json").write_text(file)
-    monkeypatch.setenv("ROLLCAGE_FORK", "fork.json")
+    monkeypatch.setenv("ROLLCAGE_STAGE", "fork:fork.json")
     with pytest.raises(SessionError, match=said), Session(name):
         never()
     with Session("agent", replay="offline") as session:  # it runs nothing

@@ -9,7 +9,6 @@ import pytest
 from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]  # it has none
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from rollcage import (
-    Fork,
     ReplayedError,
     ReplayMiss,
     Session,
@@ -29,6 +28,7 @@ from rollcage.errors import ForkEnded, OrderRefused, RollcageError, SessionError
 from rollcage.trace import Run, check_events, read_run
 from rollcage.trace.recorded import trace_of
 from rollcage_adapter import Answer, ToolRequest, model_contract
+from rollcage_fork import Fork
 from rollcage_import import Imports, import_file, recording
 from rollcage_otel.export import spans_of
 
@@ -626,22 +626,22 @@ def test_a_tool_answers_whatever_its_effect(tmp_path: Path, effect: Any) -> None
         assert looking.unasked() == ()
     with pytest.raises(ReplayMiss), Session("s", store=store, replay="offline", source=run.id):
         asks("pear")
-    with Session("shop", store=store, fork=Fork(run.id, at=2, result={"euros": 9})):
+    with Session("shop", store=store, stages=[Fork(run.id, at=2, result={"euros": 9})]):
         assert [asks(item)["euros"] for item in ("fig", "plum", "fig")] == [3, 9, 5]
     assert ran == []
 
 
 def test_a_fork_of_it_says_what_would_be(imported: tuple[Path, str]) -> None:
     store, run = imported
-    with Session("shop", store=store, fork=Fork(run, at=1, result={"euros": 9})) as fork:
+    with Session("shop", store=store, stages=[Fork(run, at=1, result={"euros": 9})]) as fork:
         assert buy_at_price("apple") == {"euros": 9}
     with (
         pytest.raises(ForkEnded, match="would be written"),
-        Session("shop", store=store, fork=Fork(run)),
+        Session("shop", store=store, stages=[Fork(run)]),
     ):
         buy_at_price("fig")
     for source in (run, fork.run_id):  # nor is a fork of the fork
-        live = Session("shop", store=store, fork=Fork(source, at=1, result=1, live=True))
+        live = Session("shop", store=store, stages=[Fork(source, at=1, result=1, live=True)])
         with pytest.raises(SessionError, match="can't be live"), live:
             pass
 
@@ -683,7 +683,7 @@ def test_no_import_is_the_fork_of_its_process(
         price("apple")
     asked = {"store": str(tmp_path / "before"), "run": recorded.run_id, "name": "shop"}
     (tmp_path / "fork.json").write_bytes(orjson.dumps(asked))
-    monkeypatch.setenv("ROLLCAGE_FORK", str(tmp_path / "fork.json"))
+    monkeypatch.setenv("ROLLCAGE_STAGE", f"fork:{tmp_path / 'fork.json'}")
     _, run = take(tmp_path, AGENT, tool_span("2"))
     assert run.started["mode"] == "imported"
 

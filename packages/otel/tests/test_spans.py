@@ -13,7 +13,6 @@ from opentelemetry import trace
 from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode
 from pydantic import SecretStr
 from rollcage import (
-    Fork,
     ForkEnded,
     Halt,
     Session,
@@ -23,6 +22,7 @@ from rollcage import (
 )
 from rollcage.stages.secrets import Secrets
 from rollcage_adapter import Answer, model_contract
+from rollcage_fork import Fork
 from rollcage_otel import Spans, names
 
 shelf: list[str] = []
@@ -292,7 +292,7 @@ def test_a_call_that_ends_a_dry_fork_did_not_run(keeping: Any, store: Store) -> 
         put("b")
     kept = keeping(content=True)
     fork = Fork(recorded.run_id, 1, {"outcome": {"status": "ok", "value": "another"}})
-    session = Session("what-if", store=store, fork=fork, observers=[kept.spans])
+    session = Session("what-if", store=store, stages=[fork], observers=[kept.spans])
     with contextlib.suppress(ForkEnded), session:
         put(look("a"))
     changed = attributes(kept.named("execute_tool otel.look"))

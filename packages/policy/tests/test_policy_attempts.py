@@ -17,7 +17,6 @@ import pytest
 from rollcage import (
     Approval,
     Contract,
-    Fork,
     Options,
     Session,
     compensate,
@@ -31,6 +30,7 @@ from rollcage.gate import StepView
 from rollcage.session.clock import Clock
 from rollcage.stages.approvals import Approvals
 from rollcage.trace import check_events
+from rollcage_fork import Fork
 from rollcage_policy import Labelling, Policy, UserInput, reload_policy, spent
 from rollcage_policy.tally import Spent
 
@@ -294,13 +294,13 @@ def test_a_live_fork_is_gated_by_its_own_policy(tmp_path: Path) -> None:
     ran.clear()
     change = {"outcome": {"status": "ok", "value": 20}}
     fork = Fork(session.run_id, 2, change, live=True)
-    with job(tmp_path, limit(calls=3), fork=fork):
+    with job(tmp_path, limit(calls=3), stages=[fork]):
         assert [look(1), look(2)] == [1, 20]
         assert look(7) == 7  # what the other run did behind the change is not this one's
         assert code(lambda: look(8)) == "limit_calls"
     assert ran == [7]
     never = policy({"tools": ["desk.look"], "decision": "deny"})
-    with job(tmp_path, never, fork=Fork(session.run_id, 2, change, live=True)):
+    with job(tmp_path, never, stages=[Fork(session.run_id, 2, change, live=True)]):
         assert code(lambda: look(1)) == "denied"
 
 

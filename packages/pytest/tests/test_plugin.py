@@ -433,13 +433,14 @@ def test_a_recording_is_a_trace_as_any_other(suite: Suite) -> None:
 FORKED = """
 from pathlib import Path
 from rollcage.errors import ForkEnded
-from rollcage import Fork, Session
+from rollcage import Session
+from rollcage_fork import Fork
 
 RECORDING = Path(__file__).parent / "cassettes" / "test_it" / "test_agent.jsonl"
 
 def test_what_if(tmp_path):
     change = {"outcome": {"status": "ok", "value": "no news"}}
-    session = Session("test_agent", store=tmp_path, fork=Fork(str(RECORDING), 1, change))
+    session = Session("test_agent", store=tmp_path, stages=[Fork(str(RECORDING), 1, change)])
     with pytest.raises(ForkEnded, match="no news.*would be written"), session:
         send(look_up("Lima"))
     assert ran == []
@@ -459,16 +460,17 @@ def test_a_recording_is_forked_in_a_test(suite: Suite) -> None:
 def test_a_fork_is_never_recorded(
     suite: Suite, record: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    suite.write(AGENT.replace("session()", "session(fork='fork.json')"))
+    given = AGENT.replace("session()", "session(stages=[Fork('fork.json')])")
+    suite.write(f"from rollcage_fork import Fork\n{given}")
     assert "a fork is nothing to record: give it a session of its own" in suite.run(failed=1)
     suite.write(AGENT)
     suite.run(passed=1)
     recorded = suite.recordings()
     fork = {"store": str(suite.cassettes), "run": str(suite.cassettes / "test_agent.jsonl")}
     (suite.pytester.path / "fork.json").write_text(json.dumps({**fork, "at": 1, "result": "none"}))
-    monkeypatch.setenv("ROLLCAGE_FORK", "fork.json")
+    monkeypatch.setenv("ROLLCAGE_STAGE", "fork:fork.json")
     if record == "once":
         suite.run(passed=1)  # a replay offline is none
     else:
-        assert "unset ROLLCAGE_FORK" in suite.run(f"--rollcage-record={record}", failed=1)
+        assert "unset ROLLCAGE_STAGE" in suite.run(f"--rollcage-record={record}", failed=1)
     assert suite.recordings() == recorded

@@ -10,7 +10,6 @@ import pytest
 from dying import Dying, Killed, Life
 from postgres import new_store
 from rollcage import (  # fmt: skip
-    Fork,
     Options,
     Session,
     Store,
@@ -25,6 +24,7 @@ from rollcage.errors import RunConflict, RunElsewhere, RunInUse, StoreError, Tra
 from rollcage.stages.once import once_of
 from rollcage.stages.orders import order_of, stop_run
 from rollcage.trace.listing import list_runs, newest_run, run_info
+from rollcage_fork import Fork
 from rollcage_stores.copies import copy_run, copy_runs, move_run
 from rollcage_stores.seals import export_key
 
@@ -95,7 +95,7 @@ def test_a_copy_is_read_only_and_its_original_goes_on(stores: tuple[Store, Store
     with Session("a", store=two, replay="offline") as offline:
         assert (copied_write("x"), len(copied_write("large"))) == ("x", 200_000)
     assert offline.stats.hits == 2
-    with Session("a", store=two, fork=Fork(run)) as fork:
+    with Session("a", store=two, stages=[Fork(run)]) as fork:
         assert copied_write("x") == "x"
     assert fork.stats.hits == 1
     assert job(one, "x", "large", "y") == run

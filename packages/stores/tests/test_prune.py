@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dying import Dying, Killed, Life
 from postgres import new_store
-from rollcage import Fork, Session, Store, abandon_run, open_store, resolve_step, tool, undo_run
+from rollcage import Session, Store, abandon_run, open_store, resolve_step, tool, undo_run
 from rollcage.errors import (
     RollcageError,
     RunInUse,
@@ -21,6 +21,7 @@ from rollcage.stages.once import once_of
 from rollcage.stages.orders import pause_run
 from rollcage.trace.chain import parse
 from rollcage.trace.listing import list_runs, newest_run, run_info
+from rollcage_fork import Fork
 from rollcage_stores.blobs import drop_unused
 from rollcage_stores.copies import copy_run, move_run
 from rollcage_stores.doctor import examine, repair
@@ -166,14 +167,14 @@ def test_an_effect_that_happens_once_is_known_after_its_run_was_pruned(store: St
 
 def test_a_fork_of_a_pruned_run_goes_on(store: Store) -> None:
     run = job(store, "x", "large")
-    with Session("a", store=store, fork=Fork(run, live=True)) as fork:
+    with Session("a", store=store, stages=[Fork(run, live=True)]) as fork:
         pruned_write("x")
     prune(store, LATER, hold=[fork.run_id], dry=False)
     assert run_info(store, run).last == "pruned"
     with Session("a", store=store, run=fork.run_id, replay="continue"):
         assert len(pruned_write("x") + pruned_write("large")) == 200_005
     assert done == ["x", "large"]
-    with pytest.raises(RunPruned), Session("a", store=store, fork=Fork(run)):
+    with pytest.raises(RunPruned), Session("a", store=store, stages=[Fork(run)]):
         pass
 
 

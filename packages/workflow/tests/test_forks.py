@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from parts import requests_in
-from rollcage import ApprovalQueue, Fork, ForkEnded, compensate, list_runs, open_store, tool
+from rollcage import ApprovalQueue, ForkEnded, compensate, list_runs, open_store, tool
 from rollcage.trace.chain import parse
+from rollcage_fork import Fork
 from rollcage_workflow import Execution, execution, run
 from rollcage_workflow.engine import Engine
 from rollcage_workflow.errors import WorkflowError
@@ -128,8 +129,8 @@ def test_a_process_that_is_a_fork_runs_no_execution(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt(tmp_path, ORDER)
-    monkeypatch.setenv("ROLLCAGE_FORK", str(tmp_path / "fork.json"))
-    with pytest.raises(WorkflowError, match="ROLLCAGE_FORK"):
+    monkeypatch.setenv("ROLLCAGE_STAGE", f"fork:{tmp_path / 'fork.json'}")
+    with pytest.raises(WorkflowError, match="ROLLCAGE_STAGE"):
         attempt(tmp_path, ORDER)
     with pytest.raises(WorkflowError, match="a worker is no fork"):
         Engine(None, store=tmp_path).serve(threading.Event(), once=True)

@@ -100,7 +100,6 @@ if TYPE_CHECKING:
     from rollcage.session.options import Options
     from rollcage.session.session import Session
     from rollcage.session.undoing import aplan_undo, aundo_run, plan_undo, undo_run
-    from rollcage.stages.fork import Fork
     from rollcage.stages.observing import recorded_events
     from rollcage.stages.orders import lift_order, order_of, pause_run, stop_run
     from rollcage.stages.queue import ApprovalQueue, QueueApprover
@@ -137,7 +136,6 @@ __all__ = [
     "Diverged",
     "FacadeMissing",
     "Fenced",
-    "Fork",
     "ForkEnded",
     "Forked",
     "GovernanceError",
@@ -256,7 +254,6 @@ __getattr__ = imported_late(
         "session.options": ["Options"],
         "session.session": ["Session"],
         "session.undoing": ["aplan_undo", "aundo_run", "plan_undo", "undo_run"],
-        "stages.fork": ["Fork"],
         "stages.observing": ["recorded_events"],
         "stages.orders": ["lift_order", "order_of", "pause_run", "stop_run"],
         "stages.queue": ["ApprovalQueue", "QueueApprover"],

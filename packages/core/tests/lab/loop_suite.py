@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
+from copying import Copy
 from pydantic import SecretStr
 from rollcage import (
-    Fork,
     Session,
     Stage,
     Store,
@@ -233,7 +233,7 @@ class LoopSuite:
         assert await self.attempt(store, replay="continue") == run
         await self.attempt(store, replay="offline")
         await self.attempt(store, replay="verify")
-        await self.attempt(store, upto=5, fork=Fork(run))
+        await self.attempt(store, upto=5, stages=[Copy(run)])
 
     async def test_a_run_that_was_cut_is_resumed_without_blocking(self, store: Any) -> None:
         for upto in (2, 5, 8, 10):

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rollcage import Fork, Session, compensate, tool, undo_run
+from copying import Copy
+from rollcage import Session, compensate, tool, undo_run
 from rollcage.errors import RollcageError, SessionHalted
 from rollcage.gate import Verdict
 from rollcage.stages.queue import QueueApprover
@@ -231,7 +232,7 @@ def asked(store: Any, name: str = "job", program: Callable[[], Any] | None = Non
 def forked(store: Any, run: str, step: int = 2, *, live: bool = True) -> str:
     """A fork of a run in which one step gives something else, up to its end or a new write."""
     change = {"outcome": {"status": "ok", "value": "added nothing"}}
-    session = Session("what-if", store=store, fork=Fork(run, step, change, live=live))
+    session = Session("what-if", store=store, stages=[Copy(run, step, change, live=live)])
     with contextlib.suppress(RollcageError, SessionHalted), session:
         look("pen")
         add("pen")

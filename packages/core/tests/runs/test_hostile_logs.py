@@ -13,9 +13,10 @@ from typing import Any
 import orjson
 import pytest
 import undo_tools as files
-from rollcage import Fork, Session, resolve_step, tool, undo_run
+from copying import Copy
+from rollcage import Session, resolve_step, tool, undo_run
 from rollcage.contract.contract import Contract
-from rollcage.errors import ReplayMiss, RollcageError, TraceCorrupt, UnknownOutcome
+from rollcage.errors import RollcageError, TraceCorrupt, UnknownOutcome
 from rollcage.gate.approval import Approval
 from rollcage.gate.verdict import Verdict
 from rollcage.stages.approvals import Approvals
@@ -83,8 +84,8 @@ def logs(tmp_path_factory: pytest.TempPathFactory, disk: Path) -> list[list[dict
     run = halt.value.run
     resolve_step(store, run, halt.value.step, happened=True, result=None, by="bob")
     change = {"outcome": {"status": "ok", "value": "changed"}}
-    fork = Session("fork", store=store, fork=Fork(run, 2, change, live=True))
-    with pytest.raises(ReplayMiss), fork:
+    fork = Session("fork", store=store, stages=[Copy(run, 2, change, live=True)])
+    with fork:
         pay(7)
     undo_run(store, run, to=3)
 
@@ -246,8 +247,8 @@ def use(store: Path, disk: Path, chance: random.Random) -> None:
         case 2:
             undo_run(store, "r", to=chance.choice([None, 3]))
         case _:
-            fork = Fork("r", 3, {"outcome": {"status": "ok", "value": 1}}, live=True)
-            with Session("job", store=store, fork=fork):
+            fork = Copy("r", 3, {"outcome": {"status": "ok", "value": 1}}, live=True)
+            with Session("job", store=store, stages=[fork]):
                 files.both(one=str(disk / "a"), two=str(disk / "b"))
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import Fork, ReplayMiss, Session
+from copying import Copy
+from rollcage import ReplayMiss, Session
 from rollcage.contract.contract import Contract
 from rollcage.trace import read_run
 from rollcage.trace.folder import Folder
@@ -73,7 +74,7 @@ def test_a_resumed_conversation_is_whole_as_well(tmp_path: Path) -> None:
 def test_a_fork_copies_references_with_what_they_mean(tmp_path: Path) -> None:
     with Session("job", store=tmp_path) as session:
         talk(session, 4)
-    with Session("job", store=tmp_path, fork=Fork(session.run_id, live=True)) as fork:
+    with Session("job", store=tmp_path, stages=[Copy(session.run_id, live=True)]) as fork:
         said = talk(fork, 6)
     assert requests(tmp_path, fork.run_id) == [said[: 2 * n + 1] for n in range(6)]
 

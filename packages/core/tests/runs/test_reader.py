@@ -9,7 +9,8 @@ import orjson
 import pydantic
 import pytest
 import undo_tools as files
-from rollcage import Fork, Session, abandon_run, resolve_step, tool, undo_run
+from copying import Copy
+from rollcage import Session, abandon_run, resolve_step, tool, undo_run
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
     ApprovalRequired,
@@ -434,7 +435,7 @@ def test_stops_and_abandonment(tmp_path: Path) -> None:
 def test_forks_show_what_they_were_given(tmp_path: Path) -> None:
     origin = crashed(tmp_path)
     change = {"outcome": {"status": "ok", "value": "changed"}}
-    with Session("what if", store=tmp_path, fork=Fork(origin, 1, change, live=True)) as fork:
+    with Session("what if", store=tmp_path, stages=[Copy(origin, 1, change, live=True)]) as fork:
         assert put("a") == "changed"
         put("new")
     run = seen(tmp_path, fork.run_id)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import undo_tools as files
+from copying import Copy
 from rollcage import (
     Diverged,
-    Fork,
     Options,
     Session,
     SessionError,
@@ -629,7 +629,7 @@ def test_what_another_run_did_is_not_taken_back(store: Store, disk: Path, forks:
         put(disk, "a")
     how: dict[str, Any] = {"source": first.run_id}
     if forks:
-        how = {"fork": Fork(first.run_id, live=True)}
+        how = {"stages": [Copy(first.run_id, live=True)]}
     with Session("job", store=store, **how) as session:
         put(disk, "a", "b")
         assert [each.name for each in session.undo().steps] == ["files.put_file"]

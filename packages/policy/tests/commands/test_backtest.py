@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Fork, ForkEnded, Session, tool
+from rollcage import ForkEnded, Session, tool
+from rollcage_fork import Fork
 from rollcage_views.html import script, stylesheet
 
 Cli = Callable[..., Any]
@@ -59,7 +60,7 @@ def recorded(store: Path) -> list[str]:
     with Session("resumed", store=store) as session:
         backtest_pay(amount=1)
     runs.append(session.run_id)
-    with pytest.raises(ForkEnded), Session("large", store=store, fork=Fork(runs[1])):
+    with pytest.raises(ForkEnded), Session("large", store=store, stages=[Fork(runs[1])]):
         backtest_pay(amount=1000)
     return runs
 

@@ -103,20 +103,20 @@ class Cassette:
         """
         if self._session is not None:
             raise SessionError("a cassette holds one run: split the test in two")
-        if "fork" in options:
+        if any(each.copies is not None for each in options.get("stages", ())):
             raise SessionError(
-                f"a fork is nothing to record: give it a session of its own, in a store of its "
-                f"own: Session({self._name!r}, store=tmp_path, fork=Fork({str(self.path)!r}, ...))"
+                f"a fork is nothing to record: give it a session of its own, in a store of its own:"
+                f" Session({self._name!r}, store=tmp_path, stages=[Fork({str(self.path)!r}, ...)])"
             )
         if wrong := [each for each in _OURS if each in options]:
             raise SessionError(f"{', '.join(wrong)}= is for the cassette to set, not for the test")
         if self.mode == "replay" and not self.path.is_file():
             self._fail(f"There is no recording: {self.path}", "Record it", "once")
-        forked = os.environ.get("ROLLCAGE_FORK")
-        if forked and self.mode != "replay":
+        brought = os.environ.get("ROLLCAGE_STAGE")
+        if brought and self.mode != "replay":
             raise SessionError(
-                f"this process is to be a fork (ROLLCAGE_FORK={forked}), and a fork is nothing to "
-                f"record: unset ROLLCAGE_FORK"
+                f"ROLLCAGE_STAGE={brought} changes what the sessions of this process do, as a fork "
+                f"does, and that is nothing to record: unset ROLLCAGE_STAGE"
             )
         seed = self._name
         how: dict[str, Any] = {"replay": "off"}

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rollcage import Fork, Store
+from rollcage import Stage, Store
 from rollcage.session.adapters import where_given
 
 from rollcage_workflow.errors import WorkflowError
@@ -16,24 +16,24 @@ from rollcage_workflow.state import Execution, as_of
 
 __all__ = ["before_fork", "fork_of", "refuse_fork"]
 
-_FORK: Final = "ROLLCAGE_FORK"
+_STAGE: Final = "ROLLCAGE_STAGE"
 
 
-def fork_of(options: Mapping[str, Any]) -> Fork | None:
-    """Return the fork that an attempt is to be, as it was given to its session.
+def fork_of(options: Mapping[str, Any]) -> Stage | None:
+    """Return the fork that an attempt is to be.
 
     Raises:
         WorkflowError: its process was started as a fork, which executions can't be.
     """
-    given = options.get("fork")
-    if given is None and os.environ.get(_FORK):
+    given: Stage | None = options.get("fork")
+    if given is None and os.environ.get(_STAGE):
         raise WorkflowError(
-            f"an execution can't be forked by {_FORK}: give run(…) a fork= (rollcage.Fork)"
+            f"an execution can't be forked by {_STAGE}: give run(…) a fork= (rollcage_fork.Fork)"
         )
-    return given if given is None or isinstance(given, Fork) else Fork(*given)
+    return given
 
 
-async def before_fork(fork: Fork, id: str, store: Store) -> Execution:  # noqa: A002
+async def before_fork(fork: Stage, id: str, store: Store) -> Execution:  # noqa: A002
     """Return the execution at the end of the run that a fork is one of, as one that goes on.
 
     Raises:
@@ -41,9 +41,11 @@ async def before_fork(fork: Fork, id: str, store: Store) -> Execution:  # noqa: 
         TraceCorrupt: the file that it is in is no log.
         WorkflowError: it is none of the execution.
     """
+    assert fork.copies is not None
+    run = fork.copies
 
     def look() -> Execution:
-        source = where_given(fork.run, store)
+        source = where_given(run, store)
         return as_of(source.store, source.run, id)
 
     found = await asyncio.to_thread(look)
@@ -56,5 +58,5 @@ def refuse_fork() -> None:
     Raises:
         WorkflowError: it was.
     """
-    if os.environ.get(_FORK):
-        raise WorkflowError(f"a worker is no fork: unset {_FORK}")
+    if os.environ.get(_STAGE):
+        raise WorkflowError(f"a worker is no fork: unset {_STAGE}")

@@ -104,7 +104,7 @@ class Interpreter:
         if limit is None:
             return await self.block(checked.graph, place)
         began = await self.reached("")
-        if self.session.fork is not None:  # what was recorded took its time before
+        if self.session.copier is not None:  # what was recorded took its time before
             began = self.now()
         ends = began + limit
         timeout = asyncio.timeout(ends - self.now())

@@ -106,9 +106,9 @@ async def run(
         waits: is called with what the attempt ended for, if it waits for something.
         clock: the time now (Unix, ns).
         **session: further arguments of each attempt's `rollcage.Session`: `gate=`, `approver=`,
-            `observers=` and the like; `stages=` as a function that makes them anew. With `fork=`,
-            it is a fork of the execution, which takes no signal from it, asks nobody, and undoes
-            nothing of it.
+            `observers=` and the like; `stages=` as a function that makes them anew. With
+            `fork=`, a `rollcage_fork.Fork`, it is a fork of the execution, which takes no signal
+            from it, asks nobody, and undoes nothing of it.
 
     Returns:
         Its state: `completed`, `waiting`, or `paused` or `cancelled` by somebody else; that of a
@@ -131,7 +131,6 @@ async def run(
         before = await asyncio.to_thread(execution, own, id)
     else:
         before, again = await before_fork(fork, id, own), True
-        session["fork"] = fork
     if before.plan and before.plan != checked.plan.name:
         raise WorkflowError(
             f"{id!r} is an execution of the plan {before.plan!r}, and this is "
@@ -329,13 +328,14 @@ class _Attempt:
         await self.session.arun_call(ENDED, fields, nothing)
 
 
-_OWN: Final = ("options", "stages")
+_OWN: Final = ("fork", "options", "stages")
 
 
 def _stages(options: Mapping[str, Any]) -> dict[str, Any]:
     """The stages of one session: each knows what it was told of one run."""
-    given = options.get("stages", ())
-    return {"stages": given() if callable(given) else given}
+    given, fork = options.get("stages", ()), options.get("fork")
+    stages = given() if callable(given) else given
+    return {"stages": stages if fork is None else (fork, *stages)}
 
 
 def _tools(checked: Checked, options: Mapping[str, Any]) -> Any:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rollcage import Fork
 from rollcage.errors import SessionError
 from rollcage.trace import Run, read_run
+from rollcage_fork import Fork
 from rollcage_views import mapping_of
 
 from rollcage_cli.errors import StepNotFound, UsageError
@@ -32,7 +32,7 @@ class ForkRequest:
     Attributes:
         found: the run, and where it lies.
         origin: the run, as its log tells.
-        data: as the file has it that `ROLLCAGE_FORK` names.
+        data: as the file has it that `ROLLCAGE_STAGE=fork:FILE` names.
     """
 
     found: Found

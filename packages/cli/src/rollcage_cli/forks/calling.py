@@ -45,7 +45,7 @@ def call(spec: str) -> Any:
 
 
 def _input(spec: str) -> Any:
-    asked = orjson.loads(Path(os.environ["ROLLCAGE_FORK"]).read_bytes())
+    asked = orjson.loads(Path(os.environ["ROLLCAGE_STAGE"].removeprefix("fork:")).read_bytes())
     given = run_info(asked["store"], asked["run"]).given
     if given is None:
         raise UsageError(f"{spec} takes an argument, and run {asked['run']} had no input")

@@ -64,7 +64,9 @@ def fork(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Another model: the program reads Session.fork.model."),
+        typer.Option(
+            metavar="NAME", help="Another model: the program reads fork_of(session).model."
+        ),
     ] = None,
     answer: Annotated[
         list[str] | None,
@@ -84,7 +86,8 @@ def fork(
     save: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Run nothing: write it for ROLLCAGE_FORK=FILE python my_agent.py."
+            metavar="FILE",
+            help="Run nothing: write it, for ROLLCAGE_STAGE=fork:FILE python agent.py.",
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
@@ -113,7 +116,7 @@ def fork(
         if program or function:
             raise UsageError("--save runs nothing: leave the program out")
         asked.write(save)
-        console().print(f"ROLLCAGE_FORK={save} makes it of the next run of the program.")
+        console().print(f"ROLLCAGE_STAGE=fork:{save} makes it of the next run of the program.")
         return
     made = run_fork(asked, Program.of(program or (), function))
     pairs = align(in_order(asked.origin), in_order(made.run))

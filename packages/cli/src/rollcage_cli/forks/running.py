@@ -96,7 +96,7 @@ def run_fork(asked: ForkRequest, program: Program, *, quiet: bool = False) -> Fo
         try:
             ended = subprocess.run(  # noqa: S603 - what the user asks to be run
                 program.command,
-                env={**os.environ, "ROLLCAGE_FORK": str(file)},
+                env={**os.environ, "ROLLCAGE_STAGE": f"fork:{file}"},
                 stdout=subprocess.DEVNULL if quiet else sys.stderr,
                 stderr=subprocess.PIPE,
                 text=True,

@@ -7,10 +7,11 @@ import time
 from typing import Any
 
 import pytest
-from rollcage import Clock, Fork, Options, Session, Store, abandon_run, resolve_step, tool
+from rollcage import Clock, Options, Session, Store, abandon_run, resolve_step, tool
 from rollcage.errors import RunNotFound, UnknownOutcome
 from rollcage.trace.chain import FORMAT, Chain
 from rollcage.trace.listing import RunInfo, list_runs, newest_run, run_info
+from rollcage_fork import Fork
 
 from rollcage_conformance.stores.base import StoreBase
 
@@ -98,8 +99,8 @@ class ListingSuite(StoreBase):
 
     def test_forks_and_runs_that_go_on_name_their_origin(self, store: Store) -> None:
         one = _run(store, "a", "x", "lost")
-        dry = _run(store, "a", "x", at=1001, fork=Fork(one))
-        live = _run(store, "a", "x", at=1002, fork=Fork(one, live=True))
+        dry = _run(store, "a", "x", at=1001, stages=[Fork(one)])
+        live = _run(store, "a", "x", at=1002, stages=[Fork(one, live=True)])
         goes_on = _run(store, "a", "x", at=1003, source=one)
         found = [
             (each.run, each.origin, each.fork, each.status, each.attempts)

@@ -15,7 +15,6 @@ from rollcage import (
     Approval,
     ApprovalQueue,
     ApprovalRequired,
-    Fork,
     NotReplayable,
     QueueApprover,
     ReplayMiss,
@@ -36,6 +35,7 @@ from rollcage import (
     undo_run,
 )
 from rollcage.errors import OrderRefused, RunNotFound, StoreError, TraceCorrupt
+from rollcage_fork import Fork
 
 from rollcage_conformance.stores.base import (
     StoreBase,
@@ -121,7 +121,7 @@ class SessionSuite(StoreBase):
             store_keep(1)
             store_keep(2)
         before = store.read(first.run_id)
-        with Session("job", store=url, fork=Fork(first.run_id, live=True)) as fork:
+        with Session("job", store=url, stages=[Fork(first.run_id, live=True)]) as fork:
             assert [store_keep(1), store_keep(2)] == [1, 2]
             store_keep(3)
         assert (fork.stats.hits, world) == (2, [1, 2, 3])

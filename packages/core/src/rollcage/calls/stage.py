@@ -7,18 +7,23 @@ for no feature.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+from rollcage.errors import SessionError
+
 if TYPE_CHECKING:
+    from rollcage.calls.gate import Entry
     from rollcage.contract.contract import Contract
     from rollcage.gate.verdict import Verdict
     from rollcage.replay.call import Call, Match, Place
+    from rollcage.replay.source import RunSource
     from rollcage.session.session import Session
-    from rollcage.trace.run import Event, Fold, Outcome, Step
+    from rollcage.trace.run import Event, Fold, Outcome, Run, Step
 
-__all__ = ["Body", "Guard", "Hooks", "OfSession", "Stage", "Work"]
+__all__ = ["Body", "Guard", "Hooks", "OfSession", "Stage", "Work", "from_environment"]
 
 Work = Generator[Callable[[], Any], Any, None]
 """Work before a call may begin: a generator that yields functions without arguments.
@@ -52,6 +57,28 @@ class Stage:
 
     def describes(self, session: Session) -> Event | None:
         """Return a description for the attempt's line, before anything else; in `gate=` only."""
+
+    @property
+    def copies(self) -> RunSource | None:
+        """Return the run to copy, if the session begins a copy; in `stages=` only."""
+        return None
+
+    def copied(self, session: Session, run: Run, lines: list[Event]) -> list[Event]:
+        """Return the first lines of a copy, behind the copied lines.
+
+        The first one is `forked`: it makes all steps so far borrowed, and with `dry` the copy must
+        not write.
+
+        Args:
+            session: the session, which is not entered yet.
+            run: the fold of the copied lines.
+            lines: the copied lines. The stage may add fields to the first one.
+        """
+        raise NotImplementedError
+
+    def gating(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Return the entries of the session's own gate; in `stages=` only."""
+        return entries
 
     def opening(self, session: Session) -> None:
         """Prepare before a run is read and the attempt's line is written; in `stages=` only."""
@@ -207,6 +234,29 @@ class OfSession(Protocol):
     def of_session(self) -> Guard | Stage:
         """Return the guard or stage for one session."""
         ...
+
+
+def from_environment(session: Session) -> tuple[Stage, ...]:
+    """Return the stage that `ROLLCAGE_STAGE=NAME:TEXT` adds to each session of the process.
+
+    The entry point `NAME` of the group `rollcage.stages` makes the stage from the text and the
+    session.
+
+    Raises:
+        SessionError: no installed package has such a stage.
+    """
+    said = os.environ.get("ROLLCAGE_STAGE")
+    if not said:
+        return ()
+    from importlib.metadata import entry_points
+
+    name, _, text = said.partition(":")
+    for found in entry_points(group="rollcage.stages", name=name):
+        return (found.load()(text, session),)
+    raise SessionError(
+        f"ROLLCAGE_STAGE={said}: no installed package brings a stage {name!r}, so nothing runs. "
+        f"Install rollcage-{name} beside this program, or unset ROLLCAGE_STAGE"
+    )
 
 
 def overridden(each: Any, name: str, *bases: type) -> Any:

@@ -18,7 +18,6 @@ from rollcage.errors import (
 )
 from rollcage.fingerprint.identity import uuid7
 from rollcage.replay.source import Source, copy_blobs, find_source, where_given
-from rollcage.stages.fork import copied_lines, forked_lines
 from rollcage.trace.chain import FORMAT, Chain, parse
 from rollcage.trace.endings import OVER, check_open, check_whole, ended_as
 from rollcage.trace.listing import job_key
@@ -104,7 +103,7 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
         _check_seed(session, found)
         return Opened(found, None, source)
     starts = session.source is not None and not _goes_on(session, store, known)
-    if session.fork is not None or starts:
+    if session.copier is not None or starts:
         return _copied(session, store, folds, key, seen)
     if replay == "off":
         known = None
@@ -266,22 +265,31 @@ def _copied(
     session: Session, store: Store, folds: dict[str, list[Fold]], key: str, seen: bytes | None
 ) -> Opened:
     """Begin a run with a copy of another run's lines, whose steps answer as borrowed ones."""
-    fork = session.fork
-    given = session.source if fork is None else fork.run
+    copier = session.copier
+    given = session.source if copier is None else copier.copies
     assert given is not None
     (home, source), lines = find_source(given, store)
     where = f"run {source}"
-    run = _run_id(session, source if fork is not None or seen is None else seen.decode())
+    run = _run_id(session, source if copier is not None or seen is None else seen.decode())
     recorded = parse(lines, where)
     fold_lines(recorded[:1], where, {})  # refuses a line that can't begin a run
-    copied = copied_lines(recorded, run, session.name, fork)
+    copied = _copied_lines(recorded, run, session.name)
     copy_blobs(lines, home, store)
     found = fold_lines(copied, where, folds)
     check_whole(found)
     opened = Opened(found, Chain(store.open(run)))
     assert opened.log is not None
     try:
-        begins = forked_lines(opened.run, copied, fork, source, session.name, session.seal)
+        begins: list[Event] = [
+            {"event": "forked", "run": run, "name": session.name, "from": source, "continues": True}
+        ]
+        if copier is not None:
+            begins = copier.copied(session, found, copied)
+        if found.imported is not None and not begins[0].get("dry"):
+            raise SessionError(
+                f"run {source} was imported, so nobody knows which of its writes were made: a fork "
+                f"of it can't be live, and no session goes on from it"
+            )
         for line in copied:
             opened.log.append(line)
         for line in begins:
@@ -289,12 +297,26 @@ def _copied(
             opened.log.append(line)
             opened.run.apply(line)
         _attempt(session, opened)
-        if fork is None and not store.swap("names", key, seen, run.encode()):
+        if copier is None and not store.swap("names", key, seen, run.encode()):
             raise RunInUse(f"another session of {session.name!r} has begun: start this one again")
     except BaseException:
         _close(opened.log)
         raise
     return opened
+
+
+def _copied_lines(events: list[Event], run: str, name: str) -> list[Event]:
+    """Return the lines of a run for the log of another one.
+
+    The first says that it is a copy, so that one that was cut off is not taken for the run itself.
+    """
+    source = events[0]
+    first: Event = {"event": "run", "format": FORMAT, "run": run, "name": name}
+    kept = ("time", "input", "actor", "seed", "imported")
+    first.update((field, source[field]) for field in kept if field in source)
+    first["copied"] = source["run"]
+    rest = [{field: each[field] for field in each if field != "hash"} for each in events[1:]]
+    return [first, *rest]
 
 
 def _goes_on(session: Session, store: Store, known: str | None) -> bool:

@@ -54,7 +54,7 @@ from rollcage.calls.flow import (
 )
 from rollcage.calls.gate import Entry, Gate
 from rollcage.calls.memory import forget_rolled
-from rollcage.calls.stage import Hooks, Stage
+from rollcage.calls.stage import Hooks, Stage, from_environment
 from rollcage.contract.compensation import KnownTools
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
@@ -80,7 +80,6 @@ from rollcage.session.opening import Opened, open_run
 from rollcage.session.options import Options
 from rollcage.session.seal import SessionSeal
 from rollcage.stages.capture import Capture
-from rollcage.stages.fork import Fork, asked_for
 from rollcage.stages.once import Once
 from rollcage.stages.orders import Orders
 from rollcage.stages.unknown import Probe, Unknown
@@ -109,7 +108,7 @@ if TYPE_CHECKING:
     from rollcage.trace.told import Observer
     from rollcage.values.hiding import Seal
 
-__all__ = ["Fork", "Replay", "Session"]
+__all__ = ["Replay", "Session"]
 
 _log: Final = logging.getLogger("rollcage")
 _END: Final = object()
@@ -138,6 +137,16 @@ def _acted_for(actor: str) -> str:
         raise SessionError(f"actor= has to name who the run acts for: {error}") from None
 
 
+def _check_copies_none(stage: Stage) -> None:
+    """Refuse a stage that begins a copy of a run outside of `stages=`.
+
+    Raises:
+        SessionError: the stage copies a run.
+    """
+    if stage.copies is not None:
+        raise SessionError(f"{type(stage).__name__} copies a run: give it to Session in stages=")
+
+
 class Session:
     """Guard the calls of one attempt at a run.
 
@@ -158,7 +167,6 @@ class Session:
             path of a log. A copy of the run answers calls; its effects stay its own. With
             `"offline"`, the run to read.
         run: the id of the run, if not the newest of the job.
-        fork: see `Fork`.
         input: the input of the job, any value that a tool may take: another input is another job.
         gate: policies, facades, rules (see `rollcage.Rule`) and guards. Each decides on every call:
             deny over ask over allow. A denial overrides recorded outcomes, too.
@@ -186,7 +194,6 @@ class Session:
         replay: Replay = "auto",
         source: RunSource | None = None,
         run: str | None = None,
-        fork: Fork | None = None,
         input: Any = None,  # noqa: A002 - what it is
         gate: Iterable[Entry] = (),
         approver: Any = None,
@@ -202,15 +209,14 @@ class Session:
             raise SessionError("a session needs a name: it identifies the job")
         _check("replay", replay, get_args(Replay))
         _check("on_divergence", on_divergence, get_args(OnDivergence))
-        if fork is not None and replay not in ("auto", "continue"):
-            raise SessionError(f"a fork is an attempt of its own: not with replay={replay!r}")
         self.name = unicodedata.normalize("NFC", name)
         self.store = open_store(store)
-        self.replay, self.source, self.run, self.fork = replay, source, run, fork
+        self.replay, self.source, self.run = replay, source, run
         self.input, self.on_divergence, self.options = input, on_divergence, options
         self.actor = _acted_for(actor)
         self.approver = approver
         self._brought = tuple(stages)
+        self.copier = self._begins_copy(self._brought)
         self.around: Session | None = None
         self.observers = tuple(observers)
         self._first_seal = SessionSeal(self.store)
@@ -220,11 +226,11 @@ class Session:
         self.report: Report | None = None  # of what writes nothing
         self.run_id: str = ""
         self.undone_at = -1  # the last step when it was undone
-        self._is_asked_for = False  # whether the environment says that it is a fork
-        if fork is None and replay not in ("offline", "verify") and here.get() is None:
-            self.fork = asked_for(self.name, self.store)
-            self._is_asked_for = self.fork is not None
-        self.gate = Gate(gate if self.fork is None else self.fork.entries_of(gate), self)
+        self._ambient: tuple[Stage, ...] = ()  # what the environment brings
+        if self.copier is None and replay not in ("offline", "verify") and here.get() is None:
+            self._ambient = from_environment(self)
+            self.copier = next((each for each in self._ambient if each.copies is not None), None)
+        self.gate = self._gated(gate)
         self.calls_before = 0  # calls of the outer run, on entering
         self.is_left = False
         self.gates: tuple[Stage, ...] = ()  # the stages in its gate and in outer gates
@@ -300,12 +306,8 @@ class Session:
 
             offline = Offline() if self.replay == "offline" else Verify()
             self.report, looks = offline.report, (offline,)
-        if self.fork is not None:
-            from rollcage.stages.whatif import WhatIf
-
-            looks = (WhatIf(self.fork),)
         self._observe(self.observers)
-        brought = (*self._brought, *self.gates, *self._late)
+        brought = (*self._ambient, *self._brought, *self.gates, *self._late)
         self._surround(
             (*self._observing, *looks, Orders(), *brought),
             (*asks, Unknown(), Probe(), Once(), Capture()),
@@ -317,10 +319,10 @@ class Session:
         return self.hooks
 
     def _check_around(self, place: Place) -> None:
-        """Refuse a separate run inside a fork that must not write.
+        """Refuse a separate run inside a run that must not write.
 
         Raises:
-            SessionError: the separate run could make the writes that the fork must not make.
+            SessionError: the separate run could make the writes that the outer run must not make.
         """
         if place.attempt.dry and self.replay not in ("offline", "verify"):
             raise SessionError(
@@ -355,6 +357,7 @@ class Session:
         Its `folds` are told of the lines on record. In a nested session, the stage covers that
         session and all sessions around it.
         """
+        _check_copies_none(stage)
         attempt = self._attempt
         if attempt is None:
             self._late = (*self._late, stage)
@@ -426,6 +429,36 @@ class Session:
             known.contract = contract  # keep the contract alive: its id is the key
         return known
 
+    def _gated(self, given: Iterable[Entry]) -> Gate:
+        """Return the gate, after the stages replaced entries of it."""
+        entries = tuple(given)
+        for stage in (*self._ambient, *self._brought):
+            entries = stage.gating(entries)
+        gate = Gate(entries, self)
+        for each in gate.stages:
+            _check_copies_none(each)
+        return gate
+
+    def _begins_copy(self, stages: tuple[Stage, ...]) -> Stage | None:
+        """Return the stage that begins a copy of a run; None without one.
+
+        Raises:
+            SessionError: another argument names a run, too.
+        """
+        copies = [each for each in stages if each.copies is not None]
+        if not copies:
+            return None
+        name = type(copies[0]).__name__
+        if len(copies) > 1:
+            raise SessionError(f"one run is copied, not {len(copies)}: give one {name} in stages=")
+        if self.replay not in ("auto", "continue"):
+            raise SessionError(
+                f"{name} begins a run of its own, a copy: not with replay={self.replay!r}"
+            )
+        if self.source is not None or self.run is not None:
+            raise SessionError(f"{name} says which run it copies: leave source= and run= out")
+        return copies[0]
+
     def _check_new(self) -> None:
         if self._attempt is not None:
             raise SessionError("a session can be entered once only; make another one")
@@ -439,13 +472,13 @@ class Session:
             or self.replay not in ("auto", "continue")
             or self.run is not None
             or self.source is not None
-            or (self.fork is not None and not self._is_asked_for)
+            or any(each.copies is not None for each in self._brought)
             or around.attempt.store != self.store
             or around.attempt.process != os.getpid()
         ):
             return False
         self._check_new()
-        self.fork = None  # it is a part of one
+        self.copier, self._ambient = None, ()  # the session around it has what is brought
         if self._brought:
             raise SessionError(
                 f"session {self.name!r} is entered inside of session {around.session.name!r}, and "
@@ -808,7 +841,7 @@ class Session:
     def refuses_unguarded(self) -> bool:
         """Tell whether tools in threads without a session are refused while this session is open.
 
-        Beside a fork that must not write, all are refused.
+        Beside a run that must not write, all are refused.
         """
         said = self.options.unguarded
         if self._attempt is not None and self._attempt.dry:

@@ -78,7 +78,7 @@ async def _signal(interpreter: Interpreter, wait: Wait, step: str) -> Any:
     name = str(wait.signal)
     there = await asyncio.to_thread(interpreter.signals.take, name, step)
     waits = Waits([f"waits for the signal {name}"])
-    if there is None and interpreter.session.fork is None:
+    if there is None and interpreter.session.copier is None:
         raise waits  # nothing goes on record: a wait in a race may be undone, and begin again
 
     async def taken(**_: object) -> Any:
@@ -107,7 +107,7 @@ async def _approval(interpreter: Interpreter, node: Node, place: BlockPlace) -> 
 
     def settled(**_: object) -> dict[str, Any]:
         nonlocal decided
-        is_fork = session.fork is not None
+        is_fork = session.copier is not None
         asked, decision = approvals.look(request) if is_fork else approvals.ask(request, wait)
         if approvals.is_open(asked, decision):  # nothing goes on record: see `_signal`
             if is_fork:

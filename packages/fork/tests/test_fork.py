@@ -7,125 +7,38 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from mortal import Killed, until_it_dies
+from put_world import (
+    agent,
+    events,
+    look,
+    new_world,  # noqa: F401 - pytest finds it here
+    numbered,
+    put,
+    recorded,
+    team,
+    tell,
+    world,
+    wrap,
+)
 from rollcage import (
     Blocked,
-    Fork,
     ForkEnded,
     ReplayMiss,
     Session,
     SessionError,
     UnknownOutcome,
     Verdict,
-    compensate,
-    current_step,
-    resolve_step,
-    tool,
     undo_run,
 )
 from rollcage.trace.folder import Folder
 from rollcage.values.exceptions import encode_exception
-
-
-class World:
-    """What was put where, and by whom."""
-
-    def __init__(self) -> None:
-        self.state: dict[str, int] = {}
-        self.ran: list[str] = []
-        self.keys: list[str] = []
-        self.fails = False
-
-
-world = World()
-
-
-@pytest.fixture(autouse=True)
-def new_world() -> None:
-    world.__init__()  # type: ignore[misc] # a new one of the same name
-
-
-@tool(name="fork.reset", idempotent=True)
-def reset(where: str, to: int | None) -> None:
-    """Put back what was there."""
-    if to is None:
-        world.state.pop(where, None)
-    else:
-        world.state[where] = to
-
-
-@tool(
-    name="fork.put",
-    observe=lambda args: {args["where"]: world.state.get(args["where"])},
-    undo=lambda args, before: [compensate(reset, where=args["where"], to=before[args["where"]])],
-    raises=[ValueError],
-)
-def put(where: str, what: int) -> str:
-    """Put a number somewhere."""
-    world.ran.append(f"put {where} {what}")
-    step = current_step()
-    world.keys.append(step.idempotency_key if step else "")
-    if world.fails:
-        raise ValueError("it fails")
-    world.state[where] = what
-    return f"{where} is {what}"
-
-
-@tool(name="fork.look", effect="read")
-def look(where: str) -> int:
-    """Look what is there."""
-    world.ran.append(f"look {where}")
-    return world.state.get(where, 0)
-
-
-@tool(name="fork.team", effect="scope")
-def team(where: str) -> int:
-    """Put twice what is there."""
-    world.ran.append(f"team {where}")
-    seen = look(where)
-    put(f"{where}2", 2 * seen)
-    return seen
-
-
-@tool(name="fork.wrap")
-def wrap(where: str) -> int:
-    """Write by itself, and look inside."""
-    seen = look(where)
-    world.ran.append(f"wrap {where}")
-    world.state[f"{where}w"] = seen
-    return seen
-
-
-def events(root: Path, run: str) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in Folder(root).read(run)]
-
-
-def numbered(root: Path, run: str, name: str) -> int:
-    for event in events(root, run):
-        if event["event"] == "step" and event["name"] == f"fork.{name}":
-            return int(event["step"])
-    raise LookupError(name)
-
-
-def agent() -> list[Any]:
-    """Look, and act upon what is seen."""
-    put("a", 1)
-    seen = look("a")
-    put("b", seen * 10)
-    return [seen, look("b")]
-
-
-def recorded(root: Path, program: Callable[[], Any] = agent) -> str:
-    with Session("job", store=root) as session:
-        program()
-    world.ran.clear()
-    return session.run_id
+from rollcage_fork import Fork
 
 
 def forked(root: Any, fork: Fork, program: Callable[[], Any] = agent, **more: Any) -> Any:
-    with Session("what if", store=root, fork=fork, **more) as session:
+    with Session("what if", store=root, stages=[fork], **more) as session:
         given: Any = session
         given.gave = program()  # so that the test sees it
     return session
@@ -242,7 +155,9 @@ def test_other_arguments_are_performed_and_asked_for_as_before(tmp_path: Path) -
 
 def test_offline_no_recorded_result_answers_for_other_arguments(tmp_path: Path) -> None:
     run = recorded(tmp_path)
-    session = Session("f", store=tmp_path, fork=Fork(run, 1, {"args": {"where": "a", "what": 7}}))
+    session = Session(
+        "f", store=tmp_path, stages=[Fork(run, 1, {"args": {"where": "a", "what": 7}})]
+    )
     with pytest.raises(ForkEnded), session:
         agent()
     offline = Session("f", store=tmp_path, run=session.run_id, replay="offline")
@@ -357,74 +272,6 @@ def test_a_copy_that_was_cut_off_is_nobodys_run(tmp_path: Path) -> None:
     assert world.state == {}
 
 
-# --- going on from another run -------------------------------------------------------------------
-
-
-def test_a_run_goes_on_from_another_one(tmp_path: Path) -> None:
-    def half() -> None:
-        put("a", 1)
-
-    run = recorded(tmp_path, half)
-    with Session("other", store=tmp_path, source=run) as session:
-        assert agent() == [1, 10]
-    assert world.ran == ["look a", "put b 10", "look b"]
-    assert Folder(tmp_path).get("names", "other") == session.run_id.encode()
-    assert undo_run(tmp_path, session.run_id).complete
-    assert world.state == {"a": 1}  # the other run's effect is its own
-    world.ran.clear()
-    with Session("other", store=tmp_path, source=run) as again:  # it goes on, and makes no other
-        assert agent() == [1, 10]
-    assert again.run_id == session.run_id
-    assert world.ran == ["look a", "put b 10", "look b"]
-
-
-def test_killed_at_every_moment_it_goes_on(tmp_path: Path) -> None:
-    def half() -> None:
-        put("a", 1)
-
-    def program(root: Any) -> list[Any]:
-        with Session("other", store=root, source=run, replay="continue"):
-            return agent()
-
-    run = recorded(tmp_path / "whole", half)
-    _, store = until_it_dies(tmp_path / "whole", 0, program)
-    for life in range(1, store.moments + 1):
-        world.__init__()  # type: ignore[misc] # a new one
-        root = tmp_path / str(life)
-        run = recorded(root, half)
-        until_it_dies(root, life, program)
-        gave: list[Any] = []
-        for _ in range(3):
-            try:
-                gave = program(root)
-                break
-            except UnknownOutcome as halt:
-                tell(root, halt)
-        assert gave == [1, 10], life
-        assert world.ran.count("put b 10") == 1, life
-
-
-def test_what_another_run_began_is_made_again_under_its_key(tmp_path: Path) -> None:
-    keys: list[str] = []
-
-    @tool(name="fork.idem", idempotent=True)
-    def idem(n: int) -> str:
-        step = current_step()
-        assert step is not None
-        keys.append(step.idempotency_key)
-        if len(keys) == 1:
-            raise TimeoutError
-        return f"done {n}"
-
-    with pytest.raises(UnknownOutcome), Session("job", store=tmp_path) as session:
-        idem(1)
-    with Session("other", store=tmp_path, source=session.run_id):
-        idem(1)
-    forked(tmp_path, Fork(session.run_id, live=True), lambda: idem(1))
-    assert keys[0] == keys[1]
-    assert keys[0] != keys[2]
-
-
 # --- at random -----------------------------------------------------------------------------------
 
 
@@ -497,15 +344,6 @@ def chosen(root: Path, run: str, chance: random.Random) -> tuple[int, dict[str, 
     return step["step"], {"outcome": {"status": "ok", "value": chance.randint(40, 50)}}
 
 
-def tell(root: Path, halt: UnknownOutcome) -> None:
-    """Say the truth about a step of which nobody knows."""
-    (line,) = [e for e in events(root, halt.run) if e["event"] == "step" and e["step"] == halt.step]
-    args = line["args"]
-    happened = world.state.get(args["where"]) == args["what"]
-    told: dict[str, Any] = {"result": f"{args['where']} is {args['what']}"} if happened else {}
-    resolve_step(root, halt.run, halt.step, happened=happened, **told)
-
-
 def resumed(root: Path, run: str, program: Callable[[], Any], life: int = 0) -> Any:
     for _ in range(10):
         try:
@@ -542,7 +380,7 @@ def test_random_forks_of_forks_killed_and_undone(tmp_path: Path, seed: int) -> N
         life = chance.choice([0, chance.randint(20, 60)])
 
         def attempt(store: Any, fork: Fork = fork, made: list[str] = made) -> Any:
-            with Session("what if", store=store, fork=fork, on_divergence="warn") as session:
+            with Session("what if", store=store, stages=[fork], on_divergence="warn") as session:
                 made.append(session.run_id)
                 return program()
 

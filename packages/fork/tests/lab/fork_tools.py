@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rollcage import Fork, RollcageError, Session, tool
+from rollcage import RollcageError, Session, tool
 from rollcage.trace import Run, Step, read_run
 from rollcage.trace.recorded import trace_of
+from rollcage_fork import Fork
 
 DONE: list[Any] = []
 SEEN: list[str] = []
@@ -78,7 +79,7 @@ def forked(
     url: str, fork: Fork, agent: Callable[[Session], None] = shop, **options: Any
 ) -> tuple[Run, RollcageError | None]:
     """The fork's run, and what ended it."""
-    session, ended = Session("shop", store=url, fork=fork, **options), None
+    session, ended = Session("shop", store=url, stages=[fork], **options), None
     try:
         agent(session)
     except RollcageError as error:

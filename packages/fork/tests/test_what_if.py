@@ -26,7 +26,6 @@ from fork_tools import (
 from rollcage import (
     Blocked,
     Contract,
-    Fork,
     ForkEnded,
     ReplayMiss,
     RollcageError,
@@ -38,6 +37,7 @@ from rollcage import (
 )
 from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
+from rollcage_fork import Fork, fork_of
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_nothing_is_a_result_too(tmp_path: Path, nothing: Any) -> None:
             got.append(search())
         return session.run_id
 
-    agent(fork=Fork(agent(), at=1, result=nothing))
+    agent(stages=[Fork(agent(), at=1, result=nothing)])
     assert got == [["tea"], nothing]
 
 
@@ -107,7 +107,7 @@ def test_an_answer_may_raise_or_be_no_result(url: str) -> None:
 
     of = recorded(url)
     session = Session(
-        "shop", store=url, fork=Fork(of, at=1, result=50, answers={"fork_buy": sold_out})
+        "shop", store=url, stages=[Fork(of, at=1, result=50, answers={"fork_buy": sold_out})]
     )
     with pytest.raises(LookupError, match="tea"):
         shop(session)
@@ -142,7 +142,7 @@ def test_other_arguments_keep_those_not_named(url: str) -> None:
     run, ended = forked(url, Fork(of, at=2, args={"count": 9}))
     assert ended_before(run) == [("buy", {"item": "tea", "count": 9})]
     with pytest.raises(SessionError, match="these are the arguments"):
-        shop(Session("shop", store=url, fork=Fork(of, at=1, args={"item": "tea"})))
+        shop(Session("shop", store=url, stages=[Fork(of, at=1, args={"item": "tea"})]))
     assert DONE == []
 
 
@@ -175,7 +175,8 @@ def test_another_model_runs_from_the_step_on(url: str) -> None:
     asked: list[str] = []
 
     def agent(session: Session) -> None:
-        name = "small" if session.fork is None else session.fork.model or "small"
+        fork = fork_of(session)
+        name = "small" if fork is None else fork.model or "small"
 
         def model(prompt: str) -> str:
             asked.append(name)
@@ -221,7 +222,7 @@ def test_what_a_fork_can_not_be(url: str) -> None:
         with pytest.raises(SessionError, match=said):
             Fork(of, **words)
     with pytest.raises(SessionError, match="has no step 9"):
-        shop(Session("shop", store=url, fork=Fork(of, at=9, result=1)))
+        shop(Session("shop", store=url, stages=[Fork(of, at=9, result=1)]))
     assert len(list_runs(url)) == 1
 
 
@@ -371,7 +372,7 @@ def test_async_sessions_are_forked_alike(url: str) -> None:
     DONE.clear()
     for step, at in enumerate("abc", 1):
         fork = Fork(session.run_id, at=step, result="N", answers={"fork_anote": given})
-        said = asyncio.run(agent(Session("shop", store=url, fork=fork)))
+        said = asyncio.run(agent(Session("shop", store=url, stages=[fork])))
         assert said == ["N" if each == at else f"noted {each}" for each in "abc"]
     assert DONE == []
 
@@ -388,7 +389,7 @@ def test_a_run_of_its_own_inside_is_refused(url: str, tmp_path: Path) -> None:
 
     of = recorded(url, agent)
     with pytest.raises(SessionError, match="inside of a fork that is not live"):
-        agent(Session("shop", store=url, fork=Fork(of)))
+        agent(Session("shop", store=url, stages=[Fork(of)]))
     assert DONE == []
 
 
@@ -418,7 +419,7 @@ def test_a_thread_that_knows_no_session_is_refused(url: str) -> None:
 
         with session:
             fork_price(item="tea")
-            if session.fork is not None:
+            if fork_of(session) is not None:
                 thread = threading.Thread(target=work)
                 thread.start()
                 thread.join()
@@ -458,7 +459,7 @@ def test_what_a_program_says_of_its_replay_does_not_count(
     of = recorded(url)
     file = tmp_path / "fork.json"
     file.write_text(json.dumps({"store": url, "run": of, "name": "shop", "at": 1, "result": 50}))
-    monkeypatch.setenv("ROLLCAGE_FORK", str(file))
+    monkeypatch.setenv("ROLLCAGE_STAGE", f"fork:{file}")
     with pytest.raises(ForkEnded):
         shop(Session("shop", store=url, replay=replay))
     with pytest.raises(SessionError, match="nothing of that runs"):

@@ -1,0 +1,84 @@
+"""Runs that go on from another one, which keeps its effects."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from copying import Copy
+from mortal import until_it_dies
+from put_world import (
+    agent,
+    new_world,  # noqa: F401 - pytest finds it here
+    put,
+    recorded,
+    tell,
+    world,
+)
+from rollcage import Session, UnknownOutcome, current_step, tool, undo_run
+from rollcage.trace.folder import Folder
+
+
+def test_a_run_goes_on_from_another_one(tmp_path: Path) -> None:
+    def half() -> None:
+        put("a", 1)
+
+    run = recorded(tmp_path, half)
+    with Session("other", store=tmp_path, source=run) as session:
+        assert agent() == [1, 10]
+    assert world.ran == ["look a", "put b 10", "look b"]
+    assert Folder(tmp_path).get("names", "other") == session.run_id.encode()
+    assert undo_run(tmp_path, session.run_id).complete
+    assert world.state == {"a": 1}  # the other run's effect is its own
+    world.ran.clear()
+    with Session("other", store=tmp_path, source=run) as again:  # it goes on, and makes no other
+        assert agent() == [1, 10]
+    assert again.run_id == session.run_id
+    assert world.ran == ["look a", "put b 10", "look b"]
+
+
+def test_killed_at_every_moment_it_goes_on(tmp_path: Path) -> None:
+    def half() -> None:
+        put("a", 1)
+
+    def program(root: Any) -> list[Any]:
+        with Session("other", store=root, source=run, replay="continue"):
+            return agent()
+
+    run = recorded(tmp_path / "whole", half)
+    _, store = until_it_dies(tmp_path / "whole", 0, program)
+    for life in range(1, store.moments + 1):
+        world.__init__()  # type: ignore[misc] # a new one
+        root = tmp_path / str(life)
+        run = recorded(root, half)
+        until_it_dies(root, life, program)
+        gave: list[Any] = []
+        for _ in range(3):
+            try:
+                gave = program(root)
+                break
+            except UnknownOutcome as halt:
+                tell(root, halt)
+        assert gave == [1, 10], life
+        assert world.ran.count("put b 10") == 1, life
+
+
+def test_what_another_run_began_is_made_again_under_its_key(tmp_path: Path) -> None:
+    keys: list[str] = []
+
+    @tool(name="fork.idem", idempotent=True)
+    def idem(n: int) -> str:
+        step = current_step()
+        assert step is not None
+        keys.append(step.idempotency_key)
+        if len(keys) == 1:
+            raise TimeoutError
+        return f"done {n}"
+
+    with pytest.raises(UnknownOutcome), Session("job", store=tmp_path) as session:
+        idem(1)
+    with Session("other", store=tmp_path, source=session.run_id):
+        idem(1)
+    with Session("copy", store=tmp_path, stages=[Copy(session.run_id, live=True)]):
+        idem(1)
+    assert keys[0] == keys[1]
+    assert keys[0] != keys[2]
