@@ -188,8 +188,12 @@ class Attempt:
         """Return a line and its outcome with all secrets concealed."""
         if outcome is not None:
             event = {**event, "outcome": orjson.loads(outcome.data)}
-        for conceal in self.hooks.conceal:
-            event = conceal(event)
+        try:
+            for conceal in self.hooks.conceal:
+                event = conceal(event)
+        except Exception as error:  # noqa: BLE001 - its text may hold what was to be concealed
+            why = f"a line can't be concealed: {type(error).__name__}"
+            raise self.halt(TraceUnwritable(f"run {self.run.id}: {why}")) from None
         return event, None
 
     def halt(self, error: Halt) -> Halt:

@@ -68,10 +68,10 @@ def _fails(error: BaseException) -> Work:
     yield  # for it is a flow
 
 
-def gives_at_once(call: Call) -> bool:
+def gives_at_once(call: Call, work: Work | None) -> bool:
     """Tell whether a call was answered, and its outcome can be given without waiting."""
     step = call.recorded
-    if step is None or call.hooks.hit:
+    if step is None or work is not None or call.hooks.hit:
         return False
     return not (call.is_async and _TAG in (step.outcome or b""))
 
@@ -102,7 +102,7 @@ def perform(call: Call, work: Work | None) -> Flow:
             if call.is_entered:
                 yield from failed(attempt, call, error)
             else:
-                _cut_off(attempt, call)
+                _cut_off(attempt, call, error)
             raise
         return (yield from returned(attempt, call, value))
     except BaseException as error:
@@ -137,11 +137,11 @@ def admit(call: Call, work: Work | None) -> Flow:
                 yield from _withdraw(attempt, call)
             with attempt.lock:
                 work = begin(attempt, call)
-    except GeneratorExit:
-        _cut_off(attempt, call)
+    except GeneratorExit as error:
+        _cut_off(attempt, call, error)
         raise
     except BaseException as error:
-        _cut_off(attempt, call)
+        _cut_off(attempt, call, error)
         _put_halted(attempt, call, error)
         yield from _dropped(call)
         raise
@@ -206,8 +206,10 @@ def _put_halted(attempt: Attempt, call: Call, error: BaseException) -> None:
             attempt.note({**event, "halted": True})
 
 
-def _cut_off(attempt: Attempt, call: Call) -> None:
+def _cut_off(attempt: Attempt, call: Call, error: BaseException) -> None:
     """Record a call that was cut off before its body, if possible."""
+    if call.recorded is not None:
+        _interrupted(call, error)
     with attempt.lock:
         release(call)
         if not call.is_on_record or not call.changes:
@@ -372,7 +374,8 @@ def give(call: Call, fetch: Callable[[str], bytes] | None = None) -> Any:
             _note_error(call, error)
         if isinstance(error, NotReplayable) and step.effect in CHANGES:
             raise attempt.halt(error) from None
-        _interrupted(call, error)
+        if not isinstance(error, Exception):
+            _interrupted(call, error)
         raise
 
 
@@ -382,7 +385,7 @@ def _interrupted(call: Call, error: BaseException) -> None:
     The same call again would find nothing recorded, and be made.
     """
     step, attempt = call.recorded, call.attempt
-    if step is None or step.effect not in CHANGES or isinstance(error, Exception):
+    if step is None or step.effect not in CHANGES:
         return
     if not attempt.closed:
         attempt.halt(

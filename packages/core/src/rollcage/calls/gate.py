@@ -111,7 +111,7 @@ class Gate:
         """Return the first denial of a tool, whatever its arguments; None if it may be called."""
         for name, screen in self.screens:
             try:
-                verdict = _checked(screen(contract, body, kind))
+                verdict = _checked_screen(screen(contract, body, kind))
             except Exception as error:  # noqa: BLE001 - whatever it raises, the call must not run
                 verdict = _failed(error)
             if verdict is not None and verdict.decision == "deny":
@@ -127,7 +127,7 @@ class Gate:
         """
         for screen in self.undo_screens:
             try:
-                verdict = _checked(screen(contract))
+                verdict = _checked_screen(screen(contract))
             except Exception as error:  # noqa: BLE001 - whatever it raises, the tool is not used
                 verdict = _failed(error)
             if verdict is not None and verdict.decision == "deny":
@@ -272,6 +272,14 @@ def _checked(given: object) -> Verdict | None:
         given.close()
         return Verdict("deny", "a guard is async: make it a plain method", "rule_invalid")
     return Verdict("deny", "a guard returned no verdict", "rule_invalid")
+
+
+def _checked_screen(given: object) -> Verdict | None:
+    """Return the answer of a screen: nobody can approve what it asks, for there is no call yet."""
+    verdict = _checked(given)
+    if verdict is not None and verdict.decision == "ask":
+        return Verdict("deny", "a screen can't ask, only deny", "rule_invalid")
+    return verdict
 
 
 def _failed(error: Exception) -> Verdict:

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple, Self, cast
 
 from rollcage.gate.persons import looks_like, person, same_person
-from rollcage.gate.verdict import Verdict
+from rollcage.gate.verdict import Verdict, is_writable
 
 __all__ = [
     "Approval",
@@ -252,16 +252,7 @@ def _is_whole(approval: Approval) -> bool:
     response: object = approval.response
     return (
         isinstance(cast("object", approval.approved), bool)
-        and all(isinstance(each, str) and _is_writable(each) for each in texts)
+        and all(isinstance(each, str) and is_writable(each) for each in texts)
         and (args is None or (isinstance(args, Mapping) and approval.approved))
         and (response is None or (isinstance(response, Response) and not approval.approved))
     )
-
-
-def _is_writable(text: str) -> bool:
-    """Tell whether UTF-8 can encode a text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

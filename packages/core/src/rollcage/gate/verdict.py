@@ -72,7 +72,11 @@ class Verdict:
     def is_whole(self) -> bool:
         """Tell whether the trace can hold the verdict: rules are anybody's code."""
         texts = (self.reason, self.code, self.rule, self.remedy)
-        return self.decision in _WEIGHT and all(type(each) is str for each in texts)
+        if not all(type(each) is str and is_writable(each) for each in texts):
+            return False
+        shadow: object = self.shadow
+        is_shadow_whole = shadow is None or (isinstance(shadow, Verdict) and shadow.is_whole)
+        return self.decision in _WEIGHT and is_shadow_whole
 
     def as_data(self) -> dict[str, Any]:
         """Return the form in the trace."""
@@ -247,3 +251,12 @@ def _shown(view: StepView) -> StepView:
         args=MappingProxyType({name: own_copy(each) for name, each in view.args.items()}),
         data={name: own_copy(each) for name, each in view.data.items()},
     )
+
+
+def is_writable(text: str) -> bool:
+    """Tell whether UTF-8 can encode a text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1002,7 +1002,7 @@ class Session:
             is_async=False, raw=raw, answer=answer, instead=instead,
         )  # fmt: skip
         work = enter(call)
-        return give(call) if gives_at_once(call) else drive(perform(call, work))
+        return give(call) if gives_at_once(call, work) else drive(perform(call, work))
 
     async def arun_call(
         self,
@@ -1021,7 +1021,7 @@ class Session:
             is_async=True, raw=raw, answer=answer, instead=instead,
         )  # fmt: skip
         work = enter(call)
-        return give(call) if gives_at_once(call) else await adrive(perform(call, work))
+        return give(call) if gives_at_once(call, work) else await adrive(perform(call, work))
 
     @staticmethod
     def perform(call: Call) -> Flow:

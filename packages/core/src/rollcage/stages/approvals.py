@@ -300,9 +300,9 @@ class Approvals(Stage):
             if call.is_async:  # calls that were gathered with it are put on record, too
                 yield lambda: asyncio.sleep(0)
             yield from attempt.settle(is_async=call.is_async)
-            yield _outside(call, lambda: queue.ask(request, terms))
+            reply: object = yield _outside(call, lambda: _queued(queue, request, terms))
         now = attempt.options.clock.wall() // 1000
-        reply: object = untimely(request.at - SKEW, request.expires, now)
+        reply = reply or untimely(request.at - SKEW, request.expires, now)
         if reply is None:
             try:
                 reply = yield from self._reply(call, request, queue)
@@ -501,6 +501,15 @@ def _failed(error: Exception) -> Refusal:
     name = type(error).__name__
     code = "approval_unavailable" if isinstance(error, (StoreError, OSError)) else "approver_failed"
     return Refusal(code, f"the approver failed: {name}")
+
+
+def _queued(queue: ApprovalQueue, request: ApprovalRequest, terms: Terms) -> Refusal | None:
+    """Put a request into the queue; return the refusal if it can't be put there."""
+    try:
+        queue.ask(request, terms)
+    except (StoreError, OSError) as error:
+        return _failed(error)
+    return None
 
 
 def _keep(queue: ApprovalQueue, request: ApprovalRequest, reply: object, now: int) -> None:
