@@ -195,7 +195,7 @@ class Stage:
     def _played(self, take: "_Take", ran: list[str], witness: Witness) -> Played:
         session = take.session
         if not session.run_id:
-            raise AssertionError("the session was not opened") from take.error
+            raise take.error or AssertionError("the session was not opened")
         lines = self.lines(session.run_id)
         ended = lines[-1] if session.attempt.live else {}
         return Played(
