@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from rollcage import (
     Approval,
     ApprovalRequest,
     Blocked,
-    ConsoleApprover,
     Contract,
     Session,
     StepView,
@@ -386,52 +384,6 @@ class Pause(Exception):
     """How a framework interrupts a run until somebody has decided."""
 
 
-# --- at a terminal --------------------------------------------------------------------------------
-
-
-def at_console(text: str) -> tuple[ConsoleApprover, io.StringIO]:
-    shown = io.StringIO()
-    return ConsoleApprover(by="ann", given=io.StringIO(text), shown=shown), shown
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("", "not approved"),
-        ("\n", "not approved"),
-        ("yes\n", "not approved"),
-        ("r\nuse another word\n", "use another word"),
-        ("r\n", "the call was not approved"),
-        ("e\n", "no JSON object"),
-        ("e\n[1]\n", "no JSON object"),
-        ("s\nlater\n", "no JSON"),
-    ],
-)
-def test_whatever_is_no_yes_at_a_terminal_is_a_no(tmp_path: Path, typed: str, said: str) -> None:
-    approver, _ = at_console(typed)
-    with guarded(tmp_path, approver), pytest.raises(Blocked, match=said):
-        send("a")
-    assert ran == []
-
-
-def test_what_a_model_wrote_cannot_act_on_the_terminal(tmp_path: Path) -> None:
-    approver, shown = at_console("a\n")
-    with guarded(tmp_path, approver) as session, session.place(agent="\x1b[2J"):
-        send("\x1b]0;owned\x07 a\n  b = fine \u202e")
-    text = shown.getvalue()
-    assert all(character.isprintable() or character == "\n" for character in text)
-    assert "\\x1b]0;owned\\x07 a\\n  b = fine \\u202e" in text
-
-
-def test_by_default_the_terminal_is_that_of_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("a\n"))
-    with guarded(tmp_path, ConsoleApprover(by="ann")):
-        assert send("a") == "sent a"
-    assert "needs approval" in capsys.readouterr().err
-
-
 def test_an_edited_call_runs_as_another_call(tmp_path: Path) -> None:
     approver = Answers(Approval.edit({"to": "bob", "amount": "5"}, by="ann"))
     with guarded(tmp_path, approver):
@@ -621,19 +573,3 @@ async def test_an_answer_that_comes_once_the_session_was_left_lets_nothing_run(
     left.set()
     with pytest.raises(Exception, match="the session was left"):
         await call
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("a\n", "sent a"),
-        ("Approve\n", "sent a"),
-        ('e\n{"text": "b"}\n', "sent b"),
-        ('s\n"later"\n', "later"),
-    ],
-)
-def test_somebody_at_a_terminal_decides(tmp_path: Path, typed: str, said: str) -> None:
-    approver, shown = at_console(typed)
-    with guarded(tmp_path, approver):
-        assert send("a") == said
-    assert "send needs approval: is that so?\n  text = a\n" in shown.getvalue()

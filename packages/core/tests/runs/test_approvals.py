@@ -1,7 +1,6 @@
 """Calls that wait for a decision: asked now or later, here or elsewhere, once or cut anywhere."""
 
 import asyncio
-import io
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from rollcage.errors import (
     SessionHalted,
     StoreError,
 )
-from rollcage.gate import Approval, ApprovalRequest, ConsoleApprover, Pending, StepView, Verdict
+from rollcage.gate import Approval, ApprovalRequest, Pending, StepView, Verdict
 from rollcage.stages.approvals import Approvals
 from rollcage.stages.queue import ApprovalQueue, QueueApprover
 
@@ -229,16 +228,6 @@ def test_an_answer_stands_in_place_of_the_tool_and_is_not_undone(tmp_path: Path)
             assert put("a") == "by hand"
     assert undo_run(tmp_path, session.run_id, tools=[put, take_back]).steps == ()
     assert not ran
-
-
-def test_the_console_decides(tmp_path: Path) -> None:
-    shown = io.StringIO()
-    console = ConsoleApprover(by="ann", given=io.StringIO('e\n{"to": "z"}\nn\n'), shown=shown)
-    with guarded(tmp_path, console):
-        assert send("a") == "sent z"
-        with pytest.raises(Blocked, match="not approved"):
-            send("b")
-    assert "send needs approval" in shown.getvalue()
 
 
 async def test_async_and_sync_approvers(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from rollcage import (
     ApprovalQueue,
     ApprovalRequired,
     Blocked,
-    ConsoleApprover,
     Contract,
     GovernanceError,
     PolicyInvalid,
@@ -193,8 +192,6 @@ def test_the_trace_has_the_name_in_its_one_form(store: Store, events: Any) -> No
 def test_everywhere_else_such_a_name_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(SessionError, match="actor="):
         Session("mail", store=tmp_path, actor=name)
-    with pytest.raises(ApprovalInvalid, match="by="):
-        ConsoleApprover(by=name)
     registry = Registry(tmp_path)
     with pytest.raises(GovernanceError, match="by="):
         registry.propose(Contract(name="send", parameters={}), by=name)

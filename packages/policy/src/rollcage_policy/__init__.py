@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from rollcage_policy.cases import Case, CaseResult, Cases, deciders, view_of
+    from rollcage_policy.console import ConsoleApprover
     from rollcage_policy.detecting import DetectedSecrets
     from rollcage_policy.functions import FUNCTIONS, surroundings
     from rollcage_policy.labelling import Labelling
@@ -39,6 +40,7 @@ __all__ = [
     "Case",
     "CaseResult",
     "Cases",
+    "ConsoleApprover",
     "DetectedSecrets",
     "Doubt",
     "Evaluation",
@@ -77,6 +79,7 @@ _LATE: Final = {
     "Case": "cases",
     "CaseResult": "cases",
     "Cases": "cases",
+    "ConsoleApprover": "console",
     "DetectedSecrets": "detecting",
     "Doubt": "unreachable",
     "Evaluation": "policy",

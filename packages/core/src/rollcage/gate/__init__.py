@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         not_entitled,
         untimely,
     )
-    from rollcage.gate.console import ConsoleApprover
     from rollcage.gate.persons import looks_like, person, same_person
     from rollcage.gate.sealing import Sealing
     from rollcage.gate.verdict import (
@@ -42,7 +41,6 @@ __all__ = [
     "Approval",
     "ApprovalRequest",
     "Approver",
-    "ConsoleApprover",
     "Decision",
     "Instead",
     "Pending",
@@ -83,7 +81,6 @@ __getattr__ = imported_late(
             "not_entitled",
             "untimely",
         ],
-        "gate.console": ["ConsoleApprover"],
         "gate.persons": ["looks_like", "person", "same_person"],
         "gate.sealing": ["Sealing"],
         "gate.verdict": [

@@ -7,17 +7,17 @@ import sys
 import threading
 from typing import Any, Final, TextIO
 
+from rollcage import Approval, ApprovalRequest
 from rollcage.errors import ApprovalInvalid
-from rollcage.gate.approval import Approval, ApprovalRequest
-from rollcage.gate.persons import person
+from rollcage.gate import person
 
-__all__ = ["ConsoleApprover", "os_user"]
+__all__ = ["ConsoleApprover"]
 
 _CHOICES: Final = "[a]pprove, [e]dit, [r]eject, re[s]pond? "
 _ONE_AT_A_TIME: Final = threading.Lock()  # all approvers share one terminal
 
 
-def os_user() -> str:
+def _os_user() -> str:
     """Return the name of the operating system's user; empty if unknown."""
     import getpass  # imported late: it loads terminal modules, and few sessions need it
 
@@ -45,7 +45,7 @@ class ConsoleApprover:
         self, *, by: str = "", given: TextIO | None = None, shown: TextIO | None = None
     ) -> None:
         try:
-            self._by = person(by or os_user())
+            self._by = person(by or _os_user())
         except ValueError as error:
             raise ApprovalInvalid(f"say who decides, ConsoleApprover(by=...): {error}") from None
         self._given = given
