@@ -1,6 +1,5 @@
 """What tests of core, and of what stands on it, share: a store, the events of a run, processes."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -135,14 +134,10 @@ def python(tmp_path: Path) -> Python:
 
 @pytest.fixture(scope="session")
 def files() -> Any:
-    """The tools of `file_tools.py`."""
-    path = Path(__file__).parents[1] / "file_tools.py"
-    spec = importlib.util.spec_from_file_location("file_tools", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The tools of `undo_tools.py`."""
+    import undo_tools
+
+    return undo_tools
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def write_text(path: str, text: str) -> None:
     part.replace(path)
 
 
-@tool(effect="write", idempotent=True, observe=observe, name="files.restore_file")
+@tool(effect="write", idempotent=True, observe=observe)
 def restore_file(path: str, text: str | None) -> None:
     """Give a file back the text that it had, or take it away."""
     if text is None:
@@ -59,9 +59,7 @@ def happened_if_changed(args: dict[str, Any], before: dict[str, Any]) -> Any:
     return DidNotHappen() if now == before[f"file:{args['path']}"] else None
 
 
-@tool(
-    effect="write", undo=restore, observe=observe, probe=happened_if_changed, name="files.put_file"
-)
+@tool(effect="write", undo=restore, observe=observe, probe=happened_if_changed)
 def put_file(path: str, text: str) -> int:
     """Write a file."""
     write_text(path, text)
@@ -69,7 +67,7 @@ def put_file(path: str, text: str) -> int:
     return len(text)
 
 
-@tool(effect="write", undo=restore, observe=observe, name="files.append_file")
+@tool(effect="write", undo=restore, observe=observe)
 def append_file(path: str, text: str) -> str:
     """Add to a file's text."""
     file = Path(path)
@@ -79,7 +77,7 @@ def append_file(path: str, text: str) -> str:
     return whole
 
 
-@tool(effect="write", undo=restore, observe=observe, name="files.aput_file")
+@tool(effect="write", undo=restore, observe=observe)
 async def aput_file(path: str, text: str) -> int:
     """`put_file`, async."""
     write_text(path, text)
@@ -87,34 +85,34 @@ async def aput_file(path: str, text: str) -> int:
     return len(text)
 
 
-@tool(effect="write", undo=restore, observe=observe, name="files.half_file")
+@tool(effect="write", undo=restore, observe=observe)
 def half_file(path: str, text: str) -> None:
     """Write a file and fail."""
     write_text(path, text)
     raise OSError("the disk is full")
 
 
-@tool(effect="write", name="files.mail")
+@tool(effect="write")
 def mail(to: str) -> str:
     """Send what can't be called back."""
     return f"sent to {to}"
 
 
-@tool(effect="read", name="files.read_file")
+@tool(effect="read")
 def read_file(path: str) -> str | None:
     """Read a file."""
     text: str | None = state(path)["text"]
     return text
 
 
-@tool(effect="scope", name="files.both")
+@tool(effect="scope")
 def both(one: str, two: str) -> str:
     """Act through guarded calls only."""
     put_file(path=one, text="one")
     return append_file(path=two, text="two")
 
 
-@tool(effect="write", name="files.plain_outer")
+@tool(effect="write")
 def plain_outer(path: str) -> int:
     """Call a tool that can be undone, and be none."""
     return put_file(path=path, text="inner")
@@ -123,7 +121,7 @@ def plain_outer(path: str) -> int:
 # --- what is undone by the result ------------------------------------------------------------
 
 
-@tool(effect="write", idempotent=True, name="files.remove_row")
+@tool(effect="write", idempotent=True)
 def remove_row(path: str, row: int) -> None:
     """Take a line out of a file of lines."""
     lines = Path(path).read_text().splitlines()
@@ -134,7 +132,7 @@ def row_gone(args: dict[str, Any], result: int) -> list[Compensation]:
     return [compensate(remove_row, path=args["path"], row=result)]
 
 
-@tool(effect="write", undo=row_gone, observe=observe, name="files.add_row")
+@tool(effect="write", undo=row_gone, observe=observe)
 def add_row(path: str, text: str) -> int:
     """Add a line; its number is what the caller learns."""
     file = Path(path)

@@ -315,7 +315,7 @@ def test_places_of_undone_steps_show_what_was_there(tmp_path: Path) -> None:
         files.put_file(path=str(disk / "b"), text="two")
         files.mail(to="bob")
     undo_run(tmp_path, session.run_id)
-    step = only(seen(tmp_path, session.run_id), "files.put_file")
+    step = only(seen(tmp_path, session.run_id), "put_file")
     assert (step.state, step.undone, step.stays_done) == ("ran", "verified", False)
 
 
@@ -329,7 +329,7 @@ def test_rolled_back_blocks(tmp_path: Path) -> None:
         put("after")
     run = seen(tmp_path, session.run_id)
     rolled = [step for step in run.steps if step.rolled and step.effect == "write"]
-    assert {step.name for step in rolled} >= {"files.put_file", "files.append_file"}
+    assert {step.name for step in rolled} >= {"put_file", "append_file"}
     assert [step.name for step in run.effects] == ["put"]
     assert only(run, "transaction").state == "failed"
 

@@ -146,10 +146,10 @@ def test_nested_calls(store: Store, disk: Path) -> None:
         files.plain_outer(path=str(disk / "c"))
         report = session.undo()
         assert [(each.name, each.status) for each in report.steps] == [
-            ("files.put_file", "verified"),
-            ("files.plain_outer", "irreversible"),
-            ("files.append_file", "verified"),
-            ("files.put_file", "verified"),
+            ("put_file", "verified"),
+            ("plain_outer", "irreversible"),
+            ("append_file", "verified"),
+            ("put_file", "verified"),
         ]
         assert not report.complete
     assert content(disk) == {}
@@ -186,7 +186,7 @@ def test_what_has_no_undo_is_listed(store: Store, disk: Path) -> None:
         report = session.undo()
     assert statuses(report) == ["irreversible", "verified"]
     assert not report.complete
-    assert "step 2 (files.mail)" in str(report)
+    assert "step 2 (mail)" in str(report)
     assert "declares no undo" in str(report)
     assert content(disk) == {}
 
@@ -232,7 +232,7 @@ def test_a_failed_write_that_changed_nothing(store: Store, disk: Path) -> None:
 def test_a_failed_write_that_nobody_looked_at(store: Store, disk: Path) -> None:
     path = str(disk / "a")
 
-    @tool(effect="write", undo=lambda: [compensate("files.restore_file", path=path, text=None)])
+    @tool(effect="write", undo=lambda: [compensate("restore_file", path=path, text=None)])
     def half() -> None:
         Path(path).write_text("half")
         raise OSError("no")
@@ -271,7 +271,7 @@ def test_what_somebody_else_changed_is_left_alone(store: Store, disk: Path) -> N
         report = session.undo()
         assert statuses(report) == ["conflict"]
         assert report.steps[0].differs == {f"file:{disk / 'a'}": ["text"]}
-        assert [left[1:] for left in report.left] == [(2, "files.put_file")]
+        assert [left[1:] for left in report.left] == [(2, "put_file")]
         assert "not tried" in str(report)
         assert (content(disk), len(events(store, session.run_id))) == before
         (disk / "a").write_text("a")
@@ -347,7 +347,7 @@ def test_a_compensation_that_does_not_bring_it_back(store: Store, disk: Path) ->
         report = session.undo()
         assert statuses(report) == ["failed"]
         assert report.steps[0].differs == {f"file:{path}": ["exists", "text"]}
-        assert [left[2] for left in report.left] == ["files.put_file"]
+        assert [left[2] for left in report.left] == ["put_file"]
         assert content(disk) == {"a": "x jammed", "b": "b"}
         assert statuses(session.undo()) == ["failed"]
         assert content(disk) == {"a": "x jammed jammed", "b": "b"}, "its calls are made anew"
@@ -419,15 +419,13 @@ def test_nothing_goes_on_behind_a_step_that_is_half_undone(store: Store, disk: P
 
 def test_a_rule_that_denies_stops_it_before_anything_is_changed(store: Store, disk: Path) -> None:
     def keep_a(step: Any) -> Verdict | None:
-        denied = step.name == "files.restore_file" and step.args["path"].endswith("a")
+        denied = step.name == "restore_file" and step.args["path"].endswith("a")
         return Verdict.deny("a stays") if denied else None
 
     with Session("job", store=store, gate=[keep_a]) as session:
         put(disk, "a", "b")
         report = session.undo()
-        assert [(e.name, e.status, e.step) for e in report.steps] == [
-            ("files.put_file", "failed", 1)
-        ]
+        assert [(e.name, e.status, e.step) for e in report.steps] == [("put_file", "failed", 1)]
         assert "a stays" in report.steps[0].reason
     assert content(disk) == {"a": "a", "b": "b"}
 
@@ -442,7 +440,7 @@ def test_a_tool_that_is_not_here_is_named_before_anything_is_changed(
         put(disk, "a")
         with pytest.raises(ToolMissing, match="restore_file") as caught:
             session.undo()
-        assert caught.value.tool == "files.restore_file"
+        assert caught.value.tool == "restore_file"
     assert content(disk) == {"a": "a"}
 
 
@@ -598,7 +596,7 @@ def test_an_inner_session_undoes_its_own(store: Store, disk: Path) -> None:
         put(disk, "a")
         with Session("inner", store=store) as inner:
             put(disk, "b", "c")
-            assert [each.name for each in inner.undo().steps] == ["files.put_file"] * 2
+            assert [each.name for each in inner.undo().steps] == ["put_file"] * 2
             put(disk, "d")
         put(disk, "e")
     assert sorted(content(disk)) == ["a", "d", "e"]
@@ -632,7 +630,7 @@ def test_what_another_run_did_is_not_taken_back(store: Store, disk: Path, forks:
         how = {"stages": [Copy(first.run_id, live=True)]}
     with Session("job", store=store, **how) as session:
         put(disk, "a", "b")
-        assert [each.name for each in session.undo().steps] == ["files.put_file"]
+        assert [each.name for each in session.undo().steps] == ["put_file"]
     assert content(disk) == {"a": "a"}
 
 

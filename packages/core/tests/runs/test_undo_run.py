@@ -91,7 +91,7 @@ def test_in_another_process_after_a_crash(store: Store, disk: Path, tmp_path: Pa
     undone = python(UNDOES, run, cwd=tmp_path)
     assert undone.returncode == 0, undone.stderr
     planned, done = undone.stdout.splitlines()
-    assert planned.split() == ["files.put_file:reversible:files.restore_file"] * 2
+    assert planned.split() == ["put_file:reversible:restore_file"] * 2
     assert done == "verified verified True"
     assert content(disk) == {"a": "a"}
     assert events(store, run)[-1]["status"] == "undone"
@@ -126,9 +126,9 @@ def test_a_plan_changes_and_writes_nothing(store: Store, disk: Path) -> None:
     before = events(store, session.run_id), content(disk)
     plan = plan_undo(store, session.run_id)
     assert [(step.name, step.state) for step in plan.steps] == [
-        ("files.mail", "irreversible"),
-        ("files.put_file", "nothing"),
-        ("files.put_file", "conflict"),
+        ("mail", "irreversible"),
+        ("put_file", "nothing"),
+        ("put_file", "conflict"),
     ]  # fmt: skip
     assert plan.steps[0].args == {"to": "ann"}
     assert plan.steps[2].differs == {f"file:{disk / 'a'}": ["text"]}
@@ -175,16 +175,16 @@ def test_what_is_not_there(store: Store, disk: Path) -> None:
 def test_tools_that_are_missing_or_others(store: Store, disk: Path) -> None:
     run = job(store, disk, "a")
 
-    @tool(effect="write", name="files.restore_file", version="2")
+    @tool(effect="write", name="restore_file", version="2")
     def restore(path: str, text: str | None) -> None: ...
 
     declared: Any = files.put_file
     contract = declared.__rollcage_contract__
     blind = dataclasses.replace(contract, observe=None)
     refused: list[tuple[list[Any], str]] = [
-        ([], "no tool named 'files.put_file' is declared"),
-        ([files.put_file], "no tool named 'files.restore_file' is declared"),
-        ([files.put_file, restore], "files.restore_file' is declared as version '2', not ''"),
+        ([], "no tool named 'put_file' is declared"),
+        ([files.put_file], "no tool named 'restore_file' is declared"),
+        ([files.put_file, restore], "'restore_file' is declared as version '2', not ''"),
         ([blind, files.restore_file], "declares no observe now"),
     ]
     for tools, said in refused:
@@ -193,7 +193,7 @@ def test_tools_that_are_missing_or_others(store: Store, disk: Path) -> None:
     assert content(disk) == {"a": "a"}
     assert plan_undo(store, run, tools=[files.put_file, ...]).complete
     assert plan_undo(store, run, tools=[files.put_file, restore, ...]).complete
-    named = {"files.put_file": contract, "files.restore_file": files.restore_file}
+    named = {"put_file": contract, "restore_file": files.restore_file}
     assert undo_run(store, run, tools=named).complete
 
 
@@ -210,7 +210,7 @@ def test_the_gate_of_the_session_around_it_holds_for_it(store: Store, disk: Path
     run = job(store, disk, "a")
 
     def no(step: Any) -> Verdict | None:
-        return Verdict.deny("no") if step.name == "files.restore_file" else None
+        return Verdict.deny("no") if step.name == "restore_file" else None
 
     assert undo_run(store, run, gate=[no]).steps[0].status == "failed"
     with Session("other", store=store, gate=[no]):
@@ -249,9 +249,7 @@ def test_a_state_that_changed_since_is_refused_and_nothing_is_undone(
         else:
             undo_run(store, run, expected=expected)
     assert "Nothing was undone:" in str(refused.value)
-    assert by_digest or "step 1 (files.put_file) was reversible and is nothing now" in str(
-        refused.value
-    )
+    assert by_digest or "step 1 (put_file) was reversible and is nothing now" in str(refused.value)
     assert content(disk) == {"b": "b"}
     assert all(each["event"] != "undoing" for each in events(store, run))
     assert undo_run(store, run, expected=plan_undo(store, run)).complete
