@@ -34,7 +34,7 @@ _OPEN: Final = ConfigDict(
     extra="allow",
     json_schema_extra={"additionalProperties": False, "patternProperties": {r"\.": {}}},
 )
-"""A stage that is not ours may add fields; their names have a dot in them (`acme.budget`)."""
+"""Stages of other packages may add fields, with a dot in their names (`acme.budget`)."""
 
 
 class _LogLine(Part):
@@ -63,7 +63,7 @@ class _LogLine(Part):
 
 
 class LogOutcome(Part):
-    """How a step ended. Of a block, the value is its last world; null if it changed nothing."""
+    """The outcome of a step. A block's value is its last world; null without a change."""
 
     model_config = _OPEN
 
@@ -72,12 +72,12 @@ class LogOutcome(Part):
     cut: bool = Field(False, description="a stream whose consumer read no further")
     typed: bool = Field(False, description="comes back through the tool's return type only")
     error: dict[str, Any] | None = None
-    unclear: bool = Field(False, description="it failed, and nobody knows how far it got")
+    unclear: bool = Field(False, description="it failed, and its effect may have happened in part")
     drift: DriftData | None = Field(None, description="how the value breaks the contract")
-    lossy: str | None = Field(None, description="why the value can't come back as it was")
+    lossy: str | None = Field(None, description="why the value can't be restored exactly")
     usage: dict[str, int] | None = Field(None, description="tokens, by their OTel GenAI names")
     answer: AnswerData | dict[str, Any] | None = Field(
-        None, description="what a model answered, in neutral form; or the blob that holds it"
+        None, description="the model's answer, in neutral form; or the blob with it"
     )
 
 
@@ -99,14 +99,12 @@ class RunLine(_LogLine):
     run: str
     name: str = Field(description="the job")
     time: Microseconds = _AT
-    input: Any = Field(None, description="what the job works on, encoded")
-    actor: str = Field("", description="the person that it acts for")
-    seed: str = Field("", description="sets its worlds apart")
+    input: Any = Field(None, description="the input of the job, encoded")
+    actor: str = Field("", description="the person for whom the run acts")
+    seed: str = Field("", description="separates its worlds from those of another seed")
     copied: str | None = Field(None, description="the run of which the next lines are a copy")
-    fork: Literal["dry", "live"] | None = Field(None, description="what kind of fork it is")
-    imported: ImportedData | None = Field(
-        None, description="where it comes from, if something else has recorded it"
-    )
+    fork: Literal["dry", "live"] | None = Field(None, description="the kind of fork")
+    imported: ImportedData | None = Field(None, description="the format of an imported run")
     digest: str = Field("", description="of the input, where the run was pruned")
     redacted: bool = Field(False, description="values were taken out by an export")
 
@@ -120,11 +118,11 @@ class AttemptLine(_LogLine):
     number: int | None = Field(None, ge=1, description="how many there were; left out: 1")
     replay: str = Field("auto", description="its mode")
     on_divergence: Literal["halt", "undo", "warn"] = "halt"
-    gate: list[dict[str, Any]] | None = Field(None, description="what its gate says of itself")
+    gate: list[dict[str, Any]] | None = Field(None, description="the description of the gate")
 
 
 class GateLine(_LogLine):
-    """A session inside of another one has a gate of its own."""
+    """A nested session has a gate of its own."""
 
     event: Literal["gate"]
     step: StepNumber = Field(description="the inner session")
@@ -133,7 +131,7 @@ class GateLine(_LogLine):
 
 
 class PolicyLine(_LogLine):
-    """From now on another policy decides; if it can't be used, every call is denied."""
+    """Another policy decides from here on; if it can't be used, every call is denied."""
 
     event: Literal["policy"]
     policy: dict[str, Any] | None = None
@@ -142,7 +140,7 @@ class PolicyLine(_LogLine):
 
 
 class EndedLine(_LogLine):
-    """A session was left; or somebody has set the run aside (`abandoned`)."""
+    """A session was left; or a person has set the run aside (`abandoned`)."""
 
     event: Literal["ended"]
     status: str
@@ -151,19 +149,19 @@ class EndedLine(_LogLine):
     hits: int | None = Field(None, ge=0, description="how many were answered by recorded steps")
     attempts: int | None = Field(None, ge=1, description="of the run; left out: 1")
     error: EndedBy | None = None
-    waits: str = Field("", description="what a paused run waits for")
+    waits: str = Field("", description="the event for which a paused run waits")
     reason: str = ""
-    by: str = Field("", description="who has set it aside")
+    by: str = Field("", description="the person who set it aside")
 
 
 class _CopiedLine(_LogLine):
     """Fields of a line that a copy, a move or a prune adds: how the last attempt ended, again."""
 
     time: Microseconds = _AT
-    status: str = Field("", description="as the last attempt ended; empty: it has not")
+    status: str = Field("", description="of the last attempt; empty: not ended")
     attempts: int | None = Field(None, ge=0, description="how many there were")
     ended: Microseconds | None = Field(None, description="when the last one ended")
-    waits: str = Field("", description="what a paused run waits for")
+    waits: str = Field("", description="the event for which a paused run waits")
     by: str = Field("", description="who did it")
     id: str = Field("", description="random: no two lines are equal")
 
@@ -183,7 +181,7 @@ class GoneLine(_CopiedLine):
 
 
 class ClaimedLine(_LogLine):
-    """A copy goes on here, for its original was ended."""
+    """A copy goes on here, because its original was ended."""
 
     event: Literal["claimed"]
     from_: str = Field(alias="from")
@@ -201,7 +199,7 @@ class PrunedLine(_CopiedLine):
 
 
 class WasLine(_LogLine):
-    """What is left of a line of a pruned run: no value, and no step any more."""
+    """The rest of a line of a pruned run: no value, and no step any more."""
 
     event: Literal["was"]
     was: str = Field(description="its kind")
@@ -220,7 +218,7 @@ class WasLine(_LogLine):
 
 
 class ForkedLine(_LogLine):
-    """The lines before are another run's: their steps answer, and are not taken back here."""
+    """The lines before belong to another run: their steps answer, and are not taken back here."""
 
     event: Literal["forked"]
     run: str
@@ -230,7 +228,7 @@ class ForkedLine(_LogLine):
     dry: bool = Field(False, description="it ends before its first new write")
     continues: bool = Field(False, description="it goes on from that run")
     change: str | None = Field(
-        None, description="what is another one: `result`, `model`, `tools` …; `code`: the program"
+        None, description="the change: `result`, `model`, `tools` …; `code`: the program"
     )
     at: StepNumber | None = Field(None, description="the step that is changed, or from which on")
     to: str = Field("", description="the name of the other model, policy or tools")
@@ -238,15 +236,15 @@ class ForkedLine(_LogLine):
 
 
 class ChangedLine(_LogLine):
-    """A fork has another outcome, or other arguments, in the place of a step's.
+    """A fork changes the outcome or the arguments of a step.
 
-    Or another model or tool is asked, and steps answer no more.
+    Or another model or tool is asked, and steps do not answer.
     """
 
     event: Literal["changed"]
     step: StepNumber | None = None
     remakes: list[Span] | None = Field(
-        None, description="steps that answer no more: something else is asked in their places"
+        None, description="steps that do not answer: another model or tool is asked"
     )
     time: Microseconds = _AT
     outcome: LogOutcome | None = None
@@ -268,7 +266,7 @@ class StepLine(_LogLine):
     name: str
     effect: Effect | Literal["branch"]
     key: Digest = Field(description="content identity of the call")
-    args: dict[str, Any] = Field(description="canonical; of a block, what tells it apart")
+    args: dict[str, Any] = Field(description="canonical; of a block, a further distinction")
     branch: str = Field(
         description="empty: the run's own; `#` and the fingerprint of the step whose body or block "
         "it stands in; `-` and the number of the step that is undone by it"
@@ -281,7 +279,7 @@ class StepLine(_LogLine):
     time: Microseconds = _AT
     declared: bool = Field(False, description="the caller named its slot")
     during: bool = Field(False, description="something ran in its branch when it began")
-    again: StepNumber | None = Field(None, description="the step that it is, at its place")
+    again: StepNumber | None = Field(None, description="the step that it repeats, at its place")
     epoch: int = Field(0, ge=0, description="how often its branch was undone before")
     rank: int | None = Field(
         None, ge=0, description="of a model's: how many calls of its key its branch made before"
@@ -292,7 +290,7 @@ class StepLine(_LogLine):
     retries: StepNumber | None = Field(
         None, description="the failed step whose idempotency key it has"
     )
-    waits: bool = Field(False, description="it has its place, and has not begun")
+    waits: bool = Field(False, description="the step has its place, and has not begun")
     kind: Literal["branch", "transaction", "session"] | None = Field(None, description="of a block")
     beyond: list[Span] | None = Field(
         None, description="of a block: recorded steps that lay ahead when it was opened"
@@ -301,10 +299,10 @@ class StepLine(_LogLine):
     framework: str = ""
     agent: str = ""
     call_id: str = Field("", description="the framework's id of the call (gen_ai.tool.call.id)")
-    verdict: VerdictData | None = Field(None, description="that it was granted against")
+    verdict: VerdictData | None = Field(None, description="the verdict to ask that was granted")
     approval: str | None = Field(None, description="the id of the request that was granted")
     answered: bool = Field(False, description="a person has answered it, and no tool ran")
-    simulated: bool = Field(False, description="something stood for it in a fork: nothing is made")
+    simulated: bool = Field(False, description="a fork supplied the outcome: no body ran")
     assumed: bool = Field(
         False, description="of what is simulated: `from` is of the same call, at another place"
     )
@@ -329,12 +327,12 @@ class StepLine(_LogLine):
         None, description="of a block, the blocks that it comes after; else as in an outcome"
     )
     gate: list[dict[str, Any]] | None = Field(
-        None, description="of an inner session: what its gate says of itself"
+        None, description="of a nested session: the description of its gate"
     )
     memory: list[str] | None = Field(
         None, description="where it stands in a framework's memory: its thread, and a place in it"
     )
-    labels: list[str] | None = Field(None, description="what its result carries")
+    labels: list[str] | None = Field(None, description="the labels of the result")
     undeclared: list[str] | None = Field(
         None, description="permissions that its body took and did not declare"
     )
@@ -350,15 +348,17 @@ class MovedLine(_LogLine):
 
 
 class OutcomeLine(_LogLine):
-    """How a step ended; or, with `by`, what became of it. Null: it did not happen."""
+    """The outcome of a step; with `by`, found out later. Null: it did not happen."""
 
     event: Literal["outcome"]
     step: StepNumber
     outcome: LogOutcome | None
     duration: Microseconds | None = Field(None, description="how long its body ran")
     time: Microseconds | None = Field(None, description="if no body ended then")
-    by: str | None = Field(None, description="`probe`, or who said so")
-    acted: bool = Field(False, description="its error was acted upon, and stays its answer")
+    by: str | None = Field(None, description="`probe`, or the person who said so")
+    acted: bool = Field(
+        False, description="the program acted upon the error, which stays the answer"
+    )
     unasked: list[StepNumber] | None = Field(
         None, description="effects of an earlier attempt in its body that this one did not ask for"
     )
@@ -366,7 +366,7 @@ class OutcomeLine(_LogLine):
         None, description="by resource, the digest of the state after it, or of each field"
     )
     plan: list[PlannedCallData] | None = Field(None, description="where it needed the result")
-    labels: list[str] | None = Field(None, description="what its result carries")
+    labels: list[str] | None = Field(None, description="the labels of the result")
     undeclared: list[str] | None = Field(
         None, description="permissions that its body took and did not declare"
     )
@@ -380,12 +380,12 @@ class LeftLine(_LogLine):
 
 
 class RefusedLine(_LogLine):
-    """A call that did not run: a guard denies it, its arguments do not pass, it has no tool."""
+    """A call that did not run: a guard denied it, its arguments are invalid, it has no tool."""
 
     event: Literal["refused"]
-    name: str = Field(description="as it was asked for")
+    name: str = Field(description="the requested name")
     kind: Kind
-    args: dict[str, Any] = Field(description="as they were asked for; secrets are hidden")
+    args: dict[str, Any] = Field(description="the requested arguments; secrets are hidden")
     verdict: VerdictData
     branch: str
     time: Microseconds = _AT
@@ -404,20 +404,20 @@ class RefusedLine(_LogLine):
 
 
 class RequestedLine(_LogLine):
-    """Somebody is asked whether a step that waits may begin."""
+    """An approval is requested for a waiting step."""
 
     event: Literal["requested"]
     id: str
     step: StepNumber
     verdict: VerdictData
     policy: str = Field(description="digest of the policy that asked; empty without one")
-    requested_by: str = Field(description="who the run acts for; they can't approve it")
+    requested_by: str = Field(description="the person for whom the run acts, and who can't approve")
     time: Microseconds = _AT
-    expires: Microseconds = Field(description="from when on no approval counts")
+    expires: Microseconds = Field(description="when approvals stop counting")
 
 
 class DecidedLine(_LogLine):
-    """What somebody decided, or why no decision counts."""
+    """The decision on a request, or the reason why no decision counts."""
 
     event: Literal["decided"]
     id: str
@@ -446,8 +446,10 @@ class OrderedLine(_LogLine):
 
 
 _TO: Final[Any] = Field(None, description="the last step that stays; none: all are undone")
-_OF_BLOCKS: Final[Any] = Field(None, description="only what blocks of this name did, and later")
-_WITHIN: Final[Any] = Field(None, description="only what a session inside of this one did")
+_OF_BLOCKS: Final[Any] = Field(
+    None, description="only effects of blocks with this name, and later ones"
+)
+_WITHIN: Final[Any] = Field(None, description="only effects of a nested session")
 
 
 class UndoingLine(_LogLine):
@@ -456,7 +458,7 @@ class UndoingLine(_LogLine):
     event: Literal["undoing"]
     why: Literal["undo", "divergence", "transaction"]
     steps: list[StepNumber]
-    forgive: bool = Field(description="what can't be taken back is only listed")
+    forgive: bool = Field(description="whether steps that can't be taken back are only listed")
     block: StepNumber | None = Field(None, description="the transaction that is rolled back")
     to: StepNumber | None = _TO
     branch: str | None = _OF_BLOCKS
@@ -466,7 +468,7 @@ class UndoingLine(_LogLine):
 
 
 class BackLine(_LogLine):
-    """What became of the undo of a step."""
+    """The result of the undo of a step."""
 
     event: Literal["back"]
     step: StepNumber
@@ -475,7 +477,7 @@ class BackLine(_LogLine):
     differs: dict[str, list[str]] | None = Field(
         None, description="resources that are not as they should be, with the fields"
     )
-    spent: bool = Field(False, description="its calls were made, and another undo makes new ones")
+    spent: bool = Field(False, description="its calls were made; another undo makes new calls")
     time: Microseconds = _AT
 
 
@@ -486,7 +488,7 @@ class UndoneLine(_LogLine):
     why: Literal["undo", "divergence", "transaction", "rolled back"]
     steps: list[StepNumber]
     reopens: list[StepNumber] | None = Field(None, description="calls around them: made again")
-    places: list[StepNumber] | None = Field(None, description="those whose places are kept")
+    places: list[StepNumber] | None = Field(None, description="the steps whose places are kept")
     to: StepNumber | None = _TO
     branch: str | None = _OF_BLOCKS
     within: str | None = _WITHIN
@@ -503,7 +505,7 @@ class RolledLine(_LogLine):
 
 
 class AcceptedLine(_LogLine):
-    """Somebody has put right by hand what a step did, or accepts it as it is."""
+    """A person has repaired the effect of a step by hand, or accepts it."""
 
     event: Literal["accepted"]
     step: StepNumber
@@ -512,7 +514,7 @@ class AcceptedLine(_LogLine):
 
 
 class OtherLine(_LogLine):
-    """A line of a stage that is not ours."""
+    """A line of another package's stage."""
 
     event: str = Field(pattern=r"\.", description="it has a dot in it")
 
