@@ -32,7 +32,7 @@ def test_only_what_is_asked_for(cli: Cli, record: Record) -> None:
 def test_a_state_that_there_is_not(cli: Cli, record: Record) -> None:
     result = cli("show", record(), "--state", "lost")
     assert result.code == 2
-    assert "'lost' is no state of a step: hit, seen, ran" in result.err
+    assert "'lost' is no state of a step: hit, ran" in result.err
 
 
 def test_a_tree(cli: Cli, record: Record) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.text import Text
-from rollcage.trace import REPLAYED, Step
+from rollcage.trace import Step
 from rollcage_views import Pair, first_difference
 
 from rollcage_cli.output import arguments_text, value_text, visible
@@ -49,7 +49,7 @@ def _end(step: Step) -> str:
     how = "" if step.state in ("ran", "hit") else f" [{step.state.replace('_', ' ')}]"
     if step.assumed:
         how = " [assumed]"
-    elif step.simulated is not None and step.state in REPLAYED:
+    elif step.simulated is not None and step.state == "hit":
         how = " [simulated]"
     if step.state == "blocked" and step.verdict is not None:
         return f"✗ {visible(step.verdict['code'])}"

@@ -27,8 +27,6 @@ _CAPTURES: Final = {"1", "true", "span_only", "span_and_event"}
 _VERDICT: Final = {"decision": names.DECISION, "rule": names.RULE, "code": names.VERDICT_CODE}
 _WRITTEN: Final = {  # fields of an event
     "fingerprint": names.FINGERPRINT,
-    "seen": names.SEEN,
-    "drift": names.DRIFT,
     "approved_by": names.APPROVED_BY,
 }
 _OPENINFERENCE: Final = {"execute_tool": "TOOL", "chat": "LLM", "invoke_agent": "AGENT"}

@@ -8,10 +8,10 @@ from typing import Final
 
 __all__ = [
     "AGENT_NAME", "APPROVAL", "APPROVAL_WAIT", "APPROVED_BY", "ARGUMENTS", "ATTEMPT", "BRANCH",
-    "CALL_ID", "CAPTURE_CONTENT", "CONVERSATION", "DECISION", "DRIFT", "EFFECT", "ERROR_TYPE",
+    "CALL_ID", "CAPTURE_CONTENT", "CONVERSATION", "DECISION", "EFFECT", "ERROR_TYPE",
     "FINGERPRINT", "INPUT_MESSAGES", "INPUT_TOKENS", "KIND", "MODE", "MODEL", "OPERATION",
     "ORIGIN_RUN", "ORIGIN_STEP", "OUTPUT_MESSAGES", "OUTPUT_TOKENS", "RESULT", "ROOT", "RULE",
-    "RUN", "RUN_STATUS", "SCHEMA_URL", "SCOPE", "SECONDS_SAVED", "SEEN", "SOURCE", "STATE",
+    "RUN", "RUN_STATUS", "SCHEMA_URL", "SCOPE", "SECONDS_SAVED", "SOURCE", "STATE",
     "STEP", "STEPS", "TOKENS_SAVED", "TOOL_DURATION", "TOOL_NAME", "TOOL_TYPE", "UNDONE_STEPS",
     "UNDO_STATUS", "VERDICT_CODE",
 ]  # fmt: skip
@@ -50,8 +50,6 @@ EFFECT: Final = "rollcage.step.effect"
 BRANCH: Final = "rollcage.step.branch"
 FINGERPRINT: Final = "rollcage.step.fingerprint"
 SIMULATED: Final = "rollcage.step.simulated"
-SEEN: Final = "rollcage.step.seen"
-DRIFT: Final = "rollcage.step.drift"
 ORIGIN_RUN: Final = "rollcage.origin.run"
 ORIGIN_STEP: Final = "rollcage.origin.step"
 DECISION: Final = "rollcage.verdict.decision"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
-from rollcage.trace import REPLAYED, Run, Step
+from rollcage.trace import Run, Step
 
 from rollcage_views.values import items_of, mapping_of, tag_of
 
@@ -121,8 +121,8 @@ def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int
 
 def _without_replayed_bodies(pairs: Sequence[Pair]) -> list[Pair]:
     """Leave out what a body did whose replay in the other run answers for all of it."""
-    replayed_in_b = {p.a.step for p in pairs if p.a and p.b and p.b.state in REPLAYED}
-    replayed_in_a = {p.b.step for p in pairs if p.a and p.b and p.a.state in REPLAYED}
+    replayed_in_b = {p.a.step for p in pairs if p.a and p.b and p.b.state == "hit"}
+    replayed_in_a = {p.b.step for p in pairs if p.a and p.b and p.a.state == "hit"}
     kept: list[Pair] = []
     for pair in pairs:
         if pair.b is None and pair.a is not None and pair.a.parent in replayed_in_b:

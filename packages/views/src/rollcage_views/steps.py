@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import orjson
-from rollcage.trace import REPLAYED, Step
+from rollcage.trace import Step
 
 from rollcage_views.text import arguments_text, value_text, visible
 from rollcage_views.values import items_of, mapping_of
@@ -20,7 +20,7 @@ _CALLS: Final = 20  # calls of one answer that are listed
 def state_text(step: Step) -> str:
     """What became of a step, and whether it was undone since."""
     text = step.state.replace("_", " ")
-    if step.state in REPLAYED and step.outcome is not None and step.outcome["status"] != "ok":
+    if step.state == "hit" and step.outcome is not None and step.outcome["status"] != "ok":
         text += f" ({step.outcome['status']})"
     return ", ".join([text, *_marks(step)])
 

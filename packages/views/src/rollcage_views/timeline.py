@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
-from rollcage.trace import REPLAYED, Run, Step
+from rollcage.trace import Run, Step
 
 __all__ = ["Bar", "Timeline", "timeline_of"]
 
@@ -109,7 +109,7 @@ def _attempts(seen: Run, waits: Sequence[Bar]) -> Iterator[Bar]:
 
 def _step(seen: Run) -> Callable[[Step], Bar]:
     def bar(step: Step) -> Bar:
-        took = 0 if step.state in REPLAYED else step.duration or 0
+        took = 0 if step.state == "hit" else step.duration or 0
         return Bar("step", seen.id, step.name, step.state, step.time, took, step.step, step.parent)
 
     return bar

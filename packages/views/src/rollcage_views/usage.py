@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rollcage.trace import REPLAYED, Run, Step
+from rollcage.trace import Run, Step
 
 __all__ = ["Price", "Usage", "UsageRow", "usage_of"]
 
@@ -97,10 +97,10 @@ def usage_of(seen: Run, price: Price | None = None) -> Usage:
             continue
         cost = None if price is None else price(step)
         row = rows.setdefault((step.kind, step.name), UsageRow(step.kind, step.name))
-        times = max(answered[step.step], step.state in REPLAYED)
+        times = max(answered[step.step], step.state == "hit")
         for each in (row, total):
             each._spare(step, times)  # noqa: SLF001 - its own module
-            if step.state not in REPLAYED:
+            if step.state != "hit":
                 each._add(step, cost)  # noqa: SLF001 - its own module
     order = sorted(
         rows.values(), key=lambda row: (-row.input_tokens - row.output_tokens, -row.duration)

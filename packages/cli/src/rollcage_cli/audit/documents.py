@@ -32,7 +32,7 @@ from rollcage_cli.table import Table
 __all__ = ["write_markdown", "write_table"]
 
 _STYLES: Final = {
-    "hit": "cyan", "seen": "blue", "ran": "green", "failed": "red", "blocked": "magenta",
+    "hit": "cyan", "ran": "green", "failed": "red", "blocked": "magenta",
     "unknown": "bold yellow", "not_asked_for": "bold yellow", "pending": "bold yellow",
     "stopped": "bold red", "conflict": "red", "not_started": "dim", "continued": "dim",
     "refused": "magenta",

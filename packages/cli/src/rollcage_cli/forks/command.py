@@ -175,7 +175,7 @@ def _change_text(asked: ForkRequest) -> str:
 def _sums(run: Run) -> str:
     steps = [step for step in run.steps if step.kind != "branch"]
     counts = (
-        (sum(s.state in ("hit", "seen") for s in steps), "from the record"),
+        (sum(s.state == "hit" for s in steps), "from the record"),
         (sum(s.assumed for s in steps), "of them assumed"),
         (sum(_is_given(s) for s in steps), "given"),
         (sum(s.state in ("ran", "failed") and s.simulated is None for s in steps), "ran"),
@@ -186,7 +186,7 @@ def _sums(run: Run) -> str:
 
 
 def _is_given(step: Step) -> bool:
-    return step.simulated is not None and step.state not in ("hit", "seen")
+    return step.simulated is not None and step.state != "hit"
 
 
 # --- for machines --------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def _sums(seen: Run) -> Text:
             text.append(", ").append(f"{count} {state.replace('_', ' ')}", style=STYLES[state])
     if totals.refused:
         text.append(f"; {counted(totals.refused, 'call')} refused", style="magenta")
-    if totals.states["hit"] or totals.states["seen"]:
+    if totals.states["hit"]:
         text.append(f"; saved {duration_text(round(totals.seconds_saved * 1e6))}")
         text.append(f" and {totals.tokens_saved} tokens")
     return text

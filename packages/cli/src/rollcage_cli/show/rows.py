@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rich.text import Text
-from rollcage.trace import REPLAYED, Step
+from rollcage.trace import Step
 from rollcage_views import call_text, duration_text, outcome_text, state_text
 
 from rollcage_cli.output import visible
@@ -15,7 +15,7 @@ from rollcage_cli.table import Table
 __all__ = ["STYLES", "block_name", "cell", "name_of", "styled_state", "table_of"]
 
 STYLES: Final = {
-    "hit": "cyan", "seen": "blue", "ran": "green", "simulated": "magenta", "failed": "red",
+    "hit": "cyan", "ran": "green", "simulated": "magenta", "failed": "red",
     "blocked": "magenta", "unknown": "bold yellow", "cut_off": "yellow", "not_started": "dim",
     "waiting": "yellow",
 }  # fmt: skip
@@ -31,7 +31,7 @@ _NARROW_FIXED: Final = 34  # and of all besides the call and its outcome
 def styled_state(row: Step) -> Text:
     """A step's state, in its colour."""
     text = Text(state_text(row), style=STYLES[row.state])
-    if row.state in REPLAYED:
+    if row.state == "hit":
         text.highlight_regex(r"\(.*\)", "red")
     return text
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rich.text import Text
-from rollcage.trace import REPLAYED, Step
+from rollcage.trace import Step
 from rollcage_views import duration_text
 
 from rollcage_cli.show.rows import STYLES, styled_state
@@ -34,16 +34,16 @@ def over_time(rows: Sequence[Step], *, ascii_only: bool) -> Table:
 
 def _ran_for(row: Step) -> int:
     """How long the step took in this run: one that was replayed took nothing."""
-    return 0 if row.state in REPLAYED else row.duration or 0
+    return 0 if row.state == "hit" else row.duration or 0
 
 
 def _bar(row: Step, start: int, end: int, *, ascii_only: bool) -> Text:
     scale = (_WIDTH - 1) / max(end - start, 1)
     left = round((row.time - start) * scale)
     length = max(1, round(_ran_for(row) * scale))
-    marks = {"hit": "o", "seen": "o", "blocked": "x", "unknown": "?", "cut_off": "?"}
+    marks = {"hit": "o", "blocked": "x", "unknown": "?", "cut_off": "?"}
     if not ascii_only:
-        marks |= {"hit": "◆", "seen": "◇", "blocked": "✕"}
+        marks |= {"hit": "◆", "blocked": "✕"}
     mark = marks.get(row.state, "#" if ascii_only else "━")
     bar = mark if row.state in marks else mark * min(length, _WIDTH - left)
     return Text(" " * left).append(bar, style=STYLES[row.state])

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from rollcage.trace.logs import read_run
     from rollcage.trace.reader import check_events, read_events
     from rollcage.trace.runs import AskedApproval, Attempt, RefusedCall, Run
-    from rollcage.trace.step import REPLAYED, STATES, State, Step
+    from rollcage.trace.step import STATES, State, Step
 
 __all__ = [
     "FORMAT",
-    "REPLAYED",
     "STAND_IN",
     "STATES",
     "TAG",
@@ -51,6 +50,6 @@ __getattr__ = imported_late(
         "trace.logs": ["read_run"],
         "trace.reader": ["check_events", "read_events"],
         "trace.runs": ["AskedApproval", "Attempt", "RefusedCall", "Run"],
-        "trace.step": ["REPLAYED", "STATES", "State", "Step"],
+        "trace.step": ["STATES", "State", "Step"],
     },
 )

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from rollcage.trace.step import REPLAYED, STATES, Step
+from rollcage.trace.step import STATES, Step
 
 __all__ = [
     "AskedApproval",
@@ -190,7 +190,7 @@ class Run:
         by_number = {step.step: step for step in self.steps}
         spared = [by_number[n] for n in self._replayed() if n in by_number]
         once = {step.step for step in spared}
-        spared += [s for s in self.steps if s.state in REPLAYED and s.step not in once]
+        spared += [s for s in self.steps if s.state == "hit" and s.step not in once]
         return Totals(
             steps=len(self.steps),
             states={state: sum(step.state == state for step in self.steps) for state in STATES},

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final, Literal, get_args
 
-__all__ = ["REPLAYED", "STATES", "State", "Step"]
+__all__ = ["STATES", "State", "Step"]
 
 State = Literal[
     "hit",
-    "seen",
     "ran",
     "simulated",
     "failed",
@@ -21,15 +20,12 @@ State = Literal[
 ]
 """The state of a step in its run.
 
-`hit`: a recorded outcome answered the call; `seen`: the result was in a framework's own memory, so
-nothing asked for it; `ran` and `failed`: the body ran; `simulated`: a fork supplied the outcome;
-`blocked`: the call was refused; `unknown`: a write that may or may not have happened; `cut_off`: a
-read, a model call or a scope without an end; `not_started`: cancelled, or resolved as such;
-`waiting`: the step has its place and waits for a decision.
+`hit`: a recorded outcome answered the call; `ran` and `failed`: the body ran; `simulated`: a fork
+supplied the outcome; `blocked`: the call was refused; `unknown`: a write that may or may not have
+happened; `cut_off`: a read, a model call or a scope without an end; `not_started`: cancelled, or
+resolved as such; `waiting`: the step has its place and waits for a decision.
 """
 STATES: Final[tuple[State, ...]] = get_args(State)
-REPLAYED: Final = frozenset({"hit", "seen"})
-"""The states of steps whose outcome was recorded before: no body ran."""
 
 
 @dataclasses.dataclass(slots=True)

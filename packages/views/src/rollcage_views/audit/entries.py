@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollcage.trace import REPLAYED, AskedApproval, RefusedCall, Run, Step
+from rollcage.trace import AskedApproval, RefusedCall, Run, Step
 
 from rollcage_views.audit.entry import AuditEntry, Origin, RunHeading, policy_text
 from rollcage_views.policies import denial_of
@@ -160,7 +160,7 @@ class _Entries:
             state=row.state,
             outcome=self._screen.outcome(row.outcome or {}),
             drift=text(_drift_text(row)),
-            duration=None if row.state in REPLAYED else row.duration,
+            duration=None if row.state == "hit" else row.duration,
             first_ran=first,
             undoes=None if row.undoes is None else (str(row.undoes[0]), int(row.undoes[1])),
             undone=undone,

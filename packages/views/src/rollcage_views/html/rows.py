@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
-from rollcage.trace import REPLAYED, Run, Step
+from rollcage.trace import Run, Step
 
 from rollcage_views.changes import DiffLine, changes_of
 from rollcage_views.states import States
@@ -186,7 +186,7 @@ def step_row(
         live: whether the run is being written.
     """
     begun, whole = span or (step.time, 1)
-    ran = 0 if step.state in REPLAYED else step.duration or 0
+    ran = 0 if step.state == "hit" else step.duration or 0
     undone = step.undone in ("verified", "compensated")
     runs_on = live and step.ended is None and step.state in ("unknown", "cut_off")
     args, outcome = cut(call_text(step), _IN_ROW), cut(outcome_text(step), _IN_ROW)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TextIO
 
-from rollcage.trace import REPLAYED, Run, Step
+from rollcage.trace import Run, Step
 
 from rollcage_views.html.links import Links
 from rollcage_views.html.rendering import write_report
@@ -198,7 +198,7 @@ def _facts(seen: Run) -> list[tuple[str, str]]:
     fork = started.get("fork") or {}
     abandoned = seen.abandoned or {}
     is_replayed = any(each.replayed for each in seen.attempts)
-    is_replayed = is_replayed or any(step.state in REPLAYED for step in seen.steps)
+    is_replayed = is_replayed or any(step.state == "hit" for step in seen.steps)
     saved = f"{duration_text(round(totals.seconds_saved * 1e6))}, {totals.tokens_saved:,} tokens"
     return [
         ("mode", str(started["mode"])),

@@ -11,7 +11,7 @@ TONES: Final = ("ok", "replay", "bad", "unknown", "undone", "denied", "waiting",
 
 _TONES: Final = {
     # of steps
-    "ran": "ok", "hit": "replay", "seen": "replay", "simulated": "denied", "failed": "bad",
+    "ran": "ok", "hit": "replay", "simulated": "denied", "failed": "bad",
     "blocked": "denied", "cut_off": "unknown", "not_started": "dim",
     # of runs
     "error": "bad", "halted": "bad", "paused": "waiting", "partial": "unknown", "died": "bad",
