@@ -15,6 +15,7 @@ one round are of one turn, which announces their names, for a resume may begin w
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -297,8 +298,8 @@ class MemoryStage(Stage):
             self._leave_rounds(attempt, branch, works)
             is_stated = at == len(inside) - 1 and place.turn is not None
             if work.apart and not is_stated:
-                branch = self._block(place._replace(branch=branch), work)
-        return place._replace(branch=branch, works=len(works))
+                branch = self._block(dataclasses.replace(place, branch=branch), work)
+        return dataclasses.replace(place, branch=branch, works=len(works))
 
     def _block(self, place: Place, work: FrameworkWork) -> str:
         """Return the branch of a work that others run at once with; it is opened if need be."""
@@ -309,7 +310,9 @@ class MemoryStage(Stage):
             inner = self._entered.pop((outer, work.task), None)
             if inner is None:
                 turn = self._round_turn(attempt, outer, work)
-                inner = begin_block(place._replace(turn=turn, slot=work.slot), work.task)
+                inner = begin_block(
+                    dataclasses.replace(place, turn=turn, slot=work.slot), work.task
+                )
             self._blocks[key] = inner
         return inner.name
 

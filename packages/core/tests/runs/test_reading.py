@@ -40,7 +40,7 @@ def recorded(store: Path) -> str:
 
 def said(run: Run) -> list[tuple[object, ...]]:
     return [
-        (s.n, s.name, s.status, s.outcome, s.unclear, s.marks, s.undo, s.link, s.pos)
+        (s.n, s.name, s.status, s.outcome, s.unclear, s.marks, s.undo, s.link(), s.pos)
         for s in run.steps.values()
     ]
 

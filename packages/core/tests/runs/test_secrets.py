@@ -142,5 +142,5 @@ def test_what_a_live_run_knows_is_what_a_resume_reads(tmp_path: Path) -> None:
                 enter(SECRET)
                 write(SECRET)
                 write("b")
-            links.append([step.link for step in session.attempt.run.branches[""]])
+            links.append([step.link() for step in session.attempt.run.branches[""]])
     assert links[0] == links[1]

@@ -357,8 +357,8 @@ class _Generation:
         if call.recorded is None:
             self._places["#" + event["fingerprint"]] = inside(attempt, call)
         else:
-            self._places["#" + event["fingerprint"]] = place._replace(
-                branch=call.recorded.inner, turn=None, slot=None
+            self._places["#" + event["fingerprint"]] = dataclasses.replace(
+                place, branch=call.recorded.inner, turn=None, slot=None
             )
         return call
 
@@ -384,10 +384,13 @@ class _Generation:
         turn = event.get("turn")
         found = self._places[event.get("branch", "")]
         if turn is not None:
-            found = found._replace(turn=self._turns.setdefault(turn, Turn()))
-        return found._replace(
-            slot=event.get("slot"), agent=event.get("agent", ""), call_id=event.get("call_id", "")
-        )
+            found = dataclasses.replace(found, turn=self._turns.setdefault(turn, Turn()))
+        return dataclasses.replace(
+            found,
+            slot=event.get("slot"),
+            agent=event.get("agent", ""),
+            call_id=event.get("call_id", ""),
+        )  # fmt: skip
 
     # --- what was refused ------------------------------------------------------------------------
 
@@ -415,13 +418,12 @@ class _Generation:
         for before in event.get("after", ()):
             self._leave(before)
         after = [self._blocks[before] for before in event.get("after", ())]
-        place = self._places[event.get("branch", "")]._replace(
-            turn=self._turns.setdefault(event["turn"], Turn()), slot=None
-        )
+        turn = self._turns.setdefault(event["turn"], Turn())
+        place = dataclasses.replace(self._places[event.get("branch", "")], turn=turn, slot=None)
         plain = name.rpartition("/")[2].partition("#")[0]
         inner = begin_block(place, plain, after=after)
         self._blocks[name] = inner
-        self._places[name] = place._replace(branch=inner.name, turn=None)
+        self._places[name] = dataclasses.replace(place, branch=inner.name, turn=None)
 
     def _branch_joined(self, event: Mapping[str, Any]) -> None:
         self._leave(event["name"])

@@ -36,28 +36,32 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
     """
     arrive(attempt, call)
     gate = call.session.gate
-    verdict = gate.decide(call) if gate.decides else None
-    if verdict is not None and not attempt.live:  # the record counts, and needs no approval
-        call.today, recorded = verdict, find_match(attempt, call)
-        if recorded.kind == "hit" or recorded.refusal is not None:
-            verdict = None
-    call.verdict = verdict
-    if verdict is not None and verdict.decision == "deny":
-        raise refuse(attempt, call, verdict)
+    call.verdict = None
+    if gate.decides and (verdict := gate.decide(call)) is not None:
+        if not attempt.live:  # the record counts, and needs no approval
+            call.today, recorded = verdict, find_match(attempt, call)
+            is_moot = recorded.kind == "hit" or recorded.refusal is not None
+            call.verdict = None if is_moot else verdict
+        else:
+            call.verdict = verdict
+        if call.verdict is not None and verdict.decision == "deny":
+            raise refuse(attempt, call, verdict)
     match = find_match(attempt, call)
-    call.verdict = match.asks or verdict
-    if match.kind == "new" and attempt.run.rolled and attempt.live and call.changes:
+    kind = match.kind
+    if match.asks is not None:
+        call.verdict = match.asks
+    if kind == "new" and attempt.run.rolled and attempt.live and call.changes:
         block = rolled_around(attempt, call)
         if block is not None:
             return go_otherwise(attempt, block, is_async=call.is_async)
-    hooks = call.hooks
-    is_recorded = match.kind != "hit" and (match.step is not None or attempt.run.unclear)
+    hooks, is_hit = call.hooks, kind == "hit"
+    is_recorded = not is_hit and (match.step is not None or attempt.run.unclear)
     for prepare in hooks.prepare if is_recorded else hooks.prepare_new:
         work: Work | None = prepare(call, match)
         if work is not None:
             hold(call, match)
             return work
-    if match.kind == "hit" and match.refusal is None:
+    if is_hit and match.refusal is None:
         _give(attempt, call, match)
         return None
     return _commit(attempt, call, match)
@@ -137,7 +141,7 @@ def _move_answer(attempt: Attempt, call: Call, step: Step, outcome: Outcome) -> 
 
     The move is put on record: a later attempt may ask in another order.
     """
-    event = intent_of(attempt, call, Match("new", None, None))
+    event = intent_of(attempt, call, None, None)
     event["from"] = step.n
     attempt.write(event, outcome)
 
@@ -148,7 +152,7 @@ def reserve(attempt: Attempt, call: Call, match: Match) -> Step:
         branch, step = call.branch, match.step
         _move(call, match.look)
         if step is None:
-            event = intent_of(attempt, call, match)
+            event = intent_of(attempt, call, None, match.look)
             event["waits"] = True
             _leave_for(attempt, call, match, event)
             attempt.write(event)
@@ -185,12 +189,13 @@ def _leave_for(attempt: Attempt, call: Call, match: Match, event: Event) -> None
 
 def _start(attempt: Attempt, call: Call, match: Match) -> None:
     """Start the call's body: write its intent, or begin its line."""
-    branch, step, changes = call.branch, match.step, call.changes
-    _move(call, match.look)
+    branch, step, look, changes = call.branch, match.step, match.look, call.changes
+    if look is not None and look is not AT_REST:
+        branch.move(look, call.turn)
     if step is not None and not step.taken:
         attempt.run.replace(step)
         branch.follow(step, call.turn)
-    call.event = event = intent_of(attempt, call, match)
+    call.event = event = intent_of(attempt, call, step, look)
     if attempt.has_recording:
         _leave_for(attempt, call, match, event)
     if call.verdict is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -43,7 +44,7 @@ class TurnHandle:
         """
         if slot < 0:
             raise SessionError(f"a slot is a place in a turn, from 0: not {slot}")
-        return at(self._place._replace(slot=slot))
+        return at(dataclasses.replace(self._place, slot=slot))
 
 
 class BranchHandle:
@@ -83,7 +84,7 @@ class BranchHandle:
 def turn(place: Place, opens: Mapping[str, Collection[str]] | None = None) -> Iterator[TurnHandle]:
     """Make the calls of a block one turn. `opens`: see `Session.turn`."""
     announced = {name: frozenset(before) for name, before in (opens or {}).items()}
-    inner = place._replace(turn=Turn(announced), slot=None)
+    inner = dataclasses.replace(place, turn=Turn(announced), slot=None)
     with at(inner):
         yield TurnHandle(inner)
 

@@ -66,7 +66,8 @@ def open_block(
     else:
         was = _take(attempt, outer, step, turn)
     inner = _begun(attempt, outer, step, turn, was)
-    inner.ends = frozenset().union(*(_worlds_of(each) for each in before))
+    if before:
+        inner.ends = frozenset().union(*(_worlds_of(each) for each in before))
     inner.beside = was != "new" or begun_by is turn
     return inner
 
@@ -120,7 +121,7 @@ def join(attempt: Attempt, inner: Branch) -> None:
     if inner.batch:
         inner.fold()
     status = "ok" if inner.ok else "error"
-    world = inner.world.hex() if inner.pos else None
+    world = inner.world().hex() if inner.pos else None
     data = orjson.dumps({"status": status, "value": world})
     differs = step.outcome != data
     if differs and not (status == "error" and skipped):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -39,7 +38,7 @@ def returned(attempt: Attempt, call: Call, value: Any, **more: Any) -> Flow:
     call.took = attempt.ticks() - call.began
     if call.read is not None:
         more.update(answered(call.contract, call.read, value, attempt.seal))
-    outcome = success(call.contract, value, attempt.seal, attempt.types, **more)
+    outcome = success(call.contract, value, attempt.seal, attempt.types, more)
     if len(outcome.data) >= LARGE:
         outcome = yield from kept(attempt, call, outcome)
     end(attempt, call, outcome)
@@ -175,7 +174,7 @@ def kept(attempt: Attempt, call: Call, outcome: Outcome) -> Flow:
         recorded[field] = {
             "$rollcage": "blob", "value": None, "sha256": digest, "size": len(data),
         }  # fmt: skip
-    return dataclasses.replace(outcome, data=orjson.dumps(recorded))
+    return outcome._replace(data=orjson.dumps(recorded))
 
 
 def _unasked(attempt: Attempt, call: Call) -> list[int]:

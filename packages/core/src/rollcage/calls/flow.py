@@ -34,7 +34,6 @@ __all__ = [
     "perform", "run_body", "stream_returned", "surrounded",
 ]  # fmt: skip
 
-_tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 _TAG: Final = b'"$rollcage":"blob"'
 
 
@@ -85,7 +84,8 @@ def perform(call: Call, work: Work | None) -> Flow:
     """
     attempt = call.attempt
     try:
-        yield from admit(call, work)
+        if work is not None or call.changes:
+            yield from admit(call, work)
         if call.recorded is not None:
             return (yield from give_back(call))
         token = here.set(inside(attempt, call))
@@ -226,8 +226,7 @@ def inside(attempt: Attempt, call: Call) -> Place:
     """Return the place of the calls in a body that begins now."""
     call.began = attempt.ticks()
     branch = "#" + call.event["fingerprint"]
-    works = call.place.works
-    return _tuple(Place, (attempt, call.session, branch, None, None, call, "", "", works))
+    return Place(attempt, call.session, branch, None, None, call, "", "", call.place.works)
 
 
 @contextlib.contextmanager

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rollcage.fingerprint.identity import fingerprint
-from rollcage.replay.call import Call, Match, Place
-from rollcage.replay.walk import AT_REST, Branch, Turn
+from rollcage.replay.call import Call, Place
+from rollcage.replay.walk import AT_REST, Branch, Look, Turn
 from rollcage.trace.run import Event, Step
 
 if TYPE_CHECKING:
@@ -14,16 +14,25 @@ if TYPE_CHECKING:
 
 __all__ = ["begin_step", "intent_of"]
 
+_fromhex: Final = bytes.fromhex
 
-def intent_of(attempt: Attempt, call: Call, match: Match) -> Event:
-    """Return the line of the step that a call begins."""
-    branch, look = call.branch, match.look
+
+def intent_of(attempt: Attempt, call: Call, step: Step | None, look: Look | None) -> Event:
+    """Return the line of the step that a call begins.
+
+    Args:
+        attempt: the attempt.
+        call: the call.
+        step: the recorded step that has its place, if there is one.
+        look: where it stands; None for pure and model calls.
+    """
+    branch, contract, place = call.branch, call.contract, call.place
     start = branch.pos if look is None else look.start
-    if look is AT_REST and match.step is not None:
-        start = match.step.start
+    if look is AT_REST and step is not None:
+        start = step.start
     event = begin_step(attempt,
-        call.contract.name, call.effect, call.key, call.arguments, branch, call.turn, call.slot,
-        call.place, start, match.step,
+        contract.name, call.effect, call.key, call.arguments, branch, call.turn, call.slot,
+        place, start, step,
     )  # fmt: skip
     if call.waiting:
         event["pos"] = attempt.run.steps[call.waiting].pos
@@ -34,10 +43,9 @@ def intent_of(attempt: Attempt, call: Call, match: Match) -> Event:
     if call.kind == "model":
         event["rank"] = call.rank
     elif attempt.run.unclear or attempt.run.continues:
-        retries = _retries(attempt, call, match.step)
+        retries = _retries(attempt, call, step)
         if retries:
             event["retries"] = retries
-    contract, place = call.contract, call.place
     if contract.version:
         event["version"] = contract.version
     if contract.framework:
@@ -79,7 +87,7 @@ def begin_step(
         number = again.turn
     else:
         number = turn.n or attempt.number(turn)
-        key_bytes, world, rank = bytes.fromhex(key), branch.world, branch.rank(key, turn)
+        key_bytes, world, rank = _fromhex(key), branch.world(), branch.rank(key, turn)
         mark = fingerprint(key_bytes, world, rank, slot).hex()
         count = 0
         while mark in attempt.marks or mark in run.named:  # a name is given once

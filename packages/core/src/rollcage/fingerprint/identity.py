@@ -18,6 +18,7 @@ __all__ = [
     "fingerprint",
     "idempotency_key",
     "jcs",
+    "jcs_of_plain",
     "jcs_of_scalars",
     "key_digest",
     "key_head",
@@ -29,6 +30,7 @@ __all__ = [
 
 _SORT: Final = orjson.OPT_SORT_KEYS
 _SORT_STRICTLY: Final = _SORT | orjson.OPT_STRICT_INTEGER  # integers of 53 bits, as JCS has them
+_LONG: Final = 1 << 14  # bytes
 _SCALARS: Final = frozenset({str, bool, type(None), int})
 _OCCURRENCE: Final = struct.Struct(">QQ").pack
 _OCCURRENCE_AGAIN: Final = struct.Struct(">QQQ").pack
@@ -64,12 +66,29 @@ def jcs_of_scalars(values: dict[str, Any]) -> bytes | None:
         return None
 
 
+def jcs_of_plain(values: dict[str, Any]) -> bytes | None:
+    """Return the `jcs` of values that are their own encoding; None where that takes more.
+
+    Each value is looked at once, and written once: a conversation is long.
+    """
+    try:
+        return orjson.dumps(values, option=_SORT) if survey(values) == CANONICAL else None
+    except (orjson.JSONEncodeError, RecursionError):  # a lone surrogate, or nested too deep
+        return None
+
+
 def key_digest(kind: str, name: str, version: str, canonical_args: bytes) -> bytes:
     """Return the content identity of a call (32 bytes): the hash of its JCS-encoded description.
 
     `canonical_args` are the JCS bytes of the canonical arguments.
     """
-    return sha256(key_head(kind, name, version) + canonical_args + b"]").digest()
+    head = key_head(kind, name, version)
+    if len(canonical_args) < _LONG:
+        return sha256(head + canonical_args + b"]").digest()
+    digest = sha256(head)  # to copy a conversation takes longer than to hash it
+    digest.update(canonical_args)
+    digest.update(b"]")
+    return digest.digest()
 
 
 @functools.lru_cache(maxsize=4096)

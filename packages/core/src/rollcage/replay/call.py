@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Match", "Place", "at", "here", "open_sessions", "refusal", "reset"]
 
 
-class Place(NamedTuple):
+@dataclasses.dataclass(slots=True, eq=False)  # what a call reads often: a tuple's fields are slow
+class Place:
     """Say where calls are made.
 
     Attributes:
@@ -62,8 +63,7 @@ open_sessions: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
 """The entered sessions of this process, for tools that are called without a session."""
 
 
-@dataclasses.dataclass(slots=True)
-class Match:
+class Match(NamedTuple):
     """Describe the recorded match of a call.
 
     Attributes:
@@ -131,24 +131,21 @@ class Call:
     """
 
     __slots__ = (
-        "__dict__", "arguments", "attempt", "began", "body", "branch", "changes", "contract",
-        "data", "effect", "event", "hooks", "is_async", "is_on_record", "is_prepared", "key",
-        "kind", "place", "recorded", "session", "slot", "supplied", "took", "turn", "values",
-        "verdict", "waiting",
+        "__dict__", "arguments", "attempt", "before", "began", "body", "branch", "changes",
+        "contract", "data", "effect", "event", "hooks", "is_async", "is_on_record", "kept", "key",
+        "kind", "place", "read", "recorded", "session", "slot", "supplied", "took", "turn",
+        "values", "verdict", "waiting",
     )  # fmt: skip
 
-    # Class attributes: few calls set these, and the others spend no time on them.
-    is_edited = simulates = cut = is_ended = streams = False
+    # Class attributes: few calls set these, and few are asked for them.
+    is_edited = simulates = cut = is_ended = streams = is_prepared = False
     is_entered = True
-    before = 0
     today: Verdict | None = None
     view: StepView | None = None
     granted: Verdict | None = None
     made_at: list[Any] | None = None
-    kept: dict[str, Any] | None = None
     claim: Step | None = None
     rank: int | None = None
-    read: Read | None = None
     instead: Instead | None = None
     raw: Mapping[str, Any] | None = None
 
@@ -164,22 +161,25 @@ class Call:
     ) -> None:
         self.attempt, self.session, self.place = place.attempt, place.session, place
         self.contract, self.body, self.kind, self.is_async = contract, body, kind, is_async
-        session = place.session
+        session = self.session
         self.hooks = session.known_hooks.get(id(contract)) or session.hooks_of(contract)
-        self.values, self.arguments = bound.values, bound.canonical
-        self.data = data = bound.digest_input
-        self.key = key_digest(kind, contract.name, contract.version, data).hex()
+        self.values, self.arguments, self.data = bound
+        self.key = key_digest(kind, contract.name, contract.version, self.data).hex()
         self.effect: str = contract.effect if kind == "tool" else "model"
         self.changes = self.effect in CHANGES
         self.branch: Branch
         self.turn: Turn
         self.event: Event
+        self.began: int
+        self.took: int
         self.slot = -1
-        self.waiting = self.began = self.took = 0
-        self.is_on_record = self.is_prepared = False
+        self.before = self.waiting = 0
+        self.is_on_record = False
         self.verdict: Verdict | None = None
         self.supplied: Outcome | None = None
         self.recorded: Step | None = None
+        self.read: Read | None = None
+        self.kept: dict[str, Any] | None = None
 
     def edit(self, arguments: Mapping[str, Any], seal: Seal) -> None:
         """Replace the requested arguments.

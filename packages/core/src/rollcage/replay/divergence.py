@@ -46,8 +46,7 @@ def look_ahead(attempt: Attempt, call: Call, look: Look, waits: Step | None = No
     )
     concurrent = _concurrent(attempt, joins=joins, slot=call.place.slot, waits=waits)
     ahead = attempt.run.ahead(place, concurrent)
-    new.refusal, new.ahead = leaving(attempt, ahead, f"{call} is new"), tuple(ahead)
-    return new
+    return new._replace(refusal=leaving(attempt, ahead, f"{call} is new"), ahead=tuple(ahead))
 
 
 def _concurrent(

@@ -6,7 +6,7 @@ A refusal is part of the result, and not raised: a stage may find a way around i
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rollcage.errors import ForkEnded, Halt, NotReplayable, UnknownOutcome
 from rollcage.gate.verdict import Verdict
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
 
 __all__ = ["find_match"]
+
+_tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 
 
 def find_match(attempt: Attempt, call: Call) -> Match:
@@ -45,10 +47,10 @@ def find_match(attempt: Attempt, call: Call) -> Match:
         if _holds(attempt, step):
             unusable = _unusable(attempt, call, step) if step.flawed else None
             if unusable is None or not _may_run_again(attempt, call):
-                return Match("hit", step, look, unusable)
+                return _tuple(Match, ("hit", step, look, unusable, (), None))
             return Match("again", step, look)
     elif attempt.is_fresh and not attempt.run.unclear:
-        return Match("new", None, look)
+        return _tuple(Match, ("new", None, look, None, (), None))
     return _runs(attempt, call, step, look)
 
 
@@ -79,7 +81,7 @@ def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) ->
     if step is not None:
         is_new = step.status == "waiting" or (call.is_edited and step.n in attempt.run.edits)
         if is_new and not call.waiting and look is not None:
-            return dataclasses.replace(look_ahead(attempt, call, look, step), asks=asks)
+            return look_ahead(attempt, call, look, step)._replace(asks=asks)
         return Match("again", step, look, asks=asks)
     if refusal is None and attempt.has_recording and not call.simulates:
         needs_record = contract.on_miss in ("fail", "error_result")
@@ -91,7 +93,7 @@ def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) ->
         return Match("new", None, look, refusal)
     if look is None:
         return Match("new", None, look, asks=asks)
-    return dataclasses.replace(look_ahead(attempt, call, look), asks=asks)
+    return look_ahead(attempt, call, look)._replace(asks=asks)
 
 
 def _anywhere(attempt: Attempt, call: Call) -> Step | None:

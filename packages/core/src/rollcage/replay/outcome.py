@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -23,6 +23,9 @@ from rollcage.values.survey import survey
 __all__ = ["LARGE", "Read", "answered", "failure", "given", "refused", "says_lost", "success"]
 
 _log: Final = logging.getLogger("rollcage")
+_tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
+
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 LARGE: Final = 64 * 1024  # bytes from which a value is kept beside the log
 
@@ -33,15 +36,18 @@ Read = Callable[[Any], Answer]
 """Extracts a model's answer from the framework's own value."""
 
 
-def success(contract: Contract, value: Any, seal: Seal, types: Types, **more: Any) -> Outcome:
+def success(
+    contract: Contract, value: Any, seal: Seal, types: Types, more: Mapping[str, Any] = _NOTHING
+) -> Outcome:
     """Return the outcome of a call that returned a value. `more`: further fields."""
     outcome: dict[str, Any] = {"status": "ok", "value": value}
     promise = contract.promise
     hides = isinstance(seal, Hiding) and not seal.idle
     if type(value) is str and not hides and (promise is None or promise.is_of_text):
-        outcome.update(more)
+        if more:
+            outcome.update(more)
         try:
-            return Outcome("ok", orjson.dumps(outcome))
+            return _tuple(Outcome, ("ok", orjson.dumps(outcome), False, False))
         except TypeError:  # a lone surrogate
             pass
     if promise is not None and "cut" not in more:

@@ -12,11 +12,10 @@ and leaves the recorded path if recorded writes were still to come.
 
 from __future__ import annotations
 
-import dataclasses
 from bisect import bisect_left
-from collections import defaultdict, deque
-from collections.abc import Sequence
-from typing import Final
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from rollcage.fingerprint.identity import next_world
 from rollcage.trace.run import CHANGES, Run, Step
@@ -27,6 +26,7 @@ STAYS: Final = 0
 FOLDS: Final = 1  # the call closes the batch, and stands at the next position
 REOPENS: Final = -1  # the call continues the previous batch, which a crash cut
 
+_tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 
 _OPENED: Final = (  # left alone by an undo
     "_ends", "_seed", "_users", "beside", "ends", "exited", "name", "ok", "open_turn", "opened_in",
@@ -44,19 +44,20 @@ class Turn:
         opens: by name, the branches that the turn will open, with the branches on which each
             depends.
         follows: the recorded turns whose steps have answered calls of this turn.
+        ranks: by branch and key, the rank among the turns that asked for the key in a world.
     """
 
-    __slots__ = ("follows", "n", "opens", "slots", "starts")
+    __slots__ = ("follows", "n", "opens", "ranks", "slots", "starts")
 
     def __init__(self, opens: dict[str, frozenset[str]] | None = None) -> None:
         self.n = self.slots = 0
         self.starts: dict[str, int] = {}
         self.opens = opens or {}
-        self.follows: set[int] = set()
+        self.follows: frozenset[int] = _NONE
+        self.ranks: dict[tuple[str, str], tuple[dict[str, int], int]] = {}
 
 
-@dataclasses.dataclass(slots=True)
-class Look:
+class Look(NamedTuple):
     """Describe the recorded answer to a call.
 
     Attributes:
@@ -69,6 +70,9 @@ class Look:
     start: int
     move: int
 
+
+_NONE: Final[frozenset[Any]] = frozenset()
+_NOWHERE: Final[Mapping[Any, Any]] = {}
 
 AT_REST: Final = Look(None, 0, STAYS)
 """The look of a waiting call: its place is fixed."""
@@ -114,24 +118,33 @@ class Branch:
         self.open_turn: Turn | None = None
         self.running = self.preparing = 0
         self.left_at: int | None = None
-        self._asked: dict[str, dict[Turn, int]] = {}  # in this world, by key: each turn's rank
-        self._writes: dict[int, dict[str, deque[Step]]] = {}
-        self._to_come: dict[int, list[Step]] = {}
-        self._reads: defaultdict[str, deque[Step]] = defaultdict(deque)
+        self._asked: dict[str, int] = {}  # by key, how many turns have asked in this world
+        self._writes: Mapping[int, dict[str, deque[Step]]] = _NOWHERE
+        self._to_come: Mapping[int, list[Step]] = _NOWHERE
+        self._reads: Mapping[str, deque[Step]] = _NOWHERE
         self.opening: Step | None = None
         self.outer: Branch | None = None
         self.was = ""
-        self.ends: frozenset[str] = frozenset()
+        self.ends: frozenset[str] = _NONE
         self.opened_in: Turn | None = None
         self.beside = self.exited = self.ok = False
         self._has_recording = bool(recorded)
+        if recorded:
+            self._index(recorded)
+
+    def _index(self, recorded: Sequence[Step]) -> None:
+        """Sort what is recorded of it by where a call looks for it."""
+        writes: dict[int, dict[str, deque[Step]]] = {}
+        to_come: dict[int, list[Step]] = {}
+        reads: dict[str, deque[Step]] = {}
         for step in sorted(recorded, key=_in_order):
             if step.changes:
-                at = self._writes.setdefault(step.pos, {})
+                at = writes.setdefault(step.pos, {})
                 at.setdefault(step.key, deque()).append(step)
-                self._to_come.setdefault(step.pos, []).append(step)
+                to_come.setdefault(step.pos, []).append(step)
             else:
-                self._reads[step.key].append(step)
+                reads.setdefault(step.key, deque()).append(step)
+        self._writes, self._to_come, self._reads = writes, to_come, reads
 
     @classmethod
     def of(cls, run: Run, name: str, seed: bytes, users: dict[int, Turn]) -> Branch:
@@ -173,39 +186,39 @@ class Branch:
 
     # --- worlds ----------------------------------------------------------------------------------
 
-    @property
     def world(self) -> bytes:
         """Return the world at the current position."""
         folded = self._folded
-        while self._hashed < len(folded):
-            batch = folded[self._hashed]
+        if self._hashed == len(folded):
+            return self._world
+        world = self._world
+        for batch in folded[self._hashed :]:
             if len(batch) == 1:  # most have one write
-                self._world = next_world(self._world, (batch[0].link,))
+                world = next_world(world, (batch[0].link(),))
             elif batch:
-                self._world = next_world(self._world, [step.link for step in batch])
-            self._hashed += 1
-        return self._world
+                world = next_world(world, [step.link() for step in batch])
+        self._world, self._hashed = world, len(folded)
+        return world
 
     def rehash(self) -> None:
         """Discard the hashed world, because the link of a step in it has changed."""
         self._world, self._hashed = self._seed, 0
 
-    def fold(self) -> None:
+    def fold(self, turn: Turn | None = None) -> None:
         """Close the batch and begin the next position.
 
         With recorded writes still to come, the branch leaves the recorded path.
-        """
-        if self.left_at is None and self._to_come and self.is_to_come(self.pos, effects=True):
-            self.left_at = self.pos
-        self._go_on(None)
 
-    def _go_on(self, turn: Turn | None) -> None:
-        """Begin the next position. `turn`: the turn whose batch was used up, if any."""
+        Args:
+            turn: the turn whose batch was used up, if any.
+        """
+        if self._to_come and self.left_at is None and self.is_to_come(self.pos, effects=True):
+            self.left_at = self.pos
         self._folded.append(self.batch)
         self.batch, self.turn, self._folded_turn = [], None, turn
         self.pos += 1
         if self._asked:
-            self._asked.clear()
+            self._asked = {}  # another one: ranks in the world before are void
 
     def _unfold(self, turn: Turn) -> None:
         self.batch = self._folded.pop()
@@ -216,8 +229,13 @@ class Branch:
 
     def rank(self, key: str, turn: Turn) -> int:
         """Return the rank of a turn among the turns that asked for a key in this world."""
-        ranks = self._asked.setdefault(key, {})
-        return ranks.setdefault(turn, len(ranks))
+        asked, known = self._asked, turn.ranks.get((self.name, key))
+        if known is not None and known[0] is asked:
+            return known[1]
+        rank = asked.get(key, 0)
+        asked[key] = rank + 1
+        turn.ranks[self.name, key] = asked, rank
+        return rank
 
     # --- looking ---------------------------------------------------------------------------------
 
@@ -245,7 +263,7 @@ class Branch:
             folds = self.batch and self.turn is not turn and not self.running
             seen = self.pos + 1 if folds else self.pos
             start = turn.starts.get(self.name, seen)
-            return Look(None, start, FOLDS if folds else STAYS)
+            return _tuple(Look, (None, start, FOLDS if folds else STAYS))
         pos, left, owner, move = self.pos, self.left_at, self.turn, STAYS
         changes = effect in CHANGES
         seen = pos
@@ -273,7 +291,8 @@ class Branch:
             pos, owner, move = pos - 1, turn, REOPENS
             seen = pos
         start = turn.starts.get(self.name, seen)
-        return Look(self._find(key, effect, turn, slot, start, pos, left, owner), start, move)
+        found = self._find(key, effect, turn, slot, start, pos, left, owner)
+        return _tuple(Look, (found, start, move))
 
     def _find(
         self,
@@ -397,8 +416,7 @@ class Branch:
 
     def use(self, step: Step, turn: Turn) -> None:
         """Move on by a recorded step that was taken as an answer."""
-        turn.follows.add(step.turn)
-        self._users.setdefault(step.turn, turn)
+        self.follow(step, turn)
         if step.effect == "write" or step.changes:
             if not self.batch and not self.running:
                 self.turn = turn
@@ -407,15 +425,17 @@ class Branch:
 
     def put_back(self, step: Step) -> None:
         """Mark a waiting write as still to come, because its call has been given up."""
-        at = self._writes.setdefault(step.pos, {})
+        writes, to_come = dict(self._writes), dict(self._to_come)
+        at = writes.setdefault(step.pos, {})
         at.setdefault(step.key, deque()).append(step)
-        self._to_come.setdefault(step.pos, []).append(step)
-        self._has_recording = True
+        to_come.setdefault(step.pos, []).append(step)
+        self._writes, self._to_come, self._has_recording = writes, to_come, True
 
     def follow(self, step: Step, turn: Turn) -> None:
         """Note that a turn follows a recorded turn."""
-        turn.follows.add(step.turn)
-        self._users.setdefault(step.turn, turn)
+        if step.turn not in turn.follows:
+            turn.follows |= {step.turn}
+            self._users.setdefault(step.turn, turn)
 
     def begin(self, turn: Turn) -> None:
         """Count a write or block as running: it begins, goes on, or waits."""
@@ -440,7 +460,7 @@ class Branch:
         if not self._to_come or not self.batch or self.running or self.left_at is not None:
             return
         if self.pos in self._to_come and not self.is_to_come(self.pos):
-            self._go_on(turn)
+            self.fold(turn)
 
 
 def _in_order(step: Step) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,7 @@ def put_on_record(
     shown = as_asked(arguments, attempt.seal, hidden)
     verdict = Verdict("deny", reason, code or "tool_missing", rule)
     if call_id:
-        place = place._replace(call_id=writable(call_id))
+        place = dataclasses.replace(place, call_id=writable(call_id))
     with attempt.lock:
         turn = 0 if place.turn is None else place.turn.n
         if rule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import dataclasses
 import functools
 import inspect
 import logging
@@ -880,8 +881,9 @@ class Session:
         place = here.get()
         if place is None or place.session is not self:
             place = self._place_outside(place)
-        gate = place.session.gate
-        screens = gate.screens and place.attempt.live  # if nothing runs, the record counts
+        session, attempt = place.session, place.attempt
+        gate = session.gate
+        screens = gate.screens and attempt.live  # if nothing runs, the record counts
         if screens and (refused := gate.screen(contract, body, kind)) is not None:
             self._put_refused(
                 contract, arguments, place,
@@ -889,9 +891,9 @@ class Session:
             )  # fmt: skip
             raise Blocked(refused.message, rule=refused.rule, code=refused.code)
         try:
-            if contract.strict or gate.strict or place.session.is_strict:
+            if contract.strict or gate.strict or session.is_strict:
                 contract.takes.check_strict(arguments if raw is None else raw)
-            bound = contract.takes.bind(arguments, place.attempt.seal)
+            bound = contract.takes.bind(arguments, attempt.seal)
         except ArgumentsInvalid as error:
             self._put_refused(
                 contract, arguments if raw is None else raw, place,
@@ -1215,7 +1217,7 @@ class Session:
         halted = place.session.halted
         if halted is not None and place.attempt is not home.attempt:
             raise SessionHalted(f"a session inside of this one was halted: {halted}") from halted
-        return inner.entered_at._replace(session=self._as_guest(place.session))
+        return dataclasses.replace(inner.entered_at, session=self._as_guest(place.session))
 
     def seen_from(self, place: Place) -> Session:
         """Return this session for calls made from a place, with the gates of both."""
@@ -1300,7 +1302,7 @@ class Session:
             stated = turn._place.turn  # noqa: SLF001 - its own handle
         else:
             stated = here_.attempt.turn_named(here_.branch, turn)
-        return at(here_._replace(turn=stated, slot=slot, agent=agent, call_id=call_id))
+        return at(dataclasses.replace(here_, turn=stated, slot=slot, agent=agent, call_id=call_id))
 
     def seen(self, histories: Mapping[str | None, Iterable[str]]) -> None:
         """Mark calls as done that a framework's own history shows as answered; for adapters.

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import inspect
 import logging
 from collections.abc import Callable, Generator, Mapping
@@ -454,7 +453,7 @@ class Approvals(Stage):
         refusal = Verdict("deny", line["reason"] or default, code, call.verdict.rule)
         if call.waiting:  # decided just now
             return refuse(attempt, call, refusal)
-        reserve(attempt, call, dataclasses.replace(match, ahead=()))
+        reserve(attempt, call, match._replace(ahead=()))
         let_go(attempt, call)
         attempt.stats.blocked += 1
         return Blocked(refusal.message, rule=refusal.rule, code=refusal.code)

@@ -79,8 +79,9 @@ class Chain:
             raise TypeError("a line of a log has no newline in it")
         head = sha256(self.head + line).hexdigest().encode()
         line = b"".join((line[:-1], b',"hash":"', head, b'"}\n'))
+        send = self._send
         try:
-            self._send(line)
+            send(line)
         except BaseException:
             if self.log.last is line:  # interrupted by a signal, when it was on record already
                 self.head = head

@@ -172,7 +172,8 @@ class FolderLog:
             while True:
                 size = self._size
                 found = os.fstat(self._file)
-                if found.st_size == size or size == self._size == self._next:
+                length = found.st_size
+                if length == size or size == self._size == self._next:
                     break  # else a line was appended meanwhile, by another thread
             if self._durable:
                 _sync_data(self._file)
@@ -180,7 +181,7 @@ class FolderLog:
             raise self._refuse(
                 TraceUnwritable(f"{self.where} can't be written: {_describe(error)}")
             ) from error
-        if found.st_size != size or not found.st_nlink:
+        if length != size or not found.st_nlink:
             raise self._refuse(Fenced(_taken(self.where, found)))
         self._settled = size
 

@@ -20,6 +20,7 @@ _VALUE: Final = b',"outcome":'
 _TAIL: Final = -76  # where `,"hash":"…"}` and a newline begin
 _PLAIN: Final = 5  # fields of an outcome's line that has a duration and nothing else
 _BRACE: Final = 125
+_tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 
 
 def fold_log(lines: Iterable[bytes], where: str, folds: dict[str, list[Fold]]) -> Run:
@@ -40,7 +41,6 @@ def fold_log(lines: Iterable[bytes], where: str, folds: dict[str, list[Fold]]) -
     run = Run(folds)
     apply = run.apply
     number = 0
-    cut = Outcome("", b"")  # one for all: a run keeps what it says, and not the object
     with _no_garbage():
         try:
             for event, line in checked_lines(lines, where):
@@ -54,10 +54,10 @@ def fold_log(lines: Iterable[bytes], where: str, folds: dict[str, list[Fold]]) -
                     and line[_TAIL - 1] == _BRACE
                 ):
                     recorded = event["outcome"]
-                    cut.status, cut.unclear = recorded["status"], "unclear" in recorded
-                    cut.flawed = "drift" in recorded or "lossy" in recorded or "cut" in recorded
-                    cut.data = line[line.find(_VALUE) + 11 : _TAIL]
-                    outcome = cut
+                    flawed = "drift" in recorded or "lossy" in recorded or "cut" in recorded
+                    data = line[line.find(_VALUE) + 11 : _TAIL]
+                    fields = (recorded["status"], data, "unclear" in recorded, flawed)
+                    outcome = _tuple(Outcome, fields)
                 apply(event, outcome)
         except BAD as error:
             raise misfit(where, number, error) from None

@@ -15,7 +15,6 @@ program, or `undone`. Only steps that hold answer calls.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
@@ -44,6 +43,7 @@ __all__ = [
 CHANGES: Final = frozenset({"write", "scope", "branch"})
 """Effects that advance the world; a scope and a block do so through the calls inside."""
 
+_fromhex: Final = bytes.fromhex
 _FIELDS: Final = 13  # of the line of a step that has nothing else
 _ANYWHERE: Final = ("duration", "hash", "outcome", "replayed")
 _SOMETIMES: Final = (
@@ -75,8 +75,7 @@ Event = dict[str, Any]
 Fold = Callable[[Event], None]
 
 
-@dataclasses.dataclass(slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Hold the status of a step that ended, and the recorded bytes.
 
     Attributes:
@@ -182,7 +181,8 @@ class Step:
         self.call_id = ""
         self.outcome: bytes | None = None
         self.taken = self.given = self.flawed = self.unclear = False
-        if len(event) - ("hash" in event) > _FIELDS and _count(event) > _FIELDS:
+        size = len(event)
+        if size > _FIELDS and size - ("hash" in event) > _FIELDS and _count(event) > _FIELDS:
             self._rare(event)
 
     def _rare(self, event: Event) -> None:
@@ -263,11 +263,10 @@ class Step:
             raise TraceCorrupt(f"step {self.n}", 0, f"its outcome is not JSON: {error}") from None
         return decoded
 
-    @property
     def link(self) -> bytes:
         """Return the bytes that the step adds to the world."""
         digest = sha256(self.outcome or b"null").digest()
-        return link(bytes.fromhex(self.fingerprint), digest)
+        return link(_fromhex(self.fingerprint), digest)
 
 
 Kind = Literal["leaf", "body", "block"]
@@ -542,7 +541,7 @@ class Run:
 
     def _begin(self, event: Event) -> None:
         step = Step(event)
-        if len(event) - ("hash" in event) > _FIELDS:
+        if len(event) > _FIELDS and len(event) - ("hash" in event) > _FIELDS:
             self._begin_again(step, event)
         if step.branch:
             owner = self.owner(step.branch)
@@ -550,8 +549,10 @@ class Run:
                 step.compensates = True
         n, branch = step.n, self.branches[step.branch]
         step.taken = self._live and step.status != "waiting"
-        self.last = max(self.last, n)
-        self.turns = max(self.turns, step.turn)
+        if n > self.last:  # noqa: PLR1730 - for each line; `max` is a call
+            self.last = n
+        if step.turn > self.turns:  # noqa: PLR1730
+            self.turns = step.turn
         self.steps[n] = self.named[step.fingerprint] = step
         if step.effect in ("pure", "model"):
             self.anywhere[step.key].append(step)
@@ -640,10 +641,10 @@ class Run:
         if outcome is None:  # did not happen: the place is kept
             step.status, step.outcome, step.beside = "waiting", None, next(reversed(self.steps))
             return
-        step.outcome = bytes(memoryview(outcome.data))  # orjson's have 4 KiB of room behind them
-        step.status = outcome.status
-        step.flawed = outcome.flawed
-        if outcome.unclear:
+        status, data, unclear, flawed = outcome
+        step.outcome = bytes(memoryview(data))  # orjson's have 4 KiB of room behind them
+        step.status, step.flawed = status, flawed
+        if unclear:
             step.unclear = True
             self.unclear[step.key] = step.n
 
