@@ -15,8 +15,10 @@ from rollcage.fingerprint.identity import (
     fingerprint,
     idempotency_key,
     jcs,
+    jcs_of_plain,
     jcs_of_scalars,
     key_digest,
+    key_head,
     link,
     next_world,
     uuid7,
@@ -289,3 +291,28 @@ def test_run_ids_are_uuid_version_7_and_sort_by_time(milliseconds: int, random: 
     assert made[14] == "7"
     assert made[19] in "89ab"
     assert int(made.replace("-", "")[:12], 16) == milliseconds
+
+
+@given(st.dictionaries(keys, anything, max_size=4))
+@example({"a": "\ud800"})
+@example({"messages": [{"$rollcage": "bytes"}]})
+@example({"number": 1.0})
+def test_plain_values_are_written_as_jcs_or_not_at_all(values: dict[str, Any]) -> None:
+    plain = jcs_of_plain(values)
+    if plain is not None:
+        assert plain == rfc8785.dumps(values)
+    assert (plain is None) == (survey(values) != CANONICAL or "\ud800" in values.values())
+
+
+def test_plain_values_are_not_nested_without_end() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert jcs_of_plain({"deep": deep}) is None
+
+
+@pytest.mark.parametrize("length", [0, 1 << 13, 1 << 14, 1 << 17])
+def test_a_key_is_one_hash_of_any_length(length: int) -> None:
+    arguments = jcs({"messages": ["x" * length]})
+    whole = key_head("model", "gpt", "1") + arguments + b"]"
+    assert key_digest("model", "gpt", "1", arguments) == sha256(whole).digest()

@@ -185,7 +185,7 @@ class Parameters:
                 if plain is None:
                     bound = self._bind_any(schema, model, values, seal)
                 else:
-                    bound = _tuple(Arguments, (values, {**values}, plain))
+                    bound = _tuple(Arguments, (values, dict(values), plain))
             else:
                 bound = self._bind_schema(schema, raw, seal)
             if isinstance(seal, Hiding) and not seal.idle:

@@ -34,6 +34,9 @@ _OPENED: Final = (  # left alone by an undo
 )  # fmt: skip
 
 
+_Asked = dict[str, tuple["Turn", int]]  # by key, the last turn that asked for it, and its rank
+
+
 class Turn:
     """Hold the calls that one message issued together.
 
@@ -44,7 +47,8 @@ class Turn:
         opens: by name, the branches that the turn will open, with the branches on which each
             depends.
         follows: the recorded turns whose steps have answered calls of this turn.
-        ranks: by branch and key, the rank among the turns that asked for the key in a world.
+        ranks: by branch and key, the rank among the turns that asked for the key in a world, where
+            another turn has asked for it since.
     """
 
     __slots__ = ("follows", "n", "opens", "ranks", "slots", "starts")
@@ -54,7 +58,7 @@ class Turn:
         self.starts: dict[str, int] = {}
         self.opens = opens or {}
         self.follows: frozenset[int] = _NONE
-        self.ranks: dict[tuple[str, str], tuple[dict[str, int], int]] = {}
+        self.ranks: dict[tuple[str, str], tuple[_Asked, int]] | None = None
 
 
 class Look(NamedTuple):
@@ -118,7 +122,7 @@ class Branch:
         self.open_turn: Turn | None = None
         self.running = self.preparing = 0
         self.left_at: int | None = None
-        self._asked: dict[str, int] = {}  # by key, how many turns have asked in this world
+        self._asked: _Asked = {}  # in this world; it holds no turn that another one came after
         self._writes: Mapping[int, dict[str, deque[Step]]] = _NOWHERE
         self._to_come: Mapping[int, list[Step]] = _NOWHERE
         self._reads: Mapping[str, deque[Step]] = _NOWHERE
@@ -229,13 +233,23 @@ class Branch:
 
     def rank(self, key: str, turn: Turn) -> int:
         """Return the rank of a turn among the turns that asked for a key in this world."""
-        asked, known = self._asked, turn.ranks.get((self.name, key))
+        asked = self._asked
+        last = asked.get(key)
+        if last is None:
+            asked[key] = turn, 0
+            return 0
+        other, rank = last
+        if other is turn:
+            return rank
+        place = self.name, key
+        known = None if turn.ranks is None else turn.ranks.get(place)
         if known is not None and known[0] is asked:
             return known[1]
-        rank = asked.get(key, 0)
-        asked[key] = rank + 1
-        turn.ranks[self.name, key] = asked, rank
-        return rank
+        if other.ranks is None:
+            other.ranks = {}
+        other.ranks[place] = asked, rank
+        asked[key] = turn, rank + 1
+        return rank + 1
 
     # --- looking ---------------------------------------------------------------------------------
 
