@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from rollcage.session.imports import (
     Chain,
     Event,
-    Hooks,
     Opened,
     Session,
     Stage,
@@ -51,9 +50,7 @@ class ImportedAttempt(Session):
         log.append(line)
         log.wait()
         run.apply(line)
-        self._before, self._after = stages, ()
-        self.stages = stages
-        self.hooks = Hooks(stages)
+        self._surround(stages, ())
         self._entered(Opened(run, log))
         drive(self._tidy(is_async=False))
 
