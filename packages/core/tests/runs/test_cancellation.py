@@ -209,6 +209,15 @@ def fail() -> None:
     raise ValueError("it did not work")
 
 
+async def cut_off(session: Session, write: Any, thread: Thread) -> None:
+    """Cancel a call whose body is at work in a thread."""
+    task = asyncio.create_task(session.acall(write))
+    await asyncio.to_thread(thread.entered.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 @pytest.mark.parametrize(
     ("ends", "late"), [(lambda: "done", "ok"), (fail, "error")], ids=["returns", "raises"]
 )
@@ -220,11 +229,7 @@ async def test_the_late_end_of_a_body_is_recorded_while_the_session_is_open(
     session = Session("job", store=store)
     with pytest.raises(UnknownOutcome):
         async with session:
-            task = asyncio.create_task(session.acall(write))
-            await asyncio.to_thread(thread.entered.wait)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cut_off(session, write, thread)
             assert isinstance(session.halted, UnknownOutcome)
             thread.may_go.set()
             while late not in outcomes(events(session.run_id)):
@@ -245,11 +250,7 @@ async def test_a_body_that_outlives_its_session_stays_unknown(store: Store, even
     session = Session("job", store=store)
     with pytest.raises(UnknownOutcome):
         async with session:
-            task = asyncio.create_task(session.acall(write))
-            await asyncio.to_thread(thread.entered.wait)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cut_off(session, write, thread)
     written = events(session.run_id)
     thread.may_go.set()
     await asyncio.to_thread(thread.ended.wait)
