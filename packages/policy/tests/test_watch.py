@@ -657,7 +657,9 @@ async def test_bodies_are_confined_inside_of_stages(
     function = atouch if asynchronous else touch
     confined = tool(effect="write", permissions=["none"], name="touch", **how)(function)
     options = Options(tools=[files.restore_file])
-    stages: list[Stage] = [Permissions()] + [Waits()] * (also in ("stage", "all"))
+    stages: list[Stage] = [Permissions()]
+    if also in ("stage", "all"):
+        stages.append(Waits())
     opened = Session("job", store=store, stages=stages, options=options)
     async with opened as session:
         with pytest.raises(PermissionUndeclared, match=f"fs:write:{outside}/x"):

@@ -227,7 +227,7 @@ def test_undo_tells_what_somebody_else_changed(tmp_path: Path, seed: int) -> Non
                 case "enroll":
                     enroll(user, secret, chance.choice(FORMS))
                 case "typed":
-                    typed(user, secret, chance.choice(FORMS))
+                    typed(user, SecretStr(secret), chance.choice(FORMS))
                 case "rename":
                     rename(user, f"to {chance.randint(0, 3)}")
                 case _:

@@ -317,6 +317,7 @@ async def test_no_body_begins_behind_another_that_halts(session: Any) -> None:
         ran.append(number)
         raise TimeoutError
 
+    ended: list[Any] = []
     with pytest.raises(UnknownOutcome):
         async with session() as opened:
             both = (opened.acall(cut, number=n) for n in range(2))

@@ -124,7 +124,7 @@ def test_a_stopped_block_with_a_step_in_doubt(store: Store, happened: bool) -> N
     lift_order(store, first.run_id)
     with pytest.raises(UnknownOutcome) as unknown, Session("job", store=store) as second:
         job(second)
-    given = {"result": 2} if happened else {}
+    given: dict[str, Any] = {"result": 2} if happened else {}
     resolve_step(store, unknown.value.run, unknown.value.step, happened=happened, **given)
     with Session("job", store=store) as third:
         job(third)

@@ -350,7 +350,7 @@ def give_back(call: Call) -> Flow:
             encoded = step.result.get("value")
             if isinstance(encoded, dict) and encoded.get("$rollcage") == "blob":
                 fetch = functools.partial(call.attempt.fetch, encoded["sha256"])
-                fetched = yield functools.partial(asyncio.to_thread, _tried, fetch)
+                fetched = yield lambda: asyncio.to_thread(_tried, fetch)
     except BaseException as error:
         _interrupted(call, error)
         raise

@@ -295,14 +295,13 @@ _KEYED: Final = "hmac:"
 """The prefix of the digest of a state with a secret, whose plain digest could be guessed."""
 
 
-class State:
+class State:  # noqa: PLW1641 - it equals digests of several forms, and has no hash
     """Hold a state with its value, and not by its digest only.
 
     It equals an equal state, and each digest of it, keyed or not.
     """
 
     __slots__ = ("_seal", "_value")
-    __hash__ = None  # type: ignore[assignment] # it equals digests of several forms
 
     def __init__(self, value: Any, seal: Seal) -> None:
         self._value, self._seal = value, seal
