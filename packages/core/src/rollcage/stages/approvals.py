@@ -346,6 +346,8 @@ class Approvals(Stage):
         if decision is not None:
             if not request.at - SKEW <= decision.at <= request.expires:
                 return Refusal("approval_expired", "it was not approved in time")
+            if decision.at - SKEW > call.attempt.options.clock.wall() // 1000:
+                return Refusal("approval_clock", "it was approved at a time that is yet to come")
             return decision.answer
         owner = self._owner(call)
         approver: Any = owner.approver or (self.approver if owner is call.session else later)
@@ -506,7 +508,7 @@ def _queued(queue: ApprovalQueue, request: ApprovalRequest, terms: Terms) -> Ref
     """Put a request into the queue; return the refusal if it can't be put there."""
     try:
         queue.ask(request, terms)
-    except (StoreError, OSError) as error:
+    except (ApprovalCorrupt, StoreError, OSError) as error:
         return _failed(error)
     return None
 

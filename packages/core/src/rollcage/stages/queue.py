@@ -3,12 +3,13 @@
 A request and its decision are two values in the store, `requests` and `decisions`, under the id of
 the request. The first process to decide puts the decision there, whether or not the run is live:
 only the run's writer may append to its log. The writer looks for the decision, and puts it on
-record. Decisions are authenticated with the store's key: a changed decision fails closed.
+record. Both are authenticated with the store's key: one that was changed fails closed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hmac
 import os
 import threading
 import time
@@ -79,16 +80,8 @@ class ApprovalQueue:
         Raises:
             ApprovalCorrupt: the request was changed.
         """
-        data = self.store.get("requests", approval)
-        if data is None:
-            return None
-        try:
-            fields = orjson.loads(data)
-            fields["verdict"] = Verdict(**fields["verdict"])
-            del fields["terms"]
-            return ApprovalRequest(**fields)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ApprovalCorrupt(approval, f"its request is malformed: {error}") from None
+        found = self._request(approval)
+        return None if found is None else found[0]
 
     def ask(self, request: ApprovalRequest, terms: Terms | None = None) -> None:
         """Put a request into the queue, unless it is there.
@@ -96,6 +89,9 @@ class ApprovalQueue:
         Args:
             request: the request.
             terms: the terms under which the session accepts approvals, to refuse a person at once.
+
+        Raises:
+            ApprovalCorrupt: it is there, and was changed.
         """
         names = (field.name for field in dataclasses.fields(request))
         fields = {name: getattr(request, name) for name in names}
@@ -105,7 +101,9 @@ class ApprovalQueue:
             approvers = None if terms.approvers is None else sorted(terms.approvers)
             fields["terms"].append([terms.requested_by, approvers])
             terms = terms.around
-        self.store.swap("requests", request.id, None, orjson.dumps(fields))
+        fields["mac"] = self._mac("request", fields)
+        if not self.store.swap("requests", request.id, None, orjson.dumps(fields)):
+            self.get(request.id)
 
     def decide(self, approval: str, answer: Approval, *, now: int | None = None) -> None:
         """Decide on a request; only the first decision counts.
@@ -121,11 +119,12 @@ class ApprovalQueue:
             ApprovalCorrupt: the request was changed.
         """
         now = time.time_ns() // 1000 if now is None else now
-        request, data = self.get(approval), self.store.get("requests", approval)
-        if request is None or data is None:
+        found = self._request(approval)
+        if found is None:
             raise ApprovalInvalid(f"no request {approval} waits for a decision")
+        request, known = found
         terms = Terms(request.requested_by, request.policy)
-        for requested_by, approvers in orjson.loads(data)["terms"]:
+        for requested_by, approvers in known:
             allowed = None if approvers is None else frozenset(approvers)
             terms = Terms(requested_by, request.policy, approvers=allowed, around=terms)
         reply: Reply | None = untimely(request.at - SKEW, request.expires, now)
@@ -153,7 +152,7 @@ class ApprovalQueue:
         except Unencodable as error:
             raise ApprovalInvalid(f"request {request.id}: {error}") from None
         fields["nonce"] = os.urandom(8).hex()  # two that are equal are told apart
-        fields["mac"] = self._mac(fields)
+        fields["mac"] = self._mac("decision", fields)
         data = orjson.dumps(fields)
         return self.store.swap("decisions", request.id, None, data)
 
@@ -163,25 +162,20 @@ class ApprovalQueue:
         Raises:
             ApprovalCorrupt: the decision was changed, or is for another call.
         """
-        data = self.store.get("decisions", request.id)
-        if data is None:
+        fields = self._sealed("decision", request.id)
+        if fields is None:
             return None
-        try:
-            fields = orjson.loads(data)
-            mac = fields.pop("mac")
-            if mac != self._mac(fields) or any(fields[k] != v for k, v in _bound(request).items()):
-                raise ApprovalCorrupt(request.id, "its decision was changed, or is of another call")
-            value, at = fields["value"], fields["at"]
-            answer = Approval(
-                approved=fields["decision"] in ("approved", "edited"),
-                by=fields["by"],
-                reason=fields["reason"],
-                args=fields["args"],
-                response=None if value is None else Response(value[""]),
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ApprovalCorrupt(request.id, f"its decision is malformed: {error}") from None
-        return Decision(answer, at)
+        if any(fields[name] != value for name, value in _bound(request).items()):
+            raise ApprovalCorrupt(request.id, "its decision is of another call")
+        value = fields["value"]
+        answer = Approval(
+            approved=fields["decision"] in ("approved", "edited"),
+            by=fields["by"],
+            reason=fields["reason"],
+            args=fields["args"],
+            response=None if value is None else Response(value[""]),
+        )
+        return Decision(answer, fields["at"])
 
     def drop(self, approval: str) -> None:
         """Remove a request whose decision is on record in its run."""
@@ -190,8 +184,36 @@ class ApprovalQueue:
             if data is not None:
                 self.store.swap(kind, approval, data, None)
 
-    def _mac(self, fields: Mapping[str, Any]) -> str:
-        return StoreSeal(self.store)("decision:" + orjson.dumps(fields, option=_SORT).decode())
+    def _request(self, approval: str) -> tuple[ApprovalRequest, list[Any]] | None:
+        """Return a request and its terms, from within; None if there is no such request."""
+        fields = self._sealed("request", approval)
+        if fields is None:
+            return None
+        terms = fields.pop("terms")
+        fields["verdict"] = Verdict(**fields["verdict"])
+        return ApprovalRequest(**fields), terms
+
+    def _sealed(self, what: str, approval: str) -> dict[str, Any] | None:
+        """Return the fields of a request or a decision; None if it is not there.
+
+        Raises:
+            ApprovalCorrupt: it is not as it was written, for this id.
+        """
+        data = self.store.get(what + "s", approval)
+        if data is None:
+            return None
+        try:
+            fields: Any = orjson.loads(data)
+        except ValueError:
+            fields = None
+        if isinstance(fields, dict) and fields.get("id") == approval:
+            mac = fields.pop("mac", None)
+            if isinstance(mac, str) and hmac.compare_digest(mac, self._mac(what, fields)):
+                return fields
+        raise ApprovalCorrupt(approval, f"its {what} was changed, or is of another call")
+
+    def _mac(self, what: str, fields: Mapping[str, Any]) -> str:
+        return StoreSeal(self.store)(f"{what}:" + orjson.dumps(fields, option=_SORT).decode())
 
 
 def _bound(request: ApprovalRequest) -> dict[str, Any]:
