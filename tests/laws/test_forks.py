@@ -1,18 +1,20 @@
 """Law 15: forks, dry and live, of forks too, killed and undone; the run that they are of stays."""
 
+import dataclasses
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
-from rollcage import ForkEnded, UnknownOutcome
+from rollcage import ForkEnded, ReplayMiss, SessionError, UnknownOutcome, tool
 from rollcage_fork import Fork
 
 from tests.laws.lab import ATTEMPTS, Attempt, Lab, folder
 from tests.laws.law import accounts, chances, fewer, order, resumed
-from tests.laws.programs import Program, programs, seeds
+from tests.laws.programs import Program, programs, seeds, size
 from tests.laws.test_undo import resolve_all, undo
 from tests.laws.timeline import Deed
 
@@ -53,32 +55,41 @@ def changed(lab: Lab, run: str, chance: random.Random) -> tuple[int, dict[str, o
     return chance.choice(steps), {"outcome": {"status": "ok", "value": "another"}}
 
 
+@tool(effect="read", name="read")
+def other_read(arg: int, does: str) -> str:
+    return f"{does} elsewhere {arg}"
+
+
+@tool(effect="pure", name="pure")
+def other_pure(arg: int, does: str) -> str:
+    return f"{does} otherwise {arg}"
+
+
+ANSWERED = ("write", "plain", "idem", "thread", "read", "pure")
+
+
+def what_if(lab: Lab, run: str, chance: random.Random, **how: Any) -> Fork:
+    """Choose a fork of a run: with each kind of change, in the log's form or as users say it."""
+    step, change = changed(lab, run, chance)
+    if step and chance.random() < 0.3:
+        return Fork(run, step, change, **how)
+    if step and chance.random() < 0.2:
+        return Fork(run, step, error=ValueError("what if"), **how)
+    if step and chance.random() < 0.2:
+        return Fork(run, step, args={"arg": 7 + chance.randrange(3)}, **how)
+    kinds: list[dict[str, Any]] = [{}, {"tools": [other_read, other_pure]}, {"model": "another"}]
+    kind = chance.choice(kinds)
+    if kind and step and chance.random() < 0.5:
+        kind["at"] = step
+    if chance.random() < 0.3:
+        names = chance.sample(ANSWERED, 3)
+        kind["answers"] = {name: f"answered-{name}" for name in names}
+    return Fork(run, **kind, **how)
+
+
 def deeds(lab: Lab) -> int:
     """Count what was done, and taken back."""
     return sum(isinstance(moment, Deed) for moment in lab.timeline.moments)
-
-
-@fewer(2)
-@given(programs(blocks=BLOCKS, raises=False), seeds)
-def test_a_dry_fork_does_nothing(program: Program, seed: int) -> None:
-    chance = chances(seed)
-    with folder() as root:
-        lab = recorded(root, program, chance)
-        if lab is None:
-            return
-        run = lab.newest()
-        before, lines = deeds(lab), lab.timeline.lines(run)
-        fork = run
-        for _ in range(2):  # a fork of a fork is the same
-            step, change = changed(lab, fork, chance) if chance.random() < 0.7 else (0, {})
-            attempt = lab.attempt(
-                program, stages=[Fork(fork, step, change)], **order(program, chance)
-            )
-            assert attempt.error is None or isinstance(attempt.error, ForkEnded), attempt.error
-            assert deeds(lab) == before
-            fork = attempt.run
-        assert lab.timeline.lines(run) == lines
-        assert lab.newest() == run
 
 
 @fewer(2)
@@ -108,17 +119,25 @@ def test_a_live_fork_of_a_fork_is_undone_alone(program: Program, seed: int) -> N
 
 
 def forked(lab: Lab, run: str, program: Program, chance: random.Random) -> Attempt:
-    """Run a live fork, perhaps with another result of a step, until it is through."""
-    step, change = changed(lab, run, chance) if chance.random() < 0.7 else (0, {})
+    """Run a live fork, perhaps with a change of any kind, until it is through.
+
+    One that halts as `ends` tells is gone on with, too.
+    """
     attempt = lab.attempt(
         program,
-        stages=[Fork(run, step, change, live=True)],
+        stages=[what_if(lab, run, chance, live=True)],
         on_divergence="warn",
         **order(program, chance),
     )
+    if superseded(attempt):
+        fork = Fork(run, live=True)
+        attempt = lab.attempt(
+            program, stages=[fork], on_divergence="warn", **order(program, chance)
+        )
     if attempt.error is None:
         return attempt
-    return through(lab, program, chance, run=attempt.run, replay="continue", error=attempt.error)
+    error = None if isinstance(attempt.error, ReplayMiss) else attempt.error
+    return through(lab, program, chance, run=attempt.run, replay="continue", error=error)
 
 
 def through(
@@ -139,6 +158,89 @@ def through(
         if error is None:
             return attempt
     raise AssertionError("there is no end to it")
+
+
+@fewer(2)
+@given(programs(blocks=BLOCKS, raises=False), seeds)
+def test_a_dry_fork_does_nothing(program: Program, seed: int) -> None:
+    chance = chances(seed)
+    with folder() as root:
+        lab = recorded(root, program, chance)
+        if lab is None:
+            return
+        base, before, runs = lab.newest(), deeds(lab), list[str]()
+        kept: dict[str, list[bytes]] = {base: lab.timeline.lines(base)}
+        fork = what_if(lab, base, chance)
+        for _ in range(3):  # of a fork, and of a fork of a fork
+            start = len(lab.timeline.moments)
+            attempt = lab.attempt(program, stages=[fork], **order(program, chance))
+            if superseded(attempt):
+                return
+            assert ends(fork, attempt), attempt.error
+            assert deeds(lab) == before
+            for run, lines in kept.items():
+                assert lab.timeline.lines(run) == lines
+            assert lab.newest() == base
+            runs.append(attempt.run)
+            kept[attempt.run] = lab.timeline.lines(attempt.run)
+            killed = lab.at(
+                root / f"killed {len(runs)}", chance.randint(start, len(lab.timeline.moments))
+            )
+            goes_on(killed, program, attempt.run, before, chance)
+            lab.begin(size(program))
+            fork = what_if(lab, attempt.run, chance)
+
+
+def superseded(attempt: Attempt) -> bool:
+    """Tell whether a fork was refused, for its step was made again later."""
+    return isinstance(attempt.error, SessionError) and "does not hold" in str(attempt.error)
+
+
+def ends(fork: Fork, attempt: Attempt) -> bool:
+    """Tell whether a dry fork ended as it may.
+
+    A parallel part of the program may come to what the cut run does not have before another one
+    comes to the changed step: then the fork says which call is missing.
+    """
+    allowed = (ForkEnded, ReplayMiss) if fork.changes_a_step else ForkEnded
+    return attempt.error is None or isinstance(attempt.error, allowed)
+
+
+def goes_on(lab: Lab, program: Program, run: str, before: int, chance: random.Random) -> None:
+    """Resume a dry fork that was killed: it still does nothing."""
+    lines = [orjson.loads(line) for line in lab.timeline.lines(run)]
+    if not any(line["event"] == "forked" and line["run"] == run for line in lines):
+        return  # it had not begun
+    for _ in range(2):
+        attempt = lab.attempt(program, run=run, replay="continue", **order(program, chance))
+        assert attempt.error is None or isinstance(attempt.error, ForkEnded), attempt.error
+        assert attempt.run == run
+        assert deeds(lab) == before
+
+
+@fewer(4)
+@given(programs(blocks=BLOCKS, raises=False), seeds)
+def test_the_same_fork_is_the_same_again(program: Program, seed: int) -> None:
+    """Of the run itself and of an unchanged fork of it, call by call."""
+    chance = chances(seed)
+    with folder() as root:
+        lab = recorded(root, program, chance)
+        if lab is None:
+            return
+        base, how = lab.newest(), {"at_once": False}
+        same = lab.attempt(program, stages=[Fork(base)], **how)
+        fork = what_if(lab, base, chance)
+        given: list[Any] = []
+        for run in (base, same.run):
+            attempt = lab.attempt(program, stages=[dataclasses.replace(fork, run=run)], **how)
+            ended = getattr(attempt.error, "status", type(attempt.error).__name__)
+            said = {  # whoever asks a model again gets another answer
+                path: re.sub(r"says \d+", "says", str(said)) for path, said in attempt.given.items()
+            }
+            if superseded(attempt) or isinstance(attempt.error, ReplayMiss):
+                return  # see `ends`: how far parallel parts had come then differs
+            given.append((said, ended))
+        assert given[0] == given[1]
 
 
 @fewer(4)
