@@ -32,6 +32,20 @@ def test_a_whole_run(cli: Cli, record: Record) -> None:
     assert data["findings"] == data["notes"] == []
 
 
+def test_a_cut_behind_a_whole_line_is_named(cli: Cli, record: Record, store: Path) -> None:
+    run = record()
+    log = open_store(store).open(run)
+    lines = log.read()
+    log.replace(lines[:-1])
+    log.close()
+    result = cli("verify", run)
+    assert result.code == 3
+    assert f"line {len(lines) - 1}: cut: the log ends here, and went on" in result.out
+    result = cli("doctor")
+    assert result.code == 3
+    assert "is missing" in result.out
+
+
 def test_floats_and_large_values_and_replays_are_whole(cli: Cli, store: Path, tools: Any) -> None:
     for replay in ("off", "resume"):
         with Session("job", store=store, replay=replay) as session:

@@ -47,6 +47,7 @@ class LogCheck:
         self.line = 0
         self._run = run
         self._store = store
+        self._attested = store.get("heads", run)  # the head that the log had when an attempt ended
         self._validate = event_adapter().validate_json
         self._folding = LogFolding()
         self._blobs: dict[str, bool] = {}
@@ -58,6 +59,10 @@ class LogCheck:
         """Note what is wrong with the present line."""
         self.findings.append(Discrepancy(self.line, code, message))
 
+    def _went_on(self) -> bool:
+        """Whether the attested line was written after this log was read."""
+        return any(line[-67:-3] == self._attested for line in self._store.read(self._run))
+
     def event(self, event: dict[str, Any]) -> bool:
         """Check one line; False if nothing after it can be."""
         try:
@@ -67,6 +72,8 @@ class LogCheck:
             if first["type"] != "json_invalid":  # Pydantic reads 200 levels of JSON
                 self.found("schema", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
                 return False
+        if self._attested is not None and event.get("hash", "").encode() == self._attested:
+            self._attested = None
         kind = self._last = event["event"]
         try:
             self._folding.take(self.line, event)
@@ -97,6 +104,12 @@ class LogCheck:
         run = self._folding.fold.id
         if run != self._run:
             self.found("order", f"it says that it is run {visible(run)}")
+        if self._attested is not None and not self._went_on():
+            self.found(
+                "cut",
+                f"the log ends here, and went on when its last attempt ended: the line with the "
+                f"hash {visible(self._attested[:12].decode(errors='replace'))}… is missing",
+            )
         if self._last not in _ENDS:
             self.notes.append(
                 "its last attempt has not ended: lines missing from its end would not show"

@@ -27,6 +27,7 @@ from rollcage.errors import (
     TraceCorrupt,
 )
 from rollcage.stages.once import Claim
+from rollcage.trace.attested import attest, attested_head, held_to
 from rollcage.trace.chain import Chain, chained, verify
 from rollcage.trace.listing import RunInfo, all_runs, run_info
 from rollcage.trace.store import Store, open_store
@@ -205,6 +206,8 @@ def _copy(source: Store, target: Store, run: str, lines: list[bytes]) -> bool:
         found = target.get("blobs", digest)
         if found != data:  # it is missing, or damaged
             target.swap("blobs", digest, found, data)
+    attested = attested_head(source, run)
+    lines = list(held_to(lines, attested, f"run {run}"))
     log = target.open(run)
     try:
         there = log.read()
@@ -226,6 +229,8 @@ def _copy(source: Store, target: Store, run: str, lines: list[bytes]) -> bool:
             held = chained([said], lines[-1][-67:-3])
         _point(source, target, info)  # first, so that no session of the job begins it anew here
         log.replace([*lines, *held])
+        if attested is not None:
+            attest(target, run, attested)
     finally:
         log.close()
     return True

@@ -10,12 +10,13 @@ from typing import Final, Literal
 import orjson
 from rollcage.errors import RollcageError, RunInUse, RunNotFound, StoreError
 from rollcage.stages.orders import order_of
+from rollcage.trace.attested import HEADS, attested_head, held_to
 from rollcage.trace.chain import Chain
 from rollcage.trace.endings import OVER
 from rollcage.trace.listing import RunInfo, all_runs, run_info
 from rollcage.trace.reading import fold_log
 from rollcage.trace.run import Run
-from rollcage.trace.store import Store, open_store, store_option
+from rollcage.trace.store import Store, drop, open_store, store_option
 
 from rollcage_stores.blobs import blobs_of, keys_of, put_back
 from rollcage_stores.prune import prune_run
@@ -27,7 +28,7 @@ Kind = Literal["damaged", "open", "note"]
 """Something is lost or changed; somebody has to decide or mend; nobody has to do anything."""
 
 _BACKUP: Final = "rollcage copy {run} --from BACKUP --to {url}"
-_READ: Final = ("names", "once", "orders", "requests", "decisions")  # kinds of values
+_READ: Final = ("names", HEADS, "once", "orders", "requests", "decisions")  # kinds of values
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,8 +102,9 @@ def _of_run(own: Store, info: RunInfo, named: set[str], *, blobs: bool) -> Itera
     backup = _BACKUP.format(run=run, url=own.url)
     try:
         is_live = own.is_live(run)
+        head = attested_head(own, run)
         lines = own.read(run)
-        found = fold_log(lines, f"run {run}", {})
+        found = fold_log(held_to(lines, head, f"run {run}"), f"run {run}", {})
     except RunNotFound:  # it was removed meanwhile
         return
     except RollcageError as error:
@@ -162,7 +164,7 @@ def _of_values(own: Store, runs: set[str]) -> Iterator[Finding]:
                 yield Finding("damaged", "value", "", message)
                 continue
             if run and run not in runs and not _is_there(own, run):
-                bad: Kind = "damaged" if kind in ("names", "once") else "note"
+                bad: Kind = "damaged" if kind in ("names", HEADS, "once") else "note"
                 message = f"the {shown} names run {run}, which is not there"
                 helps = _BACKUP.format(run=run, url=own.url) if bad == "damaged" else ""
                 yield Finding(bad, "run_missing", run, message, helps)
@@ -172,6 +174,8 @@ def _run_in(kind: str, key: str, data: bytes) -> str:
     """The run that a value names."""
     if kind == "names":
         return data.decode()
+    if kind == HEADS:
+        return key
     fields = orjson.loads(data)
     if kind == "orders":
         return key
@@ -208,6 +212,7 @@ def _drop_cut_copy(own: Store, run: str) -> bool:
     try:
         if not fold_log(log.lines(), run, {}).copied:
             return False
+        drop(own, HEADS, run)
         log.log.replace([])
     finally:
         log.close()

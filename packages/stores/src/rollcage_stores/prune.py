@@ -17,12 +17,13 @@ from typing import Any, Final
 import orjson
 from rollcage.errors import RollcageError, RunInUse, RunNotFound, StoreError
 from rollcage.stages.once import keep_claims
+from rollcage.trace.attested import HEADS
 from rollcage.trace.chain import Chain, chained
 from rollcage.trace.endings import OVER
 from rollcage.trace.listing import RunInfo, all_runs, run_info
 from rollcage.trace.reading import fold_log
 from rollcage.trace.run import Run
-from rollcage.trace.store import Store, open_store, store_option
+from rollcage.trace.store import Store, drop, open_store, store_option
 
 from rollcage_stores.blobs import drop_unused, keys_of
 
@@ -169,6 +170,7 @@ def prune_run(store: Where, run: str, *, by: str = "", keep_skeleton: bool = Fal
             log.append(said)  # from here on nobody resumes it, and no other writer goes on
             log.wait()
         skeleton = [_bone(each) for each in events[1:]] if keep_skeleton else []
+        drop(own, HEADS, run)  # first: the end that it attests is to go
         log.log.replace(chained([_head(events[0], info), *skeleton, {**said, "done": True}]))
     finally:
         log.close()

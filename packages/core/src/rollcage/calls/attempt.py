@@ -69,6 +69,7 @@ class Attempt:
         live: whether bodies may run; False: recorded steps answer, or the attempt halts.
         dry: whether the attempt must not write: a fork that only reads.
         recorded_in: the store and run id from which the lines were read.
+        attested: the head of the log that the store attests since before the attempt.
         halted: the error that halted the attempt; None while it goes on.
         closed: whether the attempt has ended.
         waits: the outside event for which the attempt waits; see `Session.pause`.
@@ -98,10 +99,12 @@ class Attempt:
         live: bool,
         dry: bool = False,
         recorded_in: tuple[Store, str] | None = None,
+        attested: bytes | None = None,
     ) -> None:
         self.run, self.log, self.live, self.dry = run, log, live, dry
         self.store, self.options, self.hooks = session.store, session.options, session.hooks
         self.recorded_in = recorded_in or (self.store, run.id)
+        self.attested = attested
         self.seal, self.types, self.tools = session.seal, session.types, session.tools
         self.on_divergence = session.on_divergence
         self.session = session

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import orjson
 
 from rollcage.errors import RunNotFound, SourceMissing, StoreError, TraceCorrupt
+from rollcage.trace.attested import attested_head, held_to
 from rollcage.trace.folder import Folder
 from rollcage.trace.store import Store, open_store, store_option
 
@@ -81,11 +82,14 @@ def find_source(source: RunSource, store: Store) -> tuple[Source, list[bytes]]:
 
     Raises:
         SourceMissing: the run is gone.
+        TraceCorrupt: its attested end is missing.
         StoreError: the run can't be read.
     """
     found = where_given(source, store)
     try:
-        return found, found.store.read(found.run)
+        head = attested_head(found.store, found.run)
+        lines = found.store.read(found.run)
+        return found, list(held_to(lines, head, f"run {found.run}"))
     except RunNotFound as error:
         raise SourceMissing(
             f"run {found.run}, which this session starts from, is not there any more: {error}. To "

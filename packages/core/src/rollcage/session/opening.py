@@ -18,6 +18,7 @@ from rollcage.errors import (
 )
 from rollcage.fingerprint.identity import uuid7
 from rollcage.replay.source import Source, copy_blobs, find_source, where_given
+from rollcage.trace.attested import attested_head, held_to
 from rollcage.trace.chain import FORMAT, Chain, parse
 from rollcage.trace.endings import OVER, check_open, check_whole, ended_as
 from rollcage.trace.listing import job_key
@@ -39,12 +40,14 @@ _SOME: Final = 50  # lines at the end of a log; at least one of these has a time
 class Opened(NamedTuple):
     """Hold a run that was read, and its log; the log is None if nothing may be written.
 
+    `attested`: the head of the log that the store attests so far.
     `recorded_in`: the store and the id from which the lines were read, if any.
     """
 
     run: Run
     log: Chain | None
     recorded_in: Source | None = None
+    attested: bytes | None = None
 
 
 def _whole(run: Run) -> Run:
@@ -114,8 +117,10 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
     if known is not None:
         log = Chain(store.open(known, take=options.take))
         try:
-            found = fold_log(log.lines(), log.log.where, folds)
-            opened = Opened(_whole(_begun(found, known, store)), log)
+            attested = attested_head(store, known)
+            held = held_to(log.lines(), attested, log.log.where)
+            found = fold_log(held, log.log.where, folds)
+            opened = Opened(_whole(_begun(found, known, store)), log, attested=attested)
             status = opened.run.status if session.run is None else ""
             if status == "abandoned" and replay == "resume":
                 raise RunAbandoned(

@@ -69,6 +69,7 @@ from rollcage.errors import (
     RollcageError,
     SessionError,
     SessionHalted,
+    StoreError,
     TraceUnwritable,
 )
 from rollcage.gate.persons import person
@@ -84,7 +85,8 @@ from rollcage.stages.capture import Capture
 from rollcage.stages.once import Once
 from rollcage.stages.orders import Orders
 from rollcage.stages.unknown import Probe, Unknown
-from rollcage.trace.chain import parse
+from rollcage.trace.attested import attest
+from rollcage.trace.chain import Chain, parse
 from rollcage.trace.keys import writable
 from rollcage.trace.run import CHANGES, Event, Step
 from rollcage.trace.store import Store, open_store
@@ -570,6 +572,7 @@ class Session:
             live=opened.log is not None,
             dry=opened.run.dry,
             recorded_in=opened.recorded_in,
+            attested=opened.attested,
         )
         self.run_id = opened.run.id
         self._began = self._latest = self.options.clock.monotonic()
@@ -825,11 +828,27 @@ class Session:
     def _closing(self, attempt: Attempt, error: BaseException | None) -> None:
         assert attempt.log is not None
         try:
-            attempt.log.close()
+            try:
+                self._attest(attempt, attempt.log)
+            finally:  # Ctrl-C, too, lets the run go
+                attempt.log.close()
         except Halt as halt:
             attempt.halt(halt)
             if error is not None:
                 _log.error("the end of run %s is not on record: %s", attempt.run.id, halt)
+
+    def _attest(self, attempt: Attempt, log: Chain) -> None:
+        """Attest the end of the log outside of it, once its last line is on record."""
+        if not attempt.run.status:  # the attempt has no end on record
+            return
+        try:
+            log.wait()
+        except RollcageError:  # `close` raises it
+            return
+        try:
+            attest(self.store, attempt.run.id, log.head, attempt.attested)
+        except StoreError as error:
+            _log.warning("the end of run %s is not attested: %s", attempt.run.id, error)
 
     def _entered_attempt(self) -> Attempt:
         if self._attempt is None:

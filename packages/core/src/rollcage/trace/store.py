@@ -12,6 +12,7 @@ a document, once     ``swap(kind, key, None, data)``
 a claim              ``swap("once", key, None, run)``: of an effect that happens once
 an order             ``swap("orders", run, seen, order)``, which also rings the bell
 a blob               ``swap("blobs", digest, None, data)``
+the head of a log    ``swap("heads", run, seen, head)``, once an attempt has ended
 dropping a value     ``swap(kind, key, seen, None)``
 ===================  ==============================================================
 
