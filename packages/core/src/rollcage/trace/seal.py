@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hmac
 import os
+from typing import Final
 
+from rollcage.errors import StoreError
 from rollcage.trace.store import Store
 
 __all__ = ["StoreSeal"]
+
+_SIZE: Final = 32
 
 
 class StoreSeal:
@@ -24,10 +28,19 @@ class StoreSeal:
         self._key = self._store.get("keys", "seal")
 
     def __call__(self, secret: str) -> str:
-        """Return the HMAC of a secret (64 hex digits)."""
+        """Return the HMAC of a secret (64 hex digits).
+
+        Raises:
+            StoreError: the store's key is damaged: under a shorter one, secrets could be guessed.
+        """
         if self._key is None:
             self._key = self._store.get("keys", "seal")
             while self._key is None:
-                self._store.swap("keys", "seal", None, os.urandom(32))
+                self._store.swap("keys", "seal", None, os.urandom(_SIZE))
                 self._key = self._store.get("keys", "seal")
+        if len(self._key) != _SIZE:
+            raise StoreError(
+                f"the key of the store has {len(self._key)} bytes, not {_SIZE} bytes: "
+                f"it is damaged; put it back from a backup"
+            )
         return hmac.new(self._key, secret.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
