@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import rollcage
 import shop_runs as shop
+from cuts import cut_log
 from rollcage import Session, abandon_run, open_store, tool
 from rollcage.errors import RollcageError
 from rollcage.stages import once, orders
@@ -227,7 +228,7 @@ def once_being_undone(store: Path) -> str:
     path = next(Path(store).glob(f"*/{session.run_id}.jsonl"))
     lines = path.read_bytes().splitlines(keepends=True)
     (begun,) = [n for n, line in enumerate(lines) if line.startswith(b'{"event":"undoing"')]
-    path.write_bytes(b"".join(lines[: begun + 1]))  # killed before the first compensating call
+    cut_log(path, begun + 1)  # killed before the first compensating call
     found = once.once_of(store, "pay/7")
     assert found is not None
     return said(lambda: found.resolve(happened=True))

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cuts import cut_log
 from rollcage import open_store
 from rollcage_workflow import execution, inputs
 from rollcage_workflow.engine.reconcile import reconcile
@@ -35,7 +36,7 @@ async def cut_off(world: World, **how: Any) -> None:
     trace = world.store / "logs" / f"{last}.jsonl"
     lines = trace.read_bytes().splitlines(keepends=True)
     begun = [n for n, line in enumerate(lines, 1) if line.startswith(b'{"event":"attempt"')]
-    trace.write_bytes(b"".join(lines[: begun[-1]]))
+    cut_log(trace, begun[-1])
     world.deeds = [deed for deed in world.deeds if deed.line <= begun[-1]]
     assert execution(open_store(world.store), "job").run == last
 
@@ -121,5 +122,5 @@ async def test_one_that_a_command_started_and_was_cut_off_at_once_goes_on(world:
 def cut_behind(world: World, run: str, lines: int) -> None:
     """As if the process of an execution's first attempt had died before it did anything."""
     trace = world.store / "logs" / f"{run}.jsonl"
-    trace.write_bytes(b"".join(trace.read_bytes().splitlines(keepends=True)[:lines]))
+    cut_log(trace, lines)
     world.deeds.clear()

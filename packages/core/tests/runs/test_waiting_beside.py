@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cuts import cut_log
 from rollcage import DidNotHappen, Session, tool
 from rollcage.errors import Diverged
 
@@ -37,7 +38,7 @@ def cut(store: Path, behind: Callable[[bytes], bool]) -> None:
     (log,) = store.glob("logs/*.jsonl")
     lines = log.read_bytes().splitlines(keepends=True)
     last = next(n for n, line in enumerate(lines) if behind(line))
-    log.write_bytes(b"".join(lines[: last + 1]))
+    cut_log(log, last + 1)
 
 
 async def attempt(store: Path, *calls: Callable[[], Any]) -> None:

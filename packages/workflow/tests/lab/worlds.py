@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cuts import cut_log
 from rollcage import DidNotHappen, Happened, compensate, current_step, list_runs, open_store, tool
 from rollcage_workflow import Execution, run
 from rollcage_workflow.signals import Signals
@@ -130,8 +131,7 @@ class World:
         for each in self.runs():
             trace = store / "logs" / f"{each}.jsonl"
             if each == run:
-                lines = trace.read_bytes().splitlines(keepends=True)
-                trace.write_bytes(b"".join(lines[:line]))
+                cut_log(trace, line)
             elif each not in before:
                 trace.unlink()
         done = [d for d in self.deeds if d.run in before or (d.run == run and d.line < line)]
