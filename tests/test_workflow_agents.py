@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cuts import cut_log
 from rollcage import DidNotHappen, Happened, compensate, current_step, open_store, tool
 from rollcage_adapter import session_here
 from rollcage_workflow import execution, run
@@ -180,7 +179,8 @@ def cut_behind_the_first_put(trace: Path) -> None:
         for number, event in enumerate(events, 1)
         if event["event"] == "outcome" and event["step"] == step
     ]
-    cut_log(trace, end)
+    trace.write_bytes(b"".join(lines[:end]))
+    (trace.parents[1] / "docs" / "heads" / trace.stem).unlink()  # it never came to its end
 
 
 @pytest.mark.parametrize("framework", [langchain_agent, autogen_agent, crewai_agent])
