@@ -54,6 +54,7 @@ PUBLIC = {
     "rollcage.stages.orders",
     "rollcage.stages.queue",
     "rollcage.trace",
+    "rollcage.trace.attested",
     "rollcage.trace.bell",
     "rollcage.trace.chain",
     "rollcage.trace.endings",

@@ -46,9 +46,8 @@ from rollcage.errors import (
     TraceCorrupt,
     TraceUnwritable,
 )
-from rollcage.session import seal
 from rollcage.stages import once, orders, queue
-from rollcage.trace import folder, locks
+from rollcage.trace import folder, locks, seal
 from rollcage.trace import resolution as resolving
 from rollcage.trace.reading import fold_log
 

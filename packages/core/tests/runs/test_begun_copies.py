@@ -127,8 +127,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 def test_the_environment_brings_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = recorded(tmp_path)
     monkeypatch.setenv("ROLLCAGE_STAGE", f"again:{run}")
-    for how in ({}, {"replay": "off"}, {"source": run}):  # what a program says does not count
-        with Session("job", store=tmp_path, **how) as session:  # type: ignore[arg-type]  # of many kinds
+    said: list[dict[str, Any]] = [{}, {"replay": "off"}, {"source": run}]
+    for how in said:  # the variable goes before it
+        with Session("job", store=tmp_path, **how) as session:
             assert agent() == [1, 10]
             with Session("within", store=tmp_path):  # a part of it, and brought nothing
                 assert world.ran == []

@@ -252,3 +252,57 @@ def test_undo_tells_what_somebody_else_changed(tmp_path: Path, seed: int) -> Non
     else:
         assert all(each.status == "verified" for each in report.steps)
         assert users == {}
+
+
+def raised(error: Exception, note: str = "") -> None:
+    if note:
+        error.add_note(note)
+    raise error
+
+
+def quoting(how: str, text: str) -> Any:
+    match how:
+        case "result":
+            return f"it was {text}"
+        case "error":
+            raised(LookupError(text), text)
+        case "file":
+            raised(OSError(5, text, text))
+        case _:
+            raised(TypeError(*text))
+    return None
+
+
+@pytest.mark.parametrize("how", ["result", "error", "file", "letters"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.usefixtures("clean")
+def test_an_undo_elsewhere_tells_nothing_that_quotes(
+    tmp_path: Path, how: str, *, asynchronous: bool
+) -> None:
+    """The attempt that undoes was never told the secret, and meets it in the state."""
+
+    def back(user: str) -> str:
+        was = users.pop(user)
+        return str(quoting(how, str(was)))
+
+    async def aback(user: str) -> str:
+        return back(user)
+
+    undoing = tool(name=f"concealed.quoting-{how}-{asynchronous}")(aback if asynchronous else back)
+
+    @tool(
+        name="concealed.quoted",
+        secret="password",
+        observe=look,
+        undo=lambda args: [compensate(undoing, user=args["user"])],
+    )
+    def quoted(user: str, password: str) -> None:
+        users[user] = f"{user}: {password}"
+
+    run = crashed(tmp_path, lambda _: quoted("ann", SECRET))
+    report = asyncio.run(aundo_run(tmp_path, run)) if asynchronous else undo_run(tmp_path, run)
+    (step,) = report.steps
+    assert step.status == ("verified" if how == "result" else "failed")
+    assert SECRET not in repr(report)
+    assert ("withheld" in step.reason) == (how != "result")
+    assert users == {}

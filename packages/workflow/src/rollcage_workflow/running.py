@@ -6,8 +6,8 @@ import asyncio
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, cast
 
 from rollcage import (
     Halt,
@@ -334,7 +334,7 @@ _OWN: Final = ("fork", "options", "stages")
 def _stages(options: Mapping[str, Any]) -> dict[str, Any]:
     """The stages of one session: each knows what it was told of one run."""
     given, fork = options.get("stages", ()), options.get("fork")
-    stages = given() if callable(given) else given
+    stages = cast("Iterable[Any]", given() if callable(given) else given)
     return {"stages": stages if fork is None else (fork, *stages)}
 
 

@@ -406,6 +406,15 @@ def keyed_digest(value: Any, shown: Any, seal: Seal) -> Digest:
     }
 
 
+def is_keyed(digests: Digests | None) -> bool:
+    """Tell whether a secret is concealed in one of the recorded states."""
+    return any(
+        isinstance(each, str) and each.startswith(_KEYED)
+        for state in (digests or {}).values()
+        for each in (state.values() if isinstance(state, dict) else (state,))
+    )
+
+
 def _keyed(value: Any, seal: Seal) -> str:
     return _KEYED + keyed_hash(seal, f"state:{jcs(value).decode()}")
 

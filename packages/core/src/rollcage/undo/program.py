@@ -14,12 +14,13 @@ is finished.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import inspect
 import threading
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import orjson
@@ -32,6 +33,7 @@ from rollcage.contract.compensation import (
     Tool,
     arguments_of,
     differing,
+    is_keyed,
     recorded_states,
     states_of,
 )
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Request", "open_undo", "plan", "take_back", "undo"]
 
+_WITHHELD: Final = "withheld: it may quote the secret of a state"
 _DONE: Final = ("verified", "compensated", "accepted")
 _ACCEPTED: Final = "somebody has put it right by hand, or accepts it as it is"
 
@@ -526,9 +529,12 @@ class _Undo:
         attempt = self.attempt
         name = _branch_of(self.record, task.entry.step)
         bound = tool.contract.bind(values, attempt.seal)
-        assert tool.body is not None
+        contract, body = tool.contract, tool.body
+        assert body is not None
+        if is_keyed(task.was) or is_keyed(task.after):
+            contract, body = dataclasses.replace(contract, returns=Any), _withheld(body)
         place = Place(attempt, self._session_of(task.entry.step), name)
-        call = Call(place, tool.contract, bound, tool.body, "tool", is_async=self.is_async)
+        call = Call(place, contract, bound, body, "tool", is_async=self.is_async)
         call.branch, call.turn = attempt.branch(name), Turn()  # a guard may look at them
         return call
 
@@ -902,6 +908,37 @@ class _Look:
         values = arguments_of(args)
         tool.contract.bind(values, self.attempt.seal)  # or it is refused here
         return tool, values
+
+
+def _withheld(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a body that runs a compensation, and says nothing of what it returns or raises.
+
+    It restores a state in which the log conceals a secret, and may quote that. This attempt can't
+    conceal a secret that only the attempt before it was told.
+    """
+
+    @contextlib.contextmanager
+    def silenced() -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - raised again, without its text
+            if isinstance(error, OSError):
+                error.strerror, error.filename, error.filename2 = _WITHHELD, None, None
+            error.args = (_WITHHELD,)
+            error.__notes__ = []
+            raise error.with_traceback(None) from None
+
+    def run(**values: Any) -> str:
+        with silenced():
+            body(**values)
+        return _WITHHELD
+
+    async def arun(**values: Any) -> str:
+        with silenced():
+            await body(**values)
+        return _WITHHELD
+
+    return arun if inspect.iscoroutinefunction(body) else run
 
 
 def _is_foreign(step: Step) -> bool:
