@@ -187,29 +187,30 @@ def test_a_prune_that_is_killed_anywhere_is_brought_to_its_end(
         done.clear()
         name = f"job {life}"
         run = job(store, "large", name=name)
-        with contextlib.suppress(ZeroDivisionError), Session(f"pay {life}", store=store):
+        with contextlib.suppress(ZeroDivisionError), Session(f"pay {life}", store=store) as paid:
             pruned_pay(str(life))
+        both = [run, paid.run_id]
         mine = Life(life)
         try:
             own: Any = Dying(store, mine)
-            for each in list_runs(store, limit=2):
-                prune_run(own, each.run, keep_skeleton=skeleton)
+            for each in both:
+                prune_run(own, each, keep_skeleton=skeleton)
             drop_unused(own)
         except Killed:
             died += 1
         mine.bury()
         repair(store)
-        for each in list_runs(store, limit=2):
-            prune_run(store, each.run, keep_skeleton=skeleton)
+        for each in both:
+            prune_run(store, each, keep_skeleton=skeleton)
         assert drop_unused(store) is not None
         assert [each.code for each in examine(store) if each.kind != "note"] == []
         assert store.keys("blobs") == store.keys("trash") == []
-        assert [each.last for each in list_runs(store, limit=2)] == ["pruned", "pruned"]
-        with Session("again", store=store, replay="off"):
+        assert [run_info(store, each).last for each in both] == ["pruned", "pruned"]
+        with Session("again", store=store, replay="off") as again:
             pruned_pay(str(life))
         assert done == ["large", str(life)]
         assert run_info(store, run).status == "ok"
-        prune_run(store, list_runs(store, limit=1)[0].run)
+        prune_run(store, again.run_id)
     assert 8 < died < 39
 
 

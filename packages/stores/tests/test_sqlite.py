@@ -121,6 +121,30 @@ def test_a_url_that_names_no_file_is_refused(url: str) -> None:
         open_store(url)
 
 
+def test_a_store_made_by_another_meanwhile(
+    path: Path, store: Sqlite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two looks at a file that was empty at the first one."""
+    connect = sqlite3.connect
+
+    def connected(*given: Any, **how: Any) -> sqlite3.Connection:
+        db: sqlite3.Connection = connect(*given, **how)
+        seen: list[str] = []
+
+        def told(statement: str) -> None:
+            seen.append(statement)
+            if len(seen) == 2:
+                monkeypatch.setattr(sqlite3, "connect", connect)
+                Sqlite(f"sqlite:///{path}").swap("names", "job", None, b"run")
+
+        db.set_trace_callback(told)
+        return db
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    assert store.swap("names", "job", None, b"another") is False
+    assert store.get("names", "job") == b"run"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -153,6 +153,7 @@ def _to_decide(own: Store, run: Run, at: str) -> Iterator[Finding]:
 
 def _of_values(own: Store, runs: set[str]) -> Iterator[Finding]:
     """Pointers, claims, orders and requests: whether they can be read, and name runs that are."""
+    missing = set[str]()
     for kind in _READ:
         for key in keys_of(own, kind):
             shown = f"{kind[:-1] if kind != 'once' else 'claim'} {key!r}"
@@ -163,7 +164,10 @@ def _of_values(own: Store, runs: set[str]) -> Iterator[Finding]:
                 message = f"the {shown} can't be read: {error}"
                 yield Finding("damaged", "value", "", message)
                 continue
+            if kind == HEADS and run in missing:  # told of its pointer
+                continue
             if run and run not in runs and not _is_there(own, run):
+                missing.add(run)
                 bad: Kind = "damaged" if kind in ("names", HEADS, "once") else "note"
                 message = f"the {shown} names run {run}, which is not there"
                 helps = _BACKUP.format(run=run, url=own.url) if bad == "damaged" else ""

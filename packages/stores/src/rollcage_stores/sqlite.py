@@ -437,11 +437,11 @@ def _bring_up(db: sqlite3.Connection, url: str) -> None:
 
 
 def _is_ours(db: sqlite3.Connection) -> bool:
-    """Whether a file is a store, or empty."""
+    """Tell whether a file is a store, or empty."""
+    # In this order: somebody may make the store in between, and its tables come with its number.
+    tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     application = db.execute("PRAGMA application_id").fetchone()[0]
-    if application != 0:
-        return bool(application == _APPLICATION)
-    return not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    return bool(application == _APPLICATION or not (application or tables))
 
 
 def _has_tables(db: sqlite3.Connection) -> bool:
