@@ -13,6 +13,8 @@ from rollcage import (
     CaptureFailed,
     Secrets,
     Session,
+    UndoReport,
+    UnknownOutcome,
     aundo_run,
     compensate,
     plan_undo,
@@ -260,6 +262,15 @@ def raised(error: Exception, note: str = "") -> None:
     raise error
 
 
+class _OwnTextError(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def quoting(how: str, text: str) -> Any:
     match how:
         case "result":
@@ -268,12 +279,16 @@ def quoting(how: str, text: str) -> Any:
             raised(LookupError(text), text)
         case "file":
             raised(OSError(5, text, text))
+        case "own text":
+            raised(_OwnTextError(text))
+        case "lost":
+            raise RuntimeError(text) from TimeoutError(text)
         case _:
             raised(TypeError(*text))
     return None
 
 
-@pytest.mark.parametrize("how", ["result", "error", "file", "letters"])
+@pytest.mark.parametrize("how", ["result", "error", "file", "letters", "own text", "lost"])
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.usefixtures("clean")
 def test_an_undo_elsewhere_tells_nothing_that_quotes(
@@ -300,7 +315,16 @@ def test_an_undo_elsewhere_tells_nothing_that_quotes(
         users[user] = f"{user}: {password}"
 
     run = crashed(tmp_path, lambda _: quoted("ann", SECRET))
-    report = asyncio.run(aundo_run(tmp_path, run)) if asynchronous else undo_run(tmp_path, run)
+
+    def undone() -> UndoReport:
+        return asyncio.run(aundo_run(tmp_path, run)) if asynchronous else undo_run(tmp_path, run)
+
+    if how == "lost":  # nobody knows whether it happened
+        with pytest.raises(UnknownOutcome) as unknown:
+            undone()
+        assert SECRET not in str(unknown.value)
+        return
+    report = undone()
     (step,) = report.steps
     assert step.status == ("verified" if how == "result" else "failed")
     assert SECRET not in repr(report)
