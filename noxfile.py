@@ -294,7 +294,7 @@ def stores(session: nox.Session, store: str) -> None:
     """What any store must pass of the tests and the suites, on it instead of a folder."""
     folders = [*PACKAGES["core"], "packages/conformance", "packages/stores[postgres]"]
     session.install(*editable(*folders), *groups("test", "test-core"), *CONSTRAINTS)
-    tests = [f"packages/core/tests/runs/test_{name}.py" for name in SESSIONS["on-any-store"]]
+    tests = [f"packages/core/tests/{name}.py" for name in SESSIONS["on-any-store"]]
     tests.append("packages/policy/tests/test_labels_flow.py")
     tests.append("packages/conformance/tests/test_reference.py")
     session.run(*PYTEST, *tests, *session.posargs, env={"ROLLCAGE_TEST_STORE": store})

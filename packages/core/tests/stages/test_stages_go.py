@@ -13,7 +13,7 @@ import pytest
 import rollcage
 
 SOURCES = Path(rollcage.__file__).parent
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 LABS = {
     each.stem: each for lab in map(Path, sys.path) if lab.name == "lab" for each in lab.glob("*.py")
 }
@@ -30,7 +30,7 @@ ASKED_FOR = {
     "secrets": r"\bsecrets?=(?!None)|\bSecret(s|Str|Bytes)\b|\bpin\b|credential|session\.imports\b",
 }
 """By stage, the words by which a test asks for it: its names, and what brings it in."""
-LONG = r"\bsubprocess\b|\bmultiprocessing\b|\bpython\b|@given\(|mark\.law\b|\b__file__\b"
+LONG = r"\bsubprocess\b|\bmultiprocessing\b|\bpython\b|@given\(|mark\.law\b|\b__(file|all)__\b"
 """The words of what is tried with all stages only: processes, properties, what is elsewhere."""
 ONE_OF_EACH = """
 
@@ -115,7 +115,7 @@ def left_out(test: Path, words: str) -> list[str]:
             seen |= named
             new += [parts[each] for each in named]
         if asks:
-            found.append(f"{test.name}::{name}")
+            found.append(f"{test.parent.name}/{test.name}::{name}")
     return found
 
 
@@ -128,25 +128,27 @@ def test_the_others_stay_when_one_is_deleted(tmp_path: Path, stage: str) -> None
     for name in STAGES[stage]:
         (tree / "stages" / f"{name}.py").unlink()
     without(tree / "session" / "session.py", stage)
-    tests = tmp_path / "tests" / "runs"
-    tests.mkdir(parents=True)
-    shutil.copy(TESTS.parent / "conftest.py", tests.parent)
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    shutil.copy(TESTS / "conftest.py", tests)
     deselected: list[str] = []
-    for test in sorted(TESTS.glob("test_*.py")):
+    for test in sorted(TESTS.glob("*/test_*.py")):
         if test != Path(__file__) and not imports(test) & {*files, SUITES}:
-            shutil.copy(test, tests)
+            room = tests / test.parent.name
+            room.mkdir(exist_ok=True)
+            shutil.copy(test, room)
             deselected += left_out(test, f"{ASKED_FOR[stage]}|{LONG}")
-    with (tests.parent / "conftest.py").open("a") as conftest:
+    with (tests / "conftest.py").open("a") as conftest:
         conftest.write(ONE_OF_EACH)
-    (tests.parent / "pytest.ini").write_text(
+    (tests / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
         "filterwarnings = error\nmarkers =\n    law\n    slow\n    again\n    damaged\n"
     )
     ran = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-            "-p", "no:rollcage", "--rootdir", str(tests.parent), str(tests),
-            *(f"--deselect=runs/{each}" for each in deselected),
+            "-p", "no:rollcage", "--rootdir", str(tests), str(tests),
+            *(f"--deselect={each}" for each in deselected),
         ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "src"), *sys.path])},
         cwd=tests,

@@ -254,13 +254,27 @@ def test_an_idempotent_write_is_asked_about_before_it_repeats(session: Any, answ
 # --- a session that is halted or left ------------------------------------------------------------
 
 
-class Queued:
-    """A write that takes the only thread of a loop, until it is let go: then it is cut off."""
+class Queued(ThreadPoolExecutor):
+    """The only thread of a loop, with a write that takes it until it is let go: then it is cut off.
+
+    What is given to the thread meanwhile waits for `goes_on`.
+    """
 
     def __init__(self) -> None:
+        super().__init__(1)
         self.loop = asyncio.get_running_loop()
-        self.loop.set_default_executor(ThreadPoolExecutor(1))
-        self.begun, self.go_on = asyncio.Event(), threading.Event()
+        self.loop.set_default_executor(self)
+        self.begun, self.go_on, self.goes_on = asyncio.Event(), threading.Event(), threading.Event()
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **how: Any) -> Any:
+        if not self.begun.is_set():
+            return super().submit(work, *args, **how)
+
+        def later() -> Any:
+            assert self.goes_on.wait(60)
+            return work(*args, **how)
+
+        return super().submit(later)
 
     def cut(self, number: int) -> int:
         ran.append(number)
@@ -282,6 +296,8 @@ async def test_no_body_begins_once_the_session_is_halted(session: Any) -> None:
             calls = [asyncio.create_task(opened.acall(cut, number=n)) for n in range(1, 4)]
             await asyncio.sleep(0)  # they wait for its thread
             queue.go_on.set()
+            await asyncio.wait([first])
+            queue.goes_on.set()
             ended = await asyncio.gather(first, *calls, return_exceptions=True)
     assert ran == [0]
     assert [type(each) for each in ended] == [TimeoutError, *[SessionHalted] * 3]
@@ -304,6 +320,7 @@ async def test_a_call_cut_off_before_its_thread_did_not_happen(session: Any) -> 
             with pytest.raises(asyncio.CancelledError):
                 await second
             queue.go_on.set()
+            queue.goes_on.set()
             assert await first == 1
             raise RuntimeError("crash")
     async with session() as again:
