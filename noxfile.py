@@ -340,7 +340,8 @@ def simulate(session: nox.Session) -> None:
 def laws(session: nox.Session) -> None:
     """What is marked as a law, on many more cases than in `tests`, new ones each time."""
     needs = groups("test", "test-core", "test-stores")
-    session.install(*editable(*PACKAGES["core"], "packages/stores[postgres]"), *needs, *CONSTRAINTS)
+    folders = [*PACKAGES["core"], "packages/stores[postgres]", "packages/views"]
+    session.install(*editable(*folders), *needs, *CONSTRAINTS)
     many = {"HYPOTHESIS_PROFILE": "laws"}
     tests = ("packages/core/tests", "tests/laws")
     session.run(*PYTEST, "-m", "law", *tests, *session.posargs, env=many)

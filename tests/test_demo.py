@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from rollcage import list_runs
-from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
+from rollcage_views import read_run
 
 
 def rollcage(folder: Path, *arguments: str, **environment: str) -> Any:

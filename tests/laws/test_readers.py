@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from rollcage.trace import Run, read_run
 from rollcage.trace.chain import checked
 from rollcage.trace.recorded import LogTrace, verify_trace
 from rollcage.trace.run import Run as Fold
 from rollcage.trace.run import fold_lines
+from rollcage_views import Run, read_run
 
 from tests.laws.lab import Lab, folder
 from tests.laws.law import LAW, chances, fewer, order, resumed

@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from rollcage.errors import StoreError
-from rollcage.trace import Step, check_events, read_events, read_run
+from rollcage.trace import check_events, read_events
 from rollcage.trace.recorded import LogTrace
 from rollcage_cli.log_check import LogCheck
 from rollcage_cli.redact import Redaction, chained_anew
 from rollcage_views import (
     Following,
+    Step,
     Viewer,
     outcome_text,
+    read_run,
     run_data,
     sheet_of,
     standing,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
+from rollcage_views import read_run
 
 Cli = Callable[..., Any]
 

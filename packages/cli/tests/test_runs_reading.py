@@ -12,9 +12,8 @@ from rollcage import Session, open_store
 from rollcage.errors import ArgumentsInvalid, Blocked
 from rollcage.gate import Verdict
 from rollcage.stages.orders import pause_run
-from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
-from rollcage_views import hits_of
+from rollcage_views import hits_of, read_run
 
 
 @pytest.fixture(autouse=True)

@@ -35,9 +35,9 @@ from rollcage import (
     list_runs,
     tool,
 )
-from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
 from rollcage_fork import Fork, fork_of
+from rollcage_views import read_run
 
 
 @pytest.fixture

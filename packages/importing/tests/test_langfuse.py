@@ -5,9 +5,9 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage.trace import Run, read_run
 from rollcage.trace.recorded import trace_of
 from rollcage_import import Unreadable, import_file
+from rollcage_views import Run, read_run
 
 TRACE: dict[str, Any] = {
     "id": "t-1",

@@ -5,9 +5,9 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage.trace import Run, read_run
 from rollcage.trace.recorded import trace_of
 from rollcage_import import import_file
+from rollcage_views import Run, read_run
 
 TOP = "0191d0d5-1b5e-7000-8000-000000000001"
 

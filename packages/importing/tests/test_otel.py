@@ -25,12 +25,13 @@ from rollcage import (
     undo_run,
 )
 from rollcage.errors import ForkEnded, OrderRefused, RollcageError, SessionError
-from rollcage.trace import Run, check_events, read_run
+from rollcage.trace import check_events
 from rollcage.trace.recorded import trace_of
 from rollcage_adapter import Answer, ToolRequest, model_contract
 from rollcage_fork import Fork
 from rollcage_import import Imports, import_file, recording
 from rollcage_otel.export import spans_of
+from rollcage_views import Run, read_run
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

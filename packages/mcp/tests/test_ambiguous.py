@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 from rollcage import list_runs, open_store
-from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
 from rollcage_mcp import asking, events
 from rollcage_mcp.errors import MessageInvalid, ServerGone
@@ -16,6 +15,7 @@ from rollcage_mcp.logs import log_to_stderr
 from rollcage_mcp.messages import Message, as_notification, as_request, parse
 from rollcage_mcp.ops import ops_tools
 from rollcage_mcp.serving import ServedTool, ToolServer
+from rollcage_views import read_run
 from scripted import Server, Talk
 
 

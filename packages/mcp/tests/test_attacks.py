@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from rollcage import Approval, StepView, Verdict, list_runs, open_store
-from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
 from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.conversation import Conversation, ServerDeclarations
 from rollcage_mcp.errors import MessageInvalid
 from rollcage_mcp.messages import as_request, parse
 from rollcage_mcp.pack import Pack
+from rollcage_views import read_run
 from scripted import Client, Server, Talk, call_of
 
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from rollcage import StepView, UnknownOutcome, Verdict, open_store
 from rollcage.errors import ReplayMiss
-from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
 from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.conversation import ServerDeclarations
 from rollcage_mcp.messages import as_request
+from rollcage_views import read_run
 from scripted import Client, Server, Talk, call_of
 
 

@@ -24,8 +24,8 @@ import orjson
 import pytest
 from peers import LINE_SERVER, Peer, world_of
 from rollcage import list_runs, open_store
-from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
+from rollcage_views import read_run
 
 FAULTS = max(int(os.environ.get("ROLLCAGE_FAULTS", "0")) // 3 + 1, 2)
 PEERS = str(Path(__file__).parent / "lab" / "peers.py")

@@ -23,11 +23,11 @@ from rollcage import (
 from rollcage.errors import ApprovalRequired, StoreError
 from rollcage.gate import StepView
 from rollcage.session.adapters import Answer
-from rollcage.trace import Run, read_run
 from rollcage.trace.chain import parse
-from rollcage.trace.logs import fold_log
 from rollcage.trace.recorded import trace_of
 from rollcage_policy import Judged, Policy, Rerun, Trial
+from rollcage_views import Run, read_run
+from rollcage_views.runs import fold_log
 
 Event = dict[str, Any]
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from rollcage import Contract, Session, StepView, Store, Verdict, compensate, tool
 from rollcage.session.adapters import Answer
-from rollcage.trace import Run, read_run
 from rollcage.trace.recorded import trace_of
 from rollcage_pytest import (
     assert_cost,
@@ -16,6 +15,7 @@ from rollcage_pytest import (
     assert_same_effects,
     assert_undoable,
 )
+from rollcage_views import Run, read_run
 
 
 @tool(name="checked.take")

@@ -29,14 +29,13 @@ from rollcage import (
     undo_run,
 )
 from rollcage.errors import TraceCorrupt
-from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
 from rollcage.trace.store import drop
 from rollcage_server import Role
 from rollcage_server.audit import Audit
 from rollcage_server.errors import AuditCorrupt
 from rollcage_server.roles import Principal
-from rollcage_views import Requests
+from rollcage_views import Requests, read_run
 from rollcage_workflow.engine.worker import Worker
 from rollcage_workflow.orders import Commands
 

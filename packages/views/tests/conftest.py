@@ -7,4 +7,5 @@ from command_line import (  # noqa: F401 - pytest finds them here
     store,
     tools,
 )
+from hostile import hostile_disk, in_time, valid_logs  # noqa: F401 - as above
 from incident import incident, view_files  # noqa: F401 - as above

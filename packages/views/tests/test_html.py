@@ -10,9 +10,8 @@ import pytest
 from incident import Incident
 from markup import HOSTILE, Markup
 from rollcage import Session, Verdict, open_store, plan_undo, tool
-from rollcage.trace import STATES, Run, Step, read_run
 from rollcage.trace.recorded import trace_of
-from rollcage_views import SEES_ALL, Viewer, visible
+from rollcage_views import SEES_ALL, STATES, Run, Step, Viewer, read_run, visible
 from rollcage_views.audit import Selection, Summary, audited, runs_of
 from rollcage_views.html import (
     TONES,

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from incident import Incident
 from rollcage import ApprovalRequired, QueueApprover, Session, Verdict, open_store, plan_undo
-from rollcage.trace import Run, read_run
 from rollcage.trace.recorded import trace_of
 from rollcage_views import (
+    Run,
     RunFilter,
     StateChange,
     States,
@@ -30,6 +30,7 @@ from rollcage_views import (
     line_diff,
     may_answer,
     pair_data,
+    read_run,
     rule_counts,
     run_data,
     search_runs,

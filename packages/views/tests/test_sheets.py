@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from rollcage import Compensation, Session, compensate, open_store, tool, undo_run
 from rollcage.errors import TraceCorrupt
-from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
-from rollcage_views import sheet_of
+from rollcage_views import read_run, sheet_of
 
 
 def _undo(args: dict[str, int]) -> list[Compensation]:

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from rollcage import Session, open_store
-from rollcage.trace import Step, read_run
 from rollcage.trace.recorded import trace_of
-from rollcage_views import Following, jobs_of, short_ids, tree_of
+from rollcage_views import Following, Step, jobs_of, read_run, short_ids, tree_of
 
 Record = Callable[..., str]
 

@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 from rollcage import abandon_run
-from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
 from rollcage.trace.store import store_option
-from rollcage_views import standing
+from rollcage_views import read_run, standing
 
 from rollcage_cli.lookup import find_kept
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, who

@@ -8,13 +8,13 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 from rich.text import Text
-from rollcage.trace import read_run
 from rollcage_views import (
     Pair,
     align,
     first_difference,
     in_order,
     pair_data,
+    read_run,
     standing,
     words,
 )

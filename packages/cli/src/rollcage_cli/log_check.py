@@ -16,9 +16,9 @@ import rfc8785
 from rollcage import Store
 from rollcage.errors import StoreError
 from rollcage.trace import event_adapter
-from rollcage.trace.logs import LogFolding
 from rollcage_stores.blobs import blob
 from rollcage_views import items_of, mapping_of, tag_of
+from rollcage_views.runs import LogFolding
 
 from rollcage_cli.logfile import LogFile
 from rollcage_cli.output import visible

@@ -42,7 +42,7 @@ class LogFile:
         self.run = str(first.get("run", ""))
 
     def trace(self) -> LogTrace:
-        """Return the whole lines, for `rollcage.trace.read_run`."""
+        """Return the whole lines, for `rollcage_views.read_run`."""
         return LogTrace(self.run, self.url, b"".join(self._lines))
 
     def read(self, run: str, after: int = 0) -> list[bytes]:

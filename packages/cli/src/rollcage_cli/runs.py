@@ -10,13 +10,13 @@ from rich.text import Text
 from rollcage import RunInfo, Store, list_runs
 from rollcage.errors import RollcageError
 from rollcage.stages.orders import Order
-from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
 from rollcage_views import (
     Standing,
     order_data,
     pause_of,
     pause_text,
+    read_run,
     short_ids,
     standing,
     time_text,

@@ -16,9 +16,9 @@ from rollcage import Store
 from rollcage.errors import TraceCorrupt
 from rollcage.trace import read_events
 from rollcage.trace.chain import ROOT
-from rollcage.trace.logs import fold_log
 from rollcage.trace.recorded import LogTrace
 from rollcage_views import standing, words
+from rollcage_views.runs import fold_log
 
 from rollcage_cli.errors import CORRUPT
 from rollcage_cli.log_check import Discrepancy, LogCheck

@@ -11,9 +11,9 @@ from rich.text import Text
 from rollcage import order_of
 from rollcage.errors import RunNotFound
 from rollcage.stages.orders import Order
-from rollcage.trace import Step
 from rollcage_views import (
     Following,
+    Step,
     arguments_text,
     call_text,
     duration_text,

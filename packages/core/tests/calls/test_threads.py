@@ -19,8 +19,6 @@ from rollcage import (
     resolve_step,
     tool,
 )
-from rollcage.trace import read_run
-from rollcage.trace.recorded import trace_of
 
 Events = Callable[[str], list[dict[str, Any]]]
 
@@ -414,12 +412,14 @@ async def test_inner_calls_in_tasks_belong_to_their_outer_call(
         assert current_step() is None
         told = await asyncio.gather(outer("a"), outer("b"))
     assert list(told) == [["inner", "inner", "outer"]] * 2
-    steps = {step.step: step for step in read_run(trace_of(store, session.run_id)).steps}
-    inside = [step for step in steps.values() if step.name == "inner"]
+    steps = [line for line in events(session.run_id) if line["event"] == "step"]
+    by_step = {line["step"]: line["args"]["name"] for line in steps}
+    inside = [line for line in steps if line["name"] == "inner"]
     assert len(inside) == 4
-    for step in inside:
-        assert step.parent is not None
-        assert step.args["name"].startswith(steps[step.parent].args["name"])
+    for line in inside:
+        around = session.attempt.run.owner(line["branch"])
+        assert around is not None
+        assert line["args"]["name"].startswith(by_step[around.n])
 
 
 # --- where a call belongs ------------------------------------------------------------------------
@@ -467,7 +467,7 @@ def test_two_sessions_at_once_do_not_mix(store: Store, events: Events) -> None:
         assert asked == [f"{job} {n}" for n in range(20)]
 
 
-def test_a_session_inside_another_takes_its_own_calls(store: Store) -> None:
+def test_a_session_inside_another_takes_its_own_calls(store: Store, events: Events) -> None:
     @tool(effect="write")
     def write(name: str) -> str:
         return name
@@ -479,8 +479,8 @@ def test_a_session_inside_another_takes_its_own_calls(store: Store) -> None:
             outer.call(write, name="three")
         write("four")
     assert outer.run_id == inner.run_id
-    run = read_run(trace_of(store, outer.run_id))
-    names = {step.args["name"]: step.branch for step in run.steps if step.name == "write"}
+    written = [e for e in events(outer.run_id) if e["event"] == "step" and e["name"] == "write"]
+    names = {e["args"]["name"]: e["branch"] for e in written}
     assert names["one"] == names["three"] == names["four"] == "" != names["two"]
 
 

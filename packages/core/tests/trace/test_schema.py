@@ -6,9 +6,12 @@ from typing import Any
 
 import jsonschema
 import orjson
+import pydantic
 import pytest
 from rollcage import Session, Store, tool
-from rollcage.trace import FORMAT, json_schema
+from rollcage.trace import FORMAT, event_adapter, json_schema
+from rollcage.trace.log_models import OutcomeLine, StepLine
+from rollcage.trace.run import _KNOWN as KNOWN
 
 Events = Callable[[str], list[dict[str, Any]]]
 PUBLISHED = Path(__file__).parents[4] / "docs" / "schema" / "log-line.schema.json"
@@ -68,3 +71,41 @@ def test_it_refuses_what_is_no_line(store: Store, events: Events, validator: Any
     for line in events(session.run_id):
         for wrong in ({**line, "more": 1}, {**line, "hash": "0"}, {**line, "event": "done"}):
             assert not validator.is_valid(wrong), wrong
+
+
+def test_published_schemas_say_what_models_do(store: Store, events: Events, validator: Any) -> None:
+    @tool(effect="write", name="schema.note")
+    def note(text: str) -> str:
+        return text
+
+    with Session("job", store=store) as session:
+        note("a")
+    good = events(session.run_id)
+    validate = event_adapter().validate_json
+    bad = [
+        {**good[2], "step": 0},
+        {**good[2], "fingerprint": "a"},
+        {**good[2], "pos": -1},
+        {**good[2], "effect": "wish"},
+        {**good[2], "more": 1},
+        {**good[2], "event": "more"},
+        {**good[3], "outcome": {"status": "unknown"}},
+        {name: value for name, value in good[2].items() if name != "turn"},
+    ]
+    own = [
+        {**good[2], "acme.budget": 5},
+        {"event": "acme.spent", "hash": good[0]["hash"], "a.b": 1},
+    ]
+    for event in good + own:
+        validator.validate(event)
+        validate(orjson.dumps(event))
+    for event in bad:
+        assert not validator.is_valid(event), event
+        with pytest.raises(pydantic.ValidationError):
+            validate(orjson.dumps(event))
+
+
+def test_schemas_know_every_field_of_the_fold() -> None:
+    models = (StepLine, OutcomeLine)
+    named = {f.alias or name for each in models for name, f in each.model_fields.items()}
+    assert named >= KNOWN

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from rollcage import RollcageError, Session, tool
-from rollcage.trace import Run, Step, read_run
 from rollcage.trace.recorded import trace_of
 from rollcage_fork import Fork
+from rollcage_views import Run, Step, read_run
 
 DONE: list[Any] = []
 SEEN: list[str] = []

@@ -366,7 +366,7 @@ def _fail(span: Span, error: str, message: str = "") -> None:
 
 
 def _state(event: StepEvent) -> str:
-    """What became of a step, in the words of `rollcage.trace.State`."""
+    """What became of a step, in the words of `rollcage_views.State`."""
     if event.what != "settled":
         return "hit" if event.what == "replayed" else event.what
     if event.simulated and event.status == "ok":

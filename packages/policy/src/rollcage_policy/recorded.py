@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import orjson
 from rollcage import Contract
 from rollcage.errors import Halt, StoreError
 from rollcage.gate import ALLOWED, Decision, Verdict
-from rollcage.trace import TAG, Step
+from rollcage.trace import TAG
+
+if TYPE_CHECKING:
+    from rollcage_views import Step
 
 __all__ = ["Contracts", "Effect", "Figures", "Unknown", "arguments_of", "is_whole", "user_input_in",
            "verdict_of"]  # fmt: skip

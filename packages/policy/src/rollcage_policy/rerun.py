@@ -15,7 +15,8 @@ import orjson
 from rollcage import Contract
 from rollcage.errors import StoreError
 from rollcage.gate import StepView, Verdict, holds_secret
-from rollcage.trace import TAG, RefusedCall, Run, Step, decode, decode_exception
+from rollcage.trace import TAG, decode, decode_exception
+from rollcage_views import RefusedCall, Run, Step
 
 from rollcage_policy.addresses import Resolver
 from rollcage_policy.labels import NO_LABELS, FoundLabels, Labels
@@ -108,7 +109,7 @@ class Rerun:
         """The policy's verdict on each call of a run, in the order in which they were made.
 
         Args:
-            run: the run, from its log (`rollcage.trace.read_run`).
+            run: the run, from its log (`rollcage_views.read_run`).
             get_blob: returns a large value; raises StoreError if it can't.
             explain: the number of a step for which each rule's evaluation is included.
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rollcage import Approval, ApprovalRequest, Blocked, Session, open_store, tool
 from rollcage.errors import PolicyInvalid
-from rollcage.trace import read_run
 from rollcage.trace.recorded import trace_of
 from rollcage_policy import DetectedSecrets, Policy, Rerun, UserInput, reload_policy
+from rollcage_views import read_run
 
 Cli = Callable[..., Any]
 FORMATS = ("table", "jsonl", "csv", "md", "html")

@@ -26,10 +26,10 @@ from rollcage import (
     leave_behind,
     open_store,
 )
-from rollcage.trace import Run, Step, read_run
 from rollcage.trace.chain import parse
 from rollcage.trace.recorded import LogTrace, trace_of
 from rollcage_policy.detecting import Detecting
+from rollcage_views import Run, Step, read_run
 
 __all__ = ["RECORD", "Cassette", "Record", "cassette_path", "recording_at"]
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 from rollcage import Contract, StepView, Verdict
-from rollcage.trace import Run, Step, decode
+from rollcage.trace import decode
+from rollcage_views import Run, Step
 
 from rollcage_pytest.cassette import Cassette, recording_at
 

@@ -14,8 +14,7 @@ import orjson
 from rollcage import Store, order_of
 from rollcage.errors import RollcageError, RunNotFound
 from rollcage.stages.orders import Order
-from rollcage.trace import Step
-from rollcage_views import Following, Viewer
+from rollcage_views import Following, Step, Viewer
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send

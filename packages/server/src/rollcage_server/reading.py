@@ -8,18 +8,20 @@ from typing import Any, Final
 
 from rollcage import RunInfo, Store, list_runs, run_info
 from rollcage.errors import RollcageError, RunNotFound, StoreInvalid
-from rollcage.trace import Run, Step, read_run
 from rollcage.trace.keys import check_run as check_id
 from rollcage.trace.recorded import trace_of
 from rollcage_views import (
     Hit,
     Job,
+    Run,
     RunFilter,
     Sheet,
+    Step,
     Viewer,
     hits_of,
     inbox_of,
     jobs_of,
+    read_run,
     search_runs,
     sheet_of,
 )

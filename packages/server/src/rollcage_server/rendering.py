@@ -6,8 +6,7 @@ from typing import Any
 
 from fastapi import Request
 from jinja2 import ChoiceLoader, PackageLoader
-from rollcage.trace import Step
-from rollcage_views import arguments_text, mode_of, value_text
+from rollcage_views import Step, arguments_text, mode_of, value_text
 from rollcage_views.html import Links, StepRow, environment, loader, step_row
 from starlette.responses import HTMLResponse
 

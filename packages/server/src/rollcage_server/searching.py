@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import Query, Request
-from rollcage.trace import STATES
-from rollcage_views import RunFilter, Search, StepFilter, Viewer, search_page, step_data
+from rollcage_views import STATES, RunFilter, Search, StepFilter, Viewer, search_page, step_data
 from starlette.responses import Response
 
 from rollcage_server.access import Asking, AskingNow, Routes

@@ -9,8 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
-from rollcage.trace import Run, Step
-
+from rollcage_views.runs import Run, Step
 from rollcage_views.values import items_of, mapping_of, tag_of
 
 __all__ = ["Change", "Pair", "align", "first_difference", "in_order", "pair_data"]

@@ -15,8 +15,9 @@ from hashlib import sha256
 from typing import Any, Final, Literal
 
 import orjson
-from rollcage.trace import Step, jcs
+from rollcage.trace import jcs
 
+from rollcage_views.runs import Step
 from rollcage_views.states import States
 from rollcage_views.text import value_text, visible
 from rollcage_views.values import items_of, mapping_of, tag_of

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollcage.stages.orders import Order
-from rollcage.trace import Run, Step
 
 from rollcage_views.orders import order_data
+from rollcage_views.runs import Run, Step
 from rollcage_views.status import Standing
 
 __all__ = ["run_data", "step_data"]

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from rollcage.errors import TraceCorrupt
-from rollcage.trace import Step
 from rollcage.trace.chain import ROOT, checked
 from rollcage.trace.lines import BAD
-from rollcage.trace.logs import LogFolding
 from rollcage.trace.recorded import where_of
 from rollcage.trace.store import Store
+
+from rollcage_views.runs import LogFolding, Step
 
 __all__ = ["Following"]
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 from rollcage import Store
 from rollcage.errors import ApprovalCorrupt, RollcageError
 from rollcage.gate import looks_like
-from rollcage.trace import Step, read_run
 from rollcage.trace.recorded import trace_of
 
 from rollcage_views.jobs import Job, jobs_of
 from rollcage_views.requests import Queued, Requests
+from rollcage_views.runs import Step, read_run
 from rollcage_views.status import standing
 from rollcage_views.viewer import SEES_ALL, Viewer
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from rollcage.trace import RefusedCall, Run, Step
+from rollcage_views.runs import RefusedCall, Run, Step
 
 __all__ = ["Hit", "RuleCount", "denial_of", "hits_of", "rule_counts"]
 

@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollcage.trace import AskedApproval, Run, Step
-
 from rollcage_views.alignment import Change
+from rollcage_views.runs import AskedApproval, Run, Step
 from rollcage_views.screen import Screen
 from rollcage_views.values import items_of, mapping_of
 

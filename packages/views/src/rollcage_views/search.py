@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 from rollcage import RunInfo, Store
 from rollcage.errors import RollcageError
-from rollcage.trace import Step, read_run
 from rollcage.trace.recorded import trace_of
 
 from rollcage_views.infos import mode_of
 from rollcage_views.jobs import newest_first
+from rollcage_views.runs import Step, read_run
 from rollcage_views.steps import call_text, outcome_text
 from rollcage_views.text import arguments_text
 from rollcage_views.viewer import SEES_ALL, Viewer
@@ -34,7 +34,7 @@ class StepFilter:
 
     Attributes:
         tools: globs over the names of tools, models and branches.
-        states: of `rollcage.trace.STATES`, or of `MARKS`.
+        states: of `rollcage_views.STATES`, or of `MARKS`.
         agents: globs over the names of agents.
         since: from when on they began (Unix, µs).
         text: what is in the arguments, the outcome or the name, in capitals or not.

@@ -7,11 +7,11 @@ from typing import Final
 
 from rollcage import RunInfo, Store
 from rollcage.errors import RollcageError
-from rollcage.trace import Step, read_run
 from rollcage.trace.recorded import trace_of
 
 from rollcage_views.infos import is_pruned
 from rollcage_views.jobs import newest_first
+from rollcage_views.runs import Step, read_run
 from rollcage_views.search import RunFilter, StepFilter
 from rollcage_views.viewer import SEES_ALL, Viewer
 

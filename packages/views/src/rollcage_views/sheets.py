@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from rollcage.trace import Run, read_run
 from rollcage.trace.recorded import LogTrace
+
+from rollcage_views.runs import Run, read_run
 
 __all__ = ["Sheet", "sheet_of"]
 

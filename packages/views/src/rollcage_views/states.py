@@ -6,8 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from rollcage.trace import Run
-
+from rollcage_views.runs import Run
 from rollcage_views.values import mapping_of
 
 __all__ = ["States"]

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rollcage.trace import Run, Step
-
+from rollcage_views.runs import Run, Step
 from rollcage_views.text import counted, visible
 
 __all__ = ["Effect", "Standing", "resolve_commands", "standing", "words"]

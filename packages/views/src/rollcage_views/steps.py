@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import orjson
-from rollcage.trace import Step
 
+from rollcage_views.runs import Step
 from rollcage_views.text import arguments_text, value_text, visible
 from rollcage_views.values import items_of, mapping_of
 

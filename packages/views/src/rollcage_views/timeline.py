@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
-from rollcage.trace import Run, Step
+from rollcage_views.runs import Run, Step
 
 __all__ = ["Bar", "Timeline", "timeline_of"]
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rollcage.trace import Step
+from rollcage_views.runs import Step
 
 __all__ = ["Node", "tree_of"]
 

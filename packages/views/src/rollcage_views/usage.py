@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rollcage.trace import Run, Step
+from rollcage_views.runs import Run, Step
 
 __all__ = ["Price", "Usage", "UsageRow", "usage_of"]
 

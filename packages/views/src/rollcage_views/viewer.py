@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rollcage import ApprovalRequest, PlannedStep, UndoPlan
-from rollcage.trace import TAG, AskedApproval, Attempt, RefusedCall, Run, Step
+from rollcage.trace import TAG
 
 from rollcage_views.alignment import Change, Pair
+from rollcage_views.runs import AskedApproval, Attempt, RefusedCall, Run, Step
 from rollcage_views.screen import Screen
 from rollcage_views.screened import screened_change, screened_run, screened_step
 

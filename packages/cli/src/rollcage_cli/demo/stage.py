@@ -13,9 +13,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 from rollcage import list_runs, open_store
-from rollcage.trace import RefusedCall, Run, Step, read_run
 from rollcage.trace.recorded import trace_of
-from rollcage_views import outcome_text
+from rollcage_views import RefusedCall, Run, Step, outcome_text, read_run
 
 from rollcage_cli.demo.job import (
     NAME_DRIFT,

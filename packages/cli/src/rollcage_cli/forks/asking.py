@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollcage.errors import SessionError
-from rollcage.trace import Run, read_run
 from rollcage_fork import Fork
-from rollcage_views import mapping_of
+from rollcage_views import Run, mapping_of, read_run
 
 from rollcage_cli.errors import StepNotFound, UsageError
 from rollcage_cli.logfile import LogFile

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.text import Text
-from rollcage.trace import Run, Step
-from rollcage_views import Pair, align, first_difference, in_order, pair_data
+from rollcage_views import Pair, Run, Step, align, first_difference, in_order, pair_data
 
 from rollcage_cli.beside import print_beside
 from rollcage_cli.errors import FAILED, UsageError

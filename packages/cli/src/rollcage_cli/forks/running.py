@@ -13,8 +13,8 @@ from typing import Final
 
 from rollcage import Store, list_runs, open_store
 from rollcage.errors import ForkEnded, RollcageError
-from rollcage.trace import RefusedCall, Run, Step, read_run
 from rollcage.trace.recorded import trace_of
+from rollcage_views import RefusedCall, Run, Step, read_run
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.forks.asking import ForkRequest

@@ -12,8 +12,8 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 from rollcage import list_runs, open_store
-from rollcage.trace import Run, read_run
 from rollcage.trace.recorded import trace_of
+from rollcage_views import Run, read_run
 
 from rollcage_cli.demo.process import Program
 from rollcage_cli.demo.showing import Show, new_folder

@@ -11,13 +11,16 @@ from rich.console import Console
 from rich.text import Text
 from rollcage import run_info
 from rollcage.stages.orders import Order
-from rollcage.trace import STATES, Run, Step, read_run
 from rollcage_views import (
     MARKS,
+    STATES,
+    Run,
+    Step,
     StepFilter,
     duration_text,
     pause_of,
     pause_text,
+    read_run,
     run_data,
     standing,
     words,

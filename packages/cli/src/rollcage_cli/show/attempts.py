@@ -7,8 +7,7 @@ from typing import Final
 
 from rich.console import Console
 from rich.text import Text
-from rollcage.trace import Attempt, Run
-from rollcage_views import time_text
+from rollcage_views import Attempt, Run, time_text
 
 from rollcage_cli.output import visible
 from rollcage_cli.runs import STATUS_STYLES

@@ -6,8 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.text import Text
-from rollcage.trace import Run
-from rollcage_views import time_text
+from rollcage_views import Run, time_text
 
 from rollcage_cli.output import value_text, visible
 

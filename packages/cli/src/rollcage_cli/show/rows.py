@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rich.text import Text
-from rollcage.trace import Step
-from rollcage_views import call_text, duration_text, outcome_text, state_text
+from rollcage_views import Step, call_text, duration_text, outcome_text, state_text
 
 from rollcage_cli.output import visible
 from rollcage_cli.table import Table

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.text import Text
-from rollcage.trace import Step
-from rollcage_views import duration_text, outcome_text, time_text
+from rollcage_views import Step, duration_text, outcome_text, time_text
 
 from rollcage_cli.output import value_text, visible
 from rollcage_cli.show.rows import name_of, styled_state

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rich.text import Text
-from rollcage.trace import Step
-from rollcage_views import duration_text
+from rollcage_views import Step, duration_text
 
 from rollcage_cli.show.rows import STYLES, styled_state
 from rollcage_cli.table import Table

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
-from rollcage.trace import Step
-from rollcage_views import call_text, outcome_text, state_text, tree_of
+from rollcage_views import Step, call_text, outcome_text, state_text, tree_of
 
 from rollcage_cli.output import visible
 from rollcage_cli.show.rows import STYLES, block_name, cell

@@ -16,7 +16,7 @@ __all__ = ["LogTrace", "Verified", "trace_of", "verify_trace", "where_of"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogTrace:
-    """Hold the whole lines of a run, for `rollcage.trace.read_run`.
+    """Hold the whole lines of a run, for `rollcage_views.read_run`.
 
     Attributes:
         run: the run's id.

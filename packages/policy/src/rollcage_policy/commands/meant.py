@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from rollcage import RunInfo, Store, list_runs, run_info
-from rollcage.trace import Run, read_run
 from rollcage_cli.logfile import LogFile
 from rollcage_cli.lookup import Found, find, opened
+from rollcage_views import Run, read_run
 
 __all__ = ["Recorded", "run_meant", "runs_meant", "worth_testing"]
 

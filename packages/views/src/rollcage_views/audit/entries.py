@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollcage.trace import AskedApproval, RefusedCall, Run, Step
-
 from rollcage_views.audit.entry import AuditEntry, Origin, RunHeading, policy_text
 from rollcage_views.policies import denial_of
+from rollcage_views.runs import AskedApproval, RefusedCall, Run, Step
 from rollcage_views.screen import Screen
 from rollcage_views.status import Effect, standing
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from rollcage.errors import RollcageError
-from rollcage.trace import read_run
 
 from rollcage_views.audit.entries import entries_of, head_of
 from rollcage_views.audit.entry import AuditEntry, RunHeading, as_seen_by
 from rollcage_views.audit.selection import Named, Selection
 from rollcage_views.infos import is_pruned
+from rollcage_views.runs import read_run
 from rollcage_views.screen import Screen
 from rollcage_views.viewer import SEES_ALL, Viewer
 

@@ -6,13 +6,12 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TextIO
 
-from rollcage.trace import Run, Step
-
 from rollcage_views.alignment import Change, Pair, align, first_difference, in_order
 from rollcage_views.changes import DiffLine, line_diff
 from rollcage_views.html.rendering import write_report
 from rollcage_views.html.rows import Cut, cut
 from rollcage_views.html.runs import RunHead, run_head
+from rollcage_views.runs import Run, Step
 from rollcage_views.status import standing, words
 from rollcage_views.steps import call_text, outcome_text, state_text
 from rollcage_views.text import value_text, visible

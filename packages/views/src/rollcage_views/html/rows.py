@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
-from rollcage.trace import Run, Step
 
 from rollcage_views.changes import DiffLine, changes_of
+from rollcage_views.runs import Run, Step
 from rollcage_views.states import States
 from rollcage_views.steps import call_text, outcome_text, state_text
 from rollcage_views.text import duration_text, utc_text, value_text, visible
@@ -71,7 +71,7 @@ class StepRow:
         args: its arguments, as one line.
         effect: what it is, where that matters: `write`, `reversible write`, `scope`, `model`.
         began: when, as people say it.
-        state: of `rollcage.trace.STATES`; `undone` where it was undone since; `running`.
+        state: of `rollcage_views.STATES`; `undone` where it was undone since; `running`.
         label: the state in words.
         outcome: as one line.
         took: how long, as people say it.

@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TextIO
 
-from rollcage.trace import Run, Step
-
 from rollcage_views.html.links import Links
 from rollcage_views.html.rendering import write_report
 from rollcage_views.html.rows import Cut, StepRow, cut, step_rows
 from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
+from rollcage_views.runs import Run, Step
 from rollcage_views.status import Standing, standing, words
 from rollcage_views.text import arguments_text, duration_text, utc_text, value_text
 from rollcage_views.text import visible as safe

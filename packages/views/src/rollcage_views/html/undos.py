@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rollcage.trace import Run
-
 from rollcage_views.html.rows import Cut, RowChange, cut, row_changes
+from rollcage_views.runs import Run
 from rollcage_views.states import States
 from rollcage_views.text import arguments_text, visible
 from rollcage_views.values import items_of, mapping_of

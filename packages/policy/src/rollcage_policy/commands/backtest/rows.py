@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from rollcage.errors import RollcageError
-from rollcage.trace import RefusedCall, Run
 from rollcage_cli.forks import ForkRequest, ForkResult, Program, run_fork, would_have
-from rollcage_views import align, first_difference, in_order
+from rollcage_views import RefusedCall, Run, align, first_difference, in_order
 
 from rollcage_policy import Judged, Rerun
 from rollcage_policy.commands.meant import Recorded

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import orjson
-
 from rollcage.errors import TraceCorrupt
+from rollcage.trace import check_events, read_events
 from rollcage.trace.lines import BAD, check_line
-from rollcage.trace.reader import check_events, read_events
 from rollcage.trace.recorded import LogTrace
 from rollcage.trace.run import Run as Fold
 from rollcage.trace.run import Step as Recorded
-from rollcage.trace.runs import AskedApproval, Attempt, RefusedCall, Run
-from rollcage.trace.step import State, Step
+
+from rollcage_views.runs.run import AskedApproval, Attempt, RefusedCall, Run
+from rollcage_views.runs.step import State, Step
 
 __all__ = ["LogFolding", "fold_log", "read_run"]
 

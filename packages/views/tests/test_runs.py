@@ -4,9 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import orjson
-import pydantic
 import pytest
 import undo_tools as files
 from copying import Copy
@@ -23,18 +21,9 @@ from rollcage.errors import (
 from rollcage.gate.approval import Approval
 from rollcage.gate.verdict import Verdict
 from rollcage.stages.orders import stop_run
-from rollcage.trace import (
-    Run,
-    Step,
-    event_adapter,
-    json_schema,
-    read_events,
-    read_run,
-)
-from rollcage.trace.log_models import OutcomeLine, StepLine
 from rollcage.trace.recorded import LogTrace, trace_of, verify_trace
-from rollcage.trace.run import _KNOWN as KNOWN
 from rollcage.values.answer import Answer
+from rollcage_views import Run, Step, read_run
 
 
 @tool(effect="write", version="7")
@@ -525,40 +514,3 @@ def test_every_cut_can_be_read(tmp_path: Path) -> None:
         run = read_run(type(trace)(trace.run, "cut", b"".join(lines[:count])))
         assert before <= len(run.steps) + len(run.attempts)
         before = len(run.steps)
-
-
-# --- the schema ----------------------------------------------------------------------------------
-
-
-def test_published_schemas_say_what_models_do(tmp_path: Path) -> None:
-    trace = trace_of(tmp_path, crashed(tmp_path))
-    validator = jsonschema.Draft202012Validator(json_schema())
-    validate = event_adapter().validate_json
-    good = [event for _, event in read_events(trace.data, trace.where)]
-    bad = [
-        {**good[2], "step": 0},
-        {**good[2], "fingerprint": "a"},
-        {**good[2], "pos": -1},
-        {**good[2], "effect": "wish"},
-        {**good[2], "more": 1},
-        {**good[2], "event": "more"},
-        {**good[3], "outcome": {"status": "unknown"}},
-        {name: value for name, value in good[2].items() if name != "turn"},
-    ]
-    own = [
-        {**good[2], "acme.budget": 5},
-        {"event": "acme.spent", "hash": good[0]["hash"], "a.b": 1},
-    ]
-    for event in good + own:
-        validator.validate(event)
-        validate(orjson.dumps(event))
-    for event in bad:
-        assert not validator.is_valid(event), event
-        with pytest.raises(pydantic.ValidationError):
-            validate(orjson.dumps(event))
-
-
-def test_schemas_know_every_field_of_the_fold() -> None:
-    models = (StepLine, OutcomeLine)
-    named = {f.alias or name for each in models for name, f in each.model_fields.items()}
-    assert named >= KNOWN

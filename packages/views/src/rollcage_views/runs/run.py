@@ -1,7 +1,7 @@
 """Describe a run to readers: its steps, and the outcome of each.
 
-Code that shows, compares, audits or judges recorded runs reads these classes; `trace.logs` makes
-them from a log.
+Code that shows, compares, audits or judges recorded runs reads these classes; `read_run`
+makes them from a log.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from rollcage.trace.step import STATES, Step
+from rollcage_views.runs.step import STATES, Step
 
 __all__ = [
     "AskedApproval",
