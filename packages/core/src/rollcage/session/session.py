@@ -29,6 +29,7 @@ from typing import (
     Final,
     Literal,
     Self,
+    TypedDict,
     TypeVar,
     Unpack,
     get_args,
@@ -38,24 +39,18 @@ from typing import (
 from rollcage.calls.attempt import Attempt, Stats
 from rollcage.calls.block import BranchHandle, Transaction, TurnHandle, open_branch, turn
 from rollcage.calls.driver import Flow, adrive, drive, finished_in_thread, in_background
-from rollcage.calls.ending import failed, returned
 from rollcage.calls.flow import (
-    admit,
     collected,
     enter,
     give,
-    give_back,
     gives_at_once,
     in_thread,
-    inside,
     perform,
-    stream_ended,
-    stream_returned,
-    surrounded,
 )
 from rollcage.calls.gate import Entry, Gate
 from rollcage.calls.memory import forget_rolled
 from rollcage.calls.stage import Hooks, Stage, from_environment
+from rollcage.calls.streams import astreamed, streamed
 from rollcage.contract.compensation import KnownTools
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
@@ -65,7 +60,6 @@ from rollcage.errors import (
     ContractError,
     ForkEnded,
     Halt,
-    NotReplayable,
     RollcageError,
     SessionError,
     SessionHalted,
@@ -88,7 +82,7 @@ from rollcage.stages.unknown import Probe, Unknown
 from rollcage.trace.attested import attest
 from rollcage.trace.chain import Chain, parse
 from rollcage.trace.keys import writable
-from rollcage.trace.run import CHANGES, Event, Step
+from rollcage.trace.run import CHANGES, Event
 from rollcage.trace.store import Store, open_store
 from rollcage.undo.program import Request, take_back, undo
 from rollcage.undo.report import InDoubt, UndoReport
@@ -111,10 +105,9 @@ if TYPE_CHECKING:
     from rollcage.trace.told import Observer
     from rollcage.values.hiding import Seal
 
-__all__ = ["Replay", "Session"]
+__all__ = ["CallOptions", "Replay", "Session"]
 
 _log: Final = logging.getLogger("rollcage")
-_END: Final = object()
 _marks: Final[ContextVar[None]] = ContextVar("rollcage.session.marks")
 """The session whose tokens show in which context it was entered."""
 
@@ -124,6 +117,22 @@ T = TypeVar("T")
 Replay = Literal["auto", "continue", "off", "resume", "offline", "verify"]
 OnDivergence = Literal["halt", "undo", "warn"]
 Kind = Literal["tool", "model"]
+
+
+class CallOptions(TypedDict, total=False):
+    """What an adapter may say of a call.
+
+    Attributes:
+        kind: `tool` (the default) or `model`.
+        raw: the arguments as the model wrote them, if a framework has validated the arguments.
+        answer: extracts a model's answer from the value of the body, for the log.
+        instead: the other decisions that an approver may take on a framework's call; None: none.
+    """
+
+    kind: Kind
+    raw: Mapping[str, Any] | None
+    answer: Read | None
+    instead: Instead | None
 
 
 def _acted_for(actor: str) -> str:
@@ -887,12 +896,12 @@ class Session:
         contract: Contract,
         arguments: Mapping[str, Any],
         body: Callable[..., Any],
-        kind: Kind,
         *,
         is_async: bool,
-        raw: Mapping[str, Any] | None,
-        answer: Read | None,
-        instead: Instead | None,
+        kind: Kind = "tool",
+        raw: Mapping[str, Any] | None = None,
+        answer: Read | None = None,
+        instead: Instead | None = None,
     ) -> Call:
         """Make an arriving call: bind its arguments, or refuse the call."""
         if self._attempt is None:
@@ -993,11 +1002,7 @@ class Session:
         contract: Contract,
         arguments: Mapping[str, Any],
         body: Callable[..., Any],
-        *,
-        kind: Kind = "tool",
-        raw: Mapping[str, Any] | None = None,
-        answer: Read | None = None,
-        instead: Instead | None = None,
+        **how: Unpack[CallOptions],
     ) -> Any:
         """Guard one call of a sync body; for adapters.
 
@@ -1005,11 +1010,7 @@ class Session:
             contract: the declaration of the tool or model.
             arguments: the requested arguments, or the arguments validated by a framework.
             body: the function to run, with the validated arguments as keywords.
-            kind: `tool` or `model`.
-            raw: the arguments as the model wrote them, if a framework has validated `arguments`.
-            answer: extracts a model's answer from the value of the body, for the log.
-            instead: the other decisions that an approver may take on a framework's call; None:
-                none.
+            **how: see `CallOptions`.
 
         Raises:
             ArgumentsInvalid: the arguments do not match the tool's schema.
@@ -1018,10 +1019,7 @@ class Session:
         """
         if _is_async(body):
             raise SessionError(f"{contract.name} is async: use acall, in an async session")
-        call = self._call(
-            contract, arguments, body, kind,
-            is_async=False, raw=raw, answer=answer, instead=instead,
-        )  # fmt: skip
+        call = self._call(contract, arguments, body, is_async=False, **how)
         work = enter(call)
         return give(call) if gives_at_once(call, work) else drive(perform(call, work))
 
@@ -1030,17 +1028,10 @@ class Session:
         contract: Contract,
         arguments: Mapping[str, Any],
         body: Callable[..., Any],
-        *,
-        kind: Kind = "tool",
-        raw: Mapping[str, Any] | None = None,
-        answer: Read | None = None,
-        instead: Instead | None = None,
+        **how: Unpack[CallOptions],
     ) -> Any:
         """Guard one call of an async body, or of a sync one in a thread; for adapters."""
-        call = self._call(
-            contract, arguments, body, kind,
-            is_async=True, raw=raw, answer=answer, instead=instead,
-        )  # fmt: skip
+        call = self._call(contract, arguments, body, is_async=True, **how)
         work = enter(call)
         return give(call) if gives_at_once(call, work) else await adrive(perform(call, work))
 
@@ -1094,11 +1085,7 @@ class Session:
         contract: Contract,
         arguments: Mapping[str, Any],
         body: Callable[..., Any],
-        *,
-        kind: Kind = "tool",
-        raw: Mapping[str, Any] | None = None,
-        answer: Read | None = None,
-        instead: Instead | None = None,
+        **how: Unpack[CallOptions],
     ) -> Generator[Any]:
         """Guard one call whose body returns an iterator: yield its chunks, live or recorded.
 
@@ -1106,105 +1093,21 @@ class Session:
         any other step, the consumed chunks are recorded, and no more can be replayed. The call
         takes its place at once, and is made when the first chunk is asked for.
         """
-        call = self._call(
-            contract, arguments, body, kind,
-            is_async=False, raw=raw, answer=answer, instead=instead,
-        )  # fmt: skip
+        call = self._call(contract, arguments, body, is_async=False, **how)
         call.streams = True
-        return self._streamed(call)
-
-    @staticmethod
-    def _streamed(call: Call) -> Generator[Any]:
-        attempt = call.attempt
-        drive(admit(call, enter(call)))
-        if call.recorded is not None:
-            yield from drive(give_back(call))
-            _check_cut(attempt, call.recorded)
-            return
-        chunks: list[Any] = []
-        place = inside(attempt, call)
-        try:
-            with at(place), surrounded(call):
-                source = iter(call.body(**call.values))
-            while True:
-                with at(place), surrounded(call):
-                    chunk = next(source, _END)
-                if chunk is _END:
-                    break
-                chunks.append(chunk)
-                yield chunk
-            with at(place):
-                stream_ended(call, chunks)
-        except BaseException as error:
-            _closed(locals().get("source"), place)
-            if isinstance(error, Exception):
-                with contextlib.suppress(type(error)), at(place):
-                    stream_ended(call, chunks, error)
-            if isinstance(error, GeneratorExit) and call.effect not in CHANGES:
-                drive(returned(attempt, call, chunks, cut=True))
-            else:
-                drive(failed(attempt, call, error))
-            raise
-        drive(stream_returned(call, chunks))
+        return streamed(call)
 
     def astream(
         self,
         contract: Contract,
         arguments: Mapping[str, Any],
         body: Callable[..., Any],
-        *,
-        kind: Kind = "tool",
-        raw: Mapping[str, Any] | None = None,
-        answer: Read | None = None,
-        instead: Instead | None = None,
+        **how: Unpack[CallOptions],
     ) -> AsyncGenerator[Any]:
         """Guard one call whose body returns an async iterator; see `stream`."""
-        call = self._call(
-            contract, arguments, body, kind,
-            is_async=True, raw=raw, answer=answer, instead=instead,
-        )  # fmt: skip
+        call = self._call(contract, arguments, body, is_async=True, **how)
         call.streams = True
-        return self._astreamed(call)
-
-    @staticmethod
-    async def _astreamed(call: Call) -> AsyncGenerator[Any]:
-        attempt = call.attempt
-        await adrive(admit(call, enter(call)))
-        if call.recorded is not None:
-            for chunk in await adrive(give_back(call)):
-                yield chunk
-            _check_cut(attempt, call.recorded)
-            return
-        chunks: list[Any] = []
-        place = inside(attempt, call)
-        source: Any = None
-        try:
-            with at(place), surrounded(call):
-                source = aiter(call.body(**call.values))
-            while True:
-                with at(place), surrounded(call):
-                    chunk = await anext(source, _END)
-                if chunk is _END:
-                    break
-                chunks.append(chunk)
-                yield chunk
-            with at(place):
-                if inspect.isawaitable(seen := stream_ended(call, chunks)):
-                    await seen
-        except BaseException as error:
-            if hasattr(source, "aclose"):
-                with contextlib.suppress(Exception), at(place):
-                    await source.aclose()
-            if isinstance(error, Exception):
-                with contextlib.suppress(type(error)), at(place):
-                    if inspect.isawaitable(seen := stream_ended(call, chunks, error)):
-                        await seen
-            if isinstance(error, GeneratorExit) and call.effect not in CHANGES:
-                await adrive(returned(attempt, call, chunks, cut=True))
-            else:
-                await adrive(failed(attempt, call, error))
-            raise
-        await adrive(stream_returned(call, chunks))
+        return astreamed(call)
 
     # --- places ----------------------------------------------------------------------------------
 
@@ -1477,24 +1380,8 @@ def _is_async(body: Callable[..., Any]) -> bool:
     return bool(code.co_flags & inspect.CO_COROUTINE)
 
 
-def _closed(source: Any, place: Place) -> None:
-    if hasattr(source, "close"):
-        with contextlib.suppress(Exception), at(place):
-            source.close()
-
-
-def _check_cut(attempt: Attempt, step: Step) -> None:
-    """Halt at the end of a recorded stream that was not read to its end.
-
-    Raises:
-        NotReplayable: the stream may have had more chunks.
-    """
-    if b'"cut":true' in (step.outcome or b""):
-        raise attempt.halt(NotReplayable("the recorded stream was not read any further than this"))
-
-
 BODY_CALLERS: Final = (
     Call.run, in_thread, collected, perform, drive, adrive, Capture.around, Probe.around,
-    Session._streamed, Session._astreamed,  # noqa: SLF001 - methods of the class above
+    streamed, astreamed,
 )  # fmt: skip
 """The functions that call the bodies of tools, for stages that watch bodies."""
