@@ -37,7 +37,6 @@ CORE_LIBRARIES = {"orjson", "pydantic", "pydantic_core", "rfc8785", "typing_exte
 PUBLIC = {
     "rollcage",
     "rollcage.calls.attempt",
-    "rollcage.calls.beginning",
     "rollcage.calls.gate",
     "rollcage.calls.stage",
     "rollcage.contract.permissions",

@@ -75,6 +75,7 @@ from rollcage.values.late import imported_late
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Stats
+    from rollcage.calls.beginning import refuse
     from rollcage.calls.block import BranchHandle, Transaction, TurnHandle
     from rollcage.calls.stage import Guard, Stage
     from rollcage.contract.compensation import (
@@ -214,6 +215,7 @@ __all__ = [
     "pause_run",
     "plan_undo",
     "recorded_events",
+    "refuse",
     "register",
     "register_native",
     "resolve_step",
@@ -228,6 +230,7 @@ __getattr__ = imported_late(
     {
         "calls.attempt": ["Stats"],
         "calls.block": ["BranchHandle", "Transaction", "TurnHandle"],
+        "calls.beginning": ["refuse"],
         "calls.stage": ["Guard", "Stage"],
         "contract.compensation": [
             "Compensation",

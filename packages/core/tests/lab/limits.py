@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rollcage.calls.beginning import refuse
-from rollcage.calls.stage import Stage, Work
+from rollcage import Stage, Verdict, refuse
+from rollcage.calls.stage import Work
 from rollcage.errors import SessionError
-from rollcage.gate.verdict import Verdict
 
 if TYPE_CHECKING:
     from rollcage.contract.contract import Contract
@@ -66,7 +65,6 @@ class Limits(Stage):
         if len(begun) >= most:
             times = "once" if most == 1 else f"{most} times"
             raise refuse(
-                call.attempt,
                 call,
                 Verdict(
                     "deny",

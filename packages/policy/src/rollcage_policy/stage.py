@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from rollcage import Stage
-from rollcage.calls.beginning import refuse
+from rollcage import Stage, refuse
 from rollcage.calls.gate import RunSoFar
 from rollcage.calls.stage import Work
 from rollcage.errors import PolicyInvalid, SessionError
@@ -238,7 +237,7 @@ class MeteredStage(PolicyStage):
             call.keep(_SHADOW, verdict if shadow is None else stronger(shadow, verdict))
         elif verdict.decision == "deny":
             if call.attempt.live or match.kind != "hit":  # offline, what is recorded counts
-                raise refuse(call.attempt, call, verdict)
+                raise refuse(call, verdict)
         elif match.kind != "hit" and call.verdict is None:
             call.verdict = verdict
             call.keep("asked by", self._session)

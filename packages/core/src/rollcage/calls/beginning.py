@@ -45,7 +45,7 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
         else:
             call.verdict = verdict
         if call.verdict is not None and verdict.decision == "deny":
-            raise refuse(attempt, call, verdict)
+            raise refuse(call, verdict)
     match = find_match(attempt, call)
     kind = match.kind
     if match.asks is not None:
@@ -96,19 +96,27 @@ def _unanswered(attempt: Attempt, call: Call, verdict: Verdict) -> Halt:
     )
 
 
-def refuse(attempt: Attempt, call: Call, verdict: Verdict) -> Blocked:
-    """Put a refused call on record; return the error to raise. Its place is used up."""
-    turn = call.turn.n  # a call that never gets a place makes no turn known
+def refuse(call: Call, verdict: Verdict) -> Blocked:
+    """Put a refused call on record, and return the error to raise; for stages.
+
+    The place of the call is used up, and nothing of it runs.
+
+    Args:
+        call: a call that has not begun.
+        verdict: a denial: its reason is for the model, its code for programs.
+    """
+    attempt, turn = call.attempt, call.turn.n  # a call that never gets a place makes no turn known
     event = refusal(
         call.contract, call.kind, call.arguments, verdict, call.place,
         turn=turn, slot=call.slot if turn else None,
     )  # fmt: skip
     event["key"] = call.key
-    if call.waiting:
-        event["step"] = call.waiting
-    let_go(attempt, call)
-    attempt.stats.blocked += 1
-    attempt.note(event)
+    with attempt.lock:
+        if call.waiting:
+            event["step"] = call.waiting
+        let_go(attempt, call)
+        attempt.stats.blocked += 1
+        attempt.note(event)
     return Blocked(verdict.message, rule=verdict.rule, code=verdict.code)
 
 

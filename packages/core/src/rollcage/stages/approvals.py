@@ -454,7 +454,7 @@ class Approvals(Stage):
         code = line.get("code") or "approval_rejected"
         refusal = Verdict("deny", line["reason"] or default, code, call.verdict.rule)
         if call.waiting:  # decided just now
-            return refuse(attempt, call, refusal)
+            return refuse(call, refusal)
         reserve(attempt, call, match._replace(ahead=()))
         let_go(attempt, call)
         attempt.stats.blocked += 1

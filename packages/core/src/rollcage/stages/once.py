@@ -503,8 +503,7 @@ def _is_inside(attempt: Attempt, call: Call, claim: Claim, n: int) -> bool:
 
 
 def _refusal(call: Call, reason: str, code: str = "once_differs") -> BaseException:
-    with call.attempt.lock:
-        return refuse(call.attempt, call, Verdict("deny", reason, code))
+    return refuse(call, Verdict("deny", reason, code))
 
 
 def _differs(attempt: Attempt, claim: Claim, standing: Standing, call: Call) -> str:
