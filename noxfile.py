@@ -185,7 +185,14 @@ def tests(session: nox.Session, package: str) -> None:
 def cross(session: nox.Session) -> None:
     """What spans packages: layering, exports, packaging, examples, the docs' code blocks."""
     session.install(*editable(*EVERYTHING), *ADAPTERS_TESTS, *CONSTRAINTS)
-    session.run(*PYTEST, "tests", *session.posargs)
+    session.run(*PYTEST, "tests", "--ignore", "tests/test_benchmarks.py", *session.posargs)
+
+
+@nox.session
+def peers(session: nox.Session) -> None:
+    """The benchmark runs, small and beside every peer, and says all that it promises."""
+    session.install(*editable(*EVERYTHING), *groups("test", "bench"), *CONSTRAINTS)
+    session.run(*PYTEST, "tests/test_benchmarks.py", *session.posargs)
 
 
 @nox.session
