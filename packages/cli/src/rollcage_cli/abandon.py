@@ -1,4 +1,4 @@
-"""`rollcage abandon`: a run is set aside, and its job starts over."""
+"""`rollcage abandon`: set a run aside, so that its job starts over."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def abandon(
 ) -> None:
     """Set a run aside: the next session of its job starts over.
 
-    Nothing is undone. What the run did stays done, and is done again where the job asks for it:
-    to undo it, use `undo`. The run can still be shown, audited and replayed offline.
+    Nothing is undone. The run's effects stay, and are made again if the job asks for them: to undo
+    them, use `undo`. The run can still be shown, audited and replayed offline.
     """
     own, id_ = find_kept(store, run, "abandon")
     name = who(by, required=False)

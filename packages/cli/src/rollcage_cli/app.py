@@ -1,10 +1,10 @@
-"""The `rollcage` command: its parts, and how every error reaches the user as one line.
+"""The `rollcage` command: its parts, and its errors, each printed as one line.
 
 Exit codes: 0 done; 1 runs differ, not everything is undone, the doctor found something to decide or
-mend, or the demo found less than it promises; 2 the request makes no sense, or what it asks for
-does not exist; 3 a trace, or something else in the store, is damaged; 4 a run is in use; 5 the
-store can't be read or written, or something unexpected; 6 the watched run is paused; 7 its process
-died; 130 interrupted.
+fix, or the demo found less than it promises; 2 the request makes no sense, or its target does not
+exist; 3 a trace, or something else in the store, is damaged; 4 a run is in use; 5 the store can't
+be read or written, or an unexpected error; 6 the watched run is paused; 7 its process died; 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from rollcage_cli.options import OFF
 
 __all__ = ["main", "rollcage"]
 
-# Where each command is. One is imported when it is asked for: nobody waits for the others. Those of
+# The module of each command, imported on demand, so that no command waits for the others. Commands
+# of
 # other packages are entry points of `GROUP`.
 _COMMANDS: Final = {
     "quickstart": "rollcage_cli.quickstart",
@@ -56,7 +57,7 @@ _COMMANDS: Final = {
     "respond": "rollcage_cli.approvals",
 }
 GROUP: Final = "rollcage.commands"
-_ELSEWHERE: Final = {  # by the extra that brings them
+_ELSEWHERE: Final = {  # by the extra that installs them
     "import": "import",
     "backtest": "policy",
     "policy": "policy",
@@ -73,7 +74,7 @@ _INTERRUPTED: Final = 130
 
 
 class _Commands(TyperGroup):
-    """The commands by name; all of them for the help, and to name the one that was meant."""
+    """The commands by name; all of them for the help, and to suggest the nearest name."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer gives it
         return [*_COMMANDS, *sorted(_installed().names)]
@@ -87,15 +88,15 @@ class _Commands(TyperGroup):
 
 
 def _installed() -> metadata.EntryPoints:
-    """The commands that other packages bring."""
+    """Return the commands of other packages."""
     return metadata.entry_points(group=GROUP)
 
 
 def _imported(name: str) -> Any:
-    """A command, or a group of them, as Typer runs it.
+    """Return a command, or a group of commands, as Typer runs it.
 
     Raises:
-        UsageError: the package that brings it is not installed.
+        UsageError: the package of the command is not installed.
     """
     if name in _COMMANDS:
         found = getattr(import_module(_COMMANDS[name]), name)
@@ -147,15 +148,16 @@ def _options(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the process's exit code."""
+    """Run the command line; return the process's exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what an encoding lacks is shown by its number
+        # characters outside of the encoding are shown by number
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     words = [word for word in given if word != "--debug"]
     try:
         rollcage(words, prog_name="rollcage")
-    except SystemExit as end:  # how Typer ends, its own errors printed
+    except SystemExit as end:  # Typer's way to end, with its own errors printed
         return end.code if isinstance(end.code, int) else FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -168,8 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _tell(error: Exception, *, as_json: bool) -> None:
-    """One error on stderr: for people a line, for machines an object."""
-    from rich.text import Text  # a tenth of a second, which only an error waits for
+    """Print an error on stderr: a line for people, an object for machines."""
+    from rich.text import Text  # a tenth of a second, only for errors
 
     from rollcage_cli.output import console, print_json, visible
 

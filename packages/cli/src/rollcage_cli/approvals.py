@@ -20,7 +20,7 @@ from rollcage_cli.table import Table
 
 __all__ = ["approvals", "approve", "reject", "respond"]
 
-_WIDE: Final = 100  # columns from which on who asked, and until when, have room
+_WIDE: Final = 100  # columns from which on the requester and the expiry have room
 
 _STYLES = {"waiting": "yellow", "decided": "green", "expired": "red", "damaged": "red"}
 
@@ -45,7 +45,7 @@ def approvals(
 ) -> None:
     """List the calls that wait for approval, oldest first.
 
-    A request that was changed or damaged is listed as such: its call does not run.
+    A request that was changed or damaged is marked: its call does not run.
     """
     own = opened(store)
     queue = Requests(own)
@@ -79,10 +79,10 @@ def approve(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Let a call run, once; with other arguments, if need be.
+    """Let a call run, once, optionally with other arguments.
 
-    Edited arguments make another call: its tool's schema checks them and the policy decides on it
-    when the run comes to it. What holds a secret can't be edited.
+    Edited arguments make a different call: its tool's schema validates them and the policy decides
+    about the call when the run comes to it. Arguments that hold a secret can't be edited.
     """
     queue = Requests(opened(store))
     name = _id(queue, approval)
@@ -136,7 +136,7 @@ def _decide(queue: Requests, approval: str, decision: Approval, *, as_json: bool
 def _edited(
     queue: Requests, approval: str, edit: str | None, changes: list[str]
 ) -> dict[str, Any] | None:
-    """The arguments that the options state; None where they state none."""
+    """Return the arguments given by the options; None without any."""
     if edit is None and not changes:
         return None
     queued = queue.get(approval)
@@ -163,7 +163,7 @@ def _is_secret(value: Any) -> bool:
 
 
 def _id(queue: Requests, part: str) -> str:
-    """The one request whose id begins so."""
+    """Return the one request whose id begins so."""
     ids = queue.ids()
     if part in ids:
         return part
@@ -181,7 +181,7 @@ def _id(queue: Requests, part: str) -> str:
 
 
 def _read(queue: Requests) -> tuple[list[Queued], dict[str, str]]:
-    """All requests, oldest first; and those that can't be believed, with why."""
+    """Return all requests, oldest first, and the untrusted ones with the reason."""
     found: list[Queued] = []
     damaged: dict[str, str] = {}
     for name in queue.ids():

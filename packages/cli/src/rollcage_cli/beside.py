@@ -20,7 +20,7 @@ _LONGEST: Final = 200  # characters of a step
 
 
 def print_beside(out: Console, pairs: Sequence[Pair], titles: tuple[str, str]) -> None:
-    """Print them, each in a column; `▶` marks the first difference."""
+    """Print two runs, each in a column; `▶` marks the first difference."""
     first = first_difference(pairs)
     signs = _SIGNS | ({"changed": "!", "first": ">"} if out.options.ascii_only else {"first": "▶"})
     table = Table()
@@ -43,7 +43,7 @@ def _cell(step: Step | None, style: str) -> Text:
 
 
 def _end(step: Step) -> str:
-    """How a step ended: `→ 12`, and where that is from."""
+    """Return how a step ended: `→ 12`, and where the outcome comes from."""
     outcome: dict[str, Any] = step.outcome or {}
     how = "" if step.state in ("ran", "hit") else f" [{step.state.replace('_', ' ')}]"
     if step.assumed:

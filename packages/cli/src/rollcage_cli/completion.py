@@ -1,4 +1,4 @@
-"""What a shell completes: names of jobs, and ids of runs."""
+"""Shell completion: names of jobs, and ids of runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 __all__ = ["complete_name", "complete_run"]
 
-_LOOKED_AT = 200  # of the newest runs: a shell waits for this
+_LOOKED_AT = 200  # newest runs: a shell waits for the search
 
 
 def complete_run(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The jobs as `@NAME`, `latest`, and the ids that begin so, with their jobs."""
-    from rollcage_views import visible  # a command that completes nothing does not wait for it
+    """Return the jobs as `@NAME`, `latest`, and the matching ids, with their jobs."""
+    from rollcage_views import visible  # imported only for a completion
 
     infos = _newest(context)
     found = [("latest", "the newest run")] if infos else []
@@ -27,12 +27,12 @@ def complete_run(context: typer.Context, incomplete: str) -> list[tuple[str, str
 
 
 def complete_name(context: typer.Context, incomplete: str) -> list[str]:
-    """The names of jobs."""
+    """Return the names of jobs."""
     return [name for name in _names(_newest(context)) if name.startswith(incomplete)]
 
 
 def _names(infos: list[RunInfo]) -> list[str]:
-    """Those that a shell could be given: a hostile one is left out."""
+    """Return the names that are safe for a shell; hostile ones are left out."""
     from rollcage_views import visible
 
     return sorted({info.name for info in infos if visible(info.name) == info.name})
@@ -46,4 +46,4 @@ def _newest(context: typer.Context) -> list[RunInfo]:
     try:
         return list_runs(str(store), limit=_LOOKED_AT)
     except RollcageError:
-        return []  # the command itself says what is wrong
+        return []  # the command itself reports the error

@@ -1,4 +1,4 @@
-"""`rollcage copy`: takes runs over into another store, with all that goes with them."""
+"""`rollcage copy`: copy runs into another store, with the data that belongs to them."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def copy(
 ) -> None:
     """Copy runs into another store, with the runs they continue.
 
-    Logs stay the same bytes; large values, approvals, orders and claims come along, and what
-    workflows keep: signals, holds, results, plans; and where no run is named, the registry of tools
-    and the schedules, too. What is there already is left alone, so it can be run again after it was
-    cut off. A new store takes over the key that secrets and inputs are hashed with; one that has
-    another key is refused. Runs in use are left out. A copy of a run is read-only: its job goes on
-    where the run was, unless --move has it go on there. Exits with 4 if a run was in use, with 1
-    after a conflict, and with 3 if a log is damaged.
+    Logs stay the same bytes. Large values, approvals, orders and claims are copied as well, and the
+    data of workflows: signals, holds, results, plans; without a named run, also the registry of
+    tools and the schedules. Existing runs are left alone, so an interrupted copy can be run again.
+    A new store takes the key that hashes secrets and inputs; a store with another key is refused.
+    Runs in use are left out. A copy of a run is read-only: its job continues in the original store,
+    unless --move moves the job. Exits with 4 if a run was in use, with 1 after a conflict, and with
+    3 if a log is damaged.
     """
-    from rollcage_stores.copies import copy_runs  # which only this command waits for
+    from rollcage_stores.copies import copy_runs  # imported only for this command
 
     source, target = opened(origin, option="--from", needed=True), open_store(to)
     if source.url == target.url:
@@ -91,7 +91,7 @@ def copy(
 
 
 def _chosen(store: Store, given: str, references: Sequence[str]) -> list[str] | None:
-    """The ids of the runs that are meant, and of those that they go on from; None: all runs."""
+    """Return the ids of the chosen runs, with the runs they continue; None: all."""
     if not references:
         return None
     infos = {info.run: info for info in all_runs(store)}

@@ -53,9 +53,9 @@ def diff(
 ) -> None:
     """Compare two runs, step by step.
 
-    A step that ran and its replay are the same step. The first difference is marked: what follows
-    may follow from it. With --html, a page of both, side by side, with their values. Exits with
-    1 if the runs differ.
+    A step that ran and its replay are the same step. The first difference is marked: later
+    differences may follow from it. With --html, a page of both, side by side, with their values.
+    Exits with 1 if the runs differ.
     """
     if html is not None and as_json:
         raise UsageError("--html is a page: leave out --json")
@@ -66,7 +66,7 @@ def diff(
     first = first_difference(pairs)
     differing = sum(pair.relation != "same" for pair in pairs)
     if html is not None:
-        from rollcage_views.html import write_diff  # templates, which only a page waits for
+        from rollcage_views.html import write_diff  # templates, only for a page
 
         with page_file(html, force=force) as page:
             write_diff(page, (seen[0], seen[1]), (found[0].at, found[1].at))
@@ -115,7 +115,7 @@ def _print(pairs: Sequence[Pair], differing: int, *, all_steps: bool) -> None:
 
 
 def _print_changes(out: Console, pair: Pair) -> None:
-    """Where two steps differ, the values below one another."""
+    """Print the differences of two steps, the values below one another."""
     shown = pair.changes[:_CHANGES]
     place = min(max((len(visible(each.path)) for each in shown), default=0), 40)
     for change in shown:

@@ -1,4 +1,4 @@
-"""`rollcage doctor`: what is wrong with a store, and the command that mends each of it."""
+"""`rollcage doctor`: the problems of a store, and the command that fixes each."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def doctor(
     no_blobs: Annotated[bool, typer.Option("--no-blobs", help="Read no large values.")] = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
-    """List what is wrong with a store, and the command that helps.
+    """List the problems of a store, and the command that helps.
 
-    It reads everything and changes nothing. Exits with 3 if something is damaged, with 1 if
-    somebody has to decide or mend something.
+    It reads everything and changes nothing. Exits with 3 if something is damaged, with 1 if a
+    person has to decide or fix something.
     """
     own = opened(store, needed=True)
     found, runs = _examined(own, blobs=not no_blobs)
@@ -49,8 +49,8 @@ def doctor(
 
 
 def _examined(own: Store, *, blobs: bool) -> tuple[list[Finding], int]:
-    """All that is wrong, and how many runs there are."""
-    from rollcage_stores.doctor import Finding, examine  # which only this command waits for
+    """Return all problems, and the number of runs."""
+    from rollcage_stores.doctor import Finding, examine  # imported only for this command
 
     try:
         found = [*examine(own, blobs=blobs), *_in_registry(own)]
@@ -62,13 +62,14 @@ def _examined(own: Store, *, blobs: bool) -> tuple[list[Finding], int]:
 
 
 def _in_registry(own: Store) -> list[Finding]:
-    """What is wrong with the registry of tools, where the package that reads it is installed."""
+    """Return the problems of the registry of tools, if its package is installed."""
     from rollcage_stores.doctor import Finding  # as above
 
     try:
         from rollcage_governance import Registry
     except ModuleNotFoundError as error:
-        if error.name != "rollcage_governance":  # it is installed; what it needs is not
+        # the package is installed, but one of its libraries is not
+        if error.name != "rollcage_governance":
             raise
         return []
     try:

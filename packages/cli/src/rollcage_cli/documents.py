@@ -1,19 +1,19 @@
-"""What a store keeps besides its runs, which is copied with them.
+"""The data of a store besides its runs, which is copied with them.
 
 ::
 
-    registry    the tools of the store, as far as the other store does not have their lines
-    signals     what was sent to an execution, and which wait took it
-    holds       that one was paused or cancelled
-    results     what became of commands: by whom an execution was started
-    commands    what nobody has done yet: moved with its execution
+    registry    the tools of the store, if the other store lacks their lines
+    signals     messages to an execution, and the waits that took them
+    holds       pauses and cancellations of an execution
+    results     results of commands, with the person who started an execution
+    commands    open commands: moved with their execution
     schedules   of workflows
-    plans       outlines of the plans that executions had, by digest
-    actions     who did what with a server; where the other store has such a log of its own, it says
-                so and stays as it is
+    plans       outlines of the executions' plans, by digest
+    actions     the audit log of a server; if the other store has an audit log of its own, the copy
+                reports it and leaves it unchanged
 
-What belongs to a run, its large values, requests, claims and order, `rollcage_stores.copies` takes
-along.
+The data of a run (its large values, requests, claims and order) is copied by
+`rollcage_stores.copies`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _COMMANDS: Final = "commands"
 _RESULTS: Final = "results"
 _PLANS: Final = "plans"
 _REGISTRY: Final = "registry"
-_SENT: Final = ("signals", "holds", _RESULTS)  # what is about one execution
-_ALONE: Final = ("schedules", "actions")  # what is about none
+_SENT: Final = ("signals", "holds", _RESULTS)  # data about one execution
+_ALONE: Final = ("schedules", "actions")  # data about no execution
 
 
 class Beside(NamedTuple):
-    """What became of something that belongs to no run."""
+    """The result of copying something that belongs to no run."""
 
     kind: str
     key: str
@@ -52,14 +52,14 @@ class Beside(NamedTuple):
 def copy_beside(
     source: Store, target: Store, names: Collection[str] | None, *, move: bool
 ) -> Iterator[Beside]:
-    """Copy what a store keeps besides its runs; yield what became of each.
+    """Copy a store's data besides its runs; yield the result for each.
 
-    A command goes only where its execution goes on: it is moved with it.
+    A command is moved only with its execution.
 
     Args:
-        source: where it is.
-        target: where it goes.
-        names: only what is about executions of these names; None for all.
+        source: the source.
+        target: the target.
+        names: only data about executions with these names; None for all.
         move: whether their runs were moved, not copied.
     """
     if names is None:
@@ -72,7 +72,7 @@ def copy_beside(
     for key in every_key(source, _COMMANDS) if move else ():
         data = source.get(_COMMANDS, key)
         if data is None or target.get(_RESULTS, key) is not None:
-            continue  # it was done, here or there
+            continue  # the command is done, here or there
         if _is_about(_COMMANDS, data, names):
             found = _kept(target, _COMMANDS, key, data)
             if found.error is None:
@@ -84,7 +84,7 @@ def _registry_of(source: Store, target: Store) -> Iterator[Beside]:
     """Copy the registry of tools, if the target's is an earlier state of it.
 
     Its lines are one value, chained by hashes, so an earlier state is the beginning of a later one;
-    the note of where they end goes last, as it does when a line is added.
+    the note of their end is copied last, as when a line is added.
     """
     while True:
         own, end = source.get(_REGISTRY, "lines"), source.get(_REGISTRY, "end")
@@ -129,7 +129,7 @@ def _kept(target: Store, kind: str, key: str, data: bytes) -> Beside:
 
 
 def _execution(document: Any) -> str:
-    """Which execution a document is about. Raises LookupError, TypeError."""
+    """Return the execution of a document. Raises LookupError, TypeError."""
     content = document if "execution" in document else document["content"]  # a command is sealed
     content = content if "execution" in content else content["command"]  # and its result
     return unicodedata.normalize("NFC", str(content["execution"]))

@@ -1,4 +1,4 @@
-"""What the command line itself refuses, and the exit code of every error.
+"""The command line's own errors, and the exit code of every error.
 
 ::
 
@@ -69,13 +69,13 @@ class UsageError(RollcageError):
 
 
 class RunAmbiguous(UsageError):
-    """More than one run is meant; the message lists them."""
+    """More than one run matches; the message lists them."""
 
     code = "run_ambiguous"
 
 
 class ToolsUnusable(UsageError):
-    """What `--tools` or the project's setting names can't be loaded, or is no tool."""
+    """A name in `--tools` or in the project's setting can't be loaded, or is no tool."""
 
     code = "tools_unusable"
 
@@ -87,7 +87,7 @@ class DemoUnavailable(UsageError):
 
 
 class ClaimFailed(RollcageError):
-    """The demo's traces do not show what it promises."""
+    """The demo's traces do not show the promised result."""
 
     code = "claim_failed"
 
@@ -112,5 +112,5 @@ _CODES: Final[tuple[tuple[type[RollcageError], int], ...]] = (
 
 
 def exit_code(error: RollcageError) -> int:
-    """With what the process ends when this error reaches the user."""
+    """Return the process's exit code for an error that reaches the user."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

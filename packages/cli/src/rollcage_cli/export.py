@@ -1,4 +1,4 @@
-"""`rollcage export`: a run's trace to hand on, without its secrets."""
+"""`rollcage export`: a run's trace for others, without its secrets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def export(
     """
     found = find(store, run)
     trace = found.read()
-    # A damaged trace must not be sealed anew; what refers to other messages goes on doing so.
+    # A damaged trace must not be sealed again; references to other messages stay references.
     events = check_events(trace.data, trace.where, restore=False)
     if not events:
         raise TraceCorrupt(trace.where, 1, "the trace is empty")
@@ -76,7 +76,7 @@ def _send(lines: Sequence[bytes], url: str) -> None:
     """Send the spans of a run to a collector.
 
     Raises:
-        UsageError: what makes them is not installed.
+        UsageError: the package for spans is not installed.
     """
     try:
         from rollcage_otel.export import export_otlp
@@ -89,7 +89,7 @@ def _send(lines: Sequence[bytes], url: str) -> None:
 
 
 def _key(found: Found) -> bytes:
-    """Of a store: one that stays, so that two exports can be compared."""
+    """Return the key of the store: it is stable, so two exports can be compared."""
     if isinstance(found.store, LogFile):
         return secrets.token_bytes(32)
     return bytes.fromhex(StoreSeal(found.store)("rollcage export"))

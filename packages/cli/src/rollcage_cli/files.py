@@ -1,4 +1,4 @@
-"""Files that a command writes: whole or not at all, and no old one by mistake."""
+"""Output files: written whole or not at all, and never over an old file by mistake."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from rollcage_cli.output import console, visible
 __all__ = ["STDOUT", "page_file", "whole_file"]
 
 STDOUT: Final = Path("-")
-"""What is named for stdout, in place of a file."""
+"""The name that stands for stdout, in place of a file."""
 
 
 @contextlib.contextmanager
 def whole_file(path: Path, *, replace: bool) -> Generator[TextIO]:
-    """A file to write; it appears when it is whole.
+    """Open a file to write; it appears when it is complete.
 
     Args:
-        path: where.
-        replace: whether it takes the place of one that is there.
+        path: its path.
+        replace: whether it replaces an existing file.
 
     Raises:
-        UsageError: there is one, and it is not to be replaced.
-        StoreError: it can't be written.
+        UsageError: the file exists, and `replace` is false.
+        StoreError: the file can't be written.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        if not replace and path.exists():  # before what may take long
+        if not replace and path.exists():  # before the slow part
             raise FileExistsError
         with part.open("w", encoding="utf-8", newline="") as out:
             yield out
         if replace:
             part.replace(path)
         else:
-            os.link(part, path)  # fails where somebody else has made it meanwhile
+            os.link(part, path)  # fails if another process has made the file meanwhile
     except FileExistsError:
         message = f"{visible(str(path))} exists; --force replaces it"
         raise UsageError(message) from None
@@ -54,11 +54,11 @@ def whole_file(path: Path, *, replace: bool) -> Generator[TextIO]:
 
 @contextlib.contextmanager
 def page_file(path: Path, *, force: bool) -> Generator[TextIO]:
-    """A page to write, to a file or, where that is `-`, to stdout; its path is printed.
+    """Open a page to write, to a file or (`-`) to stdout, and print its path.
 
     Raises:
         UsageError: the file exists, and `--force` is not given.
-        StoreError: it can't be written.
+        StoreError: the file can't be written.
     """
     if path == STDOUT:
         yield sys.stdout

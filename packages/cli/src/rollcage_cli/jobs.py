@@ -1,4 +1,4 @@
-"""`rollcage jobs`: one line a job, its attempts as a chain."""
+"""`rollcage jobs`: one line a job, with the chain of its attempts."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def jobs(
 ) -> None:
     """List the jobs, newest first, each with its runs.
 
-    A job has one run, or several if it went on from a copy: `died → ok`. Forks only look at
-    others, so they are not listed.
+    A job has one run, or several if it continued from a copy: `died → ok`. Forks are not listed.
     """
     own = opened(store)
     found = jobs_of(own, name=name, limit=limit + 1 if limit else None)
@@ -76,7 +75,7 @@ def _status_text(job: Job) -> Text:
 
 
 def _chain(job: Job, ids: Mapping[str, str]) -> Text:
-    """`died 1a2b3c4d → ok 5e6f7a8b`."""
+    """Return the chain in a line: `died 1a2b3c4d → ok 5e6f7a8b`."""
     listed: list[JobRun | None] = [*job.attempts]
     if len(listed) > _SHOWN:
         listed = [listed[0], None, *listed[1 - _SHOWN :]]

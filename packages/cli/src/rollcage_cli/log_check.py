@@ -1,6 +1,6 @@
 """The checks of `rollcage verify` on the log of a run, line by line.
 
-They are made from the format's definition, not with the code that wrote the log.
+They follow the format's definition, and don't use the code that wrote the log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BAD: Final = (LookupError, TypeError, ValueError, AttributeError, AssertionErro
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Discrepancy:
-    """Something that is not as it was written; `line` counts from 1."""
+    """A deviation from the written log; `line` counts from 1."""
 
     line: int
     code: str
@@ -39,7 +39,7 @@ class Discrepancy:
 
 
 class LogCheck:
-    """Looks at one line after the other."""
+    """Checks one line after the other."""
 
     def __init__(self, run: str, store: Store) -> None:
         self.findings: list[Discrepancy] = []
@@ -47,24 +47,25 @@ class LogCheck:
         self.line = 0
         self._run = run
         self._store = store
-        self._attested = store.get("heads", run)  # the head that the log had when an attempt ended
+        self._attested = store.get("heads", run)  # the log's head when an attempt ended
         self._validate = event_adapter().validate_json
         self._folding = LogFolding()
         self._blobs: dict[str, bool] = {}
         self._first: dict[str, Any] = {}
         self._last = ""
-        self._edited: set[int] = set()  # steps that run with other arguments than were asked for
+        # steps that ran with other arguments than the requested ones
+        self._edited: set[int] = set()
 
     def found(self, code: str, message: str) -> None:
-        """Note what is wrong with the present line."""
+        """Note a problem of the current line."""
         self.findings.append(Discrepancy(self.line, code, message))
 
     def _went_on(self) -> bool:
-        """Whether the attested line was written after this log was read."""
+        """Return whether the attested line was written after this log was read."""
         return any(line[-67:-3] == self._attested for line in self._store.read(self._run))
 
     def event(self, event: dict[str, Any]) -> bool:
-        """Check one line; False if nothing after it can be."""
+        """Check one line; return False if no later line can be checked."""
         try:
             self._validate(orjson.dumps(event))
         except pydantic.ValidationError as error:
@@ -93,11 +94,11 @@ class LogCheck:
         return True
 
     def end(self) -> None:
-        """Check what only shows at the end, and say what can't be known."""
+        """Check the conditions that only show at the end, and note the limits of the check."""
         torn = self._store.torn if isinstance(self._store, LogFile) else 0
         if torn:
             self.notes.append(f"a torn last line of {torn} bytes: its writing was cut off")
-        if not self.line:  # there is no first line either, which says what run it is
+        if not self.line:  # the first line, which names the run, is missing as well
             self.line = 1
             self.found("chain", "the trace is empty")
             return
@@ -122,16 +123,18 @@ class LogCheck:
             self.notes.append("an export with values taken out: keys can't be checked against them")
 
     def _is_edited(self, event: dict[str, Any]) -> bool:
-        """Whether a step is made with other arguments: its key is of those that were asked for."""
+        """Return whether a step has edited arguments: its key is of the requested ones."""
         if event["step"] in self._edited or event.get("again") in self._edited:
             self._edited.add(event["step"])
             return True
         return False
 
     def _key(self, event: dict[str, Any]) -> None:
-        """DESIGN §2: key = sha256(JCS([format, kind, name, version, canonical arguments])).
+        """Check the key: sha256(JCS([format, kind, name, version, canonical arguments])).
 
-        That of a block is its name's, and a model's request may be told by what came before.
+        See DESIGN §2.
+
+        The key of a block is made of its name, and a model's request may refer to earlier messages.
         """
         args = event["args"]
         hidden = self._first.get("redacted") or any(_is_blob(each) for each in args.values())
@@ -142,7 +145,7 @@ class LogCheck:
             self.found("key", f"step {event['step']}: its key is not its arguments'")
 
     def _blob(self, value: Any) -> None:
-        """A large value, which is kept beside the log."""
+        """Check a large value, which is kept beside the log."""
         named = mapping_of(value)
         if named is None or not _is_blob(value):
             return
@@ -164,7 +167,7 @@ def _is_blob(value: Any) -> bool:
 
 
 def _values_in(event: dict[str, Any]) -> Iterator[Any]:
-    """Whatever of a line may be kept beside it."""
+    """Yield the parts of a line that may be large values."""
     outcome = mapping_of(event.get("outcome")) or {}
     yield outcome.get("value")
     yield from (mapping_of(event.get("args")) or {}).values()
@@ -175,7 +178,10 @@ def _values_in(event: dict[str, Any]) -> Iterator[Any]:
 
 
 def _digests_of(identity: list[Any]) -> Iterator[str]:
-    """Yield an identity's digest by orjson, which almost always equals JCS and is fast; by JCS."""
+    """Yield an identity's digest by orjson, then by JCS.
+
+    The first almost always equals the second, and is fast.
+    """
     yield sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS)).hexdigest()
     try:
         yield sha256(rfc8785.dumps(identity)).hexdigest()

@@ -1,4 +1,4 @@
-"""A log in a file outside of a store, to be looked at."""
+"""A log in a file outside of a store, for reading."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LogFile"]
 
 
 class LogFile:
-    """The log of one run, as a `Store` that nothing can be written to.
+    """The log of one run, as a read-only `Store`.
 
     Args:
         path: the file.
@@ -22,11 +22,11 @@ class LogFile:
     Attributes:
         url: the file's name.
         run: the run's id.
-        torn: how many bytes follow the last whole line: the writing of one was cut off.
+        torn: how many bytes follow the last whole line: an interrupted write.
 
     Raises:
-        StoreError: it can't be read, or its format is another.
-        TraceCorrupt: it is not the log of a run.
+        StoreError: the file can't be read, or its format is another.
+        TraceCorrupt: the file is not the log of a run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,7 +60,7 @@ class LogFile:
         return Ends(run, self._lines[0], self._lines[-1])
 
     def is_live(self, run: str) -> bool:
-        """Return False: nobody writes to it."""
+        """Return False: there is no writer."""
         self._check(run)
         return False
 
@@ -73,7 +73,7 @@ class LogFile:
         return []
 
     def bell(self) -> int:
-        """Return a number that never changes: nobody gives an order here."""
+        """Return a number that never changes: a file gets no orders."""
         return 0
 
     def open(self, run: str, *, take: bool = False) -> Log:  # noqa: ARG002 - a store's

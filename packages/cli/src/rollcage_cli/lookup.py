@@ -1,4 +1,4 @@
-"""Which run is meant: a whole id, the beginning or end of one, `@name`, `latest`, or a file."""
+"""The run that a reference names: an id, its beginning or end, `@name`, `latest`, or a file."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _LISTED: Final = 10
 
 
 class Found(NamedTuple):
-    """A run that was asked for, and the store that it is in: of a file, a `LogFile`."""
+    """The chosen run, and its store: for a file, a `LogFile`."""
 
     store: Store
     run: str
 
     @property
     def at(self) -> str:
-        """What a command line needs to find the store; empty for a file."""
+        """The store for a command line; empty for a file."""
         return "" if isinstance(self.store, LogFile) else store_option(self.store)
 
     def read(self) -> LogTrace:
@@ -47,7 +47,7 @@ class Found(NamedTuple):
         """Return a large value.
 
         Raises:
-            StoreError: it is not there, or is another.
+            StoreError: the value is missing, or does not match its digest.
         """
         from rollcage_stores.blobs import blob  # most commands need none
 
@@ -55,15 +55,15 @@ class Found(NamedTuple):
 
 
 def opened(store: str, *, option: str = "--store", needed: bool = False) -> Store:
-    """Return the store at a URL; the default one need not have been made so far.
+    """Return the store at a URL; the default store need not exist yet.
 
     Args:
         store: the URL.
         option: the option that names it.
-        needed: whether the default one has to be there, too.
+        needed: whether the default store has to exist, too.
 
     Raises:
-        UsageError: there is none: its name may be wrong.
+        UsageError: the store does not exist: its name may be wrong.
     """
     own = open_store(store)
     if (needed or store != DEFAULT_STORE) and not _is_there(own):
@@ -72,12 +72,12 @@ def opened(store: str, *, option: str = "--store", needed: bool = False) -> Stor
 
 
 def named(store: Store, given: str) -> str:
-    """Return how a store is called: a folder as it was given, a URL without a password."""
+    """Return the display name of a store: a folder as given, a URL without a password."""
     return visible(store.url if "://" in given else given)
 
 
 def _is_there(store: Store) -> bool:
-    """Return whether the folder or file of a store is there; a server says so itself."""
+    """Return whether the folder or file of a store exists; a server reports it itself."""
     if isinstance(store, Folder):
         return Path(store.root).is_dir()
     path = getattr(store, "path", None)
@@ -85,11 +85,11 @@ def _is_there(store: Store) -> bool:
 
 
 def find(store: str, reference: str) -> Found:
-    """Return the one run that `reference` means.
+    """Return the one run that `reference` names.
 
     Raises:
-        RunNotFound: none; the message says what there is.
-        RunAmbiguous: more than one.
+        RunNotFound: no run matches; the message lists the existing ones.
+        RunAmbiguous: more than one run matches.
     """
     if "/" in reference or reference.endswith(".jsonl"):
         return _at_path(Path(reference))
@@ -109,14 +109,14 @@ def find(store: str, reference: str) -> Found:
 
 
 def _has(store: Store, run: str) -> bool:
-    with contextlib.suppress(RunNotFound, StoreInvalid):  # it can't be the id of a run
+    with contextlib.suppress(RunNotFound, StoreInvalid):  # the text can't be the id of a run
         store.ends(run)
         return True
     return False
 
 
 def _at_path(path: Path) -> Found:
-    """The run in a file; a log in a store's folder is the run of that store."""
+    """Return the run in a file; a log in a store's folder is the run of that store."""
     if not path.exists():
         raise RunNotFound(f"there is no file {path}")
     root = path.resolve().parent
@@ -129,15 +129,15 @@ def _at_path(path: Path) -> Found:
 
 
 def find_kept(store: str, reference: str, to_do: str) -> tuple[Store, str]:
-    """Return the store and the id of the one run that `reference` means, to be changed.
+    """Return the store and the id of the one run that `reference` names, for a change.
 
     Args:
         store: the URL of a store.
         reference: as `find` takes it.
-        to_do: what is to be done with it, in a word.
+        to_do: the change, in a word.
 
     Raises:
-        UsageError: it is a file that is in no store.
+        UsageError: the reference is a file that is in no store.
     """
     found = find(store, reference)
     if isinstance(found.store, LogFile):
@@ -147,7 +147,7 @@ def find_kept(store: str, reference: str, to_do: str) -> tuple[Store, str]:
 
 
 def _of_job(store: Store, name: str) -> RunInfo:
-    """The run that the job's next session looks at; else its newest one, and rather no fork."""
+    """Return the run for the job's next session, or else its newest run, preferably no fork."""
     name = unicodedata.normalize("NFC", name)
     with contextlib.suppress(RunNotFound):
         newest = newest_run(store, name)

@@ -1,4 +1,4 @@
-"""Instants as people write them on a command line."""
+"""Times as people write them on a command line."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w":
 
 
 def moment(text: str, now: datetime) -> int:
-    """An instant (Unix, µs): a date, a date with a time, or how long ago: `90m`, `24h`, `7d`.
+    """Return a time (Unix, µs): from a date, a date with a time, or an age: `90m`, `24h`.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the text has another form.
     """
     ago = _AGO.fullmatch(text)
     try:
@@ -27,7 +27,7 @@ def moment(text: str, now: datetime) -> int:
             when = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         else:
             when = datetime.fromisoformat(text)
-        return round(when.astimezone().timestamp() * 1e6)  # without a zone, it is the local one's
+        return round(when.astimezone().timestamp() * 1e6)  # without a zone, it is local time
     except (ValueError, OverflowError, OSError):
         message = (
             f"{visible(text)!r} is not a time: 2026-03-01, 2026-03-01T12:30Z or 24h (that long ago)"

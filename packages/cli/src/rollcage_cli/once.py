@@ -1,4 +1,4 @@
-"""`rollcage once`: effects that happen once in a store; what became of one, and a word on it."""
+"""`rollcage once`: effects that happen once in a store: show or resolve them."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def once(
 ) -> None:
     """Show the effects that happen once, or resolve one.
 
-    A tool names such an effect with `once=`: `refund/{payment}`. One that is done is given to each
-    call of its key; one that is free may be made; one in flight is waited for. Where it is unknown,
-    whoever asks for it halts until somebody says whether it happened.
+    A tool names such an effect with `once=`: `refund/{payment}`. A done effect answers each call
+    with its key; a free one may be made; calls wait for one in flight. A call for an unknown effect
+    halts until a person says whether the effect happened.
     """
     if happened is None and result is not None:
         raise UsageError("--result goes with --happened")
@@ -80,10 +80,10 @@ def once(
 
 
 def _known(store: Store, key: str) -> Effect:
-    """What became of an effect.
+    """Return the state of an effect.
 
     Raises:
-        UsageError: nobody has claimed it.
+        UsageError: no run has claimed the effect.
     """
     found = once_of(store, key)
     if found is None:
@@ -125,7 +125,7 @@ def _print(store: Store, found: Effect) -> None:
 
 
 def _list(store: Store, where: str, limit: int, *, as_json: bool) -> None:
-    """All effects, by their keys; one that can't be read is listed as such."""
+    """Print all effects, by their keys; mark the unreadable ones."""
     keys = [*islice(every_key(store, "once"), limit + 1 if limit else None)]
     shown = keys[:limit] if limit else keys
     found: list[Effect] = []

@@ -1,4 +1,4 @@
-"""The arguments and options that commands share."""
+"""The arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 DEFAULT_STORE: Final = ".rollcage"
 NEWEST: Final = "latest"
-OFF: Final = False  # the default of a flag, which Typer declares as a parameter
+OFF: Final = False  # the default of a flag: Typer takes a parameter
 
 RunArgument = Annotated[
     str,
@@ -69,23 +69,23 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON, for machin
 
 
 def this_user() -> str:
-    """Who runs this command, as the operating system has it; empty where it has no name."""
+    """Return the operating system's user; empty without a name."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # nobody of a name, as in some containers
+    except (OSError, KeyError):  # the user has no name, as in some containers
         return ""
 
 
 def who(by: str | None, *, required: bool = True) -> str:
-    """Who says so: the option `--by`, or else this user.
+    """Return the person's name: the option `--by`, or else this user.
 
-    Where no name is `required`, it is empty for a user who has none: nobody has to give one to say
-    no, or to stop a run.
+    If no name is `required`, it is empty for a user without a name: rejecting a call or stopping a
+    run needs no name.
 
     Raises:
-        UsageError: that is no name of a person.
+        UsageError: the name is not valid.
     """
-    from rollcage.gate import person  # most commands name nobody, and don't wait for the gate
+    from rollcage.gate import person  # few commands need a name and the gate
 
     try:
         return person(this_user() if by is None else by)
@@ -96,10 +96,10 @@ def who(by: str | None, *, required: bool = True) -> str:
 
 
 def json_given(option: str, text: str) -> Any:
-    """The value that an option gives as JSON.
+    """Return the value of an option's JSON.
 
     Raises:
-        UsageError: it is none, or too deep.
+        UsageError: the text is not JSON, or too deep.
     """
     try:
         return json.loads(text, parse_constant=_no_number)

@@ -1,7 +1,7 @@
-"""What reaches the terminal: text that can't command it, and JSON for machines.
+"""Output for the terminal, which can't command it, and JSON for machines.
 
-A trace is hostile input. Nothing of it is printed before `visible` took its control characters
-away, and no console here knows markup, so that `[red]` in a tool's argument is five characters.
+A trace is hostile input. `visible` removes the control characters of every printed part of it, and
+no console here knows markup, so that `[red]` in a tool's argument is five characters.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = [
     "visible",
 ]
 
-_PIPE_WIDTH: Final = 160  # columns, where no terminal says how many there are
+_PIPE_WIDTH: Final = 160  # columns, if no terminal tells its width
 
 
 def is_terminal(stream: IO[str]) -> bool:
-    """Whether somebody looks at this stream."""
+    """Return whether the stream goes to a terminal."""
     return stream.isatty()
 
 
 def console(*, error: bool = False, to: TextIO | None = None) -> Console:
-    """A console on stdout, stderr or `to`; plain where that is no terminal or NO_COLOR is set."""
+    """Return a console on stdout, stderr or `to`; plain off a terminal and with NO_COLOR."""
     stream = to or (sys.stderr if error else sys.stdout)
     width = None if is_terminal(stream) or "COLUMNS" in os.environ else _PIPE_WIDTH
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
@@ -45,7 +45,7 @@ def console(*, error: bool = False, to: TextIO | None = None) -> Console:
 
 @contextlib.contextmanager
 def paged() -> Generator[Console]:
-    """A console on stdout; on a terminal, what is longer than it goes through `PAGER`."""
+    """Give a console on stdout; on a terminal, long output goes through `PAGER`."""
     out = console()
     if not (is_terminal(sys.stdout) and is_terminal(sys.stdin)):
         yield out
@@ -58,11 +58,11 @@ def paged() -> Generator[Console]:
         return
     from rich.pager import SystemPager
 
-    os.environ.setdefault("LESS", "-RX")  # shows colours, and leaves the text where it was
+    os.environ.setdefault("LESS", "-RX")  # shows colours, and does not clear the screen
     SystemPager().show(text)
 
 
 def print_json(data: Any, *, error: bool = False) -> None:
-    """One JSON document on stdout, or on stderr; ASCII only."""
+    """Print one JSON document on stdout, or on stderr; ASCII only."""
     text = json.dumps(data, indent=2).replace("\x7f", "\\u007f")
     print(text, file=sys.stderr if error else sys.stdout)

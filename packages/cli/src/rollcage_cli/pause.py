@@ -1,4 +1,4 @@
-"""`rollcage pause` and `rollcage unpause`: the next call of a run waits, until it may go on."""
+"""`rollcage pause` and `rollcage unpause`: the next call of a run waits until `unpause`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def pause(
 ) -> None:
     """Pause a run: its next call waits until `unpause`.
 
-    So does the next call of a session that resumes it. A tool that is already running is not
-    interrupted; its end is recorded. An undo does not wait. To end the run instead, use `stop`,
-    also while it is paused.
+    So does the next call of a session that resumes the run. A running tool is not interrupted; its
+    end is recorded. An undo does not wait. To end the run instead, use `stop`, also while it is
+    paused.
     """
     own, id_ = find_kept(store, run, "pause")
     before = order_of(own, id_)
@@ -54,9 +54,9 @@ def pause(
 def unpause(
     run: RunArgument, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF
 ) -> None:
-    """Let a paused run go on, whoever paused it.
+    """Let a paused run continue, no matter who paused it.
 
-    The calls that wait are made now.
+    The waiting calls are made now.
     """
     own, id_ = find_kept(store, run, "unpause")
     order = unpause_run(own, id_)

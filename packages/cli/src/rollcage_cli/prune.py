@@ -1,4 +1,4 @@
-"""`rollcage prune`: removes the traces of old runs; that they were done stays known."""
+"""`rollcage prune`: remove the traces of old runs; the runs still count as done."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def prune(
 ) -> None:
     """Remove the traces of old runs.
 
-    Their large values and approvals go, too. A stub of each stays: its name, input, status, when it
-    ran, the count and hash of its lines, who removed it and when. So its job still counts as done,
-    and is not resumed, undone or replayed. Without --yes, only shows what would go. A run stays if
-    it is in use, if the next session of its job would resume it, or if a step of it has an unknown
-    outcome.
+    Their large values and approvals are removed, too. A stub of each stays: its name, input,
+    status, its times, the count and hash of its lines, who removed it and when. So its job still
+    counts as done, and the run can't be resumed, undone or replayed. Without --yes, only shows the
+    runs to remove. A run stays if it is in use, if the next session of its job would resume it, or
+    if the outcome of a step is unknown.
     """
     before = moment(older, datetime.now(UTC))
-    from rollcage_stores.prune import prune as prune_runs  # which only this command waits for
+    from rollcage_stores.prune import prune as prune_runs  # imported only for this command
 
     own = opened(store, needed=True)
     held, name = _held(own, store, hold or ()), who(by, required=False)
@@ -76,10 +76,10 @@ def prune(
 
 
 def _held(own: Store, store: str, references: Sequence[str]) -> list[str]:
-    """The runs that are to stay.
+    """Return the runs to keep.
 
     Raises:
-        UsageError: one is not in the store.
+        UsageError: a run is not in the store.
     """
     held: list[str] = []
     for reference in references:

@@ -1,9 +1,9 @@
-"""Takes values out of the lines of a run's log, and keeps it one that can be folded and verified.
+"""Remove values from the lines of a run's log, and keep the log readable and verifiable.
 
-What is left must not tell what was taken out: a key is a hash of the arguments, and a short value
-could be guessed from it. So where more goes than the tags of secrets (HMACs, which nobody without
-the store's key can guess from), keys, fingerprints, worlds and the ids of requests are replaced by
-HMACs of themselves.
+The rest must not reveal the removed values: a key is a hash of the arguments, and a short value
+could be guessed from it. So if more is removed than the tags of secrets (HMACs, which can't be
+guessed from without the store's key), keys, fingerprints, worlds and the ids of requests are
+replaced by HMACs of themselves.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ __all__ = ["Redaction", "chained_anew"]
 
 _REDACTED: Final = {TAG: "redacted"}
 _TEXT: Final = "<redacted>"
-_SHORTEST: Final = 4  # characters from which on a text that quotes a value is found
+_SHORTEST: Final = 4  # minimal length of a text that is searched for quotes
 
 Event = dict[str, Any]
 
 
 class Redaction:
-    """What is taken out of one run.
+    """The redaction of one run.
 
     Args:
-        names: arguments to take out, wherever something has that name.
-        values: False takes out all arguments and results.
-        key: of the HMACs that replace keys, fingerprints and worlds.
-        get_blob: gives a large value; it raises StoreError where it can't.
+        names: arguments to remove, and every field with such a name.
+        values: False removes all arguments and results.
+        key: the key of the HMACs that replace keys, fingerprints and worlds.
+        get_blob: returns a large value; raises StoreError if it can't.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Redaction:
         key: bytes,
         get_blob: Callable[[str], bytes],
     ) -> None:
-        self.redacted = False  # whether anything was taken out so far
+        self.redacted = False  # whether anything was removed so far
         self._names = frozenset(names)
         self._all = not values
         self._key = key
@@ -58,13 +58,13 @@ class Redaction:
         ] = {}  # values to be found in texts, by their first letters
 
     def read(self, event: Event) -> None:
-        """Learn the values that go, so that texts which quote them can be cut: for each line."""
+        """Learn the removed values, so that quoting texts can be cut: for each line."""
         if self._names and not self._all:
             for part in _parts(event):
                 self._learn(part, named=False)
 
     def __call__(self, event: Event) -> Event:
-        """Return the line without them, its hash still to be made."""
+        """Return the redacted line, with its hash still to be computed."""
         before = {name: value for name, value in event.items() if name != "hash"}
         if before.get("effect") == "branch":
             self._blocks.add(before["step"])
@@ -107,7 +107,7 @@ class Redaction:
     # --- values ----------------------------------------------------------------------------------
 
     def _user_input(self, given: Any) -> Any:
-        """The user input: texts, or a blob of them."""
+        """Redact the user input: texts, or a blob of them."""
         if self._all:
             return [_TEXT]
         kept: Any = self._value(given)
@@ -133,7 +133,7 @@ class Redaction:
             changed["error"] = self._error(outcome["error"])
         if outcome.get("lossy"):
             changed["lossy"] = self._text(outcome["lossy"])
-        if outcome.get("drift"):  # its path names fields of the value, which may be keys of a dict
+        if outcome.get("drift"):  # its path names fields of the value, possibly keys of a dict
             drift = outcome["drift"]
             texts = {field: self._text(drift[field]) for field in ("path", "reason")}
             changed["drift"] = drift | texts
@@ -147,7 +147,7 @@ class Redaction:
             return {"type": error.get("type"), "message": _TEXT}
         found: Event = self._value(error)
         if found != error:
-            found.pop("args", None)  # else the exception would come back with them
+            found.pop("args", None)  # otherwise the exception would restore them
         return found
 
     def _verdict(self, verdict: Event) -> Event:
@@ -161,7 +161,7 @@ class Redaction:
         return _TEXT if self._all else self._without_quotes(text)
 
     def _value(self, encoded: Any) -> Any:
-        """A value without secrets and what is named, in plain and in tagged mappings."""
+        """Redact a value: secrets and named fields, in plain and in tagged mappings."""
         if isinstance(encoded, str):
             return self._without_quotes(encoded)
         items, mapping = items_of(encoded), mapping_of(encoded)
@@ -186,13 +186,13 @@ class Redaction:
         return _REDACTED if self._is_named(name) else self._value(value)
 
     def _in_blob(self, encoded: dict[str, Any]) -> Any:
-        """What a large value holds; a secret where that can't be known."""
+        """Redact a large value; if its content is unknown, as a secret."""
         try:
             return orjson.loads(self._get_blob(str(encoded.get("sha256"))))
         except (StoreError, orjson.JSONDecodeError):
             return {TAG: "secret"}
 
-    # --- texts that quote them -------------------------------------------------------------------
+    # --- quoting texts ---------------------------------------------------------------------------
 
     def _learn(self, encoded: Any, *, named: bool) -> None:
         if isinstance(encoded, str):
@@ -242,7 +242,7 @@ class Redaction:
         return changed
 
     def _another_id(self, request: str) -> str:
-        """The id of a request for approval, as long as it was."""
+        """Return another id for a request for approval, of the same length."""
         made = hmac.new(self._key, b"rollcage export" + request.encode(), "sha256").hexdigest()
         return made[: len(request)]
 
@@ -251,19 +251,19 @@ class Redaction:
 
 
 def chained_anew(events: Iterable[Event]) -> list[bytes]:
-    """Return lines in a new chain; what a terminal might act on is escaped in them."""
+    """Return lines in a new chain; characters that act on a terminal are escaped."""
     parts: Any = (
         orjson.Fragment(escape_json(orjson.dumps(event).decode()).encode()) for event in events
     )
     return chained(parts)
 
 
-_OF_A_TAG: Final = frozenset({TAG, "type", "module", "dtype"})  # they name what it is
+_OF_A_TAG: Final = frozenset({TAG, "type", "module", "dtype"})  # the names of the value's type
 _OF_UNDO: Final = frozenset({"before", "plan", "after", "reversible", "differs"})  # states
 
 
 def _parts(event: Event) -> Iterator[Any]:
-    """Where a line holds values."""
+    """Yield the values of a line."""
     yield event.get("args")
     yield event.get("input")
     yield event.get("before")

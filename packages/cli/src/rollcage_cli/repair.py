@@ -1,4 +1,4 @@
-"""`rollcage repair`: mends what can be mended in a store, and says what that was."""
+"""`rollcage repair`: repair a store as far as possible without loss, and list the repairs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ __all__ = ["repair"]
 
 
 def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
-    """Mend what can be mended in a store without losing anything.
+    """Repair everything in a store that can be repaired without loss.
 
-    A pruning that was cut off is brought to its end; a copy that was cut off, in which nothing was
-    done, goes; a large value that was removed and is named after all comes back. What else is wrong
-    `rollcage doctor` says.
+    Finishes an interrupted prune; removes an interrupted copy in which nothing was done; puts back
+    a removed large value that is named after all. `rollcage doctor` lists the remaining problems.
     """
-    from rollcage_stores.doctor import repair as mend  # which only this command waits for
+    from rollcage_stores.doctor import repair as mend  # imported only for this command
 
     own = opened(store, needed=True)
     mended = mend(own)

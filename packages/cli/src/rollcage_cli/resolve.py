@@ -1,4 +1,4 @@
-"""`rollcage resolve`: a person records whether a write happened, and what its result was."""
+"""`rollcage resolve`: a person records whether a write happened, and its result."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def resolve(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Record whether a step of unknown outcome happened.
+    """Record whether a step with an unknown outcome happened.
 
-    Then its run can be resumed: a step that happened is replayed with its result, one that did not
-    happen runs again. For a write that was performed and whose result has no encoding, --result
-    records the value to replay. Find out first: this can't be undone.
+    Then its run can be resumed: a step that happened is replayed with its result, a step that did
+    not happen runs again. For a performed write whose result has no encoding, --result records the
+    value to replay. Find out first: this can't be undone.
 
-    With --undone, a step that an undo can't take back counts as undone: no undo does anything about
-    it, and the program may go another way.
+    With --undone, a step that can't be undone automatically counts as undone: undos skip it, and
+    the program may diverge from it.
     """
     if undone == (happened is not None):
         raise UsageError("pass --happened [--result JSON], --did-not-happen, or --undone")

@@ -1,4 +1,4 @@
-"""`rollcage runs`: what runs there are, and what of them somebody has to look after."""
+"""`rollcage runs`: list the runs, and their open problems."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def runs(
 ) -> None:
     """List the runs, newest first.
 
-    A run that is unfinished is being written, or its process died; one that is paused waits for an
-    approval, an interrupt or a signal; one that is partial never asked for all that earlier
-    attempts had done. The next session of its name resumes any that is not ok or abandoned.
+    An unfinished run is being written, or its process died; a paused run waits for an approval, an
+    interrupt or a signal; a partial run never asked for all effects that earlier attempts had made.
+    The next session of its name resumes any run that is not ok or abandoned.
     """
     own = opened(store)
-    # One more than is shown tells whether there are others.
+    # One more than displayed, to know whether there are more.
     found = list_runs(own, name=name, status=status, limit=limit + 1 if limit else None)
     shown = found[:limit] if limit else found
     open_ = {info.run: _standing(own, info) for info in shown}
@@ -97,18 +97,18 @@ def runs(
 
 
 def _standing(store: Store, info: RunInfo) -> Standing | None:
-    """What is open of a run; None where nothing can be, or its log can't be read."""
+    """Return the open problems of a run; None if there can't be any, or its log can't be read."""
     try:
         trace = trace_of(store, info.run)
         if info.status == "ok" and b'"left":' not in trace.data:
             return None
         return standing(read_run(trace))
     except RollcageError:
-        return None  # reading that one reports it
+        return None  # reading the run reports it
 
 
 def _refused(store: Store, run: str) -> int | None:
-    """How many calls never became steps; None where the log can't be read."""
+    """Return how many calls never became steps; None if the log can't be read."""
     try:
         return sum(line.startswith(b'{"event":"refused",') for line in store.read(run))
     except RollcageError:
@@ -123,7 +123,7 @@ def _data(info: RunInfo, stands: Standing | None) -> dict[str, Any]:
 
 
 def _open_text(stands: Standing | None, pause: Order | None) -> str:
-    """What somebody has to look after: by whom the run was paused, and how many writes of it."""
+    """Return the open problems in words: who paused the run, and its unsettled writes."""
     paused = [] if pause is None else [pause_text(pause)]
     if stands is None:
         return ", ".join(paused)
@@ -169,7 +169,7 @@ def _narrow(
     ids: Mapping[str, str],
     pauses: Mapping[str, Order | None],
 ) -> Table:
-    """What a terminal of 80 columns has room for: short ids, and what is open in words."""
+    """Return the row for a terminal of 80 columns: short ids, and open problems in words."""
     table = Table()
     table.add_column("run", no_wrap=True)
     table.add_column("name", no_wrap=True, max_width=20)

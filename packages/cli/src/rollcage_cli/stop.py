@@ -34,9 +34,8 @@ def stop(
 ) -> None:
     """Stop a run: its next call is refused.
 
-    So is each call of a session that resumes it, until the order is lifted with --lift. A tool
-    that is already running is not interrupted; its end is recorded. What the run did can be
-    undone with `undo`.
+    So is each call of a session that resumes the run, until --lift lifts the order. A running tool
+    is not interrupted; its end is recorded. To undo the run's effects, use `undo`.
     """
     own, id_ = find_kept(store, run, "stop")
     if lift:

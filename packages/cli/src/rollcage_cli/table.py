@@ -1,8 +1,8 @@
-"""A table without lines, of any number of rows.
+"""A table without lines, with any number of rows.
 
-Rich's own measures and wraps each cell several times over, also one that fits: a run of ten
-thousand steps took longer to lay out than to read. Here a cell is measured once, and what fits, or
-is plain, is never given to Rich.
+Rich itself measures and wraps each cell several times, even a short one: a run of ten thousand
+steps took longer to lay out than to read. This table measures a cell once, and never gives short or
+plain cells to Rich.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.text import Text
 __all__ = ["Table"]
 
 _GAP: Final = "  "  # between two columns
-_NARROW: Final = 10  # characters of a wrapped column that stay while another one can give way
+_NARROW: Final = 10  # minimal width of a wrapped column while another one can shrink
 
 Cell = str | Text
 
@@ -32,7 +32,7 @@ class _Column(NamedTuple):
 
 
 class Table:
-    """Rows under titles, each column as wide as it must be; `Console.print` shows it."""
+    """Rows under titles, each column as wide as needed; `Console.print` shows it."""
 
     def __init__(self) -> None:
         self._columns: list[_Column] = []
@@ -50,8 +50,8 @@ class Table:
 
         Args:
             title: its heading.
-            right: its cells end at its right edge.
-            no_wrap: a cell that is too long is cut; else it takes several lines, where the table
+            right: whether its cells are aligned to the right.
+            no_wrap: whether a long cell is cut; otherwise it takes several lines, if the table
                 is wider than the terminal.
             max_width: how many characters wide it may be.
         """
@@ -62,12 +62,12 @@ class Table:
         self._rows.append(cells)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """What `Console.print` shows: each row as a line, or as several."""
+        """Yield the output for `Console.print`: each row as a line, or as several."""
         titles = [Text(column.title, style="table.header") for column in self._columns]
         rows = [titles, *self._rows]
         sizes = [[*map(_size, row)] for row in rows]
         widths = self._widths(sizes, options.max_width)
-        styled = console.color_system is not None  # else no style would reach the stream
+        styled = console.color_system is not None  # otherwise no style would reach the stream
         for row, lengths in zip(rows, sizes, strict=True):
             cells = row if styled else [*map(str, row)]
             if all(map(int.__le__, lengths, widths)):
@@ -77,7 +77,7 @@ class Table:
                 yield from self._line(line, [*map(_size, line)], widths, console)
 
     def _widths(self, sizes: Sequence[Sequence[int]], room: int) -> list[int]:
-        """How wide each column is, so that all of them have room."""
+        """Return the widths of the columns, so that all of them have room."""
         widths = [0] * len(self._columns)
         for row in sizes:
             widths = [*map(max, widths, row)]
@@ -99,7 +99,7 @@ class Table:
         widths: Sequence[int],
         console: Console,
     ) -> Iterator[list[Cell]]:
-        """The lines of a row in which something is too long."""
+        """Yield the lines of a row with a long cell."""
         columns: list[Sequence[Cell]] = []
         for cell, length, width, column in zip(cells, lengths, widths, self._columns, strict=True):
             if length <= width:
@@ -119,7 +119,7 @@ class Table:
         widths: Sequence[int],
         console: Console,
     ) -> Iterator[Segment]:
-        """One line, in which every cell fits."""
+        """Return one line, in which every cell fits."""
         text = gap = ""
         for cell, length, width, column in zip(cells, lengths, widths, self._columns, strict=True):
             padding = " " * (width - length)
@@ -144,7 +144,7 @@ def _size(cell: Cell) -> int:
 
 
 def _wrapped(cell: Cell, width: int, console: Console) -> Sequence[Cell]:
-    """A cell as lines that are no longer than `width`."""
+    """Split a cell into lines of at most `width`."""
     text = str(cell)
     if not text.isascii() or (isinstance(cell, Text) and cell.spans):
         whole = cell if isinstance(cell, Text) else Text(cell)

@@ -1,4 +1,4 @@
-"""The tools that an undo calls: what `--tools`, or the project's own setting, names."""
+"""The tools that an undo calls, from `--tools` or from the project's own setting."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ __all__ = ["any_async", "contracts_of", "load_tools"]
 
 Source = Callable[..., Any] | Contract
 
-_FILES: Final = (".toml", ".json")  # that name MCP servers
+_FILES: Final = (".toml", ".json")  # files that name MCP servers
 _GROUP: Final = "rollcage.tools"
 
 
 def load_tools(named: Sequence[str] | None) -> list[Source]:
-    """The tools that are named as `module:attribute` or `module`, else those of the project.
+    """Load the named tools (`module:attribute` or `module`), or else the project's.
 
-    A file that ends in `.toml` or `.json` names MCP servers, whose tools these are; `file:server`
-    is one of them.
+    A file that ends in `.toml` or `.json` names MCP servers, whose tools are loaded; `file:server`
+    is one of the servers.
 
-    The project's are in `tool.rollcage.tools` of the `pyproject.toml` in the working directory.
-    Modules are looked for there, too.
+    The project's tools are in `tool.rollcage.tools` of the `pyproject.toml` in the working
+    directory. Modules are also searched there.
 
     Raises:
-        ToolsUnusable: one can't be loaded, or is no tool; says which.
+        ToolsUnusable: a name can't be loaded, or is no tool; the message names it.
     """
     specs = list(named or _setting(Path("pyproject.toml")))
     here = str(Path.cwd())
@@ -47,13 +47,13 @@ def load_tools(named: Sequence[str] | None) -> list[Source]:
 
 
 def contracts_of(tools: Iterable[Source]) -> list[Contract]:
-    """Their contracts."""
+    """Return the contracts of tools."""
     found: Iterable[Any] = tools
     return [getattr(each, "__rollcage_contract__", each) for each in found]
 
 
 def any_async(tools: Iterable[Source]) -> bool:
-    """Whether one of them, or what its contract names, has to be awaited."""
+    """Return whether a tool, or a function in its contract, has to be awaited."""
     for each in tools:
         contract: Any = getattr(each, "__rollcage_contract__", each)
         body: Any = plain_body(each) if callable(each) else each
@@ -88,7 +88,7 @@ def _load(spec: str) -> list[Source]:
         for name in attribute.split("."):
             found = getattr(found, name)
         if callable(found) and not _is_tool(found):
-            found = found()  # it makes them
+            found = found()  # a function that makes the tools
     except RollcageError:
         raise
     except Exception as error:
@@ -100,7 +100,7 @@ def _load(spec: str) -> list[Source]:
 
 
 def _from_file(path: str, server: str) -> list[Source]:
-    """The tools of a server that a file names, or of all, by the package that knows such files."""
+    """Load the tools of a file's servers, or of one, by the package for such files."""
     brought = metadata.entry_points(group=_GROUP).select(name="servers")
     if not brought:
         raise ToolsUnusable(
@@ -119,7 +119,7 @@ def _is_tool(each: object) -> bool:
 
 
 def _source(each: Any) -> Source:
-    """A tool; of one that an adapter guards, its contract."""
+    """Return a tool; for a tool that an adapter guards, its contract."""
     guarded: Source | None = guarded_contract(each)
     source: Source = each
     return source if guarded is None else guarded

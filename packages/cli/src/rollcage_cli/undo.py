@@ -1,4 +1,4 @@
-"""`rollcage undo`: undoes what a run did, once somebody has seen what that means."""
+"""`rollcage undo`: undo a run's effects, once a person has seen the plan."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def undo(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Undo what a run did, the newest effect first.
+    """Undo a run's effects, the newest first.
 
-    Shows first what is reversible, unknown, in conflict and irreversible, and asks. Nothing is
-    changed where somebody else has changed a state since. Exits with 1 if anything is left.
+    First shows the reversible, unknown, conflicting and irreversible steps, and asks. Nothing is
+    changed if a state was changed by others since. Exits with 1 if anything is left.
     """
     if as_json and not (plan or yes):
         raise UsageError("--json can't ask: pass --plan, or --yes to undo")
@@ -94,7 +94,7 @@ def undo(
 
 
 class _Work:
-    """One undo: sync where no tool has to be awaited, so that tools stay in their thread."""
+    """One undo: sync if no tool has to be awaited, so that tools stay in their thread."""
 
     def __init__(
         self, store: Store, run: str, to: int | None, tools: list[Source], *, restore: bool
@@ -106,7 +106,7 @@ class _Work:
         self._waits = any_async(tools)
 
     def plan(self) -> UndoPlan:
-        """What would be done."""
+        """Return the plan."""
         try:
             if self._waits:
                 return asyncio.run(aplan_undo(*self._where, **self._options))
@@ -116,7 +116,7 @@ class _Work:
             raise ToolMissing(f"{error} ({parts})", error.tool) from error
 
     def undo(self, planned: UndoPlan) -> UndoReport:
-        """Do what was shown, or nothing."""
+        """Carry out the displayed plan, or change nothing."""
         try:
             if self._waits:
                 return asyncio.run(aundo_run(*self._where, expected=planned, **self._options))

@@ -1,6 +1,6 @@
-"""`rollcage verify`: does a log say what was written, all of it and nothing else?
+"""`rollcage verify`: check that a log holds exactly the written lines.
 
-The checks are made again from the format's definition, not with the code that wrote the log.
+The checks follow the format's definition, and don't use the code that wrote the log.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _EVERY: Final = 500  # lines between two steps of the bar
 
 @dataclasses.dataclass(slots=True)
 class Report:
-    """What `verify` found.
+    """The result of `verify`.
 
     Attributes:
         run: the run's id.
         where: its log.
         lines: how many whole lines it has.
-        head: the hash of the last one (hex).
-        findings: what is damaged; nothing after a broken chain is looked at.
-        notes: what could not be checked, and why.
+        head: the hash of the last line (hex).
+        findings: the damage; nothing after a broken chain is checked.
+        notes: checks that were not possible, with the reason.
     """
 
     run: str
@@ -63,9 +63,9 @@ def verify(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Check that a log is whole and unchanged.
+    """Check that a log is complete and unchanged.
 
-    Looks at every line, hash, key and large value, and whether each line fits those before it.
+    Checks every line, hash, key and large value, and whether each line fits the lines before it.
     Exits with 3 if anything was changed, removed, added or damaged.
     """
     found = find(store, run)
@@ -93,7 +93,7 @@ def verify_log(trace: LogTrace, store: Store) -> Report:
 
 
 def _checked(trace: LogTrace, store: Store, *, quiet: bool) -> tuple[Report, list[dict[str, Any]]]:
-    """What was found in a log, and its events up to what is damaged; `quiet`: no progress."""
+    """Return the findings in a log, and its events up to the damage; `quiet`: no progress."""
     check = LogCheck(trace.run, store)
     events: list[dict[str, Any]] = []
     head = trace.data[-67:-3].decode() if _ends_in_hash(trace.data) else ROOT.decode()

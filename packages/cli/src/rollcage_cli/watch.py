@@ -1,4 +1,4 @@
-"""`rollcage watch`: a run while it happens, a line a step."""
+"""`rollcage watch`: follow a live run, a line a step."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def watch(
 ) -> None:
     """Follow a run: each step as it ends, until the run does.
 
-    Exits with 0 where it ended ok, 1 where it ended otherwise (an error, halted, partial), 6 where
-    it ended to wait for somebody, 7 where its process died. Ctrl-C ends the watching, not the run.
+    Exits with 0 if the run ended ok, 1 if it ended otherwise (an error, halted, partial), 6 if it
+    is paused, 7 if its process died. Ctrl-C ends the watching, not the run.
     """
     found = _found(store, run)
     following = Following(found.store, found.run)
     out = console()
     paused: Order | None = None
     while True:
-        # Asked before the log is read: what its last breath wrote is not missed.
+        # Asked before the log is read, so that the last lines are not missed.
         live = found.store.is_live(found.run)
         for each in following.news():
             _tell(out, each)
@@ -83,7 +83,7 @@ def watch(
 
 
 def _found(store: str, reference: str) -> Found:
-    """The run that is meant; a name alone is that of a job."""
+    """Return the chosen run; a name alone is a job's name."""
     try:
         return find(store, reference)
     except RunNotFound:
@@ -93,7 +93,7 @@ def _found(store: str, reference: str) -> Found:
 
 
 def _tell_pause(out: Console, order: Order | None, before: Order | None) -> Order | None:
-    """Tell that the run was paused, or goes on, where that is new; the order that holds now."""
+    """Print that the run was paused or continues, if that is new; return the current order."""
     now = order if order is not None and order.kind == "pause" else None
     if now is not None and now != before:
         out.print(Text(f"   = {pause_text(now)}", style="bold yellow"), soft_wrap=True)

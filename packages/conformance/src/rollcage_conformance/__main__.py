@@ -1,4 +1,4 @@
-"""`python -m rollcage_conformance`: write the golden traces anew, from the reference harness."""
+"""`python -m rollcage_conformance`: write the golden traces again, from the reference harness."""
 
 import json
 import tempfile

@@ -1,7 +1,7 @@
-"""The form of OpenAI's chat completions: requests read, and replies written.
+"""The form of OpenAI's chat completions: requests are read, replies are written.
 
-It is that of https://platform.openai.com/docs/api-reference/chat, with `reasoning_content` as
-DeepSeek, vLLM and others add it.
+See https://platform.openai.com/docs/api-reference/chat, with `reasoning_content` as DeepSeek, vLLM
+and others add it.
 """
 
 import dataclasses
@@ -24,21 +24,22 @@ __all__ = [
 ]
 
 CREATED: Final = 1_700_000_000
-"""When each answer says it was made, in seconds since 1970: always the same."""
+"""The creation time of each answer, in seconds since 1970: always the same."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reply:
-    """What the model answers.
+    """A model's answer.
 
     Attributes:
-        text: the message's text; a request for structured output gets it too, as it is.
-        tool_calls: names and arguments, by slot. Arguments that are a string are sent as they
-            are: for odd spacing, and for what is no JSON at all.
-        reasoning: what the model says it thought, in `reasoning_content`.
+        text: the message's text; a request for structured output gets it unchanged, too.
+        tool_calls: names and arguments, by slot. Arguments that are a string are sent
+            unchanged: for odd spacing, and for invalid JSON.
+        reasoning: the model's reasoning, in `reasoning_content`.
         usage: tokens of the prompt and of the completion.
-        finish_reason: by default ``"tool_calls"`` where there are any, ``"stop"`` otherwise.
-        id: of the completion; by default ``"chatcmpl-<n>"`` for the n-th request, from 1. The
+        finish_reason: by default ``"tool_calls"`` if there are any, ``"stop"`` otherwise.
+        id: the id of the completion; by default ``"chatcmpl-<n>"`` for the n-th request, from 1.
+            The
             call in slot i of it is ``"call_<n>_<i>"``, or ``"call_<id>_<i>"``.
         cut: break the connection off after half of the stream's chunks, or half of a body.
     """
@@ -63,11 +64,11 @@ class Reply:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
-    """An error in the place of an answer.
+    """An error in place of an answer.
 
     Attributes:
-        status: of HTTP, 400 to 599.
-        message: what the body of the error says.
+        status: the HTTP status, 400 to 599.
+        message: the message in the body of the error.
     """
 
     status: int
@@ -78,18 +79,18 @@ class Failure:
             raise ValueError(f"Failure.status is a status from 400 to 599, not {self.status}")
 
 
-# --- what is asked -------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------
 
 
 class Malformed(ValueError):
-    """What is wrong with a request."""
+    """The problem of a request."""
 
 
 def parse_request(data: bytes) -> dict[str, Any]:
-    """A request for a completion.
+    """Parse a request for a completion.
 
     Raises:
-        Malformed: it is not well formed.
+        Malformed: the request is not well formed.
     """
     try:
         body: object = json.loads(data)
@@ -110,7 +111,7 @@ def parse_request(data: bytes) -> dict[str, Any]:
 
 
 def _check_results(messages: list[object]) -> None:
-    """Each tool call is answered before any other message, as OpenAI itself demands it."""
+    """Check that each tool call is answered before any other message, as OpenAI demands."""
     waiting: list[object] = []
     for index, each in enumerate(messages):
         where = f"messages[{index}]"
@@ -144,11 +145,11 @@ def _array(value: object, where: str) -> list[object]:
     return cast("list[object]", value)
 
 
-# --- what is answered ----------------------------------------------------------------------------
+# --- answers -------------------------------------------------------------------------------------
 
 
 def error_body(failure: Failure) -> dict[str, Any]:
-    """A failure as the body of its answer."""
+    """Return a failure as the body of its answer."""
     kind = "server_error" if failure.status >= 500 else "invalid_request_error"
     return {"error": {"message": failure.message, "type": kind, "param": None, "code": None}}
 
@@ -190,7 +191,7 @@ def _usage(reply: Reply) -> dict[str, int]:
 
 
 def completion(reply: Reply, request: dict[str, Any], number: int) -> dict[str, Any]:
-    """The answer in one piece."""
+    """Return the answer in one piece."""
     calls = _calls(reply, number)
     content = reply.text if reply.text or not calls else None
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
@@ -205,7 +206,7 @@ def completion(reply: Reply, request: dict[str, Any], number: int) -> dict[str, 
 
 
 def chunks(reply: Reply, request: dict[str, Any], number: int) -> Iterator[dict[str, Any]]:
-    """The answer as a stream, without its ``[DONE]``."""
+    """Yield the answer as a stream, without its ``[DONE]``."""
     head = _head(reply, request, number, "chat.completion.chunk")
     options: dict[str, Any] = request.get("stream_options") or {}
     with_usage = bool(options.get("include_usage"))
@@ -228,14 +229,14 @@ def chunks(reply: Reply, request: dict[str, Any], number: int) -> Iterator[dict[
 
 
 def _words(text: str) -> list[str]:
-    """A text word by word; joined, they are the text."""
+    """Return a text word by word; joined, they are the text."""
     return re.findall(r"\s*\S+\s*|\s+", text)
 
 
 def _call_deltas(calls: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Each call's name first, then its arguments in up to four pieces.
+    """Yield each call's name first, then its arguments in up to four pieces.
 
-    Parallel calls come in turns, a piece of each, so that only `index` tells whose a piece is.
+    Parallel calls alternate, a piece of each, so that only `index` tells the call of a piece.
     """
     for index, call in enumerate(calls):
         function = {"name": call["function"]["name"], "arguments": ""}

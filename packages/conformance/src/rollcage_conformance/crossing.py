@@ -1,7 +1,7 @@
-"""What is recorded in one framework is replayed in another: the cases, and what is compared.
+"""The cases of the matrix, recorded in one framework and replayed in another, and the comparison.
 
 `Matrix.cross` records a case with one harness and replays it with another, in one store. No body
-may run, the keys have to be equal, and the model has to be shown what it is shown when the
+may run, the keys have to be equal, and the model has to be shown the same texts as when the
 replaying framework runs the same scenario by itself, with nothing recorded and nothing guarded.
 """
 
@@ -38,9 +38,9 @@ class Party:
     """A framework with its adapter.
 
     Attributes:
-        name: what the table calls it.
-        harness: how it plays scenarios.
-        capabilities: what it can't do is done in the nearest way that it has.
+        name: its name in the table.
+        harness: plays scenarios.
+        capabilities: its capabilities; a missing one is replaced by the nearest.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Party:
     capabilities: Capabilities = dataclasses.field(default_factory=Capabilities)
 
     def mode(self, wanted: Mode) -> Mode:
-        """The nearest to a mode that the framework has."""
+        """Return the framework's nearest mode."""
         if wanted == "sync":
             return "sync" if self.capabilities.sync else "sync-in-async"
         return wanted if self.capabilities.asynchronous else "sync"
@@ -59,10 +59,10 @@ class Plot:
     """A scenario of a case.
 
     Attributes:
-        name: which.
-        recorded: how it is recorded.
-        replayed: how it is replayed, where that is other than it was recorded.
-        as_recorded: the model is to be shown the recorded texts: those of a live run depend on
+        name: its name.
+        recorded: the scenario for recording.
+        replayed: the scenario for replaying, if it is another one.
+        as_recorded: the model is to be shown the recorded texts: in a live run they depend on
             which of its parallel calls comes first.
         fails: some frameworks end the agent here.
     """
@@ -75,22 +75,22 @@ class Plot:
 
     @property
     def again(self) -> Making:
-        """How it is replayed."""
+        """Return the scenario for replaying."""
         return self.replayed or self.recorded
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Crossing:
-    """What became of one case between two frameworks.
+    """The result of one case between two frameworks.
 
     Attributes:
-        recorder: the name of the framework in which it was recorded.
-        replayer: the name of the one in which it was replayed.
+        recorder: the name of the recording framework.
+        replayer: the name of the replaying framework.
         case: its name.
-        bodies: how many bodies ran that should not have run.
+        bodies: how many bodies ran by mistake.
         keys: how many recorded calls the replaying framework made under the same key.
         calls: how many it should have made.
-        reasons: what is wrong; empty where nothing is.
+        reasons: the problems; empty without any.
     """
 
     recorder: str
@@ -107,7 +107,7 @@ class Crossing:
         return not self.reasons
 
     def __add__(self, other: "Crossing") -> "Crossing":
-        """Both of them together."""
+        """Return the sum of both."""
         return dataclasses.replace(
             self,
             bodies=self.bodies + other.bodies,
@@ -120,7 +120,7 @@ class Crossing:
 class Matrix:
     """Crosses cases in stores of its own, below `root`.
 
-    What a framework records, and what it does by itself, is played once for all its partners.
+    A framework's recording, and its live run, are played once for all its partners.
     """
 
     def __init__(self, root: Path) -> None:
@@ -141,12 +141,12 @@ class Matrix:
         return found
 
     def store(self) -> Path:
-        """A new store."""
+        """Return a new store."""
         self._stores += 1
         return self._root / f"store-{self._stores}"
 
     def recording(self, party: Party, plot: Plot, mode: Mode) -> tuple[Path, Played]:
-        """A plot as a framework records it, and the store that holds it."""
+        """Return the store of a plot recorded in a framework, and the performance."""
         at = party.name, plot, mode
         if at not in self._recorded:
             store = self.store()
@@ -155,7 +155,7 @@ class Matrix:
         return self._recorded[at]
 
     def live(self, party: Party, plot: Plot, mode: Mode) -> Played:
-        """A plot as a framework plays it when nothing guards it."""
+        """Return a plot as a framework plays it without a guard."""
         at = party.name, plot, mode
         if at not in self._live:
             stage = Stage(party.harness, self.store())
@@ -163,18 +163,18 @@ class Matrix:
         return self._live[at]
 
 
-# --- what is compared ----------------------------------------------------------------------------
+# --- the comparison ------------------------------------------------------------------------------
 
 
 def _calls(played: Played) -> list[dict[str, Any]]:
-    """The calls that the model asked for, by turn and slot: not those of a tool's body."""
+    """Return the calls that the model requested, by turn and slot; none of a tool's body."""
     return [step for step in played.steps if step["parent"] is None]
 
 
 def _compared(
     names: tuple[str, str], inner: Sequence[str], recorded: Played, replayed: Played
 ) -> Crossing:
-    """What a replay did: bodies, and keys."""
+    """Compare a replay with its recording: bodies, and keys."""
     old, new = ([step["key"] for step in _calls(each)] for each in (recorded, replayed))
     same = sum(one == other for one, other in zip(old, new, strict=False))
     bodies = [*replayed.ran, *inner]
@@ -189,7 +189,7 @@ def _compared(
 
 
 def _shown(replayed: Played, expected: Played, texts: Sequence[tuple[str, ...]]) -> list[str]:
-    """How what the model was shown, and the agent's end, differ from what is expected."""
+    """Return how the texts for the model, and the agent's end, differ from the expected ones."""
     reasons: list[str] = []
     if replayed.seen != texts:
         reasons.append(f"the model was shown {replayed.seen}, by itself it is shown {texts}")
@@ -226,7 +226,7 @@ DONE: Final = 8
 
 
 def resuming(matrix: Matrix, recorder: Party, replayer: Party, plot: Plot, mode: Mode) -> Crossing:
-    """An agent dies in one framework, another one finishes the run, a third look runs nothing."""
+    """Let an agent die in one framework, another one finish the run, and a third replay it."""
     store = matrix.store()
     died = Stage(recorder.harness, store).play(plot.recorded([]), recorder.mode(mode))
     stage = Stage(replayer.harness, store)
@@ -245,7 +245,7 @@ def resuming(matrix: Matrix, recorder: Party, replayer: Party, plot: Plot, mode:
 
 
 def deciding(matrix: Matrix, recorder: Party, replayer: Party, plot: Plot, mode: Mode) -> Crossing:
-    """The decisions recorded in one framework drive an agent of the other."""
+    """Let the decisions recorded in one framework drive an agent of the other."""
     store, recorded = matrix.recording(recorder, plot, mode)
     scenario = dataclasses.replace(plot.again([]), guarded_model=False)
     driven = Stage(replayer.harness, store).play(
@@ -278,9 +278,9 @@ class Case:
 
     Attributes:
         name: its name.
-        plots: what is played.
+        plots: its scenarios.
         modes: with sync tools, with async ones, or each.
-        play: what is done with each plot.
+        play: plays each plot.
     """
 
     name: str
@@ -300,19 +300,19 @@ def give_artifact() -> tuple[str, dict[str, Any]]:
 
 
 def one_by_one(spec: ToolSpec, *arguments: dict[str, Any]) -> Making:
-    """An agent that calls one tool, once in each message."""
+    """Return an agent that calls one tool, once in each message."""
     script: list[Message] = [*([(spec.name, each)] for each in arguments), "all done"]
     return lambda _: Scenario([spec], script)
 
 
 def polls(*widths: int) -> Making:
-    """An agent that asks for news, so many times in each message."""
+    """Return an agent that asks for news, so many times in each message."""
     script: list[Message] = [*([("poll", {})] * width for width in widths), "all done"]
     return lambda _: Scenario([polling()], script)
 
 
 def grouped(*messages: str) -> Making:
-    """An agent that looks at x and y and sends each other letter, those of a message together."""
+    """Return an agent that looks at x and y and sends the other letters, grouped by message."""
     script: list[Message] = [
         [("look", {"place": x}) if x in "xy" else ("send", {"text": x}) for x in message]
         for message in messages
@@ -321,7 +321,7 @@ def grouped(*messages: str) -> Making:
 
 
 def nested(inner: list[str]) -> Scenario:
-    """An agent whose tool calls a tool."""
+    """Return an agent whose tool calls a tool."""
 
     @tool(effect="write")
     def log(line: str) -> str:
@@ -338,12 +338,12 @@ def nested(inner: list[str]) -> Scenario:
 
 
 def dying(count: int, end: Message) -> Making:
-    """An agent with ten things to do, of which it does so many."""
+    """Return an agent with ten tasks, of which it does so many."""
     return lambda _: notes(*(f"part {number}" for number in range(count)), end=end)
 
 
 def decided(making: Making) -> Making:
-    """The same, with the model's calls recorded."""
+    """Return the same scenario, with the model's calls recorded."""
     return lambda inner: dataclasses.replace(making(inner), guarded_model=True)
 
 

@@ -1,4 +1,4 @@
-"""Runs without what differs from run to run: the same scenario, the same calls, everywhere."""
+"""Runs without their random parts: the same scenario gives the same calls everywhere."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _OF_A_STEP: Final = ("name", "effect", "start", "pos", "slot")
 
 
 def answers(asked: Iterable[Record]) -> list[Record]:
-    """Return what the model answered, in the form that belongs to no framework, with its usage.
+    """Return a model's answers, in the framework-neutral form, with their usage.
 
-    The arguments of calls are JSON that the model wrote; here they are read, for two models may
-    write one value in two ways. What differs from run to run (ids) is left out.
+    The arguments of calls are the model's JSON; here they are parsed, because two models may write
+    one value in two ways. Random parts (ids) are left out.
 
     Args:
         asked: the records of its calls.
@@ -42,14 +42,14 @@ def answers(asked: Iterable[Record]) -> list[Record]:
 
 
 def normalise(steps: Iterable[Record], asked: Iterable[Record] = ()) -> Record:
-    """Return what the agent of an attempt did, in the form that every adapter has in common.
+    """Return the calls of an attempt, in the common form of all adapters.
 
-    Ids, hashes, call ids and agents' names are left out. Of a model's calls there is its answer and
-    the calls in it: their arguments are a framework's own messages.
+    Ids, hashes, call ids and agents' names are left out. A model's call has its answer and the
+    calls in it: its arguments are a framework's own messages.
 
     Args:
         steps: the records of its tool calls.
-        asked: those of its model's.
+        asked: the records of its model calls.
     """
     found: list[Record] = []
     for step in steps:
@@ -78,16 +78,16 @@ def _outcome(outcome: Mapping[str, Any]) -> Record:
 
 
 def normalise_log(lines: Iterable[Event]) -> Record:
-    """Return what is on record of a run: its attempts, and its steps by the order of their places.
+    """Return a run's recording: its attempts, and its steps by the order of their places.
 
-    A model's steps are left out: each framework asks in messages of its own.
+    A model's steps are left out: each framework sends messages of its own form.
 
     Args:
-        lines: of its log.
+        lines: the lines of its log.
     """
     attempts: list[Record] = []
     steps: dict[int, Record] = {}
-    marks: dict[str, int] = {}  # by fingerprint: a step and what ran it again share it
+    marks: dict[str, int] = {}  # by fingerprint: a step and its repetition share it
     branches: dict[int, str] = {}
     for line in lines:
         if attempts:
@@ -115,7 +115,7 @@ def _status(line: Event) -> str:
 def _placed(
     steps: Mapping[int, Record], marks: Mapping[str, int], branches: Mapping[int, str]
 ) -> list[Record]:
-    """The steps by their places: turns count from 0, and parents are places in this list."""
+    """Return the steps by their places: turns count from 0, and parents are places in this list."""
 
     def parent(n: int) -> int | None:
         return marks[branches[n][1:]] if branches[n][:1] == "#" else None
@@ -142,7 +142,7 @@ def _placed(
 
 
 def _ranks(turns: Sequence[tuple[str, int]]) -> list[int]:
-    """The rank of each turn among those of its branch."""
+    """Return the rank of each turn among the turns of its branch."""
     known: dict[str, list[int]] = {}
     found: list[int] = []
     for branch, turn in turns:
@@ -154,9 +154,9 @@ def _ranks(turns: Sequence[tuple[str, int]]) -> list[int]:
 
 
 def load_golden(name: str) -> list[Record]:
-    """Return what each adapter has to leave of the golden scenario `name`.
+    """Return the expected recording of the golden scenario `name`.
 
-    It is what the agent did in each attempt, then what is on record of their run.
+    It holds the calls of each attempt, then the recording of their run.
     """
     file = resources.files("rollcage_conformance") / "goldens" / f"{name}.json"
     loaded: list[Record] = json.loads(file.read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
 """A model behind a real API: a scripted server of OpenAI's chat completions, on loopback.
 
-An adapter for a framework's own client is tested with that client, over HTTP, without a paid
-model: each request is answered with the next `Reply` or `Failure` of a script, plainly or
-streamed, as the request asks for it.
+An adapter for a framework's own client is tested with that client, over HTTP, without a paid model:
+each request is answered with the next `Reply` or `Failure` of a script, plainly or streamed, as
+requested.
 
 ::
 
@@ -11,7 +11,7 @@ streamed, as the request asks for it.
         ...
     assert server.requests[1]["messages"][-1]["role"] == "tool"
 
-Clients are to be made with no retries of their own (``max_retries=0``): a retry is one more
+Make clients without retries of their own (``max_retries=0``): a retry is one more
 request, and takes the next answer of the script. Every failure says ``x-should-retry: false``,
 which OpenAI's own library heeds, but others don't.
 """
@@ -41,18 +41,18 @@ from rollcage_conformance.completions import (
 __all__ = ["Answer", "Failure", "OpenAIServer", "Reply"]
 
 Answer = Callable[[dict[str, Any]], Reply | Failure]
-"""Answers by what is asked: it is given a request's body. Requests may come at the same time."""
+"""Returns the answer to a request, from its body. Requests may come at the same time."""
 
 
 class OpenAIServer:
     """Serves `answers` at a free port of 127.0.0.1 while its context is open.
 
-    Leaving the context raises AssertionError if more was asked than there were answers, or if an
-    `Answer` failed; not where another exception is on its way. Answers left over are no error.
+    Leaving the context raises AssertionError if there were more requests than answers, or if an
+    `Answer` failed, unless another exception is raised. Unused answers are no error.
 
     Args:
         answers: given one by one, in the order in which requests arrive; or a function, for
-            agents that ask in parallel.
+            agents that send parallel requests.
     """
 
     def __init__(self, answers: Sequence[Reply | Failure] | Answer) -> None:
@@ -98,13 +98,13 @@ class OpenAIServer:
             raise AssertionError("\n".join(self._troubles))
 
     def stop(self) -> None:
-        """Finish the answers under way, then refuse connections. It may be called again."""
+        """Finish the running answers, then refuse connections. It may be called again."""
         http, self._http = self._http, None
         if http is not None:
             http.stop()
 
     def ask(self, request: dict[str, Any]) -> tuple[int, Reply | Failure]:
-        """A request's number, from 1, and the answer to it. For the server's threads."""
+        """Return a request's number, from 1, and the answer to it. For the server's threads."""
         with self._lock:
             self._requests.append(request)
             number = len(self._requests)
@@ -129,7 +129,7 @@ class OpenAIServer:
         )
 
     def trouble(self, problem: str) -> Failure:
-        """Note what leaving the context is to raise. For the server's threads."""
+        """Note an error that leaving the context will raise. For the server's threads."""
         with self._lock:
             self._troubles.append(problem)
         return Failure(500, problem)
@@ -154,18 +154,18 @@ class _Listener(ThreadingHTTPServer):
         self.script = script
         self._handling: dict[threading.Thread, socket.socket] = {}
         super().__init__(("127.0.0.1", 0), _Handler)
-        # It looks this often, in seconds, whether it is to stop: what stopping takes at most.
+        # Seconds between two checks for the end, and so the maximal time of stopping.
         serve = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
         serve.start()
         self._serving = serve
 
     def server_bind(self) -> None:
-        """Bind, without asking the network what this host is called."""
+        """Bind, without a DNS lookup of this host's name."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "127.0.0.1", int(self.server_address[1])
 
     def stop(self) -> None:
-        """Accept nothing more; wait for the answers under way."""
+        """Accept no more connections; wait for the running answers."""
         self.shutdown()
         self._serving.join()
         self.server_close()
@@ -173,7 +173,8 @@ class _Listener(ThreadingHTTPServer):
             if thread is threading.current_thread():
                 continue  # an Answer may stop its own server
             with contextlib.suppress(OSError):  # closed meanwhile
-                connection.shutdown(socket.SHUT_RD)  # one that has not asked yet won't any more
+                # a connection without a request gets none any more
+                connection.shutdown(socket.SHUT_RD)
             thread.join()
 
     # socketserver waits for its threads only if they are no daemons, so this class does it.
@@ -193,7 +194,7 @@ class _Listener(ThreadingHTTPServer):
             self._handling.pop(threading.current_thread(), None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
-        """A client that leaves is its own affair; anything else must not go unseen."""
+        """Ignore a client that leaves; report any other error."""
         error = sys.exception()
         if not isinstance(error, ConnectionError):
             self.script.trouble(f"the server failed: {error!r}")
@@ -234,12 +235,12 @@ class _Handler(BaseHTTPRequestHandler):
         return self._json(200, {"object": "list", "data": [model]})
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """An error as OpenAI tells it; also those that http.server finds by itself."""
+        """Send an error in OpenAI's form, also for errors that http.server finds by itself."""
         failure = Failure(code, message or explain or "the request is malformed")
         self._json(failure.status, error_body(failure))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Say nothing: a test's output is its own."""
+        """Log nothing: a test's output is its own."""
 
     def _path(self) -> str:
         return self.path.partition("?")[0]
@@ -254,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data[: len(data) // 2] if cut else data)
 
     def _stream(self, reply: Reply, events: list[dict[str, Any]]) -> None:
-        """Server-sent events, each in an HTTP chunk of its own."""
+        """Send server-sent events, each in an HTTP chunk of its own."""
         self._head(200, "text/event-stream", ("Transfer-Encoding", "chunked"))
         texts = [*map(json.dumps, events), "[DONE]"]
         for text in texts[: len(texts) // 2] if reply.cut else texts:

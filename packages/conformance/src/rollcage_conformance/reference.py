@@ -1,6 +1,6 @@
-"""A tiny framework in plain Python, guarded by hand: what the suites themselves are proven on.
+"""A tiny framework in plain Python, guarded by hand, on which the suites are proven.
 
-It uses `Session` alone, so a fault in the adapters' bases is none of its own.
+It uses only `Session`, so faults in the adapters' bases don't affect it.
 """
 
 import asyncio
@@ -43,10 +43,10 @@ class ReplayModel:
         self.answers = RecordedAnswers(trace)
 
     def pieces(self, offered: Collection[str]) -> Iterator[Any]:
-        """The next answer, in the pieces in which this framework's models answer.
+        """Yield the next answer, in the pieces of this framework's models.
 
         Raises:
-            ReplayMiss: all are given, or it asks for a tool that is not offered.
+            ReplayMiss: all answers are used, or the answer calls a tool that is not offered.
         """
         answer = self.answers.next(offered)
         if answer is None:
@@ -60,10 +60,10 @@ class ReplayModel:
 
 
 class Slots(Protocol):
-    """Says which call of its turn comes next."""
+    """Sets the next call's slot in its turn."""
 
     def slot(self, index: int, /) -> contextlib.AbstractContextManager[Any]:
-        """The next call is the turn's `index`-th."""
+        """Set the next call to the turn's `index`-th."""
         ...
 
 
@@ -73,20 +73,20 @@ class _NoSlots:
 
 
 class ReferenceHarness:
-    """Runs scenarios directly over `Session`. Each step of the way is a method of its own."""
+    """Runs scenarios directly over `Session`. Each step is a method of its own."""
 
     def tools(self, scenario: Scenario) -> dict[str, ToolSpec]:
-        """A tool of this framework is a function with its declaration."""
+        """Return a function with its declaration for each tool."""
         return {spec.name: spec for spec in scenario.tools}
 
     def replay_model(self, trace: Trace) -> ReplayModel:
-        """This framework's model that gives recorded answers."""
+        """Return this framework's model that gives recorded answers."""
         return ReplayModel(trace)
 
     # --- the loop --------------------------------------------------------------------------------
 
     def run(self, performance: Performance) -> Result:
-        """Ask the model, run its calls, until it gives a text."""
+        """Ask the model and run its calls, until it returns a text."""
         try:
             first, results = self.remembered(performance)
             for turn in itertools.count(first):
@@ -100,7 +100,7 @@ class ReferenceHarness:
         raise AssertionError("unreachable")
 
     async def arun(self, performance: Performance) -> Result:
-        """The same in asyncio."""
+        """Do the same as `run`, in asyncio."""
         try:
             first, results = self.remembered(performance)
             for turn in itertools.count(first):
@@ -116,11 +116,11 @@ class ReferenceHarness:
     # --- its memory ------------------------------------------------------------------------------
 
     def memory(self) -> list[Sequence[str]]:
-        """This framework remembers the results of each turn."""
+        """Return a memory of each turn's results."""
         return []
 
     def remembered(self, performance: Performance) -> tuple[int, Sequence[str]]:
-        """The turn to continue with, and the results before it; the session learns what is done."""
+        """Return the turn to continue with, and the results before it; tell the session."""
         turns: list[Sequence[str]] = performance.memory or []
         ids = [
             _call_id(turn, slot) for turn, calls in enumerate(turns) for slot in range(len(calls))
@@ -130,14 +130,14 @@ class ReferenceHarness:
         return len(turns), turns[-1] if turns else ()
 
     def remember(self, performance: Performance, results: Sequence[str]) -> None:
-        """A turn is done. One that halts the session never is."""
+        """Remember a finished turn. A turn that halts the session is never remembered."""
         if performance.memory is not None:
             performance.memory.append(results)
 
     def identified(
         self, performance: Performance, index: int
     ) -> contextlib.AbstractContextManager[Any]:
-        """The next call has the id that the memory will know it by."""
+        """Set the id of the next call in the memory."""
         if performance.session is None or performance.memory is None:
             return contextlib.nullcontext()
         call_id = _call_id(len(performance.memory), index)
@@ -148,7 +148,7 @@ class ReferenceHarness:
     def ask(
         self, performance: Performance, turn: int, results: Sequence[str]
     ) -> tuple[Sequence[ToolCall] | str, tuple[str, ...]]:
-        """The model's next message, and the pieces it came in."""
+        """Return the model's next message, and its pieces."""
         session = self.check(performance)
         body, contract = _model(performance, turn, results)
         if session is None or not performance.scenario.guarded_model:
@@ -167,7 +167,7 @@ class ReferenceHarness:
     async def aask(
         self, performance: Performance, turn: int, results: Sequence[str]
     ) -> tuple[Sequence[ToolCall] | str, tuple[str, ...]]:
-        """The same in asyncio."""
+        """Do the same as `ask`, in asyncio."""
         session = self.check(performance)
         body, contract = _model(performance, turn, results)
         if session is None or not performance.scenario.guarded_model:
@@ -190,7 +190,7 @@ class ReferenceHarness:
         )
 
     def answer(self, pieces: list[Any]) -> Answer:
-        """What the pieces of a message say, in the form that belongs to no framework."""
+        """Return the answer in a message's pieces, in the framework-neutral form."""
         message, _ = _assembled(pieces)
         more = {"reasoning": pieces[-1]["thought"], "usage": pieces[-1]["usage"]}
         if isinstance(message, str):
@@ -199,7 +199,7 @@ class ReferenceHarness:
         return Answer(tool_calls=tuple(calls), **more)
 
     def check(self, performance: Performance) -> Session | None:
-        """End the agent where the session is halted."""
+        """End the agent if the session is halted."""
         session = performance.session
         if session is not None and session.halted is not None:
             raise session.halted
@@ -209,7 +209,7 @@ class ReferenceHarness:
 
     @contextlib.contextmanager
     def turn(self, performance: Performance) -> Generator[Slots]:
-        """The calls inside are one turn."""
+        """Make the calls inside one turn."""
         if performance.session is None:
             yield _NoSlots()
         else:
@@ -217,7 +217,7 @@ class ReferenceHarness:
                 yield turn
 
     def call_all(self, performance: Performance, calls: Sequence[ToolCall]) -> tuple[str, ...]:
-        """Run the calls of one message in threads; what the model is shown, by slot."""
+        """Run the calls of one message in threads; return the texts for the model, by slot."""
 
         def one(slots: Slots, index: int, call: ToolCall) -> str:
             with slots.slot(index), self.identified(performance, index):
@@ -254,11 +254,11 @@ class ReferenceHarness:
         return tuple(str(each) for each in ended)
 
     def shown(self, value: Any) -> str:
-        """What the model is shown of a tool's result."""
+        """Return the text of a tool's result for the model."""
         return text_of(value)
 
     def answer_to(self, error: Exception) -> str:
-        """What the model is shown of an error; those that stop the run end the agent."""
+        """Return the text of an error for the model; errors that stop the run end the agent."""
         if isinstance(error, HALTED):
             raise error
         return f"error: {error}"
@@ -266,7 +266,7 @@ class ReferenceHarness:
     # --- one call --------------------------------------------------------------------------------
 
     def call(self, performance: Performance, name: str, arguments: Any) -> Any:
-        """Run a tool, through the session where there is one."""
+        """Run a tool, through the session if there is one."""
         spec: ToolSpec = performance.tools[name]
         body = self.body(performance, spec)
         if performance.session is None:
@@ -274,7 +274,7 @@ class ReferenceHarness:
         return self.guarded(performance.session, self.contract(spec), arguments, body)
 
     async def acall(self, performance: Performance, name: str, arguments: Any) -> Any:
-        """The same in asyncio; a sync tool runs in a thread."""
+        """Do the same as `call`, in asyncio; a sync tool runs in a thread."""
         spec: ToolSpec = performance.tools[name]
         body = self.body(performance, spec)
         if performance.session is not None:
@@ -283,11 +283,11 @@ class ReferenceHarness:
         return await body(**values) if spec.is_async else await asyncio.to_thread(body, **values)
 
     def contract(self, spec: ToolSpec) -> Contract:
-        """What is declared of a tool; values of other frameworks come back as plain data."""
+        """Return a tool's contract; values of other frameworks come back as plain data."""
         return dataclasses.replace(spec.contract, framework="reference")
 
     def body(self, performance: Performance, spec: ToolSpec) -> Callable[..., Any]:
-        """The tool's own body, with what this framework injects."""
+        """Return the tool's own body, with this framework's injected values."""
         if not spec.injected:
             return spec.function
         return functools.partial(spec.function, **{spec.injected: performance.scenario.injected})
@@ -295,13 +295,13 @@ class ReferenceHarness:
     def guarded(
         self, session: Session, contract: Contract, arguments: Any, body: Callable[..., Any]
     ) -> Any:
-        """The guarded call."""
+        """Return the guarded call."""
         return session.run_call(contract, arguments, body, instead=_instead(body))
 
     async def aguarded(
         self, session: Session, contract: Contract, arguments: Any, body: Callable[..., Any]
     ) -> Any:
-        """The guarded call, in asyncio; a sync body runs in a thread."""
+        """Return the guarded call, in asyncio; a sync body runs in a thread."""
         return await session.arun_call(contract, arguments, body, instead=_instead(body))
 
 
@@ -310,12 +310,12 @@ def _call_id(turn: int, slot: int) -> str:
 
 
 def _instead(body: Callable[..., Any]) -> Instead:
-    """A body here takes what it is called with, and gives any value."""
+    """Return the forms for edits and answers: a body takes any arguments and gives any value."""
     return Instead(body, lambda value: value)
 
 
 def text_of(value: Any) -> str:
-    """A tool's result as this framework shows it to a model."""
+    """Return a tool's result as this framework shows it to a model."""
     if isinstance(value, str):
         return value
     return (
@@ -332,9 +332,9 @@ def _validated(spec: ToolSpec, arguments: Any) -> dict[str, Any]:
 def _model(
     performance: Performance, turn: int, results: Sequence[str]
 ) -> tuple[Callable[..., Iterator[Any]], Contract]:
-    """The model: what gives the pieces of its message, and its contract.
+    """Return the model: a function that gives the pieces of its message, and its contract.
 
-    The pieces are those of its text, or its calls as one piece; then what else it says.
+    The pieces are the pieces of its text, or its calls as one piece; then its usage and reasoning.
     """
     replay: ReplayModel | None = performance.replay_model
     if replay is not None:

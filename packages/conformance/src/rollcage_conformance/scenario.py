@@ -1,6 +1,6 @@
-"""What an adapter is shown: a scenario, the script of its model, and the harness it has to bring.
+"""A scenario, the script of its model, and the harness that an adapter has to bring.
 
-All of it is neutral data and plain Python: no word of any framework.
+All of it is neutral data and plain Python, without any framework.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ ToolCall = tuple[str, Mapping[str, Any]]
 """A tool's name, and the raw arguments as a model would write them: JSON, not validated."""
 
 Message = Sequence[ToolCall] | str | Exception
-"""What the model answers: calls to issue together, the final text, or an error of its own."""
+"""A model's message: calls to issue together, the final text, or an error of its own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a framework and its adapter can do; what they can't is declared as False.
+    """The capabilities of a framework and its adapter; missing ones are declared as False.
 
     Attributes:
         sync: agents run synchronously.
@@ -45,11 +45,11 @@ class Capabilities:
         injection: a parameter can be filled by the framework, unseen by the model.
         halting: the agent ends when its session halts: its model is not asked again.
         models: model calls can be guarded too.
-        usage: a model says what its answers took.
-        reasoning: a model says what it thought.
+        usage: a model reports the usage of its answers.
+        reasoning: a model returns its reasoning.
         replay_models: the decisions of a recorded run can drive an agent.
         memory: the framework has a memory of its own (a checkpointer, a saved state) from which an
-            agent goes on by itself, and the adapter can tell what it holds.
+            agent continues by itself, and the adapter can read it.
     """
 
     sync: bool = True
@@ -67,19 +67,20 @@ class Capabilities:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool: a plain function with type hints, and what is declared of it.
+    """A tool: a plain function with type hints, and its declaration.
 
     Attributes:
-        function: its body, sync or async. Nothing of Rollcage is attached to it.
+        function: its body, sync or async, without any Rollcage declaration.
         effect: see `rollcage.Contract`.
         idempotent: see `rollcage.Contract`.
         raises: see `rollcage.Contract`.
         injected: the parameter that the framework fills with `Scenario.injected`; the model does
-            not see it. Empty where there is none.
+            not see it. Empty without one.
         secret: see `rollcage.Contract`.
-        artifact: the body gives content for the model and an artifact that it does not see. A
-            framework that knows no artifacts has an ordinary tool, which gives a tuple of two.
-        more: further fields of its contract: what its results carry, what is promised of them.
+        artifact: whether the body gives content for the model and an artifact that it does not see.
+            A
+            framework without artifacts has an ordinary tool, which gives a tuple of two.
+        more: further fields of its contract.
     """
 
     function: Callable[..., Any]
@@ -103,7 +104,7 @@ class ToolSpec:
 
     @property
     def declared(self) -> dict[str, Any]:
-        """What is declared of it: a value of an adapter's `contracts=`."""
+        """Return its declaration: a value of an adapter's `contracts=`."""
         return {
             "effect": self.effect,
             "idempotent": self.idempotent,
@@ -114,7 +115,7 @@ class ToolSpec:
 
     @property
     def contract(self) -> Contract:
-        """The contract: the function's signature without the injected parameter."""
+        """Return the contract: the function's signature without the injected parameter."""
         visible = self.function
         if self.injected:
             signature = inspect.signature(self.function)
@@ -123,7 +124,7 @@ class ToolSpec:
         return Contract.of(visible, **self.declared)
 
     def annotated(self, annotation: Any) -> Callable[..., Any]:
-        """The function with the injected parameter annotated as the framework wants it."""
+        """Return the function with the injected parameter annotated for the framework."""
         signature = inspect.signature(self.function)
         parameters = [
             p.replace(annotation=annotation) if p.name == self.injected else p
@@ -136,7 +137,7 @@ class ToolSpec:
 
 
 def _like(function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
-    """The same function under another signature."""
+    """Return the same function under another signature."""
     twin: Callable[..., Any]
     if inspect.iscoroutinefunction(function):
 
@@ -158,14 +159,14 @@ def _like(function: Callable[..., Any], signature: inspect.Signature) -> Callabl
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scenario:
-    """An agent and what happens to it.
+    """An agent and its events.
 
     Attributes:
-        tools: what the agent has.
-        script: what its model answers, message by message.
+        tools: the agent's tools.
+        script: its model's messages, in order.
         guarded_model: whether the model's calls are recorded and replayed too.
         injected: the value for injected parameters; it differs from run to run.
-        thought: what its model says that it thought, with each message.
+        thought: its model's reasoning in each message.
     """
 
     tools: Sequence[ToolSpec]
@@ -176,17 +177,17 @@ class Scenario:
 
 
 class Script:
-    """The model of one performance: it answers by the script, and notes what it was shown.
+    """The model of one performance: it answers by the script, and notes its inputs.
 
     Attributes:
         asked: how many times it was really asked.
-        seen: for each time but the very first message, the texts of the tool results that it saw
+        seen: for each request after the first, the texts of the tool results
             since its last message, by slot.
-        thought: what it says that it thought, with each message; empty where it does not say.
+        thought: its reasoning in each message; empty without any.
     """
 
     USAGE: ClassVar[Mapping[str, int]] = {"input_tokens": 11, "output_tokens": 7}
-    """What each of its answers took."""
+    """The usage of each of its answers."""
 
     def __init__(self, messages: Sequence[Message], thought: str = "") -> None:
         self.asked = 0
@@ -195,7 +196,7 @@ class Script:
         self._messages = messages
 
     def answer(self, turn: int, results: Sequence[str]) -> Sequence[ToolCall] | str:
-        """The model's message number `turn`.
+        """Return the model's message number `turn`.
 
         Args:
             turn: how many messages of the model are in the conversation already.
@@ -203,7 +204,7 @@ class Script:
                 framework shows them to a model.
 
         Raises:
-            Exception: one that the script holds at this place.
+            Exception: an exception in the script at this place.
         """
         self.asked += 1
         if turn:
@@ -217,24 +218,26 @@ class Script:
 
     @staticmethod
     def pieces(text: str) -> list[str]:
-        """A text as a streaming model gives it: word by word."""
+        """Split a text for a streaming model: word by word."""
         return re.findall(r"\S+\s*", text)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Performance:
-    """What a harness gets for one run.
+    """The input of a harness for one run.
 
     Attributes:
-        scenario: what is played.
+        scenario: the scenario.
         script: its model; the framework's own scripted model asks it for each message.
-        tools: what `Harness.tools` gave for this scenario, unguarded.
-        session: guard the agent with it; it is entered already. None: run it plainly.
+        tools: the result of `Harness.tools` for this scenario, unguarded.
+        session: guard the agent with it; it is entered already. None: run the agent plainly.
         stream: use the framework's streaming calls; the text comes in `Script.pieces`.
-        replay_model: what `Harness.replay_model` gave: the agent's model instead of the scripted
-            one. None: the script is.
-        memory: what `Harness.memory` gave: the agent keeps its history in it, and goes on from what
-            it holds already. None: it has no memory.
+        replay_model: the result of `Harness.replay_model`: the agent's model instead of the
+            scripted
+            one. None: the scripted model.
+        memory: the result of `Harness.memory`: the agent keeps its history in it, and continues
+            from
+            it. None: the agent has no memory.
     """
 
     scenario: Scenario
@@ -248,10 +251,10 @@ class Performance:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """How an agent ended.
+    """The end of an agent.
 
     Attributes:
-        text: its final text; empty where it did not get there.
+        text: its final text; empty without one.
         error: the exception that ended it, if one did. A harness may also let it out.
         chunks: with `stream`, the pieces of the final text as they came.
     """
@@ -262,12 +265,12 @@ class Result:
 
 
 class Harness(Protocol):
-    """How a scenario is played with one framework and its adapter."""
+    """Plays scenarios with one framework and its adapter."""
 
     def tools(self, scenario: Scenario) -> Any:
-        """The framework's own tools for the scenario: plain ones, not guarded.
+        """Return the framework's own tools for the scenario: plain ones, not guarded.
 
-        One result may be performed several times, guarded and plainly by turns.
+        One result may be performed several times, guarded and unguarded in turn.
         """
         ...
 
@@ -276,13 +279,16 @@ class Harness(Protocol):
         ...
 
     async def arun(self, performance: Performance) -> Result:
-        """The same in asyncio; when it is cancelled, the agent is."""
+        """Do the same as `run`, in asyncio; when it is cancelled, the agent is."""
         ...
 
     def replay_model(self, trace: Trace) -> Any:
-        """The framework's own model that gives the answers which `trace` holds, by position."""
+        """Return the framework's own model that gives the answers in `trace`, by position."""
         ...
 
     def memory(self) -> Any:
-        """An empty memory of the framework's own, which outlives an agent; None if it has none."""
+        """Return an empty memory of the framework's own; None if it has none.
+
+        The memory outlives an agent.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Where scenarios are played: it opens the session over a store of its own and reads the log."""
+"""The stage on which scenarios are played: it opens the session over a store and reads the log."""
 
 import asyncio
 import contextlib
@@ -33,11 +33,11 @@ Mode = Literal["sync", "async", "sync-in-async"]
 Replay = Literal["auto", "continue", "off", "resume", "offline", "verify"]
 
 Decisions = tuple[Store, str] | Literal["source"] | None
-"""Whose answers drive an agent: a run's of a store, or those of the run that a session replays."""
+"""The source of recorded answers: a run of a store, or the run that a session replays."""
 
 
 class Hold:
-    """The body of an async tool that never ends: what is cancelled while it runs."""
+    """The body of an async tool that never ends, for cancellation."""
 
     def __init__(self) -> None:
         self._begun = False
@@ -45,15 +45,15 @@ class Hold:
         self._reached = asyncio.Event()
 
     async def reached(self) -> None:
-        """Wait until the body runs, in whichever thread and loop the framework runs it."""
+        """Wait until the body runs, in any thread and loop of the framework."""
         self._loop = asyncio.get_running_loop()
         await self._reached.wait()
 
     async def wait(self) -> str:
-        """Say that the body runs, and wait for ever; the second time there is nothing to wait for.
+        """Report that the body runs, and wait forever; the second time, return at once.
 
         Raises:
-            AssertionError: it runs again.
+            AssertionError: the body runs again.
         """
         if self._begun:
             raise AssertionError("a body that was cancelled ran again")
@@ -66,19 +66,19 @@ class Hold:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Played:
-    """What became of one performance.
+    """The result of one performance.
 
     Attributes:
-        result: what the harness gave back.
-        script: the model, with what it saw.
+        result: the harness's result.
+        script: the model, with its inputs.
         ran: the names of the tools whose bodies ran, in the order of their starts.
-        error: what leaving the session raised, or a plain agent ended with; None if it went well.
-        lines: the run's log as the attempt left it, checked; empty without a session.
+        error: the exception on leaving the session, or of a plain agent; None if it went well.
+        lines: the run's log after the attempt, checked; empty without a session.
         run: the run's id.
         stats: the session's own count; None without a session.
-        status: how the attempt ended, as its log says; empty where it writes none (offline).
+        status: how the attempt ended, as its log says; empty without a log (offline).
         steps: a record of each tool call, by turn and slot: see `Witness.records`.
-        asked: the same of the model's calls.
+        asked: the same for the model's calls.
     """
 
     result: Result
@@ -99,16 +99,16 @@ class Played:
 
     @property
     def answers(self) -> list[dict[str, Any]]:
-        """What the model answered, in a form that belongs to no framework."""
+        """Return the model's answers, in the framework-neutral form."""
         return answers(self.asked)
 
     @property
     def how(self) -> list[str]:
-        """How each tool call went: it `ran`, was `replayed`, `blocked`, `supplied` or `halted`."""
+        """Return how each tool call went: `ran`, `replayed`, `blocked`, `supplied` or `halted`."""
         return [step["how"] for step in self.steps]
 
     def of(self, event: str) -> list[dict[str, Any]]:
-        """The lines of one kind."""
+        """Return the lines of one kind."""
         return [line for line in self.lines if line["event"] == event]
 
 
@@ -143,18 +143,18 @@ class Stage:
         """Play a scenario in a session of its own.
 
         Args:
-            scenario: what is played.
-            mode: how.
+            scenario: the scenario.
+            mode: its mode.
             name: the session's name.
             replay: the session's replay mode.
             stream: whether the framework's streaming calls are used.
-            tools: the framework's tools, where those of an earlier `tools()` are used again.
+            tools: the framework's tools, to use those of an earlier `tools()` again.
             hold: cancel the agent once this tool's body runs (async only).
             decisions: a recorded run whose answers drive the agent, instead of the script.
-            memory: what the harness gave for one: the agent goes on from it.
+            memory: the harness's memory: the agent continues from it.
             opened: called with the session as soon as it is entered.
             make: makes the session.
-            **settings: more of the session's arguments.
+            **settings: further arguments of the session.
         """
         ran: list[str] = []
         rehearsed = _rehearsed(scenario, mode, ran)
@@ -180,7 +180,7 @@ class Stage:
         return self._played(take, ran, witness)
 
     async def aplay(self, scenario: Scenario, *, name: str) -> Played:
-        """Play a scenario in the event loop that runs already, in a session of its own."""
+        """Play a scenario in the running event loop, in a session of its own."""
         ran: list[str] = []
         rehearsed = _rehearsed(scenario, "async", ran)
         witness = Witness()
@@ -212,7 +212,7 @@ class Stage:
         )
 
     def plain(self, scenario: Scenario, mode: Mode, *, tools: Any = None) -> Played:
-        """Play a scenario with an agent that nothing guards."""
+        """Play a scenario with an unguarded agent."""
         ran: list[str] = []
         script = Script(scenario.script, scenario.thought)
         scenario = _rehearsed(scenario, mode, ran)
@@ -227,16 +227,16 @@ class Stage:
         return Played(ended.result, script, tuple(ran), ended.error)
 
     def tools(self, scenario: Scenario, mode: Mode, ran: list[str]) -> Any:
-        """The framework's tools for a scenario, to be used again; `ran` notes each execution."""
+        """Return the framework's tools for a scenario, reusable; `ran` notes each execution."""
         return self.harness.tools(_rehearsed(scenario, mode, ran))
 
     def lines(self, run: str) -> list[dict[str, Any]]:
-        """The lines of a run's log, after they were checked."""
+        """Return the lines of a run's log, after they were checked."""
         return parse(self.store.read(run), run)
 
 
 def _place(root: Path) -> str | Path:
-    """Where a store is, of which the folder says that it is a test's own."""
+    """Return the store's place, from a test's folder."""
     match os.environ.get("ROLLCAGE_TEST_STORE"):
         case "sqlite":
             return f"sqlite:///{root / 'runs.db'}"
@@ -249,7 +249,7 @@ def _place(root: Path) -> str | Path:
 
 
 class _Ended:
-    """How an agent ended, where an exception may come between."""
+    """How an agent ended, or the exception that came between."""
 
     def __init__(self) -> None:
         self.result = Result()
@@ -262,7 +262,7 @@ class _Ended:
 
     @contextlib.contextmanager
     def ending(self) -> Generator[None]:
-        """Around the agent and its session: what comes out of them is how it ended."""
+        """Record the exception of the agent and its session."""
         try:
             yield
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the tests judge it
@@ -299,7 +299,7 @@ async def _awaited(running: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _cancelled(running: Coroutine[Any, Any, Result], hold: Hold) -> Result:
-    """Cancel an agent as soon as the tool's body runs; if it ends first, that is its result."""
+    """Cancel an agent as soon as the tool's body runs; if it ends first, return its result."""
     reached = asyncio.ensure_future(hold.reached())  # first: it knows which loop to notify
     agent = asyncio.ensure_future(running)
     await asyncio.wait({agent, reached}, return_when=asyncio.FIRST_COMPLETED)
@@ -310,12 +310,12 @@ async def _cancelled(running: Coroutine[Any, Any, Result], hold: Hold) -> Result
 
 # --- the tools of one performance ----------------------------------------------------------------
 
-# How often each body lets others go first: parallel ones run in another order than their slots.
+# How often each body yields first, so that parallel bodies don't run in the order of their slots.
 _YIELDS: Final[Sequence[int]] = (3, 0, 2, 1, 4)
 
 
 def _rehearsed(scenario: Scenario, mode: Mode, ran: list[str]) -> Scenario:
-    """The scenario with tools that note each execution, async ones where the mode wants them."""
+    """Return the scenario with tools that note each execution, async if the mode requires it."""
     yields: Iterator[int] | None = itertools.cycle(_YIELDS) if mode == "async" else None
     tools = [_noted(spec, ran, yields) for spec in scenario.tools]
     return dataclasses.replace(scenario, tools=tools)
@@ -344,6 +344,6 @@ def _noted(spec: ToolSpec, ran: list[str], yields: Iterator[int] | None) -> Tool
 
 
 def modes(*, sync: bool, asynchronous: bool) -> Sequence[Mode]:
-    """The modes of a framework."""
+    """Return the modes of a framework."""
     found: list[Mode] = ["sync"] if sync else []
     return [*found, "async", "sync-in-async"] if asynchronous else found

@@ -1,4 +1,4 @@
-"""The base of all suites: the harness, the capabilities, and the rule that tests are not bent."""
+"""The base of all suites: the harness, the capabilities, and the rule against changed tests."""
 
 import inspect
 from collections.abc import Callable
@@ -31,7 +31,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def needs(*capabilities: Capability) -> Callable[[F], F]:
-    """Mark a test that is skipped where the adapter declares that it lacks one of these."""
+    """Mark a test that is skipped if the adapter lacks one of these capabilities."""
 
     def mark(test: F) -> F:
         setattr(test, _NEEDS, capabilities)
@@ -41,10 +41,10 @@ def needs(*capabilities: Capability) -> Callable[[F], F]:
 
 
 class Suite:
-    """What an adapter subclasses: it gives the fixture `harness` and declares its `capabilities`.
+    """The base of an adapter's test class: it has the fixture `harness` and its `capabilities`.
 
-    A test may be overridden only to mark it `xfail` with a reason; anything else is a `TypeError`
-    where the class is defined::
+    A test may be overridden only to mark it `xfail` with a reason; any other override is a
+    `TypeError` at the class definition::
 
         class TestGate(GateSuite):
             capabilities = Capabilities(streaming=False)
@@ -65,19 +65,19 @@ class Suite:
         _check_overrides(cls)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Each test that asks for a `mode` runs in each that the adapter has."""
+        """Run each test with a `mode` in every mode of the adapter."""
         if "mode" in metafunc.fixturenames:
             can = self.capabilities
             metafunc.parametrize("mode", modes(sync=can.sync, asynchronous=can.asynchronous))
 
     @pytest.fixture
     def harness(self) -> Harness:
-        """How a scenario is played: the one thing that an adapter brings."""
+        """Return the harness: the one thing that an adapter brings."""
         raise NotImplementedError(f"{type(self).__name__} gives no fixture `harness`")
 
     @pytest.fixture
     def stage(self, harness: Harness, tmp_path: Path) -> Stage:
-        """The harness over a store of this test's own."""
+        """Return the harness over a store of this test's own."""
         return Stage(harness, tmp_path / "store")
 
     @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The tools that the suites' agents have. Most give text, which every framework shows as it is."""
+"""The tools of the suites' agents. Most return text, which every framework shows unchanged."""
 
 import itertools
 from datetime import datetime
@@ -37,12 +37,12 @@ LOOK: Final = ToolSpec(look, effect="read")
 
 
 def notes(*texts: str, end: Message = "all done") -> Scenario:
-    """An agent that sends these texts, one a message, and ends."""
+    """Return an agent that sends these texts, one a message, and ends."""
     return Scenario([SEND, LOOK], [*([("send", {"text": text})] for text in texts), end])
 
 
 def polling() -> ToolSpec:
-    """A tool whose every execution gives the next number: 1, 2, 3."""
+    """Return a tool whose every execution returns the next number: 1, 2, 3."""
     numbers = itertools.count(1)
 
     def poll() -> str:

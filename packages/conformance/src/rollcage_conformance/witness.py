@@ -1,7 +1,7 @@
-"""What became of each call of an attempt, noted while it runs.
+"""The fate of each call of an attempt, noted while it runs.
 
-A hit writes nothing, and an attempt without a log writes no line at all: so how a call went is not
-read from the log, but noted by a stage of the session.
+A hit writes nothing, and an attempt without a log writes no line: so the fate of a call is not in
+the log, but noted by a stage of the session.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Witness(Stage):
     """Notes each call that arrives, in the order of arrival, and how it ends.
 
     Attributes:
-        seen: the recorded steps that nobody asked for, for the framework's memory holds them.
+        seen: the recorded steps that were not requested, because the framework's memory holds them.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class Witness(Stage):
         self._calls: list[Call] = []
         self._outcomes: dict[int, Outcome] = {}  # by id: the calls are kept
         self._verdicts: dict[int, dict[str, Any]] = {}
-        self._refused: dict[int, dict[str, Any]] = {}  # by thread, the line that was just written
+        self._refused: dict[int, dict[str, Any]] = {}  # by thread, its last line
         self.folds = {"refused": self._told}
 
     def where(self, call: Call | None, place: Place) -> Place | None:  # noqa: ARG002 - the seam's
-        """Note a call that arrives; a block that is opened is none."""
+        """Note a call that arrives; opening a block is no call."""
         if call is not None:
             self._calls.append(call)
         return None
@@ -42,11 +42,11 @@ class Witness(Stage):
         self._refused[threading.get_ident()] = line
 
     def dropped(self, call: Call) -> None:
-        """Note the verdict on a call that is refused: its line is the last of this thread."""
+        """Note the verdict on a refused call: its line is the last of this thread."""
         line = self._refused.pop(threading.get_ident(), None)
         if line is not None and line["name"] == call.contract.name:
             self._verdicts[id(call)] = line["verdict"]
-        elif call.attempt.halted is None:  # by a decision that is on record already
+        elif call.attempt.halted is None:  # by a recorded decision
             self._verdicts[id(call)] = {} if call.verdict is None else call.verdict.as_data()
 
     def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> None:
@@ -59,8 +59,8 @@ class Witness(Stage):
     def records(self, kind: str = "tool") -> list[dict[str, Any]]:
         """Return a record of each call of one kind, by turn, then by slot.
 
-        The calls of a tool's body stand behind it, and `parent` is its place in this list. Turns
-        count from 0 within their branch, in the order in which their first calls of this kind
+        The calls of a tool's body stand after the call, and `parent` is its place in this list.
+        Turns count from 0 within their branch, in the order in which their first calls of this kind
         arrived. `how` a call went: it `ran`, was `replayed`, `blocked`, `supplied` by a person, or
         `halted`.
         """
@@ -120,7 +120,7 @@ class Witness(Stage):
 
 
 def _blocks(call: Call) -> str:
-    """The names of the branches that a call was made in, within the innermost body around it."""
+    """Return the names of a call's branches, within the innermost enclosing body."""
     run, branch, names = call.attempt.run, call.place.branch, list[str]()
     while (owner := run.owner(branch)) is not None and owner.effect == "branch":
         names.insert(0, owner.name)

@@ -1,4 +1,4 @@
-"""Governance of the tools that agents are given: a registry, facades, and what was approved.
+"""Governance of agents' tools: a registry, facades, and approved forms.
 
 ::
 

@@ -1,4 +1,4 @@
-"""`rollcage tools`: the registry of tools; who proposed, approved and froze what, and who may."""
+"""`rollcage tools`: the registry of tools: proposals, decisions, and the people who made them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def review(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Show a proposal, and how it differs from what is approved."""
+    """Show a proposal, and its difference from the approved form."""
     registry, kind = Registry(store), _kind(model)
     governed = registry.tool(name, kind=kind)
     differs = registry.diff(name, kind=kind)
@@ -97,10 +97,10 @@ def diff(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Compare tools, field by field, with what was approved.
+    """Compare tools, field by field, with their approved forms.
 
-    Without arguments, the tools that tool.rollcage.tools in pyproject.toml names. Exits with 1
-    where one differs, or was never approved.
+    Without arguments, the tools that tool.rollcage.tools in pyproject.toml names. Exits with 1 if a
+    tool differs, or was never approved.
     """
     registry = Registry(store)
     known = registry.state().tools
@@ -128,7 +128,7 @@ def log(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Show who did what, and when, oldest first."""
+    """Show all transitions, oldest first."""
     events = Registry(store).history(name)
     if as_json:
         print_json({"events": events})
@@ -155,10 +155,10 @@ def propose(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Propose tools, for somebody else to approve.
+    """Propose tools, for another person to approve.
 
-    Without arguments, those that tool.rollcage.tools in pyproject.toml names; of these, and of
-    several of a module, the ones that are approved or proposed as they are stay as they are.
+    Without arguments, the tools that tool.rollcage.tools in pyproject.toml names. Of these, and of
+    several tools in a module, unchanged tools that are approved or proposed are skipped.
     """
     registry, proposer = Registry(store), who(by)
     if model:
@@ -198,8 +198,8 @@ def approve(
 ) -> None:
     """Approve the proposal of a tool.
 
-    From now on, its proposed contract is the only one that is accepted. Shows what changes first,
-    and asks. Whoever proposed it can't approve it.
+    From now on, its proposed contract is the only accepted one. Shows the change first, and asks.
+    The proposer can't approve it.
     """
     if as_json and not (yes and digest):
         raise UsageError("--json can't ask: pass --yes, and the --digest that was reviewed")
@@ -226,13 +226,13 @@ def reject(
 ) -> None:
     """Reject the proposal of a tool.
 
-    What was approved before stays approved.
+    The approved form stays approved.
     """
     found = Registry(store).reject(name, by=who(by), why=why, kind=_kind(model))
     _tell(found, "not approved as it was proposed", as_json=as_json)
 
 
-# --- where it goes -------------------------------------------------------------------------------
+# --- packs and facades ---------------------------------------------------------------------------
 
 
 @tools.command()
@@ -291,7 +291,7 @@ def unfreeze(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Make a frozen tool available again where it was active."""
+    """Make a frozen tool available again in its packs."""
     found = Registry(store).unfreeze(name, by=who(by), why=why, kind=_kind(model))
     _tell(found, found.status, as_json=as_json)
 

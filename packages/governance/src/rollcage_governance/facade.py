@@ -1,4 +1,4 @@
-"""The tools that an agent is granted when its session opens, and whether a call is of one."""
+"""The tools that an agent is granted when its session opens, and the check of each call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["FacadeSnapshot"]
 
 _log: Final = logging.getLogger("rollcage")
 
-_SEEN: Final = 4096  # contracts that are cached; beyond that, all are checked anew
+_SEEN: Final = 4096  # contracts that are cached; beyond that, all are checked again
 _FORMAT: Final = "rollcage-facade/1"
 
 At = tuple[str, str]
@@ -36,11 +36,11 @@ class _Seen(NamedTuple):
     in_undo: Verdict | None
     function: Callable[..., Any] | None  # the only body that it may have; None: an adapter's own
     parts: tuple[tuple[FunctionType, CodeType], ...]
-    validator: Any  # of its model; None where it has a JSON Schema
-    schema: Any  # a copy of that
+    validator: Any  # of its model; None for a JSON Schema
+    schema: Any  # a copy of the schema
 
     def holds(self) -> bool:
-        """Whether it is unchanged; checked on each call, so nothing is hashed here."""
+        """Return whether it is unchanged; checked on each call, so nothing is hashed here."""
         for function, code in self.parts:
             if function.__code__ is not code:
                 return False
@@ -51,7 +51,7 @@ class _Seen(NamedTuple):
 
 
 class FacadeSnapshot:
-    """A facade as of the opening of a session: the tools that its agent is granted.
+    """A facade at the opening of a session: the tools that its agent is granted.
 
     Attributes:
         name: its name.
@@ -82,10 +82,10 @@ class FacadeSnapshot:
 
     @classmethod
     def of(cls, state: Lifecycle, name: str, where: str, option: str = "") -> FacadeSnapshot:
-        """The facade of this name, as it is now.
+        """Return the facade with a name, in its current state.
 
         Raises:
-            FacadeMissing: there is none of this name; the message lists those in `where`.
+            FacadeMissing: there is no such facade; the message lists the ones in `where`.
         """
         packs = state.facades.get(name)
         if packs is None:
@@ -113,11 +113,11 @@ class FacadeSnapshot:
     def recorded(
         cls, data: Mapping[str, Any], state: Lifecycle, option: str = ""
     ) -> FacadeSnapshot:
-        """Return the facade that the line of an attempt tells of; `state` is the registry's now."""
+        """Return the facade from an attempt's line; `state` is the registry's current one."""
         return cls(str(data["name"]), data["tools"], data["models"], state.tools, option)
 
     def as_data(self) -> dict[str, Any]:
-        """Return the form in which a log holds it."""
+        """Return its form in a log."""
         return {
             "name": self.name, "digest": self.digest, "tools": self.tools, "models": self.models,
         }  # fmt: skip
@@ -135,7 +135,7 @@ class FacadeSnapshot:
         kind: str = "tool",
         undo: bool = False,
     ) -> Verdict | None:
-        """A denial if a call must not be made; None if it may.
+        """Return a denial if a call must not be made; None if it may.
 
         A contract is checked when it is first seen. After that, a call costs a dict lookup and a
         check that its functions still have the same code.
@@ -145,7 +145,7 @@ class FacadeSnapshot:
             body: the function that would be called, if the caller knows it.
             kind: `tool` or `model`.
             undo: whether the call undoes something: any tool that was ever approved may do that,
-                since effects have to be undone even if the tool was frozen or changed since.
+                because effects have to be undone even if the tool was frozen or changed since.
         """
         seen = self._seen.get((kind, id(contract)))
         try:
@@ -164,7 +164,7 @@ class FacadeSnapshot:
         return verdict
 
     def refusal(self, contract: Contract, verdict: Verdict, *, kind: str = "tool") -> ToolRefused:
-        """The error for a caller that tries to give an agent this tool, with what to do."""
+        """Return the error for a caller that gives an agent this tool, with the next step."""
         differs = self.diff(contract, kind=kind) if verdict.code == "tool_changed" else ""
         message = f"{verdict.reason}, by the facade {self.name!r}."
         message += f"\n{differs}\n" if differs else " "
@@ -172,14 +172,14 @@ class FacadeSnapshot:
         return ToolRefused(message, contract, verdict.code, differs)
 
     def diff(self, contract: Contract, *, kind: str = "tool") -> str:
-        """How a tool differs from what was approved, by field; empty if none was approved."""
+        """Return a tool's differences from its approved form, by field; empty without one."""
         governed = self.known.get((kind, contract.name))
         if governed is None or governed.pin is None:
             return ""
         return diff(governed.pin.contract, described(contract)[0])
 
     def next_step(self, name: str, code: str, *, kind: str = "tool") -> str:
-        """The command that helps with a tool that was denied with this code."""
+        """Return the command that helps with a tool that was denied with this code."""
         model, at = " --model" if kind == "model" else "", self.option
         governed = self.known.get((kind, name))
         if code == "tool_frozen":
@@ -209,7 +209,7 @@ class FacadeSnapshot:
     def _compared(
         self, contract: Contract, kind: str
     ) -> tuple[Verdict | None, Verdict | None, tuple[Code, ...]]:
-        """The verdicts on a contract, in a call and in an undo; and the code that it has."""
+        """Return the verdicts on a contract, in a call and in an undo; and its code."""
         name = contract.name
         if kind == "model" and self.models is None:
             return None, None, ()
@@ -231,7 +231,7 @@ class FacadeSnapshot:
         return denied, None if then else denied, codes
 
     def _refusal(self, kind: str, name: str, fields: Mapping[str, Any]) -> Verdict:
-        """The denial of a tool whose digest is not pinned."""
+        """Return the denial of a tool whose digest is not pinned."""
         governed = self.known.get((kind, name))
         pin = None if governed is None else governed.pin
         if governed is not None and governed.frozen:

@@ -1,4 +1,4 @@
-"""Lines in a store to which any number of processes add, each chained to the one before."""
+"""Chained lines in a store, to which any number of processes can add."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _END: Final = "end"
 
 
 class _End(NamedTuple):
-    """Where the lines ended when one was last added: it shows what is cut off from them."""
+    """The end of the lines after the last addition: it shows lines that were cut off."""
 
     lines: int = 0
     hash: str = ROOT.decode()
@@ -30,15 +30,15 @@ class _End(NamedTuple):
 class RegistryLines:
     """The lines of a registry, in two values of a store.
 
-    `lines` holds all of them: whoever adds one swaps the whole, so a reader sees a transition
-    entirely or not at all. `end` says how many there were, and the hash of the last.
+    `lines` holds all of them: an addition swaps the whole value, so a reader sees a transition
+    entirely or not at all. `end` holds their number, and the hash of the last.
 
     Args:
-        store: where they are kept.
+        store: the store.
         begins: the `event` of the first line.
 
     Attributes:
-        where: what errors call it.
+        where: its name in errors.
     """
 
     def __init__(self, store: Store, begins: str) -> None:
@@ -47,13 +47,14 @@ class RegistryLines:
         self.where = f"the registry of {store.url}"
 
     def read(self) -> list[dict[str, Any]]:
-        """Return all lines, without their hashes; none where nothing was ever added.
+        """Return all lines, without their hashes; none if nothing was ever added.
 
         Raises:
-            RegistryCorrupt: the first line that was changed or damaged, or that lines are gone.
-            StoreError: they can't be read.
+            RegistryCorrupt: names the first changed or damaged line, or says that lines are
+                missing.
+            StoreError: the lines can't be read.
         """
-        end = self._end()[1]  # before the lines: so it is never ahead of them
+        end = self._end()[1]  # read first, so that it is never ahead of the lines
         return self._checked(self._store.get(KIND, _LINES), end)[0]
 
     def append(
@@ -62,13 +63,13 @@ class RegistryLines:
         """Add lines, and return them.
 
         Args:
-            make: called with the lines on record, returns what is added behind them. It is called
-                anew where another process has added lines since. What it raises ends this, and
+            make: called with the lines on record, returns the lines to add. It is called
+                again if another process has added lines since. Its exception ends this, and
                 nothing is written.
 
         Raises:
-            RegistryCorrupt: as `read` does; nothing is written.
-            StoreError: they can't be written.
+            RegistryCorrupt: as in `read`; nothing is written.
+            StoreError: the lines can't be written.
         """
         while True:
             end = self._end()[1]
@@ -83,7 +84,7 @@ class RegistryLines:
         return added
 
     def _checked(self, data: bytes | None, end: _End) -> tuple[list[dict[str, Any]], str]:
-        """Return the lines, and the hash of the last, once both were held against the end."""
+        """Return the lines, and the hash of the last, after comparing both with the end."""
         events: list[dict[str, Any]] = []
         hashes = [ROOT.decode()]
         for number, line in enumerate((data or b"").splitlines(keepends=True), 1):
@@ -119,7 +120,7 @@ class RegistryLines:
     def _note(self, end: _End) -> None:
         """Note the end, unless a later one is noted.
 
-        Whoever is killed before this leaves an earlier end, which fits the lines as well.
+        A process that is killed before this leaves an earlier end, which fits the lines as well.
         """
         data = orjson.dumps(end._asdict())
         try:
@@ -132,7 +133,7 @@ class RegistryLines:
 
 
 def _parsed(line: bytes, before: str) -> tuple[dict[str, Any], str]:
-    """Return what a line says, or its flaw."""
+    """Return a line's content, or its flaw."""
     try:
         event: Any = orjson.loads(line)
     except orjson.JSONDecodeError as error:

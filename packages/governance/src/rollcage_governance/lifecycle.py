@@ -37,11 +37,11 @@ BEGINS: Final = "registry.started"
 
 Kind = Literal["tool", "model"]
 Status = Literal["proposed", "rejected", "approved", "active", "frozen", "deprecated"]
-"""The status of a tool: `approved` in no pack, or `active` in one; the last two override that."""
+"""The status of a tool: `approved` in no pack, or `active` in one; the last two override these."""
 
 
 class NotAllowed(ValueError):
-    """A transition that the state does not allow; the message says why, and what is needed."""
+    """A transition that the state does not allow; the message says why, and what is required."""
 
 
 # --- the state -----------------------------------------------------------------------------------
@@ -49,12 +49,12 @@ class NotAllowed(ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Proposal:
-    """A proposal that is not decided yet.
+    """A proposal without a decision.
 
     Attributes:
         digest: the digest of `contract`.
         contract: the description of the tool, by field.
-        by: who proposed it.
+        by: the proposer.
         why: their reason.
         time: when (Unix, µs).
     """
@@ -73,9 +73,9 @@ class Pin:
     Attributes:
         digest: the digest of `contract`.
         contract: the pinned description, by field.
-        proposed_by: who proposed it.
-        approved_by: who approved it.
-        time: when that was (Unix, µs).
+        proposed_by: the proposer.
+        approved_by: the approver.
+        time: the time of approval (Unix, µs).
     """
 
     digest: str
@@ -94,11 +94,11 @@ class Governed:
         name: its name.
         pin: its approved description; None if none was ever approved.
         proposal: its undecided proposal; None if there is none.
-        packs: the packs that it is active in.
+        packs: the packs in which it is active.
         frozen: whether no session gets it until it is unfrozen.
-        deprecated: whether it can't be added to packs, and sessions that have it warn.
+        deprecated: whether it can't be added to packs, and sessions with it warn.
         approved: the digests of all its descriptions that were ever approved.
-        last_change: who made its last transition, and why.
+        last_change: the author of its last transition, and their reason.
     """
 
     kind: Kind
@@ -139,7 +139,7 @@ class Lifecycle:
 
     @property
     def packs(self) -> dict[str, list[Governed]]:
-        """The packs, each with the tools that are active in it."""
+        """Return the packs, each with its active tools."""
         found: dict[str, list[Governed]] = {}
         for governed in self.tools.values():
             for pack in sorted(governed.packs):
@@ -156,10 +156,10 @@ class Lifecycle:
         self.lines += 1
 
     def known(self, kind: str, name: str) -> Governed:
-        """A tool that the registry knows.
+        """Return a tool of the registry.
 
         Raises:
-            NotAllowed: there is none of that name; the message lists those there are.
+            NotAllowed: there is no tool of that name; the message lists the existing ones.
         """
         found = self.tools.get((kind, name))
         if found is None:
@@ -171,7 +171,7 @@ class Lifecycle:
     # --- transitions -----------------------------------------------------------------------------
 
     def _start(self, line: Mapping[str, Any]) -> None:
-        """The first line has no transition."""
+        """Begin the registry: the first line has no transition."""
 
     def _propose(self, line: Mapping[str, Any]) -> None:
         name, digest, contract = line["tool"], line["digest"], line["contract"]

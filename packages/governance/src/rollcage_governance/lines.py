@@ -1,6 +1,6 @@
-"""The lines of a registry as models: what is read is validated by them.
+"""The lines of a registry as models, which validate lines when they are read.
 
-They are imported when a registry is first read: building models takes its time, and a session
+They are imported when a registry is first read, because building models takes time, and a session
 without a facade needs none.
 """
 
@@ -50,7 +50,7 @@ class _OfTool(_Said):
 
 
 class ToolProposed(_OfTool):
-    """Somebody wants a tool to be used, as it is now."""
+    """A proposal of a tool in its current form."""
 
     event: Literal["tool.proposed"]
     digest: Digest
@@ -58,14 +58,14 @@ class ToolProposed(_OfTool):
 
 
 class ToolApproved(_OfTool):
-    """Somebody else looked at the proposal: its digest is pinned."""
+    """An approval by another person: the proposal's digest is pinned."""
 
     event: Literal["tool.approved"]
     digest: Digest
 
 
 class ToolMoved(_OfTool):
-    """A transition of a tool that its name says all of."""
+    """A transition of a tool without further fields."""
 
     event: Literal["tool.rejected", "tool.frozen", "tool.unfrozen", "tool.deprecated"]
 
@@ -78,7 +78,7 @@ class ToolActivated(_OfTool):
 
 
 class FacadeDefined(_Said):
-    """What an agent gets: the active tools of these packs."""
+    """An agent's facade: the active tools of these packs."""
 
     event: Literal["facade.defined"]
     facade: Name
@@ -93,5 +93,5 @@ Event = Annotated[
 
 @functools.cache
 def adapter() -> TypeAdapter[Any]:
-    """Validates one line; built when first needed."""
+    """Return the validator of a line; built on demand."""
     return TypeAdapter(Event)

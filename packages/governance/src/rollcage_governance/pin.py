@@ -22,10 +22,10 @@ _FORMAT: Final = "rollcage-tool/1"
 
 
 def described(contract: Contract) -> tuple[dict[str, Any], tuple[Code, ...]]:
-    """The description of a tool that is compared with the approved one, as JSON; and its code.
+    """Return a tool's description for the comparison with its approved form, and its code.
 
-    What a framework adds to a tool (a title, the description again) is left out, so that a function
-    that is declared once is the same tool in each framework.
+    The description is JSON. A framework's additions (a title, the description again) are left out,
+    so that a function that is declared once is the same tool in each framework.
     """
     codes = {"code": code_of(contract.function)}
     codes |= {name: code_of(getattr(contract, name)) for name in _ABOUT}
@@ -60,12 +60,12 @@ def _no_secret(_secret: str) -> NoReturn:
 
 
 def digest_of(fields: Mapping[str, Any]) -> str:
-    """The digest that identifies a tool: SHA-256 (hex) of the JCS of its description."""
+    """Return the digest that identifies a tool: SHA-256 (hex) of the JCS of its description."""
     return sha256(jcs([_FORMAT, dict(fields)])).hexdigest()
 
 
 def _schema(contract: Contract) -> dict[str, Any]:
-    given = contract.parameters  # not its `json_schema`, which is kept
+    given = contract.parameters  # not its `json_schema`, which is cached
     whole = given if isinstance(given, Mapping) else given.model_json_schema()
     schema = {name: each for name, each in whole.items() if name != "title"}
     if schema.get("description") == contract.description:
@@ -83,7 +83,10 @@ def _schema(contract: Contract) -> dict[str, Any]:
 
 
 def _without_values(declared: Any) -> Any:
-    """A secret parameter's schema without default and example values: one may be a real secret."""
+    """Return a secret parameter's schema without default and example values.
+
+    A default or an example may be a real secret.
+    """
     if not isinstance(declared, Mapping):
         return declared
     schema: Mapping[str, Any] = declared
@@ -97,7 +100,7 @@ _VALUES: Final = frozenset({"const", "default", "enum", "example", "examples"})
 
 
 def _returns(returns: Any) -> Any:
-    """The schema of a return type; its name, if it has none."""
+    """Return the schema of a return type; its name, if it has none."""
     if returns is None or returns is Any:
         return None
     try:
@@ -106,17 +109,17 @@ def _returns(returns: Any) -> Any:
         return str(getattr(returns, "__qualname__", None) or type(returns).__qualname__)
 
 
-# --- what differs --------------------------------------------------------------------------------
+# --- differences ---------------------------------------------------------------------------------
 
 
 def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The fields that differ, in the order in which they are described."""
+    """Return the fields that differ, in the order of the description."""
     names = [*new, *(name for name in old if name not in new)]
     return [name for name in names if old.get(name) != new.get(name)]
 
 
 def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """The differences, field by field, for people; empty if there are none."""
+    """Return the differences, field by field, for people; empty without any."""
     parts: list[str] = []
     for name in changed(old, new):
         was, now = old.get(name), new.get(name)

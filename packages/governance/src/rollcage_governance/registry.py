@@ -1,4 +1,4 @@
-"""The tool registry: who proposed, approved and froze which tools, and when; kept in the store."""
+"""The tool registry: every transition of each tool, with its author and time; kept in the store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Tool = Contract | Callable[..., Any]
 
 
 class Facade:
-    """The facade of this name, for `Session(gate=[…])`; read from the registry of its store.
+    """A facade by its name, for `Session(gate=[…])`; read from the registry of its store.
 
     ::
 
@@ -54,9 +54,9 @@ class Facade:
 
     @classmethod
     def recorded(cls, data: Mapping[str, Any]) -> Facade:
-        """Return the facade that an attempt was held to, by what its line tells of it.
+        """Return the facade of a recorded attempt, from its line.
 
-        It grants what it granted then, on another machine, too, whose registry does not know it.
+        It grants the same tools as then, also on a machine whose registry does not know it.
         """
         facade = cls(str(data["name"]))
         facade._granted = data
@@ -66,27 +66,27 @@ class Facade:
         return f"Facade({self.name!r})"
 
     def taken(self, store: Store) -> FacadeSnapshot:
-        """Return what it grants, as a store's registry has it now.
+        """Return its grants, from a store's registry in its current state.
 
         Raises:
-            FacadeMissing: the registry has none of this name.
+            FacadeMissing: the registry has no such facade.
         """
         return Registry(store).facade(self.name)
 
     def of_session(self) -> FacadeStage:
-        """Return what holds one session to this facade."""
+        """Return the stage that holds one session to this facade."""
         return FacadeStage(self.name, self._granted)
 
 
 class FacadeStage(Stage):
-    """Has only the tools of a facade run in a session, as they were approved.
+    """Lets only the tools of a facade run in a session, in their approved form.
 
-    The facade is that of the registry as the session is entered. In a session inside of another one
-    the facades of both hold: a tool runs that both give.
+    The facade is read from the registry when the session is entered. In a session inside of another
+    one, both facades hold: a tool runs if both give it.
 
     Attributes:
         name: its name in the registry.
-        facade: what it grants; None before the session is entered.
+        facade: its grants; None before the session is entered.
     """
 
     enforces = True
@@ -97,19 +97,19 @@ class FacadeStage(Stage):
         self._recorded = recorded
 
     def describes(self, session: Session) -> dict[str, Any]:
-        """Return what it grants, for the record.
+        """Return its grants, for the record.
 
         Raises:
-            FacadeMissing: the registry has none of this name.
+            FacadeMissing: the registry has no such facade.
         """
         self.facade = self.granted(session)
         return {"facade": self.facade.as_data()}
 
     def granted(self, session: Session) -> FacadeSnapshot:
-        """Return what it grants in a session; before that is entered, what it would grant now.
+        """Return its grants in a session; before the session is entered, its current grants.
 
         Raises:
-            FacadeMissing: the registry has none of this name.
+            FacadeMissing: the registry has no such facade.
         """
         if self.facade is not None:
             return self.facade
@@ -125,11 +125,11 @@ class FacadeStage(Stage):
         return self._check(contract, body, kind=kind)
 
     def screen_undo(self, contract: Contract) -> Verdict | None:
-        """Return a denial of a tool that was never approved as it is."""
+        """Return a denial of a tool whose current form was never approved."""
         return self._check(contract, None, kind="tool", undo=True)
 
     def decide(self, call: Call) -> Verdict | None:
-        """Return the same for a call; any tool that was ever approved may undo something."""
+        """Return the denial of a call; any tool that was ever approved may undo something."""
         undo = call.place.branch[:1] == "-"
         return self._check(call.contract, None, kind=call.kind, undo=undo)
 
@@ -142,7 +142,7 @@ class FacadeStage(Stage):
 
 
 class Registry:
-    """The registry of a store: every transition of a tool is a line, with who made it and why.
+    """The registry of a store: every transition of a tool is a line, with its author and reason.
 
     Each call reads the current lines, and any number of processes may add some. A transition that
     is not allowed raises, and nothing is written.
@@ -167,7 +167,7 @@ class Registry:
     # --- reading ---------------------------------------------------------------------------------
 
     def state(self) -> Lifecycle:
-        """The current state of every tool.
+        """Return the current state of every tool.
 
         Raises:
             RegistryCorrupt: names the first line that was changed or that is not allowed.
@@ -175,7 +175,7 @@ class Registry:
         return self._followed(self._lines.read())
 
     def tool(self, name: str, *, kind: Kind = "tool") -> Governed:
-        """The current state of a tool.
+        """Return the current state of a tool.
 
         Raises:
             GovernanceError: no tool of that name was proposed.
@@ -186,7 +186,7 @@ class Registry:
             raise GovernanceError(str(error)) from None
 
     def history(self, name: str | None = None) -> list[dict[str, Any]]:
-        """All transitions, or those of one tool or facade, in order."""
+        """Return all transitions, or the transitions of one tool or facade, in order."""
         lines = self._lines.read()
         self._followed(lines)
         events = lines[1:]
@@ -195,15 +195,15 @@ class Registry:
         return [event for event in events if name in (event.get("tool"), event.get("facade"))]
 
     def facade(self, name: str) -> FacadeSnapshot:
-        """The tools that a facade grants now.
+        """Return the tools that a facade grants now.
 
         Raises:
-            FacadeMissing: there is none of that name.
+            FacadeMissing: there is no such facade.
         """
         return FacadeSnapshot.of(self.state(), name, self.where, self.option)
 
     def diff(self, name: str, tool: Tool | None = None, *, kind: Kind = "tool") -> str:
-        """How a tool, or else its proposal, differs from the approved description, by field.
+        """Return how a tool, or its proposal, differs from the approved description, by field.
 
         If none was approved, everything is new. Empty if nothing differs.
         """
@@ -214,7 +214,7 @@ class Registry:
         return diff(pinned, pinned if governed.proposal is None else governed.proposal.contract)
 
     def is_new(self, tool: Tool, *, kind: Kind = "tool") -> bool:
-        """Whether a tool, as it is now, is neither approved nor proposed."""
+        """Return whether a tool's current form is neither approved nor proposed."""
         data = _described(tool)
         governed = self.state().tools.get((kind, data["name"]))
         if governed is None:
@@ -227,16 +227,16 @@ class Registry:
     # --- transitions -----------------------------------------------------------------------------
 
     def propose(self, tool: Tool, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
-        """Propose a tool as it is now; a newer proposal replaces an older one.
+        """Propose a tool in its current form; a newer proposal replaces an older one.
 
         Args:
             tool: a function declared with `@rollcage.tool`, or a contract.
-            by: who proposes it.
+            by: the proposer.
             why: their reason.
             kind: `tool` or `model`.
 
         Raises:
-            GovernanceError: it is approved or proposed already.
+            GovernanceError: the form is approved or proposed already.
         """
         data = _described(tool)
         fields = {"digest": digest_of(data), "contract": data}
@@ -245,11 +245,11 @@ class Registry:
     def approve(
         self, name: str, *, by: str, why: str = "", digest: str | None = None, kind: Kind = "tool"
     ) -> Governed:
-        """Approve the proposal of a tool: from now on only this is the tool.
+        """Approve the proposal of a tool: from now on only this form is the tool.
 
         Args:
-            name: the tool's.
-            by: who approves; it must not be the proposer.
+            name: the tool's name.
+            by: the approver, who must not be the proposer.
             why: their reason.
             digest: the digest of the reviewed proposal (hex): any other is refused. None approves
                 the current proposal, whatever it is.
@@ -265,7 +265,7 @@ class Registry:
         return self._moved("tool.approved", name, by, why, kind, seen)
 
     def reject(self, name: str, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
-        """Reject the proposal of a tool; what was approved before stays."""
+        """Reject the proposal of a tool; its approved form stays."""
         return self._moved("tool.rejected", name, by, why, kind)
 
     def activate(
@@ -281,7 +281,7 @@ class Registry:
         return self._moved("tool.deactivated", name, by, why, kind, {"pack": _named("pack", pack)})
 
     def freeze(self, name: str, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
-        """Withhold the tool from all sessions that open from now on, whatever their facade."""
+        """Withhold the tool from all sessions that open from now on, with any facade."""
         return self._moved("tool.frozen", name, by, why, kind)
 
     def unfreeze(self, name: str, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
@@ -324,7 +324,7 @@ class Registry:
     def _write(
         self, event: str, by: str, why: str, make: Callable[[Lifecycle], dict[str, Any]]
     ) -> Lifecycle:
-        """Write one transition, if the state allows it; returns the state after it."""
+        """Write one transition, if the state allows it; return the new state."""
         signed: dict[str, Any] = {"by": _person(by), "why": _text("why", why)}
         state = Lifecycle()
 
@@ -397,8 +397,8 @@ def _text(what: str, text: object) -> str:
 
 
 def _flaw(line: dict[str, Any]) -> str:
-    """How a line differs from its model; empty if it does not."""
-    from rollcage_governance.lines import adapter  # building models takes its time
+    """Return how a line differs from its model; empty if it does not."""
+    from rollcage_governance.lines import adapter  # building models takes time
 
     try:
         adapter().validate_python(line)

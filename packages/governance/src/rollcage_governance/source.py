@@ -1,8 +1,8 @@
-"""The source code of a function, proven to be what runs, for the person who approves it.
+"""The source code of a function, proven to be the running code, for its approver.
 
-A file may have been edited since it was imported, and a function's code can be replaced while its
-name and file stay. So the text that a file has for a function counts only where compiling it gives
-the very code that the function has; else what runs is named by its digest.
+A file may be edited after its import, and a function's code can be replaced while its name and file
+stay. So a file's text of a function counts only if compiling it gives exactly the function's code;
+otherwise the code is named by its digest.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _DEEPEST: Final = 20  # wrappers that are unwrapped
 
 
 class Code(NamedTuple):
-    """The code that a function runs.
+    """The code of a function.
 
     Attributes:
-        text: its source, and that of the functions that it wraps (`__wrapped__`); empty for
+        text: its source, and the source of the functions that it wraps (`__wrapped__`); empty for
             functions that are not written in Python.
-        parts: the functions, each with the code that it had.
+        parts: the functions, each with its code at that time.
     """
 
     text: str
@@ -37,7 +37,7 @@ class Code(NamedTuple):
 
 
 def code_of(function: Callable[..., Any] | None) -> Code:
-    """The code of a function, a method, a partial function or an object that can be called."""
+    """Return the code of a function, a method, a partial function or a callable object."""
     parts = tuple((each, each.__code__) for each in _functions(function))
     return Code("\n".join(_text(each, code) for each, code in parts), parts)
 
@@ -65,7 +65,7 @@ def _text(function: types.FunctionType, code: types.CodeType) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _proven(code: types.CodeType, filename: str, file: str) -> str:
-    """The source of some code in its file; empty if compiling it gives other code."""
+    """Return the source of some code in its file; empty if compiling it gives other code."""
     if code not in _compiled(file, filename):
         return ""
     block = inspect.getblock(file.splitlines(keepends=True)[code.co_firstlineno - 1 :])
@@ -75,9 +75,9 @@ def _proven(code: types.CodeType, filename: str, file: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _compiled(file: str, filename: str) -> frozenset[types.CodeType]:
-    """All the code in a file."""
+    """Return all the code in a file."""
     try:
-        with warnings.catch_warnings():  # they were given when it was imported
+        with warnings.catch_warnings():  # they were shown when it was imported
             warnings.simplefilter("ignore")
             whole = compile(file, filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
@@ -93,14 +93,14 @@ def _within(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _named(code: types.CodeType) -> str:
-    """A name for code without source: other code, and that of another Python, has another one."""
+    """Return a name for code without source, which differs for other code and other Pythons."""
     digest = sha256(_described(code).encode("utf-8", "surrogatepass")).hexdigest()
     version = ".".join(map(str, sys.version_info[:2]))
     return f"# {code.co_qualname}: no source; its bytecode (Python {version}) is {digest}\n"
 
 
 def _described(each: Any) -> str:
-    """A constant of some code as text, the same in every process."""
+    """Return a constant of some code as text, the same in every process."""
     if isinstance(each, types.CodeType):
         parts: list[Any] = [
             each.co_code, each.co_consts, each.co_names, each.co_varnames, each.co_freevars,

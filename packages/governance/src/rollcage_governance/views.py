@@ -1,4 +1,4 @@
-"""What `rollcage tools` shows of the registry, for people and for machines."""
+"""The output of `rollcage tools`, for people and for machines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHORT: Final = 12  # digits of a digest that a table shows
 
 
 def lines_of(text: Text) -> Sequence[Text]:
-    """The lines of a text."""
+    """Return the lines of a text."""
     return list(text.split("\n"))
 
 
@@ -54,7 +54,7 @@ def governed_table(found: Sequence[Governed]) -> Table:
 
 
 def governed_data(each: Governed, *, whole: bool = False) -> dict[str, Any]:
-    """A tool; with all that was described of it where it is wanted `whole`."""
+    """Return a tool for machines; with its whole description if `whole`."""
     pin, proposal = each.pin, each.proposal
     data: dict[str, Any] = {
         "kind": each.kind, "tool": each.name, "status": each.status, "packs": sorted(each.packs),
@@ -77,7 +77,7 @@ def governed_data(each: Governed, *, whole: bool = False) -> dict[str, Any]:
 
 
 def review_text(each: Governed, differs: str) -> Text:
-    """A tool, and what is proposed of it."""
+    """Return a tool, and its proposal."""
     text = Text(visible(each.name), style="bold").append(f"  {each.status}", style="default")
     if each.pin is not None:
         pin = each.pin
@@ -99,7 +99,7 @@ def review_text(each: Governed, differs: str) -> Text:
 
 
 def diff_text(name: str, differs: str, *, approved: bool) -> Text:
-    """How a tool differs from what was approved."""
+    """Return a tool's differences from its approved form."""
     text = Text(visible(name), style="bold")
     if not approved:
         return text.append("  was never approved", style="yellow")
@@ -119,7 +119,7 @@ def _diff(differs: str) -> Text:
 
 
 def facade_data(facade: FacadeSnapshot, state: Lifecycle) -> dict[str, Any]:
-    """A facade, with the packs that it is made of."""
+    """Return a facade, with its packs."""
     return facade.as_data() | {"packs": list(state.facades[facade.name])}
 
 

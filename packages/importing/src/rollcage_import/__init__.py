@@ -1,4 +1,4 @@
-"""Runs that others recorded, as runs of Rollcage: to look at, to replay offline and to fork.
+"""Runs that other tools recorded, as runs of Rollcage: to look at, to replay offline and to fork.
 
 ::
 
@@ -8,7 +8,7 @@
         print(run.run, run.steps)
 
 OpenTelemetry's GenAI spans as OTLP (JSON, or protobuf), and the exports of Langfuse and LangSmith.
-`import_old_runs` makes logs of the runs that earlier versions of Rollcage have recorded.
+`import_old_runs` makes logs from runs that earlier versions of Rollcage have recorded.
 """
 
 from rollcage_import.files import Format, Unreadable

@@ -1,4 +1,4 @@
-"""An attempt whose calls were made elsewhere, and the log that it becomes."""
+"""An attempt whose calls were made by another tool, and its log."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ __all__ = ["ImportedAttempt", "put_lines", "scratch_store"]
 
 
 class ImportedAttempt(Session):
-    """A session that opens no run and asks nobody: it makes the calls that it is given.
+    """A session that opens no run and asks no person: it makes the given calls.
 
-    It has the stages that `begin` is given and no others: so nothing is paused, approved, probed or
-    observed, and neither a claim nor an undo is made.
+    It has only the stages that `begin` gets: so nothing is paused, approved, probed or observed,
+    and neither a claim nor an undo is made.
     """
 
     finishes_undo = False
 
     def __init__(self, name: str, store: Store, options: Options) -> None:
-        # As one that runs nothing it is no fork, even if its process was started as one.
+        # It runs nothing, so it is no fork, even if its process was started as one.
         super().__init__(name, store=store, replay="offline", on_divergence="warn", options=options)
 
     def begin(self, log: Chain, line: Event, stages: tuple[Stage, ...]) -> None:
-        """Begin an attempt at the run whose log this is.
+        """Begin an attempt at the run of a log.
 
         Args:
-            log: the log; the first line of the run is there.
+            log: the log, with the first line of the run.
             line: the line of the attempt.
             stages: all of its stages.
         """
@@ -65,16 +65,16 @@ class ImportedAttempt(Session):
 
 @contextmanager
 def scratch_store() -> Iterator[Folder]:
-    """Give a store in which a log is made, and that is gone behind the block."""
+    """Give a temporary store, which is removed after the block."""
     with tempfile.TemporaryDirectory(prefix="rollcage-") as folder:
         yield Folder(folder)
 
 
 def put_lines(store: Store, run: str, lines: list[bytes]) -> bool:
-    """Put the whole log of a run into a store, in one go; return whether it was not there before.
+    """Put the whole log of a run into a store, at once; return whether it is new.
 
     Raises:
-        RunInUse: somebody is at the run.
+        RunInUse: the run is in use.
         StoreError: the store can't be written.
     """
     log = store.open(run)

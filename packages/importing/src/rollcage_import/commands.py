@@ -1,4 +1,4 @@
-"""`rollcage import`: what others recorded, as runs."""
+"""`rollcage import`: other tools' recordings, as runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def import_(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Import runs that something else recorded.
+    """Import runs that another tool recorded.
 
     They can be shown, forked, backtested and replayed offline. FILE holds OpenTelemetry spans as
     OTLP (JSON, JSON lines or protobuf), or an export of Langfuse or LangSmith (JSON, JSON lines).
@@ -50,7 +50,7 @@ def import_(
     can be undone. Credentials are redacted.
 
     A folder is a store of an earlier version (rollcage/1): each of its runs becomes one log, with
-    all that it goes on from, and is resumed, undone and shown like any other.
+    the runs that it continues, and is resumed, undone and shown like any other.
     """
     if format_ == _OLD or (format_ is None and file.is_dir()):
         _import_old(file, store, as_json=as_json)

@@ -1,4 +1,4 @@
-"""What is in a file: which format it has, and the spans in it."""
+"""The content of a file: its format, and its spans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rollcage_import.spans import Span
 __all__ = ["FORMATS", "Format", "Unreadable", "read_spans"]
 
 Format = Literal["otel", "langfuse", "langsmith"]
-"""What an import reads."""
+"""The formats of an import."""
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 
 _READ: Final[dict[Format, Callable[[Any, Counter[str]], Iterator[Span]]]] = {
@@ -43,16 +43,16 @@ class Unreadable(RollcageError):
 def read_spans(
     path: Path, format_: Format | None, skipped: Counter[str]
 ) -> tuple[Format, list[Span]]:
-    """The spans of a file, and its format: as it is given, or as its content shows.
+    """Return the spans of a file, and its format: given, or detected.
 
     Args:
         path: JSON, a line of JSON for each document, or OTLP as protobuf.
         format_: of its documents.
-        skipped: what is no span is counted in it, by why.
+        skipped: counts the parts that are no spans, by reason.
 
     Raises:
-        Unreadable: it can't be read, is too large, is no text in UTF-8, or of no known format; or
-            it holds protobuf, and what reads that is not installed.
+        Unreadable: the file can't be read, is too large, is not UTF-8, or of no known format; or
+            it holds protobuf, and the library that reads it is not installed.
     """
     data = _bytes(path).removeprefix(codecs.BOM_UTF8)  # as Windows' tools write it
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -100,7 +100,7 @@ def _take(spans: list[Span], found: Iterator[Span], path: Path) -> None:
 
 
 def _documents(path: Path, data: bytes, skipped: Counter[str]) -> Iterator[Any]:
-    """The whole as one document, else each line.
+    """Yield the whole as one document, or else each line.
 
     Raises:
         Unreadable: neither the whole nor any of its lines is JSON.
@@ -126,7 +126,7 @@ def _documents(path: Path, data: bytes, skipped: Counter[str]) -> Iterator[Any]:
 
 
 def _wrong(data: bytes, error: orjson.JSONDecodeError) -> str:
-    """What keeps a file from being JSON, and where."""
+    """Return why a file is not JSON, and where."""
     try:
         data.decode()
     except UnicodeDecodeError as no_text:
@@ -136,7 +136,7 @@ def _wrong(data: bytes, error: orjson.JSONDecodeError) -> str:
 
 
 def _format_of(document: Any) -> Format | None:
-    """By what its first object holds."""
+    """Return the format of a document, by its first object."""
     first = document
     while isinstance(first, list) and first:
         first = first[0]
@@ -155,7 +155,7 @@ def _format_of(document: Any) -> Format | None:
 
 
 def _protobuf(path: Path, data: bytes) -> Iterator[Any]:
-    """Messages of OTLP: one alone, or each after its length, as the collector writes files."""
+    """Yield messages of OTLP: a single one, or each after its length (the collector's form)."""
     try:
         # protobuf comes without types
         from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]

@@ -1,9 +1,9 @@
-"""Old runs become logs: what `rollcage/1` has of a run is performed again, without any body.
+"""Old runs become logs: the recorded calls of a `rollcage/1` run are repeated, without any body.
 
-In the old format each session wrote a run of its own, and a resumed one copied what it was given
-back. Here each of these generations is an attempt at one run. Its events are a program: the calls
-are made in their order, at their places, and end with the outcomes that are on record. So positions
-and fingerprints are core's own, and a resume finds what it looks for.
+In the old format each session wrote a run of its own, and a resumed one copied its replayed steps.
+Here each of these generations is an attempt at one run. Its events are a program: the calls are
+made in their order, at their places, and end with the recorded outcomes. So positions and
+fingerprints are core's own, and a resume finds its steps.
 """
 
 from __future__ import annotations
@@ -57,46 +57,46 @@ if TYPE_CHECKING:
     from rollcage.session.imports import Branch, Event, Step
 
 ORIGIN: Final = "rollcage.1"
-"""The field that names the old runs that a log, or an attempt, was imported from."""
+"""The field that names the old runs from which a log, or an attempt, was imported."""
 
 __all__ = ["ORIGIN", "Generation", "ImportRefused", "import_generations", "imported_id"]
 
 _UNDO: Final = ("before", "plan", "reversible", "approval")
-_MOST: Final = 1 << 30  # bytes of the large values that a run is given back
+_MOST: Final = 1 << 30  # bytes of the large values for one run
 
 Generation = Sequence[Mapping[str, Any]]
-"""The events of a run of the old format, in their order, each as it was checked."""
+"""The events of a run of the old format, in their order, each checked."""
 
 
 class ImportRefused(SessionError):
-    """An old run can't be imported as it is; the message says why."""
+    """An old run can't be imported; the message says why."""
 
     code = "import_refused"
 
 
 def imported_id(run: str) -> str:
-    """Return the id of the log that an old run becomes, by the id of its newest generation."""
+    """Return the id of an old run's log, by the id of its newest generation."""
     return uuid7(int(run[:8] + run[9:13], 16), sha256(f"rollcage/1 {run}".encode()).digest()[:10])
 
 
 def import_generations(
     store: Store, generations: Sequence[Generation], blob: Callable[[str], bytes]
 ) -> tuple[str, dict[str, int]]:
-    """Write the log of a run whose generations are given, oldest first.
+    """Write the log of a run from its generations, oldest first.
 
-    It is the newest run of its job from then on, unless the store has one.
+    It becomes the newest run of its job, unless the store has one.
 
     Args:
-        store: where the log goes.
+        store: the store of the log.
         generations: the old runs, each of which resumes the one before.
         blob: returns a large value of the old store, by its digest.
 
     Returns:
-        The id of the run, and what could not be taken over, by why: how often that was.
+        The id of the run, and the parts that could not be imported: how many, by reason.
 
     Raises:
-        ImportRefused: it is another kind of run, or not what core would make of it.
-        RunInUse: the log is there already.
+        ImportRefused: the run is of another kind, or core would make another run of it.
+        RunInUse: the log exists already.
         StoreError: the store can't be written.
     """
     first, last = generations[0][0], generations[-1][0]
@@ -127,10 +127,10 @@ def import_generations(
             finally:
                 log.close()
         lines = made.read(run)
-    fold_lines(parse(lines, f"run {run}"), f"run {run}", {})  # it is what core reads
+    fold_lines(parse(lines, f"run {run}"), f"run {run}", {})  # check that core reads it
     is_new = put_lines(store, run, lines)
     key = _job(last)
-    if store.get("names", key) is None:  # also where an import was killed before this
+    if store.get("names", key) is None:  # also after an import that was killed before this
         store.swap("names", key, None, run.encode())
     if not is_new:
         raise RunInUse(f"run {run} is there already: it was imported before")
@@ -166,7 +166,7 @@ def _job(begins: Mapping[str, Any]) -> str:
 
 
 class _Marks(Stage):
-    """Puts on the lines of imported steps what only the old trace knows."""
+    """Adds fields to the lines of imported steps that only the old trace knows."""
 
     def __init__(self) -> None:
         self.begins: Event = {}
@@ -208,7 +208,7 @@ class _Generation:
         self._undoing = False
         self._contracts: dict[tuple[Any, ...], Contract] = {}
         self._left = _MOST
-        self.at = "first line"  # what is performed now
+        self.at = "first line"  # the current place
 
     def perform(self) -> None:
         """Make its calls, in their order."""
@@ -272,7 +272,7 @@ class _Generation:
         self._of[self._run, event["step"]] = call.event["step"] if step is None else step.n
 
     def _skip(self, event: Mapping[str, Any]) -> None:
-        """Leave out a compensating call: what it took back is told by the undo itself."""
+        """Leave out a compensating call: the undo itself names the undone step."""
         self._skipped.add(event["step"])
         self._leave_out("a compensating call")
 
@@ -332,7 +332,7 @@ class _Generation:
             self._end(call, event)
 
     def _begin(self, event: Mapping[str, Any], *, replayed: bool) -> Call:
-        """Let a call arrive as it did, and begin."""
+        """Let a call arrive at its recorded place, and begin."""
         attempt = self._session.attempt
         contract = self._contract(event)
         canonical = self._whole(event["args"])
@@ -364,11 +364,11 @@ class _Generation:
 
     @staticmethod
     def _make_again(call: Call, step: Step) -> None:
-        """Have a call that was made again not be answered by the recorded step."""
+        """Keep the recorded step from answering a call that was made again."""
         if step.branch == call.place.branch:
             step.status = "unknown"  # so that its new line says `again`
         elif call.effect == "model":
-            step.taken = True  # it is another asker's; a pure step gives the same to all
+            step.taken = True  # it answers another asker; a pure step answers all
 
     def _contract(self, event: Mapping[str, Any]) -> Contract:
         key = event["kind"], event["name"], event["version"], event["effect"]
@@ -392,7 +392,7 @@ class _Generation:
             call_id=event.get("call_id", ""),
         )  # fmt: skip
 
-    # --- what was refused ------------------------------------------------------------------------
+    # --- refused calls ---------------------------------------------------------------------------
 
     def _step_blocked(self, event: Mapping[str, Any]) -> None:
         contract = self._contract(event)
@@ -483,7 +483,7 @@ class _Generation:
     # --- values ----------------------------------------------------------------------------------
 
     def _outcome(self, recorded: Mapping[str, Any]) -> Outcome | None:
-        """An outcome as core has it; None: it is unknown, or did not begin."""
+        """Return an outcome in core's form; None: it is unknown, or the call did not begin."""
         if recorded["status"] not in ("ok", "error"):
             return None
         for value in _blobs(recorded):
@@ -493,7 +493,7 @@ class _Generation:
         return Outcome.of(dict(recorded))
 
     def _whole(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments with their large values, which the old trace keeps apart."""
+        """Return arguments with their large values, which the old trace keeps separately."""
         found: dict[str, Any] = self._restored(args)
         return found
 

@@ -1,4 +1,4 @@
-"""Spans out of an export of Langfuse: a trace with its observations, or observations alone."""
+"""Spans from an export of Langfuse: a trace with its observations, or observations only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _USAGE: Final = {"input": "input_tokens", "output": "output_tokens"}
 
 
 def langfuse_spans(document: Any, skipped: Counter[str]) -> Iterator[Span]:
-    """The spans of one document: hostile input; what is left out is counted by why."""
+    """Yield the spans of one document: hostile input; omitted parts are counted by reason."""
     fields = document if isinstance(document, dict) else {}
     if isinstance(fields.get("data"), list):  # a page of the API
         for each in fields["data"]:
@@ -51,7 +51,7 @@ def _spans(given: list[Any], trace: dict[str, Any], skipped: Counter[str]) -> It
             skipped["no observation: it lacks ids or times"] += 1
         else:
             spans.append(span)
-    if trace and spans:  # what is around them: it is no observation itself
+    if trace and spans:  # the enclosing trace, which is no observation itself
         first = min(each.start for each in spans)
         own, name = f"trace {spans[0].trace}", str(trace.get("name") or "")
         start = moment(trace.get("timestamp"))
@@ -103,5 +103,5 @@ def _usage(given: dict[str, Any]) -> dict[str, int]:
 
 
 def _snake(given: dict[str, Any]) -> dict[str, Any]:
-    """Fields by the names that they have in files; the API writes them in camel case."""
+    """Return fields by their names in files; the API writes them in camel case."""
     return {_CAPITAL.sub(r"_\1", str(name)).lower(): value for name, value in given.items()}

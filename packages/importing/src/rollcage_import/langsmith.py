@@ -1,4 +1,4 @@
-"""Spans out of an export of LangSmith: its runs, one by one or with their child runs inside."""
+"""Spans from an export of LangSmith: its runs, one by one or with their child runs inside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MODEL: Final = ("ls_model_name", "model_name", "model")
 
 
 def langsmith_spans(document: Any, skipped: Counter[str]) -> Iterator[Span]:
-    """The spans of one document: hostile input; what is left out is counted by why."""
+    """Yield the spans of one document: hostile input; omitted parts are counted by reason."""
     open_ = [(document, "", "")]
     while open_:
         given, parent, trace = open_.pop()
@@ -120,7 +120,7 @@ def _model(extra: dict[str, Any], about: dict[str, Any]) -> str:
 
 
 def _error(text: str) -> tuple[str, str]:
-    """The error's type and message: its `repr`, with the traceback after it."""
+    """Return the error's type and message: its `repr`, with the traceback after it."""
     line = text.strip().partition("\n")[0]
     kind, opened, rest = line.partition("(")
     if opened and kind.isidentifier():

@@ -1,7 +1,7 @@
-"""Messages of a model in the forms that are about, and its answer out of them.
+"""Messages of a model in the common forms, and the answer in them.
 
-The forms: the conventions of OpenTelemetry (`parts`), OpenAI's, Anthropic's blocks, LangChain's
-(as it dumps them, or as data), and OpenInference's, whose names are dotted.
+The forms: the conventions of OpenTelemetry (`parts`), OpenAI's, Anthropic's blocks, LangChain's (as
+it dumps them, or as data), and OpenInference's, whose names are dotted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CALLS: Final = frozenset({"tool_call", "tool_use", "function_call"})
 
 
 def conversation(given: Any) -> list[dict[str, Any]]:
-    """The messages that a model was asked with; of anything else, one message of the user."""
+    """Return the messages to a model; for any other value, one message of the user."""
     found = structured(given)
     if isinstance(found, dict):
         found = next(
@@ -30,19 +30,19 @@ def conversation(given: Any) -> list[dict[str, Any]]:
         )
     found = structured(found)
     if isinstance(found, list) and len(found) == 1 and isinstance(found[0], list):
-        found = found[0]  # LangChain asks in batches: this one is of one
+        found = found[0]  # LangChain sends batches: a batch of one
     if not isinstance(found, list):
         found = [found]
     return [_message(each) for each in found]
 
 
 def answered(given: Any, usage: Mapping[str, int] | None = None, finish: str = "") -> Answer:
-    """What a model answered.
+    """Return a model's answer.
 
     Args:
         given: the answer's messages, or one, in any of the forms, or its text.
         usage: the tokens, as `input_tokens` and `output_tokens`.
-        finish: why it ended.
+        finish: the finish reason.
     """
     messages = conversation(given)
     calls = [call for each in messages for call in each.get("tool_calls", ())]
@@ -76,7 +76,7 @@ def _message(given: Any) -> dict[str, Any]:
 
 
 def _plain(given: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a message, without the covers that its writer put around them."""
+    """Return the fields of a message, without its writer's wrappers."""
     if "lc" in given:
         given = data_of(given.get("kwargs"))
     elif isinstance(given.get("message"), dict):  # a generation, a choice
@@ -87,7 +87,7 @@ def _plain(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(given: Any) -> tuple[Any, list[dict[str, str]]]:
-    """The text of a message, or its data where it is more than text; and the calls among them."""
+    """Return the text of a message, or its data if it is more than text; and the calls in it."""
     if given is None or isinstance(given, str):
         return given or "", []
     if not isinstance(given, list):

@@ -1,6 +1,6 @@
-"""The attributes that say what a span is about, by their writers: the newest name first.
+"""The attributes of a span by their writers: the newest name first.
 
-`gen_ai.*` of the conventions and what these were called before, OpenInference (`llm.*`, `tool.*`,
+`gen_ai.*` of the conventions and their earlier names, OpenInference (`llm.*`, `tool.*`,
 `input.value`), OpenLLMetry (`traceloop.*`), and the AI SDK of Vercel (`ai.*`).
 """
 

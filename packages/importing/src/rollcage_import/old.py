@@ -1,4 +1,4 @@
-"""Runs of the format `rollcage/1` become logs of `rollcage/2`: those of a whole folder, or one."""
+"""Runs of the format `rollcage/1` become logs of `rollcage/2`: the runs of a folder, or one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["Converted", "import_old_runs"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Converted:
-    """An old run, with all that it goes on from.
+    """An old run, with the runs that it continues.
 
     Attributes:
         old: the id of its newest generation.
-        run: the id of the log that it is now; empty if it could not be imported.
-        name: the job's.
+        run: the id of its log; empty if it could not be imported.
+        name: the job's name.
         generations: how many old runs it was.
-        left_out: what is not taken over, by why.
-        there: it had been imported before, and was left as it is.
+        left_out: the omitted parts, by reason.
+        there: whether it had been imported before, and was not changed.
         refused: why it could not be imported; empty if it was.
     """
 
@@ -44,19 +44,19 @@ def import_old_runs(
     store: str | os.PathLike[str] | Store,
     run: str | None = None,
 ) -> list[Converted]:
-    """Import the newest generation of each run of an old store, with all that it goes on from.
+    """Import the newest generation of each run of an old store, with the runs that it continues.
 
-    A run is resumed, undone and looked at as if it had been recorded anew. One that was imported
-    before is left as it is; looks at runs (`offline`, `verify`, forks) and imports are left out.
+    A run can be resumed, undone and shown as if it had been recorded now. A run that was imported
+    before is not changed; offline replays, verifications, forks and imports are left out.
 
-    A session that was entered inside of another one had a run of its own in the old format, which
-    does not say where in the outer one that was. Neither is imported: a resume of the outer run
-    would not find what was done inside, and would do it again.
+    A session inside of another one had a run of its own in the old format, which does not record
+    its place in the outer run. Neither is imported: a resume of the outer run would not find the
+    inner calls, and would repeat them.
 
     Args:
         where: the folder of the old store. It is only read.
-        store: where the logs go; it may be the same folder.
-        run: import this one only.
+        store: the store of the logs; it may be the same folder.
+        run: import only this run.
 
     Raises:
         RunNotFound: there is no such run.
@@ -87,7 +87,7 @@ def import_old_runs(
 
 
 def _take_key(old: OldFolder, new: Store) -> None:
-    """Have secrets be known by the HMACs that they have: without that, no call would match.
+    """Copy the key of the old store: without it, no call with a secret would match.
 
     Raises:
         StoreInvalid: the new store has another key.
@@ -105,7 +105,7 @@ def _take_key(old: OldFolder, new: Store) -> None:
 
 
 def _nested(infos: Mapping[str, OldRun]) -> dict[str, tuple[OldRun, OldRun]]:
-    """Return, by their ids, the runs that others are inside of or that are inside of others.
+    """Return the runs that contain others or are inside of others, by their ids.
 
     Each with such a pair: the outer run and the inner one.
     """
@@ -142,7 +142,7 @@ def _import(
 
 
 def _inseparable(outer: OldRun, inner: OldRun) -> ImportRefused:
-    """Return why two runs can't be imported, and what to do with them."""
+    """Return the error for two runs that can't be imported, with the next step."""
     return ImportRefused(
         f"run {inner.run} ({inner.name}) is of a session inside of run {outer.run} "
         f"({outer.name}). Here both are one run, and the old one does not say where in it that "

@@ -1,4 +1,4 @@
-"""Reads a store of the format `rollcage/1`: a folder with a file for each run, and its blobs.
+"""Read a store of the format `rollcage/1`: a folder with a file for each run, and its blobs.
 
 ::
 
@@ -7,8 +7,8 @@
     ├── runs/<run>.jsonl    a run: chained lines of JSON; a live writer holds its OS lock
     └── blobs/ab/<sha256>   large values
 
-Anybody may have written these files. So each line has to follow from those before it and to have
-the fields that an import takes from it; names become parts of a path only where they are ids or
+The files are untrusted. So each line has to follow from the lines before it and to have
+the fields that an import uses; names become parts of a path only if they are ids or
 digests; and nothing that a file names is imported or run.
 """
 
@@ -30,16 +30,16 @@ from rollcage.session.imports import MessagesRead
 __all__ = ["MODES", "OldFolder", "OldRun"]
 
 MODES: Final = ("record", "resume")
-"""The modes of runs that did something; the others looked at a run, or were imported."""
+"""The modes of runs with effects; the others looked at a run, or were imported."""
 
 Event = dict[str, Any]
 
 _FORMAT: Final = "rollcage/1"
 _RUN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-_ROOT: Final = b"\0" * 32  # what the first line follows
+_ROOT: Final = b"\0" * 32  # the hash before the first line
 _TAIL: Final = len(b',"hash":""}') + 64  # bytes of a line's hash, at its end
-_MOST: Final = 1 << 53  # of any number
+_MOST: Final = 1 << 53  # the limit of any number
 _KEY: Final = 32  # bytes of a store's key
 _LARGEST: Final = 1 << 30  # bytes of a file
 
@@ -69,7 +69,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, type]]] = {
     "approval.requested": {},
     "approval.decided": {},
 }  # fmt: skip
-"""By kind of line, the fields that each has to have; all have `time`."""
+"""By kind of line, the required fields; all have `time`."""
 
 _SOMETIMES: Final[Mapping[str, tuple[type, ...]]] = {
     "source": (str, type(None)), "within": (str,), "actor": (str,), "redacted": (bool,),
@@ -78,7 +78,7 @@ _SOMETIMES: Final[Mapping[str, tuple[type, ...]]] = {
     "plan": (list, type(None)), "before": (dict, type(None)), "after": (dict, list, type(None)),
     "labels": (list, type(None)), "error": (dict, type(None)), "incomplete": (bool,),
 }  # fmt: skip
-"""Fields that a line may have, and of which types they are then."""
+"""Optional fields of a line, with their types."""
 
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "mode": (*MODES, "offline", "verify", "imported", "fork"), "kind": ("tool", "model"),
@@ -88,14 +88,14 @@ _OUTCOMES: Final = ("ok", "error", "unknown", "not_started")
 
 
 class OldRun(NamedTuple):
-    """What the first line of a run says.
+    """The first line of a run.
 
     Attributes:
         run: its id.
-        name: the job.
+        name: the job's name.
         mode: see `MODES`.
-        source: the run that it goes on from, if there is one.
-        within: the run of the session around its own; empty if there was none.
+        source: the run that it continues, if there is one.
+        within: the run of the enclosing session; empty if there was none.
     """
 
     run: str
@@ -137,12 +137,12 @@ class OldFolder:
         return sorted(run for run in ids if _RUN.fullmatch(run))
 
     def info(self, run: str) -> OldRun:
-        """Return what the first line of a run says.
+        """Return the content of a run's first line.
 
         Raises:
             RunNotFound: there is no such run.
-            TraceCorrupt: its first line is none.
-            StoreError: it can't be read.
+            TraceCorrupt: the first line is not valid.
+            StoreError: the run can't be read.
         """
         path = self._path(run)
         with _opened(path) as file:
@@ -154,14 +154,14 @@ class OldFolder:
         return OldRun(run, first["name"], first["mode"], first.get("source"), within)
 
     def read(self, run: str) -> list[Event]:
-        """Return the events of a run, once all of them were checked.
+        """Return the events of a run, after checking all of them.
 
-        What follows the last newline was cut off while it was written, and never counted.
+        Bytes after the last newline are an interrupted write, and never counted.
 
         Raises:
             RunNotFound: there is no such run.
-            TraceCorrupt: a line breaks the chain, or lacks what it has to have; the error names it.
-            StoreError: it can't be read, or a session is at it.
+            TraceCorrupt: a line breaks the chain, or lacks a required field; the error names it.
+            StoreError: the run can't be read, or is in use.
         """
         path = self._path(run)
         with _opened(path) as file:
@@ -183,8 +183,8 @@ class OldFolder:
         """Return a large value by its digest.
 
         Raises:
-            StoreError: it is not there, or that is no digest.
-            TraceCorrupt: it is not the value of this digest.
+            StoreError: the value is missing, or the digest is invalid.
+            TraceCorrupt: the value does not match its digest.
         """
         if type(digest) is not str or _DIGEST.fullmatch(digest) is None:
             raise StoreError(f"{digest!r:.99} is not the name of a large value")
@@ -199,10 +199,10 @@ class OldFolder:
         return data
 
     def key(self) -> bytes | None:
-        """Return the key of the HMACs that stand for secrets; None if nothing in it is secret.
+        """Return the key of the HMACs that stand for secrets; None if the store has no secrets.
 
         Raises:
-            StoreError: it can't be read, or is none.
+            StoreError: the key can't be read, or is invalid.
         """
         path = self.root / "key"
         try:
@@ -221,14 +221,15 @@ class OldFolder:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a file of the store to read it, if it is one of moderate size.
+    """Open a file of the store for reading, if its size is moderate.
 
     Raises:
-        RunNotFound: it is not there.
-        StoreError: it can't be read, or is too large.
+        RunNotFound: the file does not exist.
+        StoreError: the file can't be read, or is too large.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # whatever it is, nobody waits
+        # for any kind of file, without waiting
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         raise RunNotFound(f"there is no {path}") from None
     except OSError as error:
@@ -241,7 +242,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _events(data: bytes, where: str, run: str) -> Iterator[Event]:
-    """Yield the events of whole lines, each once it was checked."""
+    """Yield the events of whole lines, each after a check."""
     head, messages = _ROOT, MessagesRead()
     for number, line in enumerate(data.split(b"\n")[:-1], 1):
         head = sha256(b"".join((head, line[:-_TAIL], b"}"))).digest()
@@ -258,14 +259,14 @@ def _events(data: bytes, where: str, run: str) -> Iterator[Event]:
 
 
 def _check(event: Any, begins: str) -> None:
-    """Refuse an event that lacks what its kind has.
+    """Refuse an event that lacks the fields of its kind.
 
     Args:
         event: the event.
         begins: the run that it has to begin; empty if it is not the first one.
 
     Raises:
-        ValueError: it does.
+        ValueError: the event lacks a field.
     """
     if type(event) is not dict or type(event.get("event")) is not str:
         raise ValueError("it says of no event")
@@ -286,7 +287,7 @@ def _check(event: Any, begins: str) -> None:
 
 
 def _check_values(event: Event, fields: Mapping[str, type]) -> None:
-    """Refuse an event with a field that it may have, or has to have, and that means nothing."""
+    """Refuse an event with an invalid value in a required or an optional field."""
     for name, may_be in _SOMETIMES.items():
         if name in event and type(event[name]) not in may_be:
             raise ValueError(f"{name} is no {may_be[0].__name__}")

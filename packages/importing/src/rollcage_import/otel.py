@@ -1,4 +1,4 @@
-"""Spans out of OTLP: each span of the conventions, or of their forerunners, as a `Span`."""
+"""Spans from OTLP: each span of the conventions, or of their forerunners, as a `Span`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WAS_REFUSED: Final = "blocked"
 _WAS_REPLAYED: Final = "hit"
 _NOTHING: Final[Mapping[str, Any]] = {}
 
-# Events that hold the messages of a model's call, as the conventions once had it, by role.
+# Events that hold the messages of a model's call in an early form of the conventions, by role.
 _ASKED: Final = {
     "gen_ai.system.message": "system", "gen_ai.user.message": "user",
     "gen_ai.assistant.message": "assistant", "gen_ai.tool.message": "tool",
@@ -36,12 +36,12 @@ Attributes = dict[str, Any]
 
 
 def otel_spans(document: Any, skipped: Counter[str], *, base64_ids: bool = False) -> Iterator[Span]:
-    """The spans of one export request, or of a file of them.
+    """Yield the spans of one export request, or of a file of them.
 
     Args:
         document: OTLP as JSON, hostile input.
-        skipped: what is left out is counted in it, by why.
-        base64_ids: ids are as the generic JSON of protobuf has them.
+        skipped: counts the omitted parts, by reason.
+        base64_ids: whether ids have the form of protobuf's generic JSON.
     """
     for scope, each in _listed(document, skipped):
         found = _span(each, scope, base64_ids=base64_ids)
@@ -111,7 +111,7 @@ def _span(given: dict[str, Any], scope: str, *, base64_ids: bool) -> Span | None
 
 
 def _kind(values: Attributes) -> tuple[Kind, str]:
-    """What a span is about; of one that is no step, what it says that it is."""
+    """Return the kind of a span; for a span that is no step, also its own statement."""
     other = ""
     for attribute, kinds in names.KINDS.items():
         value = values.get(attribute)
@@ -192,7 +192,7 @@ def _attributes(given: Any) -> Attributes:
 
 
 def _value(given: Any, depth: int = 0) -> Any:
-    """The value of an attribute; None for one that is of no known form, or too deep."""
+    """Return the value of an attribute; None for an unknown form, or one that is too deep."""
     if not isinstance(given, dict) or len(given) != 1 or depth > _DEEPEST:
         return None
     kind, value = next(iter(given.items()))
@@ -207,7 +207,7 @@ def _value(given: Any, depth: int = 0) -> Any:
 
 
 def _unfolded(values: Attributes) -> Attributes:
-    """Attributes with those that are a list, an entry each (`llm.prompts.0.role`), as such."""
+    """Return attributes with lists rebuilt from an entry each (`llm.prompts.0.role`)."""
     lists: dict[str, dict[int, Attributes]] = {}
     for name in ("gen_ai.prompt", "gen_ai.completion", "llm.prompts", "llm.completions",
                  "llm.input_messages", "llm.output_messages"):  # fmt: skip
@@ -222,7 +222,7 @@ def _unfolded(values: Attributes) -> Attributes:
 
 
 def _put(message: Attributes, field: str, value: Any) -> None:
-    """A field of a message; the calls in it are a list again, with an entry each."""
+    """Set a field of a message; its calls are a list again, with an entry each."""
     for listed in ("tool_calls", "contents"):
         before, found, rest = field.partition(f"{listed}.")
         at, _, inner = rest.partition(".")

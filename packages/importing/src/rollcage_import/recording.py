@@ -1,4 +1,4 @@
-"""Writes the traces of others as logs of runs that were imported: no session goes on with one."""
+"""Write foreign traces as logs of imported runs, which no session continues."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = ["ImportedRun", "Imports", "import_file"]
 _ANY: Final[Mapping[str, Any]] = {"type": "object"}
 _UNNAMED: Final = "imported"
 _LONGEST: Final = 200  # characters of a name
-_CLEAN: Final = (ReplayedError,)  # what a call raised elsewhere keeps no other from being imported
+_CLEAN: Final = (ReplayedError,)  # an error that a call raised elsewhere does not stop the import
 _ERROR: Final = re.compile(r"[A-Za-z_][\w.]{0,150}", re.ASCII)
 
 
@@ -55,12 +55,12 @@ class ImportedRun:
     """A trace that is a run now, or was one before.
 
     Attributes:
-        run: the run's id, the same whenever that trace is imported.
-        name: the job's.
-        trace: the id of the trace where it comes from.
-        steps: how many steps it has; None of one that was there.
-        skipped: how many of its spans became no step, by why.
-        there: it had been imported before, and was left as it is.
+        run: the run's id, the same whenever the trace is imported.
+        name: the job's name.
+        trace: the id of the original trace.
+        steps: how many steps it has; None for an earlier import.
+        skipped: how many of its spans became no step, by reason.
+        there: whether it had been imported before, and was not changed.
     """
 
     run: str
@@ -73,12 +73,12 @@ class ImportedRun:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Imports:
-    """What became of a file.
+    """The result of an import.
 
     Attributes:
-        format: that it was read as.
-        runs: by when they began.
-        skipped: what is in no run, by why.
+        format: the format of the file.
+        runs: by their beginning.
+        skipped: the parts that are in no run, by reason.
     """
 
     format: Format
@@ -94,24 +94,25 @@ def import_file(
     store: str | os.PathLike[str] | Store = "./.rollcage",
     tools: Iterable[Contract] = (),
 ) -> Imports:
-    """Import each trace of a file as a run. One that was imported before is left as it is.
+    """Import each trace of a file as a run. An earlier import of a trace is not changed.
 
-    The runs tell what their source says, and no more: nothing is known of effects, so that no
-    session resumes one and nothing is undone. They are for looks, offline replay, forks, backtests
-    and tests of policies.
+    The runs contain only the data of their source: their effects are unknown, so no session resumes
+    one and nothing is undone. They are for reading, offline replay, forks, backtests and tests of
+    policies.
 
     Args:
         path: OTLP (JSON or protobuf), or an export of Langfuse or LangSmith (JSON, JSON lines).
-        format: what it holds; by default what its content shows.
-        name: of the job; by default that of the agent in each trace.
-        store: where the runs go.
-        tools: contracts that say more of tools than a trace does: their effect, and how their
-            arguments are checked. A tool of none of these is a `write`, as every undeclared one.
+        format: its format; detected by default.
+        name: the name of the job; by default the name of the agent in each trace.
+        store: the store of the runs.
+        tools: contracts that declare more of tools than a trace does: their effect, and the check
+            of
+            their arguments. Any other tool is a `write`, like every undeclared one.
 
     Raises:
         Unreadable: the file can't be read, is too large, or of no known format.
-        DetectorMissing: what keeps credentials off the disk is not installed.
-        StoreError: the store can't be written; RunInUse where another process imports the same.
+        DetectorMissing: the library that finds credentials is not installed.
+        StoreError: the store can't be written; RunInUse if another process imports the same.
     """
     skipped: Counter[str] = Counter()
     found, spans = read_spans(Path(path), format, skipped)
@@ -125,7 +126,7 @@ def import_file(
     for tree in trees(spans):
         if tree.steps:
             recording = _Recording(found, tree, kept, declared)
-            # A session around this neither decides on what was called elsewhere nor hears of it.
+            # An enclosing session neither decides about these calls nor observes them.
             runs.append(contextvars.Context().run(recording.write, name))
         else:
             skipped += tree.skipped
@@ -134,7 +135,7 @@ def import_file(
 
 
 class _Recording:
-    """One run, as it is written: time is what its spans say."""
+    """One run, as it is written: its clock tells the times of the spans."""
 
     def __init__(
         self, format_: Format, tree: Tree, store: Store, declared: Mapping[str, Contract]
@@ -161,7 +162,8 @@ class _Recording:
         if there is not None:
             return there
         named = _name(name or (_job(tree.top) if tree.top else "") or _UNNAMED)
-        # It is made aside and put into the store as a whole, for nothing goes on with half of one.
+        # It is made aside and put into the store as a whole, because no session completes a partial
+        # one.
         with scratch_store() as made:
             log = Chain(made.open(run))
             log.append(self._begins(run, named))
@@ -172,7 +174,7 @@ class _Recording:
             session.begin(log, line, (DetectedSecrets(),))
             self._perform(session)
             lines = made.read(run)
-        if not put_lines(self._store, run, lines):  # by another process, meanwhile
+        if not put_lines(self._store, run, lines):  # another process has imported it meanwhile
             there = self._there(run)
             assert there is not None
             return there
@@ -189,7 +191,7 @@ class _Recording:
         return ImportedRun(run, begins["name"], tree.trace, None, dict(tree.skipped), there=True)
 
     def _begins(self, run: str, name: str) -> Event:
-        """Return the first line: where it comes from, and the keyed digest of what was read."""
+        """Return the first line: the origin, and the keyed digest of the data that was read."""
         tree = self._tree
         content = "\n".join(sorted(repr(dataclasses.astuple(s)) for s in _spans(tree.steps)))
         content = content.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
@@ -213,13 +215,14 @@ class _Recording:
         )
 
     def _perform(self, session: ImportedAttempt) -> None:
-        """Make the calls, each with a body that does nothing but give what is recorded."""
+        """Make the calls, each with a body that only returns the recorded result."""
         tree = self._tree
         error = None if tree.top is None else tree.top.error
         raised = None if error is None else _raised(error)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", NotReplayableWarning)  # its steps say so themselves
+                # its steps are marked themselves
+                warnings.simplefilter("ignore", NotReplayableWarning)
                 self._steps(session, tree.steps)
             self._now = tree.end
         except BaseException as failed:
@@ -245,7 +248,7 @@ class _Recording:
             except (*REFUSED, ContractError) as error:
                 self._refused[f"refused: {error.code}"] += 1
             except ReplayedError:
-                pass  # its own; the agent went on, or its end says otherwise
+                pass  # its own; the agent continued, or its end says otherwise
 
     def _step(self, session: Session, step: SpanStep) -> None:
         span = step.span
@@ -288,7 +291,10 @@ class _Recording:
 
 
 def _fits(contract: Contract, span: Span) -> bool:
-    """Whether a declared tool takes the recorded arguments: another version of it may have run."""
+    """Return whether a declared tool accepts the recorded arguments.
+
+    Another version of it may have run.
+    """
     return span.args is not NOT_RECORDED and not contract.takes.why_not(_arguments(span), str)
 
 
@@ -302,7 +308,7 @@ def _arguments(span: Span) -> dict[str, Any]:
 
 
 def _pieces(span: Span) -> Any:
-    """A model's answer without a framework's value: its neutral form."""
+    """Return a model's answer without a framework's value: its neutral form."""
     return NOT_RECORDED if span.answer is None else [span.answer.as_data()]
 
 
@@ -311,7 +317,7 @@ def _answer_of(span: Span) -> Callable[[Any], Answer]:
 
 
 def _bodiless(contract: Contract) -> Contract:
-    """A tool's contract without what would run: nothing of an import calls the application."""
+    """Return a tool's contract without its functions: an import never calls the application."""
     return dataclasses.replace(
         contract, undo=None, observe=None, probe=None, returns=None, json_output=False,
         max_output=None, allow_empty=True, on_drift=None, function=None, once="", raises=_CLEAN,
@@ -328,7 +334,7 @@ def _job(top: Span) -> str:
 
 
 def _name(given: str) -> str:
-    """A name that may be written: one line of moderate length."""
+    """Return a name that can be recorded: one line of moderate length."""
     return " ".join(given.encode("utf-8", "replace").decode().split())[:_LONGEST] or _UNNAMED
 
 

@@ -1,4 +1,4 @@
-"""A span of whatever origin: one call, one agent, or something around them."""
+"""A span from any source: one call, one agent, or an enclosing span."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _FRACTION: Final = re.compile(r"\.(\d+)")
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Span:
-    """One span, with the names of its origin taken away. What is not known of it is empty.
+    """One span, independent of its source. Unknown fields are empty.
 
     Attributes:
         trace: the id of its trace.
-        id: its own.
-        parent: that of the span around it.
-        kind: what it is about; an `other` is no step, and the steps inside of it move up.
-        name: of the agent, the model or the tool; of an `other` span, what it is.
-        title: what the span itself is called.
+        id: its own id.
+        parent: the id of the enclosing span.
+        kind: its subject; an `other` is no step, and the steps inside of it move up.
+        name: the name of the agent, the model or the tool; for an `other` span, its kind.
+        title: the span's own name.
         start: when it began (Unix, ns).
-        end: when it ended; None where it has no end.
-        args: of a tool, its arguments; of a model, its messages.
-        result: what a tool gave.
-        answer: what a model answered.
+        end: when it ended; None without an end.
+        args: a tool's arguments; a model's messages.
+        result: a tool's result.
+        answer: a model's answer.
         error: the type of its error and the text; None without one.
         refused: the code of a call that was refused, so that nothing ran.
         call_id: the model's id of the call.
-        agent: who made it.
-        effect: of a tool that Rollcage called, as it was declared there.
-        is_attempt: whether it is a session of Rollcage: an attempt at the run around it.
+        agent: the agent that made it.
+        effect: the declared effect of a tool that Rollcage called.
+        is_attempt: whether it is a session of Rollcage: an attempt at the enclosing run.
     """
 
     trace: str
@@ -61,7 +61,7 @@ class Span:
 
 
 def moment(value: Any) -> int | None:
-    """An instant as ns since 1970: ISO 8601, where UTC goes without saying; None for another."""
+    """Return a time as ns since 1970: from ISO 8601, in UTC by default; None for other forms."""
     if not isinstance(value, str):
         return None
     try:
@@ -77,11 +77,11 @@ def moment(value: Any) -> int | None:
 
 
 def structured(value: Any, *, scalars: bool = False) -> Any:
-    """What a text of JSON holds, if that is an object or a list; anything else as it is.
+    """Return the object or list in a JSON text; any other value unchanged.
 
     Args:
-        value: often a text, for attributes of spans hold little else.
-        scalars: a text of any JSON is read: its writer always writes that.
+        value: usually a text, because attributes of spans hold little else.
+        scalars: whether to parse any JSON: the span's writer always writes JSON.
     """
     if not isinstance(value, str) or not (scalars or value[:1] in ("{", "[")):
         return value
@@ -92,13 +92,13 @@ def structured(value: Any, *, scalars: bool = False) -> Any:
 
 
 def data_of(value: Any) -> dict[str, Any]:
-    """An object, also one in a text of JSON; an empty one for anything else."""
+    """Return an object, also one in a text of JSON; an empty one for any other value."""
     found = structured(value)
     return found if isinstance(found, dict) else {}
 
 
 def tool_answer(value: Any) -> tuple[Any, str]:
-    """What a tool gave, and its call's id if that is recorded as LangChain's message."""
+    """Return a tool's result, and its call's id if it is recorded as LangChain's message."""
     message = data_of(value)
     fields = data_of(message.get("kwargs" if "lc" in message else "data")) or message
     kind = message.get("type") if "data" in message else fields.get("type")

@@ -1,4 +1,4 @@
-"""The steps of a trace as a tree, out of spans that may come in any order, twice, or not at all."""
+"""The steps of a trace as a tree, from spans that may come in any order, twice, or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollcage_import.spans import Span, data_of
 
 __all__ = ["SpanStep", "Tree", "trees"]
 
-_DEEPEST: Final = 24  # steps inside of one another: each takes its part of the stack
+_DEEPEST: Final = 24  # nested steps: each takes a part of the stack
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -21,10 +21,10 @@ class SpanStep:
     """A span that becomes a step, and the steps inside of it.
 
     Attributes:
-        span: what is recorded of it.
-        inside: the steps that its body made, by when they began.
-        turn: the message that asked for it, as something that is the same for its calls; None
-            where that is not known.
+        span: the span.
+        inside: the steps that its body made, by their beginning.
+        turn: identifies the message that requested it, the same for its calls; None
+            if unknown.
         slot: its place in that message.
     """
 
@@ -39,16 +39,16 @@ class SpanStep:
 
 @dataclasses.dataclass(slots=True)
 class Tree:
-    """What becomes a run.
+    """The tree of a run.
 
     Attributes:
         trace: the trace's id.
         top: the span that is the run itself, the agent's or the only one without a parent; None
-            where that is a step.
+            if that is a step.
         start: when the first span began (Unix, ns).
         end: when the last one ended.
-        steps: the outermost steps, by when they began.
-        skipped: spans that became no step, by why.
+        steps: the outermost steps, by their beginning.
+        skipped: spans that became no step, by reason.
     """
 
     trace: str
@@ -60,7 +60,7 @@ class Tree:
 
 
 def trees(spans: Iterable[Span]) -> list[Tree]:
-    """The traces that these spans are of, by when they began."""
+    """Return the traces of these spans, by their beginning."""
     by_trace: dict[str, list[Span]] = {}
     for span in spans:
         by_trace.setdefault(span.trace, []).append(span)
@@ -104,7 +104,7 @@ def _reached(roots: list[Span], children: dict[str, list[Span]]) -> set[str]:
 
 
 class _Steps:
-    """Makes the steps of a trace out of its spans, without a call of its own for each level."""
+    """Makes the steps of a trace from its spans, without a recursion."""
 
     def __init__(
         self, children: dict[str, list[Span]], skipped: Counter[str], top: Span | None
@@ -114,9 +114,9 @@ class _Steps:
         self._top = top
 
     def of(self, roots: list[Span]) -> list[SpanStep]:
-        """The steps of these spans; what is inside of one that is none moves up."""
+        """Return the steps of these spans; steps inside of a span that is none move up."""
         outermost: list[SpanStep] = []
-        # each with the step around it, the list that it goes into, and how deep that is
+        # each with its enclosing step, the list for it, and its depth
         left: list[tuple[Span, SpanStep | None, list[SpanStep], int]]
         left = [(span, None, outermost, 0) for span in reversed(roots)]
         lists = [outermost]
@@ -129,7 +129,7 @@ class _Steps:
             elif span is not self._top:
                 step = SpanStep(span)
                 into.append(step)
-                if span.kind == "model":  # a model calls no tools: what is inside comes after it
+                if span.kind == "model":  # a model calls no tools: inner steps come after it
                     inner = step, into, depth
                 else:
                     lists.append(step.inside)
@@ -140,7 +140,7 @@ class _Steps:
         for steps in lists:
             steps.sort(
                 key=lambda step: step.span.start
-            )  # stable: what began at once stays in order
+            )  # stable: steps that began at once stay in order
             _place(steps)
         return outermost
 
@@ -167,7 +167,7 @@ def _same_call(outer: Span, inner: Span) -> bool:
 
 
 def _complete(span: Span, twin: Span) -> None:
-    """Take what only the other span of a call holds."""
+    """Take the fields that only the other span of a call holds."""
     for field in ("args", "result"):
         if getattr(span, field) is NOT_RECORDED:
             setattr(span, field, getattr(twin, field))
@@ -178,7 +178,7 @@ def _complete(span: Span, twin: Span) -> None:
 
 
 def _place(steps: list[SpanStep]) -> None:
-    """Say which calls one message asked for: by their ids, else because they overlap in time."""
+    """Find the calls that one message requested: by their ids, or else by overlapping times."""
     asked: dict[str, tuple[int, ToolRequest]] = {}
     model: SpanStep | None = None
     together: object = None
@@ -192,7 +192,8 @@ def _place(steps: list[SpanStep]) -> None:
         elif span.call_id in asked and model is not None:
             step.slot, request = asked.pop(span.call_id)
             step.turn = model
-            if not isinstance(span.args, dict):  # some tell the one argument of a call alone
+            # some instrumentations record only the value of a single argument
+            if not isinstance(span.args, dict):
                 span.args = data_of(request.arguments) or span.args
         else:
             if span.start >= until:

@@ -28,14 +28,14 @@ _FORM: Final = {
 
 
 class ClientApprover:
-    """Asks by `elicitation/create`; whoever sits at the client decides.
+    """Asks by `elicitation/create`; the person at the client decides.
 
-    A client that takes no requests is asked by the answer to its call (`input_required`), and makes
-    the call again with what the person has said.
+    A client that takes no requests gets the question as the answer to its call (`input_required`),
+    and repeats the call with the person's answer.
 
     Args:
-        key: seals what such a client carries back; that of the store, so that another process can
-            open it. By default a key of its own.
+        key: the key that seals the state which such a client returns; with the store's key, another
+            process can open it. By default a key of its own.
     """
 
     def __init__(self, key: Callable[[], bytes] | None = None) -> None:
@@ -48,7 +48,7 @@ class ClientApprover:
         self._conversation = conversation
 
     async def __call__(self, request: ApprovalRequest) -> Approval:
-        """What the person at the client says. No answer is no approval."""
+        """Return the answer of the person at the client. No answer is no approval."""
         conversation = self._conversation
         assert conversation is not None
         can, client = conversation.asking.asker
@@ -69,11 +69,11 @@ class ClientApprover:
     async def _required(
         self, conversation: Conversation, request: ApprovalRequest
     ) -> Mapping[str, Any]:
-        """The answer of a client that takes no requests: it came back with the call, or will."""
+        """Return the answer of a client that takes no requests, now or with its repeated call."""
         key = self._key()
         carried = conversation.asking.carried()
         if carried is not None and is_sealed_for(carried[0], request, key):
-            reply = carried[1]  # the proxy was started again in between
+            reply = carried[1]  # the proxy was restarted in between
         else:
             reply = await conversation.asking.require(question(request), sealed(request, key))
         answer: Any = reply.get("approval") if isinstance(reply, dict) else None
@@ -81,10 +81,10 @@ class ClientApprover:
 
 
 def question(request: ApprovalRequest) -> dict[str, Any]:
-    """What a person is asked about a call: the parameters of `elicitation/create`.
+    """Return the question to a person about a call: the parameters of `elicitation/create`.
 
-    What a server or a model has named stands in it as JSON, without characters that hide or turn
-    around what is next to them: it can't look like words of ours, nor like another call.
+    Texts from a server or a model stand in it as JSON, without characters that hide or reorder
+    their neighbours: they can't look like the proxy's words, nor like another call.
     """
     lines = json.dumps(dict(request.args), indent=2, default=str, ensure_ascii=False).split("\n")
     arguments = "\n".join(map(escape_json, lines))
@@ -94,11 +94,11 @@ def question(request: ApprovalRequest) -> dict[str, Any]:
 
 
 def decision(answer: Mapping[str, Any], client: Mapping[str, Any]) -> Approval:
-    """What a person has decided by answering that question. All but a clear yes is a no.
+    """Return a person's decision by their answer. Anything but a clear yes is a no.
 
     Args:
         answer: the result of the elicitation.
-        client: what the client has said of itself.
+        client: the client's description of itself.
     """
     content: Any = answer.get("content")
     reply: Any = content if isinstance(content, dict) else {}

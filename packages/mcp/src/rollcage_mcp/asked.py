@@ -1,4 +1,4 @@
-"""What a client asks for: a call's arguments, and whether the server would read the same."""
+"""A client's request: a call's arguments, and whether the server would read the same ones."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ MORE: Final = "mcp:more"
 
 
 def arguments_of(message: Message) -> dict[str, Any]:
-    """A tool call's arguments, with whatever else the server is told in it."""
+    """Return a tool call's arguments, with all other parameters for the server."""
     arguments = dict(message.params.get("arguments") or {})
     more = {name: each for name, each in message.params.items() if name not in _OF_CALLS}
     return {**arguments, MORE: more} if more else arguments
 
 
 def check_names(arguments: Mapping[str, Any], contract: Contract) -> None:
-    """Find out whether a server that does not mind capitals would read other arguments.
+    """Check that a server which ignores case would read the same arguments.
 
     Raises:
-        ServerError: it would: what was gated would not be what it does.
+        ServerError: it would read other ones, and so do something else than the gate has seen.
     """
     more: Mapping[str, Any] = arguments.get(MORE) or {}
     for names, known in ((arguments, contract.takes.names), (more, _OF_CALLS)):
@@ -42,10 +42,10 @@ def check_names(arguments: Mapping[str, Any], contract: Contract) -> None:
 
 
 def oddity(message: Message) -> str:
-    """Why a client's message can't be taken; empty where it can.
+    """Return why a client's message can't be accepted; empty if it can.
 
-    What passes as bytes has to mean the same to whoever reads it, and a call that is to be answered
-    can't be made in a form in which nobody answers it.
+    Bytes that are passed on must mean the same to every reader, and a request must have an id, so
+    that it can be answered.
     """
     method = "" if message.kind == "response" else message.method
     if message.kind == "notification" and method in _ANSWERED:
@@ -55,7 +55,7 @@ def oddity(message: Message) -> str:
     )
     if method not in _ANSWERED and alike != method:
         return f"there is no method {method!a}: it is called {alike}"
-    if method != "tools/call":  # of which only what was gated is sent
+    if method != "tools/call":  # only its gated arguments are sent
         try:
             check_unambiguous(message)
         except MessageInvalid as error:
@@ -64,6 +64,6 @@ def oddity(message: Message) -> str:
 
 
 def as_result(response: Any) -> dict[str, Any]:
-    """What a person answered in the tool's place, as its result."""
+    """Return a person's answer in the tool's place, as the tool's result."""
     text = response if isinstance(response, str) else repr(response)
     return {"result": text_result(text)}

@@ -1,4 +1,4 @@
-"""What the proxy asks of a client on its own behalf, by a request or by its answer to a call."""
+"""The proxy's own questions to a client, by a request or as the answer to a call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollcage_mcp.sealed import is_ours
 __all__ = ["Asking", "Send", "Served", "asking_here", "call_of", "serving", "without_state"]
 
 Send = Callable[[Message], Awaitable[None]]
-"""Takes what goes to the client."""
+"""Takes messages to the client."""
 
 _OF: Final = "io.modelcontextprotocol/"
 _NOTED: Final = 4 * 1024 * 1024  # bytes of the notifications that are kept with one call
@@ -30,23 +30,24 @@ class Served:
     task: asyncio.Task[None] | None = None
     is_write: bool = False
     asks: bool = False  # the server was asked
-    cancelled: bool = False  # by the client, who wants no answer any more
-    in_doubt: bool = False  # a write that was cancelled in the server
-    value: Any = None  # what the body gave
-    response: Message | None = None  # what the server answered
+    cancelled: bool = False  # by the client, which expects no answer
+    in_doubt: bool = False  # a write that the client cancelled while the server executes it
+    value: Any = None  # the body's result
+    response: Message | None = None  # the server's answer
     notes: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
     noted: int = 0  # bytes of the server's notifications
-    carried: tuple[str, Any] | None = None  # a state of ours that came with it, and the answers
+    # the proxy's own state that came with it, and the answers
+    carried: tuple[str, Any] | None = None
 
     def note(self, message: Message) -> None:
-        """Keep a notification of the server for a replay; of a flood, its beginning."""
+        """Keep a notification of the server for a replay; of a flood, only its beginning."""
         self.noted += len(message.raw)
         if self.noted <= _NOTED:
             self.notes.append({"method": message.method, "params": message.params})
 
     @property
     def token(self) -> object:
-        """By what the server's progress is known to be that of this request."""
+        """Return the token that links the server's progress to this request."""
         return self.message.meta.get("progressToken")
 
 
@@ -57,11 +58,11 @@ serving: contextvars.ContextVar[Served] = contextvars.ContextVar("rollcage-mcp-c
 asking_here: contextvars.ContextVar[Asking | None] = contextvars.ContextVar(
     "rollcage-mcp-client", default=None
 )
-"""By which the client of a server of our own is asked; None where no client is there."""
+"""The means to ask the client of a server of our own; None without a client."""
 
 
 def without_state(message: Message) -> tuple[Message, tuple[str, Any] | None]:
-    """A request without what it carries back to us; and that: a state of ours, and the answers."""
+    """Split a request from the state that it returns to the proxy, and from the answers."""
     state = message.params.get("requestState")
     if message.method != "tools/call" or not is_ours(state):
         return message, None
@@ -72,49 +73,50 @@ def without_state(message: Message) -> tuple[Message, tuple[str, Any] | None]:
 
 
 def call_of(message: Message) -> dict[str, Any]:
-    """What a tool call asks for: its tool and arguments."""
+    """Return the tool and the arguments of a tool call."""
     return {"name": message.params.get("name"), "arguments": message.params.get("arguments")}
 
 
 class Asking:
-    """Asks a client, and waits for what the person there says.
+    """Asks a client, and waits for the person's answer.
 
     Args:
-        send: takes what goes to the client.
-        served: the client's requests that are being answered, by their ids; one that is answered by
-            a question leaves them, and comes back with the client's next one.
+        send: takes messages to the client.
+        served: the client's requests that are being answered, by their ids; a request that is
+            answered
+            by a question is removed, and comes back with the client's next one.
     """
 
     def __init__(self, send: Send, served: dict[Id, Served]) -> None:
         self._send = send
         self._served = served
-        self._client: Mapping[str, Any] = {}  # what `initialize` was told of it
+        self._client: Mapping[str, Any] = {}  # the client's description in `initialize`
         self._can_elicit = False  # whether it has a dialog
         self._asked: dict[Id, asyncio.Future[Message]] = {}
-        self._paused: dict[str, Served] = {}  # that wait for an answer, by their states
+        self._paused: dict[str, Served] = {}  # requests that wait for an answer, by their states
         self._is_over = False
 
     # --- for the conversation --------------------------------------------------------------------
 
     def met(self, params: Mapping[str, Any]) -> None:
-        """Note what the client says of itself in `initialize`."""
+        """Note the client's description of itself in `initialize`."""
         info, able = params.get("clientInfo"), params.get("capabilities")
         self._client = cast("Mapping[str, Any]", info) if isinstance(info, dict) else {}
         self._can_elicit = isinstance(able, dict) and isinstance(able.get("elicitation"), dict)
 
     def take(self, response: Message) -> bool:
-        """Take a response of the client; False where it is none to us."""
+        """Take a response of the client; return False if it answers no question of ours."""
         asked = self._asked.pop(response.id, None)
         if asked is not None and not asked.done():
             asked.set_result(response)
         return asked is not None
 
     def goes_on(self, state: str, message: Message, reply: Any) -> bool:
-        """Go on with the call that waits under this state; False where none does, or another one.
+        """Continue the call that waits under this state; return False if none does, or another one.
 
         Args:
-            state: what the client has carried back.
-            message: the call, made again.
+            state: the state that the client returned.
+            message: the repeated call.
             reply: the person's answer.
         """
         waits = self._paused.get(state)
@@ -129,11 +131,11 @@ class Asking:
 
     @property
     def waiting(self) -> list[Served]:
-        """The calls that were answered by a question, and are not made again yet."""
+        """Return the calls that were answered by a question, and are not repeated yet."""
         return [*self._paused.values()]
 
     def close(self) -> None:
-        """Wait for nothing any more: nobody is there to answer."""
+        """Stop all waits: no client is there to answer."""
         self._is_over = True
         for question in self._asked.values():
             question.cancel()
@@ -141,12 +143,12 @@ class Asking:
     # --- for an approver -------------------------------------------------------------------------
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask the client something on the proxy's own behalf.
+        """Ask the client a question of the proxy's own.
 
         Raises:
-            ServerError: it answers with an error.
+            ServerError: the client answers with an error.
         """
-        # The server can't guess the id, so no answer to it is taken for the answer to this.
+        # The server can't guess the id, so its answers can't be taken for the client's.
         request = as_request(f"rollcage-{secrets.token_hex(16)}", method, params)
         self._check_there()
         answer = self._asked[request.id] = asyncio.get_running_loop().create_future()
@@ -154,7 +156,7 @@ class Asking:
             await self._send(request)
             return result_of(await answer)
         except asyncio.CancelledError:
-            if not self._is_over:  # the dialog is of no use any more
+            if not self._is_over:  # the dialog is no longer of use
                 note = {"requestId": request.id, "reason": "the call was cancelled"}
                 await self._send(as_notification("notifications/cancelled", note))
             raise
@@ -162,14 +164,14 @@ class Asking:
             self._asked.pop(request.id, None)
 
     async def require(self, question: Mapping[str, Any], state: str) -> Any:
-        """Ask by the answer to the call that is being made: the client makes it again.
+        """Ask by the answer to the current call: the client repeats the call.
 
         Args:
             question: the parameters of `elicitation/create`.
-            state: what the client carries back.
+            state: the state that the client returns.
 
         Returns:
-            What the client answers, by the names of what was asked.
+            The client's answers, by the names of the fields.
         """
         served = serving.get()
         self._check_there()
@@ -190,19 +192,19 @@ class Asking:
             raise asyncio.CancelledError("the client is gone")
 
     def carried(self) -> tuple[str, Any] | None:
-        """What came back with the call that is being made: a state, and the answers."""
+        """Return the state and the answers that came with the current call."""
         served = serving.get()
         carried, served.carried = served.carried, None
         return carried
 
     @property
     def has_requests(self) -> bool:
-        """Whether the client takes requests; of those without a handshake, none does."""
+        """Whether the client takes requests; clients without a handshake don't."""
         return not isinstance(serving.get().message.meta.get(_ERA), str)
 
     @property
     def asker(self) -> tuple[bool, Mapping[str, Any]]:
-        """Whether whoever makes the call has a dialog, and what it has said of itself."""
+        """Return whether the current caller has a dialog, and its description of itself."""
         if self.has_requests:
             return self._can_elicit, self._client
         meta = serving.get().message.meta

@@ -120,7 +120,7 @@ QueueOption = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class _Guard:
-    """How the conversations with a server are guarded."""
+    """The guard of conversations with a server."""
 
     server: ServerConfig
     label: str
@@ -135,23 +135,23 @@ class _Guard:
 
     @property
     def connect(self) -> Connect | None:
-        """Reaches the server; None where it is not needed."""
+        """Return a connection to the server; None if no server is needed."""
         return None if self.replay == "offline" else self.server.connect
 
     @functools.cached_property
     def declared(self) -> ServerDeclarations:
-        """What is declared of its tools."""
+        """Return the declarations of its tools."""
         return ServerDeclarations(
             self.server.load_pack(), self.trust or self.server.trust_annotations
         )
 
     def check(self) -> None:
-        """Find what is wrong before a client comes.
+        """Find problems before a client comes.
 
         Raises:
-            ServersInvalid: the server can't be reached as it is declared.
+            ServersInvalid: the server can't be reached as declared.
             PackInvalid: its pack can't be used.
-            StoreInvalid: no store is known for its URL.
+            StoreInvalid: the URL names no store.
         """
         open_store(self.store)
         if self.connect is not None:
@@ -159,12 +159,12 @@ class _Guard:
         _ = self.declared
 
     def session(self, asks: ClientApprover) -> Session:
-        """The session of one conversation."""
+        """Return the session of one conversation."""
         queue = None if self.queue is None else QueueApprover(self.store, wait=self.queue)
         return Session(
             self.name or f"mcp {self.label} {uuid.uuid4()}",
             store=self.store,
-            replay=cast("Any", self.replay),  # the session says what it can be
+            replay=cast("Any", self.replay),  # the session lists the valid values
             source=self.source,
             gate=named_guards(policy=self.policy, facade=self.facade),
             approver=asks if queue is None else queue,
@@ -273,15 +273,15 @@ def ops(
 ) -> None:
     """Serve runs, undo and approvals as tools, at stdin and stdout.
 
-    To approve a call is asked of the person at the client, in its own dialog; a client that has
-    none approves nothing.
+    The person at the client approves calls, in the client's own dialog; a client without a dialog
+    approves nothing.
     """
     scopes: list[Scope] = [each for each in SCOPES if each in (allow or ["read"])]
     unknown = sorted({*(allow or [])} - {*SCOPES})
     if unknown:
         raise UsageError(f"--allow {unknown[0]}: the scopes are {', '.join(SCOPES)}")
     name = who(by) if "approve" in scopes else None
-    open_store(store)  # or it is refused before a client comes
+    open_store(store)  # refused before a client comes
     served = ops_tools(scopes, store=store, by=name, tools=tools or ())
     asyncio.run(ToolServer("rollcage ops", served).serve_stdio())
 
@@ -342,7 +342,7 @@ def serve_tools(
 
 
 def _starters(plans: list[str], tools: list[str] | None, store: str) -> list[Callable[..., Any]]:
-    """A tool for each plan, which starts it. Raises `UsageError`."""
+    """Return a tool for each plan, which starts it. Raises `UsageError`."""
     try:
         from rollcage_workflow.commands.worker import load_plans
         from rollcage_workflow.served import orders
@@ -352,13 +352,13 @@ def _starters(plans: list[str], tools: list[str] | None, store: str) -> list[Cal
 
 
 def _key_of(store: str) -> bytes:
-    """What questions to clients are sealed with: made of the store's key."""
+    """Return the key that seals questions to clients, derived from the store's key."""
     return StoreSeal(open_store(store))("rollcage mcp approval").encode()
 
 
 @contextlib.contextmanager
 def _as_usage() -> Iterator[None]:
-    """What is wrong with a file that was named is wrong with the command."""
+    """Report a problem of a named file as a problem of the command."""
     try:
         yield
     except (PackInvalid, ServersInvalid) as error:
@@ -366,7 +366,7 @@ def _as_usage() -> Iterator[None]:
 
 
 def _token(file: Path | None) -> str | None:
-    """What clients send as a bearer token. Raises `UsageError`."""
+    """Return the bearer token that clients send. Raises `UsageError`."""
     if file is None:
         return None
     try:
@@ -385,10 +385,10 @@ def _server(
     name: str | None,
     pack: str | None,
 ) -> tuple[ServerConfig, str]:
-    """The server that is meant, and what it is called.
+    """Return the chosen server, and its name.
 
     Raises:
-        UsageError: none is, or more than one.
+        UsageError: no server is chosen, or more than one.
     """
     if [command or None, upstream, file].count(None) != 2:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What is declared of a server's tools, and of what a client reads of it."""
+"""The contracts of a server's tools, and of the reads of a client."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 GIVES_RESULT: Final = "__rollcage_mcp_result__"
-"""Marks a function whose value holds the result of `tools/call`, as a server gives it."""
+"""Marks a function whose value holds the result of `tools/call`, in the server's form."""
 
 NEEDS_FACADE: Final = "__rollcage_mcp_proposal__"
 """Marks a function that only a session with a facade may call."""
 
 OWN: Final = "mcp:"
-"""What the names of reads begin with; no tool's may."""
+"""The prefix of the names of reads; no tool may have it."""
 
 READS: Final = frozenset(
     {
@@ -43,10 +43,10 @@ READS: Final = frozenset(
         "completion/complete",
     }
 )  # fmt: skip
-"""The requests of a client that look at the server: each is a step, and replays."""
+"""The reading requests of a client: each is a step, and replays."""
 
 GREETINGS: Final = ("initialize", "server/discover")
-"""The reads by which a client begins: a server may instruct the model in its answer to them."""
+"""The reads by which a client begins: the server's answer may instruct the model."""
 
 _PLAIN: Final = re.compile(r"[\w.@/-]{1,64}")
 _INFO: Final = "io.modelcontextprotocol/serverInfo"
@@ -55,7 +55,7 @@ _SCHEMA_WORDS: Final = ("type", "properties", "$defs", "definitions")
 
 
 def read_contract(method: str) -> Contract:
-    """The contract of what a client reads."""
+    """Return the contract of a client's read."""
     return Contract(
         name=OWN + method,
         description=f"What the server answers to {method}.",
@@ -66,15 +66,15 @@ def read_contract(method: str) -> Contract:
 
 
 def instructions_contract(greeting: Mapping[str, Any]) -> Contract | None:
-    """What a server tells the model by itself, to be approved as a tool is; None if it is silent.
+    """Return the contract of a server's instructions, approved like a tool's; None without any.
 
-    Its description is that text. It is named for the server, by what that calls itself: a facade
+    Its description is the instructions. Its name contains the server's own name, because a facade
     may give tools of several servers.
 
     Args:
         greeting: the server's answer to `initialize` or `server/discover`.
     """
-    # Some clients read a word whatever its capitals: what is said under any is pinned.
+    # Some clients ignore case: the text under any spelling is pinned.
     declared_by = {
         word: each for word, each in greeting.items() if word.casefold() == "instructions"
     }
@@ -86,7 +86,8 @@ def instructions_contract(greeting: Mapping[str, Any]) -> Contract | None:
     meta: Any = greeting.get("_meta")
     info: Any = greeting.get("serverInfo") or (meta.get(_INFO) if isinstance(meta, dict) else None)
     name: Any = info.get("name") if isinstance(info, dict) else None
-    if isinstance(name, str) and not _PLAIN.fullmatch(name):  # it stands in errors: no more text
+    # the name stands in errors: no other text
+    if isinstance(name, str) and not _PLAIN.fullmatch(name):
         name = sha256(name.encode(errors="surrogatepass")).hexdigest()[:16]
     return Contract(
         name=f"{OWN}instructions" + (f":{name}" if isinstance(name, str) else ""),
@@ -104,17 +105,18 @@ def tool_contract(
     declared: Mapping[str, Any],
     plans: Mapping[str, Any],
 ) -> Contract:
-    """The contract of a tool as the server lists it.
+    """Return the contract of a tool as the server lists it.
 
-    The server itself checks the arguments: what a model reads of a mistake are the server's own
-    words. So nothing is required here; but all that the server says of the tool is a part of the
-    contract, and of the digest that an approval pins.
+    The server itself checks the arguments: the model reads the server's own message about a
+    mistake. So nothing is required here; but the server's whole definition of the tool is a part of
+    the contract, and of the digest that an approval pins.
 
     Args:
         tool: its definition, as in the result of `tools/list`.
-        trust: whether the server's own word about effects counts (`annotations`).
-        declared: what somebody else declares of it, a pack say; this counts before all.
-        plans: how that observes, undoes and probes it, as data: its functions are the same for all.
+        trust: whether the server's own statement about effects counts (`annotations`).
+        declared: another declaration of it, for example a pack's; this counts first.
+        plans: the declared observation, undo and probe, as data: their functions are the same for
+            all.
     """
     schema: Any = tool.get("inputSchema")
     own = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else {}
@@ -134,19 +136,19 @@ def tool_contract(
 
 
 class Calling(Protocol):
-    """Whoever calls a server's tools past a client."""
+    """A caller of a server's tools without a client."""
 
     async def look(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of a tool."""
+        """Return the result of a tool."""
         ...
 
 
 def tool_function(contract: Contract, name: str, server: Calling) -> Callable[..., Any]:
-    """A server's tool as a function that carries its contract, as an undo calls it.
+    """Return a server's tool as a function with its contract, for an undo.
 
     Args:
-        contract: the tool's.
-        name: as the server has it.
+        contract: the tool's contract.
+        name: the server's name for it.
         server: calls it.
     """
 
@@ -163,7 +165,7 @@ def tool_function(contract: Contract, name: str, server: Calling) -> Callable[..
 
 
 def text_of(result: Mapping[str, Any]) -> str | None:
-    """The texts of a tool's result, one after the other; None where there is none."""
+    """Return the joined texts of a tool's result; None without any."""
     content: Any = result.get("content")
     parts = [
         str(each["text"])
@@ -174,7 +176,7 @@ def text_of(result: Mapping[str, Any]) -> str | None:
 
 
 def _annotated(annotations: Any) -> dict[str, Any]:
-    """What a tool's annotations say of its effect."""
+    """Return the effect in a tool's annotations."""
     if not isinstance(annotations, Mapping):
         return {}
     declared_by = cast("Mapping[str, Any]", annotations)

@@ -1,4 +1,4 @@
-"""A client's conversation with a server: what passes, what becomes a step, what is cut off."""
+"""A client's conversation with a server: passed messages, steps, and interruptions."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ __all__ = ["GRACE", "Conversation", "Send", "ServerDeclarations"]
 _log: Final = logging.getLogger("rollcage.mcp")
 
 GRACE: Final = 10.0
-"""Seconds that a call may go on when the client is gone."""
+"""Seconds for running calls when the client is gone."""
 
 _DOUBLED: Final = -32600
 _INTERNAL: Final = -32603
 _QUIET: Final = {"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
-"""Requests whose answer says nothing: a proxy without a server gives it itself."""
+"""Requests with an empty answer, which a proxy without a server gives itself."""
 
 
 class Conversation:
-    """Serves one client: its requests are steps of a session, all else passes.
+    """Serves one client: its requests are steps of a session, other messages pass.
 
     Args:
-        session: entered by now.
-        connect: starts the server, or connects to it; None where there is none (a replay).
-        send: takes what goes to the client.
-        declared: of the server's tools.
+        session: already entered.
+        connect: starts the server, or connects to it; None without a server (a replay).
+        send: takes messages to the client.
+        declared: the declarations of the server's tools.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Conversation:
     # --- from the client -------------------------------------------------------------------------
 
     async def take(self, message: Message) -> None:
-        """Take a message of the client; its requests are answered by and by."""
+        """Take a message of the client; its requests are answered later."""
         odd = oddity(message)
         if odd:
             _log.warning("refused a message of the client: %s", odd)
@@ -90,7 +90,7 @@ class Conversation:
             await self._begin(message)
 
     async def _begin(self, message: Message) -> None:
-        """Have a request answered; one that carries an answer of ours goes on where it was."""
+        """Answer a request in the background; an answer of ours in it continues its call."""
         message, carried = without_state(message)
         if carried is not None and self.asking.goes_on(carried[0], message, carried[1]):
             return
@@ -99,7 +99,7 @@ class Conversation:
         served.task = asyncio.create_task(self._serve(served))
 
     async def _cancel(self, message: Message) -> None:
-        """The client wants a request cancelled: it waits for it no more, whatever comes."""
+        """Cancel a request of the client, which expects no answer."""
         number: Any = message.params.get("requestId")
         known = isinstance(number, str | int) and not isinstance(number, bool)
         served = self._served.get(number) if known else None
@@ -109,9 +109,9 @@ class Conversation:
         if served.asks:
             await self._server.pass_on(message)
         if not (served.asks and served.is_write):
-            served.task.cancel()  # recorded as not started, or of a read as cut off
+            served.task.cancel()  # recorded as not started, or for a read as cut off
             return
-        # Whether the server stops in time, nobody knows: until it answers, the call is under way.
+        # It is unknown whether the server stops in time: until it answers, the call is running.
         served.in_doubt = True
         self._steps.doubts.append(call_of(served.message))
 
@@ -129,7 +129,7 @@ class Conversation:
         await self._send(message)
 
     def _about(self, note: Message) -> Served | None:
-        """Which request a notification is about; None where that is not certain."""
+        """Return the request of a notification; None if it is not certain."""
         asking = [each for each in self._served.values() if each.asks]
         if note.method == "notifications/progress":
             token = note.params.get("progressToken")
@@ -160,11 +160,12 @@ class Conversation:
         except ServerError as error:
             return as_failure(served.message.id, error.code, error.message, error.data)
         except REFUSED as error:
-            if message.method == "tools/call":  # the model reads it, and goes on
+            if message.method == "tools/call":  # the model reads it, and continues
                 return as_answer(served.message.id, text_result(str(error), is_error=True))
             return as_failure(served.message.id, FAILED, str(error), _named(error))
         except ServerGone as error:
-            halted = self.session.halted  # by a write of unknown outcome: that this one is, say
+            # for example by a write of unknown outcome: possibly this one
+            halted = self.session.halted
             if halted is None:
                 return as_failure(served.message.id, GONE, str(error))
             return as_failure(served.message.id, FAILED, f"{error}: {halted}", _named(halted))
@@ -176,7 +177,7 @@ class Conversation:
         if isinstance(value, Message):
             return value
         if value is served.value and served.response is not None:
-            return served.response  # as the server wrote it
+            return served.response  # in the server's own bytes
         await self._give_notes(served, value)
         return as_answer(served.message.id, value["result"])
 
@@ -198,7 +199,7 @@ class Conversation:
         return as_failure(message.id, -32601, text)
 
     async def _give_notes(self, served: Served, value: Mapping[str, Any]) -> None:
-        """Send again what the server sent while it was at work, in its order."""
+        """Send the server's recorded messages again, in their order."""
         for note in value.get("notifications", ()):
             params = dict(note["params"])
             if "progressToken" in params:
@@ -211,19 +212,19 @@ class Conversation:
 
     @property
     def is_over(self) -> bool:
-        """Whether no call of it can reach the server any more."""
+        """Whether no call can reach the server any more."""
         return self.session.halted is not None or self._server.gone is not None
 
     @property
     def under_way(self) -> list[asyncio.Task[None]]:
-        """The requests that are being answered now."""
+        """Return the requests that are being answered."""
         all_of_them = [*self._served.values(), *self.asking.waiting]
         return [each.task for each in all_of_them if each.task is not None]
 
     async def close(self, grace: float = 0.0) -> None:
-        """The client is gone: let what is under way end within a while (seconds), then stop.
+        """Let running requests end within a time (seconds) after the client is gone, then stop.
 
-        A write that has not ended by then is recorded as one of unknown outcome.
+        A write that has not ended then is recorded with an unknown outcome.
         """
         self.asking.close()
         tasks = self.under_way

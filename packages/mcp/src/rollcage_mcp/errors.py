@@ -1,4 +1,4 @@
-"""What goes wrong between a client, the proxy and a server."""
+"""The errors between a client, the proxy and a server."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = [
 
 
 class MessageInvalid(RollcageError):
-    """A line that is no message of JSON-RPC; the text says why."""
+    """A line that is not a JSON-RPC message; the text says why."""
 
 
 class ServerError(Exception):
-    """The server answered a request with an error of JSON-RPC, which is recorded and replayed.
+    """The server answered a request with a JSON-RPC error, which is recorded and replayed.
 
     Attributes:
         code: the error's number.
         message: its text.
-        data: whatever else the server says of it.
+        data: the server's further data.
     """
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -43,23 +43,23 @@ class ServerError(Exception):
 class ServerGone(ConnectionError):
     """The server ended, or broke the protocol so that nothing more can be read from it.
 
-    It is a connection that broke: whether a write that was under way has happened is unknown.
+    It is a broken connection: whether a running write has happened is unknown.
     """
 
 
 class PackInvalid(RollcageError):
-    """A pack can't be used; the text names each place that is wrong."""
+    """A pack can't be used; the text names each problem."""
 
     @classmethod
     def several(cls, source: str, wrong: Iterable[str]) -> Self:
-        """The error that names all places of a pack that are wrong."""
+        """Return the error that names all problems of a pack."""
         listed = list(wrong)
         rest = "".join(f"\n  {each}" for each in listed)
         return cls(f"{source} can't be used:{rest}")
 
 
 class ServersInvalid(RollcageError):
-    """The file that names the servers can't be used; the text says why."""
+    """The file of servers can't be used; the text says why."""
 
 
 class OpenAPIInvalid(ServersInvalid):

@@ -1,4 +1,4 @@
-"""A server's stream of events, each of which is bounded: a message comes in one."""
+"""A server's stream of events, each of bounded size: one message each."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ _BLANK: Final = re.compile(rb"\n\n|\r\r|\r\n\r\n")
 
 
 def events_of(response: httpx.Response) -> AsyncIterator[ServerSentEvent]:
-    """The events of a stream.
+    """Return the events of a stream.
 
     Raises:
-        ServerGone: one is longer than a message may be, or they come compressed: then nobody knows.
+        ServerGone: an event is longer than a message may be, or the stream is compressed, so that
+            the
+            length is unknown.
     """
     if response.headers.get("content-encoding", "identity") != "identity":
         raise ServerGone("its events are compressed, and were asked for as they are")
@@ -31,7 +33,7 @@ def events_of(response: httpx.Response) -> AsyncIterator[ServerSentEvent]:
 
 
 class _Bounded(httpx.AsyncByteStream):
-    """The bytes of a stream of events, of which none may be longer than a message."""
+    """The bytes of a stream of events, none of which may be longer than a message."""
 
     def __init__(self, stream: httpx.AsyncByteStream) -> None:
         self._stream = stream
@@ -39,7 +41,7 @@ class _Bounded(httpx.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length, end = 0, b""
         async for part in self._stream:
-            end = end[-3:] + part  # the end of an event may come in two parts
+            end = end[-3:] + part  # the end of an event may be split between two parts
             length = 0 if _BLANK.search(end) else length + len(part)
             if length > LONGEST:
                 raise ServerGone(f"a message is longer than {LONGEST // 2**20} MiB")

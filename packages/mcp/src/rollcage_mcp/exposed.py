@@ -20,11 +20,11 @@ __all__ = ["exposed_tools"]
 def exposed_tools(
     functions: Iterable[Callable[..., Any] | Contract], session: Session
 ) -> list[ServedTool]:
-    """Tools guarded by the session: listed are those that its facade gives, the rest is refused.
+    """Return tools guarded by the session: the tools of its facade are listed, others are refused.
 
     Args:
         functions: declared with `@rollcage.tool`, or the tools of a file of servers.
-        session: entered by now.
+        session: already entered.
     """
     found: list[ServedTool] = []
     for each in functions:
@@ -60,7 +60,7 @@ def _served(function: Callable[..., Any], contract: Contract, session: Session) 
 
 
 def _result(value: Any) -> dict[str, Any]:
-    """A value as a tool's result: a text as it is, anything else as JSON."""
+    """Return a value as a tool's result: a text unchanged, other values as JSON."""
     if isinstance(value, str):
         return text_result(value)
     return text_result(to_json(value, fallback=str).decode())

@@ -1,4 +1,4 @@
-"""A server that is started when it is first needed, and greeted as the client greeted the proxy."""
+"""A server that is started on the first request, with the client's own handshake."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class GreetedServer:
     """A server of one conversation.
 
     Args:
-        connect: starts it, or connects to it; None where there is none (a replay).
-        deliver: is given each request and notification of it, in their order.
+        connect: starts it, or connects to it; None without a server (a replay).
+        deliver: gets each of its requests and notifications, in their order.
 
     Attributes:
-        is_live: whether there is one.
-        hello: how the client has begun (`initialize`); None where it has not.
+        is_live: whether there is a server.
+        hello: the client's beginning (`initialize`); None before it.
     """
 
     def __init__(
@@ -41,55 +41,55 @@ class GreetedServer:
 
     @property
     def gone(self) -> ServerGone | None:
-        """Why it can't be reached any more; None where it can, or was not needed yet."""
+        """Return why the server can't be reached; None if it can, or was not needed yet."""
         return self._upstream.gone
 
     async def request(self, message: Message) -> Message:
-        """What it answers to a request, when it is `ready`.
+        """Return the server's answer to a request, when it is `ready`.
 
         Raises:
-            ServerGone: it ended before it answered.
+            ServerGone: the server ended before it answered.
         """
         return await self._upstream.request(message)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of a request of the proxy's own.
+        """Return the result of a request of the proxy's own.
 
         Raises:
-            ServerError: it answers with an error.
-            ServerGone: it can't be reached, or ended before it answered.
+            ServerError: the server answers with an error.
+            ServerGone: the server can't be reached, or ended before it answered.
         """
         await self.ready()
         return result_of(await self.request(self.own_request(method, params)))
 
     def own_request(self, method: str, params: Mapping[str, Any]) -> Message:
-        """A request of the proxy's own, in the client's era."""
+        """Return a request of the proxy's own, in the client's era."""
         return as_request(f"rollcage-{secrets.token_hex(8)}", method, {**params, **self._meta})
 
     async def pass_on(self, message: Message) -> None:
-        """Give it what nobody answers, if it was started."""
+        """Pass on a message without an answer, if the server was started."""
         if self._upstream.is_up:
-            with contextlib.suppress(ServerGone, ServerError):  # whoever waits is told
+            with contextlib.suppress(ServerGone, ServerError):  # the waiting requests get the error
                 await self._upstream.send(message)
 
     def note_meta(self, message: Message) -> None:
-        """Ask it by the client's own `_meta`; without a handshake, each request has one."""
+        """Use the client's own `_meta` for requests; without a handshake, each request has one."""
         meta = {name: each for name, each in message.meta.items() if name != "progressToken"}
         self._meta = {"_meta": meta} if meta else {}
 
     async def ready(self, request: Message | None = None) -> None:
-        """Have it started, and greeted; but by the client's own request, where that is a greeting.
+        """Start the server and make the handshake, unless the request is one.
 
         Raises:
-            ServerGone: it can't be reached.
-            ServerError: it does not take the greeting.
+            ServerGone: the server can't be reached.
+            ServerError: the server refuses the handshake.
         """
         opening = self._opening
         if opening is None or opening.done():
             if self._upstream.is_up and (self._is_greeted or self.hello is None):
                 return
             opening = self._opening = asyncio.create_task(self._open(request))
-        await asyncio.shield(opening)  # others wait for it, too, when this one is cancelled
+        await asyncio.shield(opening)  # others may wait for it when this task is cancelled
 
     async def _open(self, request: Message | None) -> None:
         await self._upstream.start()

@@ -1,4 +1,4 @@
-"""Find the guards that a command line names."""
+"""The guards that a command line names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def named_guards(
 
 def _missing(extra: str, what: str, error: ImportError) -> PackageMissing:
     package = f"rollcage_{extra}"
-    if error.name != package:  # it is installed; something that it needs is not
+    if error.name != package:  # the package is installed; one of its libraries is not
         raise error
     return PackageMissing(
         f"{what} needs rollcage-{extra}, which is not installed: pip install 'rollcage[{extra}]'",

@@ -38,30 +38,30 @@ from rollcage_mcp.messages import (
 __all__ = ["Talk", "proxy_app", "serve_http"]
 
 Talk = Callable[[Send], contextlib.AbstractAsyncContextManager[Conversation]]
-"""Opens a conversation; it is given what sends a message to the client."""
+"""Opens a conversation; it gets the function that sends a message to the client."""
 
 _log: Final = logging.getLogger("rollcage.mcp")
 
 _SESSION: Final = "mcp-session-id"
 _MOST: Final = 1_000  # conversations at once
-_PATIENCE: Final = 30.0  # seconds in which a client has to go on with a request that it began
+_PATIENCE: Final = 30.0  # seconds for a client to complete a request that it began
 
 
 class _Client:
-    """A client's conversation, and where what is sent to it goes."""
+    """A client's conversation, and the streams of its messages."""
 
     def __init__(self) -> None:
         self.id = secrets.token_urlsafe(24)
         self.conversation: Conversation
         self.streams: dict[Id, Outbox] = {}
-        self.is_heard = False  # somebody listens
-        self.unasked = Outbox()  # what belongs to no request
+        self.is_heard = False  # a stream is listening
+        self.unasked = Outbox()  # messages that belong to no request
         self.opened = asyncio.Event()
         self.ends = asyncio.Event()
         self.task: asyncio.Task[None]
 
     async def live(self, talk: Talk) -> None:
-        """Be in a conversation until it is to end: it is entered and left in one task."""
+        """Live in a conversation until its end, so that one task enters and leaves it."""
         try:
             async with talk(self.send) as self.conversation:
                 self.opened.set()
@@ -70,9 +70,9 @@ class _Client:
             self.opened.set()
 
     async def end(self) -> None:
-        """End the conversation, and answer whoever still waits.
+        """End the conversation, and answer waiting requests.
 
-        What halted it is on record, and was told to the client.
+        The reason of a halt is on record, and the client was told.
         """
         self.ends.set()
         await asyncio.wait({self.task})
@@ -83,41 +83,41 @@ class _Client:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for anything of it."""
+        """Return whether no request waits for it."""
         return not self.streams and not self.is_heard
 
     async def send(self, message: Message) -> None:
-        """Send a message: an answer to whoever asked, all else with what is being answered."""
+        """Send a message: an answer to its request, any other with the request being answered."""
         if message.kind == "response":
             stream = self.streams.pop(message.id, None)
-            if stream is not None:  # else whoever asked has gone
+            if stream is not None:  # otherwise the request's sender has gone
                 stream.put(message)
         elif not (self._of(message) or self.unasked).put(message):
             await self._unread(message)
 
     async def _unread(self, message: Message) -> None:
-        """The client is too far behind for a message; a request of the server is answered."""
+        """Handle a message that the client is too far behind for; answer the server's requests."""
         _log.warning("dropped %.100r: the client does not read", message.method)
         if message.kind == "request":
             text = "the client does not read what it is asked"
             await self.conversation.take(as_failure(message.id, -32000, text))
 
     def _of(self, message: Message) -> Outbox | None:
-        """The stream of a request that is being answered, for what is sent meanwhile."""
+        """Return the stream of the request being answered, for messages sent meanwhile."""
         token = message.params.get("progressToken")
         known = self.streams.get(token) if isinstance(token, str | int) else None
         return known or next(reversed(self.streams.values()), None)
 
 
 class _Stateless(_Client):
-    """All clients that begin without a handshake: ids and tokens of theirs are told apart."""
+    """All clients without a handshake: their ids and tokens are kept apart."""
 
     def __init__(self) -> None:
         super().__init__()
         self._theirs: dict[Id, Message] = {}  # by our id
 
     def taken_in(self, message: Message) -> Message:
-        """A request of some client, under an id, and with a progress token, of our own."""
+        """Return a client's request with an id, and a progress token, of our own."""
         own = secrets.token_hex(12)
         self._theirs[own] = message
         params = message.data.get("params")
@@ -126,11 +126,11 @@ class _Stateless(_Client):
         return as_request(own, message.method, params)
 
     def forget(self, own: Id) -> None:
-        """Whoever asked has gone."""
+        """Forget a request whose sender has gone."""
         self._theirs.pop(own, None)
 
     async def send(self, message: Message) -> None:
-        """Send a message to the one client that it is for; to nobody where that is not certain."""
+        """Send a message to its one client; to none if the client is not certain."""
         if message.kind == "response":
             await self._answer(message)
             return
@@ -188,14 +188,14 @@ class _Proxy:
         first = await _first(request, stream)
         if first is None:
             await _left(client, message)
-            return Response(status_code=202)  # nobody reads it
+            return Response(status_code=202)  # no client reads it
         if first.kind == "response":
             return Response(first.raw, media_type="application/json", headers=headers)
         left = functools.partial(_left, client, message)
         return Stream(_until_answered(first, stream), left, headers)
 
     async def get(self, request: Request) -> Response:
-        """Listen to what the server sends by itself."""
+        """Listen to the server's own messages."""
         if (refused := self._refused(request)) is not None:
             return refused
         client = self._clients.get(request.headers.get(_SESSION, ""))
@@ -225,10 +225,10 @@ class _Proxy:
         for client in [*self._clients.values(), *filter(None, [self._stateless])]:
             await client.end()
 
-    # --- who is there ----------------------------------------------------------------------------
+    # --- the clients -----------------------------------------------------------------------------
 
     def _refused(self, request: Request) -> Response | None:
-        """Why a request is not taken: it comes from a page of somebody else's, or has no token."""
+        """Return why a request is refused: it comes from a foreign page, or has no token."""
         origin = request.headers.get("origin")
         if origin is not None and origin.split("://")[-1] != request.headers.get("host"):
             return _error(403, -32000, "this origin may not talk to this server")
@@ -254,7 +254,7 @@ class _Proxy:
         async with self._opening:
             stateless = self._stateless
             if stateless is not None and stateless.conversation.is_over:
-                self._stateless = None  # of those that come now, nobody was in it
+                self._stateless = None  # the new clients were not in it
                 await stateless.end()
             if self._stateless is None:
                 client = _Stateless()
@@ -264,7 +264,7 @@ class _Proxy:
         return self._stateless
 
     async def _has_room(self) -> bool:
-        """Whether one more conversation may begin; the oldest that is idle makes room."""
+        """Return whether one more conversation may begin; the oldest idle one makes room."""
         if len(self._clients) < _MOST:
             return True
         idle = next((each for each in self._clients.values() if each.is_idle), None)
@@ -275,7 +275,7 @@ class _Proxy:
         return True
 
     async def _open(self, client: _Client) -> Response | None:
-        """Begin a conversation; where that can't be, what the client is told."""
+        """Begin a conversation; return the response for the client if it can't begin."""
         client.task = asyncio.create_task(client.live(self._talk))
         await client.opened.wait()
         if not client.task.done():
@@ -286,12 +286,12 @@ class _Proxy:
 
 
 def proxy_app(talk: Talk, *, token: str | None = None, hosts: tuple[str, ...]) -> Starlette:
-    """The proxy as an ASGI application with one endpoint, `/mcp`.
+    """Return the proxy as an ASGI application with one endpoint, `/mcp`.
 
     Args:
         talk: opens a conversation.
-        token: what clients have to send as a bearer token; None: nothing.
-        hosts: the names by which it may be asked for.
+        token: the bearer token of clients; None: none.
+        hosts: the accepted host names.
     """
     proxy = _Proxy(talk, token)
 
@@ -311,7 +311,7 @@ def proxy_app(talk: Talk, *, token: str | None = None, hosts: tuple[str, ...]) -
 
 
 class Impatient(H11Protocol):
-    """HTTP that waits for the beginning of a request for a while only."""
+    """HTTP with a time limit for the beginning of a request."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -323,7 +323,7 @@ class Impatient(H11Protocol):
 
 
 async def serve_http(talk: Talk, *, port: int, token: str | None) -> None:
-    """Serve on loopback until a signal ends it. It tells on standard error where it is."""
+    """Serve on loopback until a signal ends it. Print the address on standard error."""
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
@@ -362,9 +362,9 @@ def _error(status: int, code: int, text: str) -> Response:
 
 
 async def _first(request: Request, stream: Outbox) -> Message | None:
-    """The first message for a client; None where it has gone before there was one."""
+    """Return the first message for a client; None if the client has gone first."""
     waits = asyncio.create_task(stream.get())
-    leaves = asyncio.ensure_future(request.receive())  # the body is read: it is told of the end
+    leaves = asyncio.ensure_future(request.receive())  # the body is read: the next event is the end
     try:
         await asyncio.wait({waits, leaves}, return_when=asyncio.FIRST_COMPLETED)
         return waits.result() if waits.done() else None
@@ -374,7 +374,7 @@ async def _first(request: Request, stream: Outbox) -> Message | None:
 
 
 async def _left(client: _Client, message: Message) -> None:
-    """A client waits for its answer no more. Without a handshake, that is how it cancels."""
+    """Handle a client that has gone. Without a handshake, that cancels its request."""
     waited = client.streams.pop(message.id, None) is not None
     if waited and isinstance(client, _Stateless):
         client.forget(message.id)

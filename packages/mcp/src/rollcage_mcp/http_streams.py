@@ -1,4 +1,4 @@
-"""What waits for a client that reads by HTTP: bounded, however slowly it reads."""
+"""Messages that wait for a client that reads by HTTP: bounded, however slowly it reads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rollcage_mcp.messages import Message
 __all__ = ["BEHIND", "Outbox", "Stream"]
 
 BEHIND: Final = 1_000  # messages that a client may leave unread
-_UNREAD: Final = LONGEST  # bytes of them
-_PATIENCE: Final = 300.0  # seconds in which it has to take what was sent
+_UNREAD: Final = LONGEST  # bytes of these messages
+_PATIENCE: Final = 300.0  # seconds for a client to read sent messages
 
 
 class Outbox:
@@ -26,7 +26,7 @@ class Outbox:
         self._bytes = 0
 
     def put(self, message: Message) -> bool:
-        """Add a message; False where the client is too far behind."""
+        """Add a message; return False if the client is too far behind."""
         size = len(message.raw)
         full = self._queue.qsize() >= BEHIND or self._bytes + size > _UNREAD
         if full and message.kind != "response":
@@ -36,11 +36,11 @@ class Outbox:
         return True
 
     def end(self) -> None:
-        """No more will come."""
+        """Note that no more messages will come."""
         self._queue.put_nowait(None)
 
     async def get(self) -> Message | None:
-        """The next message; None where no more will come."""
+        """Return the next message; None after the last."""
         message = await self._queue.get()
         if message is not None:
             self._bytes -= len(message.raw)
@@ -48,12 +48,12 @@ class Outbox:
 
 
 class Stream(EventSourceResponse):
-    """Messages as events, until `left` is called: however the stream ends, even before it began.
+    """Messages as events; `left` is called at the end, even if the stream never began.
 
     Args:
-        messages: gives them.
-        left: is called at its end.
-        headers: of the response.
+        messages: yields them.
+        left: called at its end.
+        headers: the headers of the response.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Stream(EventSourceResponse):
         self._left = left
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send them."""
+        """Send the messages."""
         try:
             await super().__call__(scope, receive, send)
         finally:

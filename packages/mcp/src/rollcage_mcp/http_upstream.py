@@ -22,15 +22,15 @@ __all__ = ["HttpServer"]
 _VERSION: Final = "io.modelcontextprotocol/protocolVersion"
 _NAMES: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 _PLAIN: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
-_TIMEOUT: Final = httpx.Timeout(30.0, read=None)  # a tool may take as long as it takes
+_TIMEOUT: Final = httpx.Timeout(30.0, read=None)  # a tool may take any time
 _REFUSED: Final = frozenset({*range(300, 400), 401, 403, 404, 405, 406, 411, 413, 415, 426, 429})
-"""Statuses by which a server, or what stands before it, says that it did not take a message."""
-_TRIES: Final = 5  # of a stream that breaks off, without anything new
-_LONGEST_WAIT: Final = 10.0  # seconds before it is asked for again, whatever the server wants
+"""Statuses by which a server, or a proxy before it, says that it did not accept a message."""
+_TRIES: Final = 5  # for a stream that breaks off without anything new
+_LONGEST_WAIT: Final = 10.0  # seconds before the next request for it, whatever the server wants
 
 
 class _Stream:
-    """How far a server's answer was read, so that the rest can be asked for."""
+    """How far a server's answer was read, for a request of the rest."""
 
     def __init__(self) -> None:
         self.last_id = ""
@@ -40,29 +40,29 @@ class _Stream:
 class HttpServer:
     """A connection to a server by HTTP: each message is a POST, whose answer may be a stream.
 
-    A stream that breaks off is gone on with where the server numbers its events. A server that has
-    forgotten the session (404) is greeted again, and gets the message once more: it did not take
-    it.
+    If the server numbers its events, a broken stream is resumed. If the server has forgotten the
+    session (404), the handshake is repeated and the message sent once more, because the server did
+    not accept it.
 
     Args:
         url: its endpoint.
-        headers: sent with each request (authorization, say).
+        headers: sent with each request (for example authorization).
     """
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         self._url = url
         self._client = httpx.AsyncClient(headers=dict(headers or {}), timeout=_TIMEOUT)
         self._received: asyncio.Queue[bytes | ServerGone] = asyncio.Queue()
-        self._session: dict[str, str] = {}  # headers that the server, or the handshake, has given
+        self._session: dict[str, str] = {}  # headers from the server, or from the handshake
         self._listening: asyncio.Task[None] | None = None
         self._hello: Message | None = None
         self._greeting = asyncio.Lock()
 
     async def send(self, raw: bytes) -> None:
-        """Send a message, and take in what it is answered with.
+        """Send a message, and take in the answer.
 
         Raises:
-            ServerError: it was not taken: the server can't be reached, or says so.
+            ServerError: the message was not accepted: the server can't be reached, or says so.
             ServerGone: the server broke off while it answered.
         """
         message = parse(raw)
@@ -77,7 +77,7 @@ class HttpServer:
             self._listen_anew()
 
     async def _post(self, message: Message, session: Mapping[str, str]) -> bool:
-        """Send a message in a session; False where the server knows no such session."""
+        """Send a message in a session; return False if the server does not know the session."""
         headers = {
             "accept": "application/json, text/event-stream",
             "accept-encoding": "identity",
@@ -123,12 +123,12 @@ class HttpServer:
                 raise ServerError(-32001, text) from None
             self._listen_anew()
 
-    # --- what it answers -------------------------------------------------------------------------
+    # --- the answers -----------------------------------------------------------------------------
 
     async def _take(
         self, response: httpx.Response, message: Message, *, given: bool = True
     ) -> _Stream | None:
-        """Take in an answer; a stream that was not whole is given back, to be gone on with."""
+        """Take in an answer; return an incomplete stream, to be resumed."""
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if "mcp-session-id" in response.headers:
             self._session["mcp-session-id"] = response.headers["mcp-session-id"]
@@ -167,7 +167,7 @@ class HttpServer:
     async def _read(
         self, response: httpx.Response, message: Message, stream: _Stream, *, given: bool = True
     ) -> bool:
-        """Take in the events of a stream; whether the answer was among them."""
+        """Take in the events of a stream; return whether the answer was among them."""
         async for event in events_of(response):
             stream.last_id = event.id or stream.last_id
             if event.retry is not None:
@@ -178,10 +178,10 @@ class HttpServer:
         return False
 
     async def _go_on(self, stream: _Stream, message: Message) -> None:
-        """Ask for the rest of an answer whose stream broke off.
+        """Request the rest of an answer whose stream broke off.
 
         Raises:
-            ServerGone: it does not come.
+            ServerGone: the rest does not come.
         """
         tries = 0
         while tries < _TRIES:
@@ -199,11 +199,11 @@ class HttpServer:
         raise ServerGone(f"{self._url} ended its answer before it was whole, and did not go on")
 
     def _give(self, raw: bytes, request: Message, *, given: bool = True) -> bool:
-        """Take in a message; whether it is the answer to the request."""
+        """Take in a message; return whether it is the answer to the request."""
         try:
             message = parse(raw)
         except MessageInvalid:
-            self._received.put_nowait(raw)  # whoever reads it says what is wrong
+            self._received.put_nowait(raw)  # the reader reports its problem
             return False
         answers = message.kind == "response" and message.id == request.data.get("id")
         if given or not answers:
@@ -215,7 +215,7 @@ class HttpServer:
                 self._session["mcp-protocol-version"] = version
         return answers
 
-    # --- what it sends by itself -----------------------------------------------------------------
+    # --- the server's own messages ---------------------------------------------------------------
 
     def _listen_anew(self) -> None:
         if self._listening is not None:
@@ -223,7 +223,7 @@ class HttpServer:
         self._listening = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
-        """Take in what the server sends by itself, where it does."""
+        """Take in the server's own messages, if it sends any."""
         own = {"accept": "text/event-stream", "accept-encoding": "identity"}
         headers = {**own, **self._session}
         with contextlib.suppress(httpx.HTTPError, SSEError, ServerGone):
@@ -234,7 +234,7 @@ class HttpServer:
                             self._received.put_nowait(event.data.encode())
 
     async def received(self) -> AsyncIterator[bytes]:
-        """What it sends, until the connection is closed."""
+        """Yield the server's messages, until the connection is closed."""
         while not isinstance(raw := await self._received.get(), ServerGone):
             yield raw
         raise raw
@@ -251,10 +251,10 @@ class HttpServer:
 
 
 async def _body_of(response: httpx.Response) -> bytes:
-    """The whole body.
+    """Return the whole body.
 
     Raises:
-        ServerGone: it is longer than a message may be.
+        ServerGone: the body is longer than a message may be.
     """
     parts: list[bytes] = []
     length = 0
@@ -267,7 +267,7 @@ async def _body_of(response: httpx.Response) -> bytes:
 
 
 def _headers_of(message: Message) -> dict[str, str]:
-    """What a message's headers say again of it, where there is no handshake."""
+    """Return the headers that repeat parts of a message without a handshake."""
     version: Any = message.meta.get(_VERSION) if message.kind == "request" else None
     if not isinstance(version, str):
         return {}
@@ -279,7 +279,7 @@ def _headers_of(message: Message) -> dict[str, str]:
 
 
 def _as_header(text: str) -> str:
-    """A text as a header's value; one that can't be sent as it is, in Base64."""
+    """Return a text as a header's value; in Base64 if needed."""
     if _PLAIN.fullmatch(text) and not text.startswith("=?base64?"):
         return text
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="

@@ -16,16 +16,16 @@ LONGEST: Final = 64 * 1024 * 1024  # bytes of a message
 
 
 async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The lines of a stream that are not empty, without their ends.
+    """Yield the lines of a stream that are not empty, without their ends.
 
     Raises:
-        MessageInvalid: one is longer than the reader's limit.
+        MessageInvalid: a line is longer than the reader's limit.
     """
     while True:
         try:
             line = await reader.readuntil(b"\n")
         except asyncio.IncompleteReadError as error:
-            line = error.partial  # its last one may have no end
+            line = error.partial  # the last line may have no end
             if not line:
                 return
         except asyncio.LimitOverrunError as error:
@@ -38,7 +38,7 @@ async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 class LineWriter:
-    """Writes messages, each as a line, as a whole and in order; waits where nobody reads them."""
+    """Writes messages, each as a line, as a whole and in order; waits for slow readers."""
 
     def __init__(self, stream: asyncio.StreamWriter) -> None:
         self._stream = stream
@@ -47,7 +47,7 @@ class LineWriter:
         """Write one message.
 
         Raises:
-            ConnectionError: nobody reads any more.
+            ConnectionError: there is no reader any more.
         """
         if b"\n" in raw:  # within JSON, a line break is white space
             raw = raw.replace(b"\r", b" ").replace(b"\n", b" ")
@@ -60,11 +60,11 @@ class LineWriter:
 
 
 async def reader_of(file: BinaryIO, limit: int = LONGEST) -> asyncio.StreamReader:
-    """A file of this process as a stream: pipe, socket, terminal, file on disk or `/dev/null`."""
+    """Return a file of this process as a stream: pipe, socket, terminal, disk file, `/dev/null`."""
     reader = asyncio.StreamReader(limit=limit)
     mode = os.fstat(file.fileno()).st_mode
     if stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not file.isatty()):
-        # No event loop waits for these: a file, or /dev/null.
+        # An event loop can't wait for these: a file, or /dev/null.
         reader.feed_data(file.read())
         reader.feed_eof()
         return reader
@@ -74,10 +74,10 @@ async def reader_of(file: BinaryIO, limit: int = LONGEST) -> asyncio.StreamReade
 
 
 async def writer_of(file: BinaryIO) -> LineWriter:
-    """A file of this process as a stream to write to.
+    """Return a file of this process as a stream to write to.
 
     Raises:
-        ValueError: it is neither a pipe nor a socket nor a terminal.
+        ValueError: the file is neither a pipe nor a socket nor a terminal.
     """
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()

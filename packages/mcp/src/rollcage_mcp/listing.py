@@ -1,4 +1,4 @@
-"""What a conversation knows of its server's tools: their contracts, page by page."""
+"""A conversation's knowledge of its server's tools: their contracts, page by page."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rollcage_mcp.pack import Pack, Tools
 
 __all__ = ["Listing", "ServerDeclarations", "definitions_of"]
 
-_LOST: Final = object()  # no page follows on what was read
+_LOST: Final = object()  # no page follows the one that was read
 
 
 @dataclasses.dataclass(frozen=True)
 class ServerDeclarations:
-    """What is said of a server's tools beside what it says itself.
+    """Declarations of a server's tools besides the server's own.
 
     Attributes:
-        pack: what somebody declares of them; it counts before all.
-        trust: whether the server's own word about effects counts.
+        pack: another declaration of them; it counts first.
+        trust: whether the server's own statement about effects counts.
     """
 
     pack: Pack | None = None
@@ -33,11 +33,11 @@ class Listing:
     """The tools that a server lists.
 
     Args:
-        declared: what else is said of them.
+        declared: the declarations besides the server's own.
         server: calls them, for a pack.
 
     Attributes:
-        contracts: by the names that the server gives; while a list is read, those before as well.
+        contracts: by the server's names; while a list is read, earlier ones as well.
         is_whole: whether all pages were read, in their order, and the pack fits them.
     """
 
@@ -47,13 +47,13 @@ class Listing:
         self._declared = declared
         self._server = server
         self._definitions: dict[str, Mapping[str, Any]] = {}
-        self._awaited: object = _LOST  # the cursor of the page that is to come
+        self._awaited: object = _LOST  # the cursor of the next page
 
     def learn(self, cursor: object, page: Mapping[str, Any]) -> None:
         """Make the contracts of the tools on a page.
 
         Args:
-            cursor: what the page was asked for by; None for the first one.
+            cursor: the cursor of the page; None for the first one.
             page: the result of `tools/list`.
 
         Raises:
@@ -74,16 +74,16 @@ class Listing:
             self.is_whole = True
 
     def is_of(self, tool: Mapping[str, Any]) -> bool:
-        """Whether a contract is of this definition, and not of another one of that name."""
+        """Return whether a contract belongs to this definition, not to another of that name."""
         return bool(self.contracts[tool["name"]].json_schema.get("x-mcp-tool") == tool)
 
     def forget(self) -> None:
-        """The server says that its list has changed: it is to be read again."""
+        """Note that the list has changed: it will be read again."""
         self.is_whole = False
         self._awaited = _LOST
 
     def contract_of(self, tool: Mapping[str, Any]) -> Contract:
-        """The contract of a tool by its definition."""
+        """Return the contract of a tool by its definition."""
         declared = self._declared
         more = {} if declared.pack is None else declared.pack.declared(tool["name"], self._server)
         plans = {} if declared.pack is None else declared.pack.plans(tool["name"])
@@ -91,7 +91,7 @@ class Listing:
 
 
 def definitions_of(page: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tools on a page of a server's list that can be called."""
+    """Return the tools on a page of a server's list that can be called."""
     tools: Any = page.get("tools")
     return [
         each

@@ -1,4 +1,4 @@
-"""What a proxy logs, on standard error, where its client may keep or show it."""
+"""The logs of a proxy, on standard error, where its client may keep or show them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["log_to_stderr"]
 
 
 class _Plain(logging.Formatter):
-    """Messages that can't act on a terminal: a client's or server's words may stand in them."""
+    """Messages that can't act on a terminal: they may quote a client or a server."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(map(visible, super().format(record).split("\n")))

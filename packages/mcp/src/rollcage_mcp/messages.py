@@ -1,7 +1,7 @@
-"""Messages of JSON-RPC as they are on the wire: their bytes, and what the proxy needs of them.
+"""JSON-RPC messages as they are on the wire: their bytes, and the fields that the proxy needs.
 
-A message passes as the bytes that it came in. Only what the proxy changes or makes itself is
-written anew.
+A message passes in its original bytes. Only messages that the proxy changes or makes itself are
+newly written.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Message:
 
     Attributes:
         raw: its line, without the newline.
-        data: the same as an object.
+        data: the line as an object.
         kind: `request`, `notification` or `response`.
     """
 
@@ -67,21 +67,21 @@ class Message:
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters; empty where there are none."""
+        """The parameters; empty without any."""
         return cast("dict[str, Any]", self.data.get("params") or {})
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What the parameters hold under `_meta`; empty where that is no object."""
+        """The parameters' `_meta`; empty if it is no object."""
         found = self.params.get("_meta")
         return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def parse(line: bytes) -> Message:
-    """The message that a line holds.
+    """Return the message in a line.
 
     Raises:
-        MessageInvalid: it is no JSON, no object, or no message of JSON-RPC 2.0.
+        MessageInvalid: the line is not JSON, no object, or no JSON-RPC 2.0 message.
     """
     try:
         data: Any = None if _LARGE.search(line) else orjson.loads(line)
@@ -98,7 +98,7 @@ def parse(line: bytes) -> Message:
 
 
 def _check_words(message: Mapping[str, Any], line: bytes) -> None:
-    """Raises `MessageInvalid` where somebody who does not mind capitals would read another message.
+    """Raise `MessageInvalid` if a reader that ignores case would read another message.
 
     Some libraries do: Go's reads `Method` as `method`.
     """
@@ -108,7 +108,7 @@ def _check_words(message: Mapping[str, Any], line: bytes) -> None:
 
 
 def check_unambiguous(message: Message) -> None:
-    """Find out whether everybody reads the same in the bytes of a message.
+    """Check that every reader reads the same in the bytes of a message.
 
     Raises:
         MessageInvalid: an object in it has a name twice: some take the first, some the last.
@@ -129,7 +129,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _by_the_library(line: bytes, error: ValueError | None = None) -> Any:
-    """What orjson refuses or rounds, and JSON allows: integers of any size."""
+    """Parse JSON that orjson refuses or rounds: integers of any size."""
     try:
         return json.loads(line.decode(), parse_constant=_refused, parse_float=_finite)
     except (ValueError, RecursionError) as own:
@@ -150,7 +150,7 @@ def _finite(text: str) -> float:
 def _kind(data: Mapping[str, Any], line: bytes) -> Kind:
     has_id = "id" in data
     if has_id and (isinstance(data["id"], bool) or not isinstance(data["id"], str | int)):
-        if "error" in data and data["id"] is None:  # the answer to something that could not be read
+        if "error" in data and data["id"] is None:  # the answer to an unreadable message
             raise MessageInvalid(f"the other side could not read a message: {_shown(line)}")
         raise MessageInvalid(f"an id has to be a string or an integer: {_shown(line)}")
     if "method" in data:
@@ -183,45 +183,45 @@ def _message(kind: Kind, data: dict[str, Any]) -> Message:
 
 
 def as_request(id: Id, method: str, params: Mapping[str, Any] | None = None) -> Message:  # noqa: A002 - its name
-    """A request."""
+    """Return a request."""
     more = {} if params is None else {"params": dict(params)}
     return _message("request", {"id": id, "method": method, **more})
 
 
 def as_notification(method: str, params: Mapping[str, Any] | None = None) -> Message:
-    """A notification."""
+    """Return a notification."""
     more = {} if params is None else {"params": dict(params)}
     return _message("notification", {"method": method, **more})
 
 
 def as_answer(id: Id, result: Mapping[str, Any]) -> Message:  # noqa: A002 - its name
-    """The response that gives a result."""
+    """Return the response with a result."""
     return _message("response", {"id": id, "result": dict(result)})
 
 
 def as_failure(id: Id, code: int, message: str, data: Any = None) -> Message:  # noqa: A002 - its name
-    """The response that says that a request failed."""
+    """Return the response for a failed request."""
     more = {} if data is None else {"data": data}
     return _message("response", {"id": id, "error": {"code": code, "message": message, **more}})
 
 
 def readdressed(response: Message, id: Id) -> Message:  # noqa: A002 - its name
-    """A response as the answer to another request."""
+    """Return a response as the answer to another request."""
     return _message("response", {**response.data, "id": id})
 
 
 def text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:
-    """A tool's result that is a text, as clients of each era take it."""
+    """Return a tool's result that is a text, in the form for clients of each era."""
     content = [{"type": "text", "text": text}]
     return {"content": content, "isError": is_error, "resultType": "complete"}
 
 
 def result_of(response: Message) -> dict[str, Any]:
-    """What a response gives.
+    """Return the result in a response.
 
     Raises:
-        ServerError: it gives an error.
-        MessageInvalid: it gives something else than an object.
+        ServerError: the response is an error.
+        MessageInvalid: the result is no object.
     """
     if "error" in response.data:
         error = response.data["error"]

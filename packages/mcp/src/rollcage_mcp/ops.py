@@ -1,8 +1,8 @@
 """`rollcage mcp ops`: runs, undo and approvals as tools, for an agent or an IDE.
 
-Each tool is a command of `rollcage`, run as a process of its own: what it may do is what that does.
-Only an approval is none: it is asked of the person at the client, for a model may be what calls the
-tool. Who that is, is said when the server is started, never by the client.
+Each tool is a command of `rollcage`, run as a process of its own, with that command's rights. Only
+an approval is not: the person at the client is asked, because a model may call the tool. The
+person's name is set when the server is started, never by the client.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _LINES: Final = 60_000  # characters of an answer
 
 @dataclasses.dataclass(frozen=True)
 class _Operation:
-    """A tool: what it is called with, and the command that this makes."""
+    """A tool: its parameters, and the command made from them."""
 
     scope: Scope
     description: str
     properties: Mapping[str, Any]
     required: tuple[str, ...]
     words: Callable[[Mapping[str, Any]], list[str]] | None
-    """The command, its options and its arguments; None of the one that a person is asked for."""
+    """The command, its options and its arguments; None for the tool that asks a person."""
 
 
 def _option(name: str, given: Mapping[str, Any], field: str) -> list[str]:
@@ -137,13 +137,13 @@ _TYPES: Final[Mapping[str, type]] = {"string": str, "integer": int, "boolean": b
 def ops_tools(
     scopes: Sequence[Scope], *, store: str, by: str | None, tools: Sequence[str] = ()
 ) -> list[ServedTool]:
-    """The tools of these scopes.
+    """Return the tools of these scopes.
 
     Args:
-        scopes: which a client may use.
-        store: whose runs.
-        by: who sits at the client, and is asked to approve, where that is a scope.
-        tools: what an undo calls, as `--tools` names it.
+        scopes: the client's rights.
+        store: the store of the runs.
+        by: the person at the client, who is asked to approve, if that is a scope.
+        tools: the tools of an undo, as `--tools` names them.
     """
 
     def served(name: str, operation: _Operation) -> ServedTool:
@@ -155,7 +155,7 @@ def ops_tools(
                 return await _approved(store, arguments["id"], by or "")
             command, *words = operation.words(arguments)
             own = ["--json", f"--store={store}"]
-            if command == "reject":  # it needs nobody: no call runs by it
+            if command == "reject":  # needs no dialog: a rejected call does not run
                 own.append(f"--by={through('the agent')}")
             if command == "undo":
                 own += [f"--tools={each}" for each in tools]
@@ -174,7 +174,7 @@ def ops_tools(
 
 
 def _wrong(operation: _Operation, arguments: Mapping[str, Any]) -> str:
-    """What is wrong with the arguments; empty where nothing is."""
+    """Return the problem of the arguments; empty without one."""
     unknown = [each for each in arguments if each not in operation.properties]
     if unknown:
         return f"no argument {unknown[0]!r}; it has {', '.join(operation.properties) or 'none'}"
@@ -204,7 +204,7 @@ async def _approved(store: str, approval: str, by: str) -> dict[str, Any]:
 
 
 async def _run(words: Sequence[str]) -> dict[str, Any]:
-    """What a command prints; where it fails, what it says of that."""
+    """Return the output of a command; if it fails, its error."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

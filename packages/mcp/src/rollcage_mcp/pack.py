@@ -1,7 +1,7 @@
-"""Undo packs: what a file says of a server's tools, as fields of their contracts.
+"""Undo packs: a file's declarations of a server's tools, as fields of their contracts.
 
-A pack is data. It names tools of the server: to observe a state, to undo a call, to tell whether
-one of unknown outcome has happened.
+A pack is data. It names tools of the server: for observing a state, for undoing a call, for probing
+an unknown outcome.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ BUILT_IN: Final = ("filesystem", "git", "memory", "sqlite")
 
 
 class Pack:
-    """What a pack says of a server's tools.
+    """A pack's declarations of a server's tools.
 
     Args:
-        source: what an error calls it.
+        source: its name in errors.
         tools: by name.
     """
 
@@ -53,10 +53,10 @@ class Pack:
 
     @classmethod
     def load(cls, named: str | Path) -> Self:
-        """A pack that comes with the package, by its name; or a file.
+        """Load a pack that comes with the package, by its name; or a file.
 
         Raises:
-            PackInvalid: it can't be read, or used; names each place that is wrong.
+            PackInvalid: the pack can't be read, or used; names each problem.
         """
         known = str(named) in BUILT_IN
         path = resources.files("rollcage_mcp.packs") / f"{named}.toml" if known else Path(named)
@@ -71,10 +71,10 @@ class Pack:
 
     @classmethod
     def parse(cls, text: str, source: str) -> Self:
-        """The pack that a text holds.
+        """Parse the pack in a text.
 
         Raises:
-            PackInvalid: it can't be used; names each place that is wrong.
+            PackInvalid: the pack can't be used; names each problem.
         """
         try:
             file = PackFile.model_validate(tomllib.loads(text))
@@ -97,10 +97,10 @@ class Pack:
         return pack
 
     def check(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
-        """Hold the pack against what the server lists: by a tool's name, its definition.
+        """Compare the pack with the server's list: by a tool's name, its definition.
 
         Raises:
-            PackInvalid: it speaks of a tool or an argument that is not there; names each.
+            PackInvalid: the pack names a missing tool or argument; names each.
         """
         wrong = [
             message for name, tool in self._tools.items() for message in misfits(name, tool, listed)
@@ -109,22 +109,22 @@ class Pack:
             raise PackInvalid.several(self.source, wrong)
 
     def names(self) -> frozenset[str]:
-        """The tools that it speaks of."""
+        """Return the tools in the pack."""
         return frozenset(self._tools)
 
     def plans(self, name: str) -> dict[str, Any]:
-        """How it observes, undoes and probes a tool, as data: a part of what an approval pins."""
+        """Return a tool's observation, undo and probe as data: a part of its approved form."""
         tool = self._tools.get(name)
         which = {"let", "observe", "undo", "probe"}
         plans = None if tool is None else tool.model_dump(mode="json", include=which)
         return {} if plans is None or not any(plans.values()) else {"x-pack": plans}
 
     def declared(self, name: str, tools: Tools) -> dict[str, Any]:
-        """The fields of a tool's contract; empty of one that the pack does not name.
+        """Return the fields of a tool's contract; empty for a tool without a declaration.
 
         Args:
-            name: the tool's.
-            tools: those of the server.
+            name: the tool's name.
+            tools: the tools of the server.
         """
         tool = self._tools.get(name)
         if tool is None:
@@ -145,7 +145,7 @@ class Pack:
         return fields
 
 
-# --- what a contract is given --------------------------------------------------------------------
+# --- the fields of a contract --------------------------------------------------------------------
 
 
 def _observing(tool: PackTool, tools: Tools) -> Callable[..., Awaitable[dict[str, Any]]]:
@@ -154,7 +154,7 @@ def _observing(tool: PackTool, tools: Tools) -> Callable[..., Awaitable[dict[str
             seen.resource(asked): seen.state(await tools.look(seen.tool, asked))
             for _, seen, asked in _looks(tool, _values(tool, args))
         }
-        # Of a call of which nothing can be seen, no two states are the same.
+        # For a call that can't be observed, no two states are the same.
         return state or {"not seen": secrets.token_hex(8)}
 
     return observe
@@ -189,12 +189,12 @@ def _undoing(tool: PackTool, tools: Tools) -> Callable[..., list[Compensation] |
 def _looks(
     tool: PackTool, values: Mapping[str, Any]
 ) -> Iterator[tuple[str, PackLook, dict[str, Any]]]:
-    """What is looked at around a call: by its name in the pack, with the arguments."""
+    """Return the observations around a call: by name in the pack, with the arguments."""
     for name, seen in tool.observe.items():
         try:
             yield name, seen, {word: filled(each, values) for word, each in seen.args.items()}
         except Missing:
-            continue  # this call has nothing there: no such argument, or not of that form
+            continue  # not for this call: the argument is missing, or has another form
 
 
 def _probing(tool: PackTool, probe: PackProbe, tools: Tools) -> Callable[..., Awaitable[Any]]:
@@ -216,12 +216,12 @@ def _probing(tool: PackTool, probe: PackProbe, tools: Tools) -> Callable[..., Aw
 
 
 def _values(tool: PackTool, args: Mapping[str, Any]) -> dict[str, Any]:
-    """What placeholders may name of a call, before it is made."""
+    """Return the values of a call for placeholders, before the call is made."""
     return _picked(tool, {"args": args})
 
 
 def _picked(tool: PackTool, values: dict[str, Any]) -> dict[str, Any]:
-    """The values with what `let` takes of them."""
+    """Return the values together with those of `let`."""
     for name, let in tool.let.items():
         try:
             text = filled(let.source, values)
@@ -234,7 +234,7 @@ def _picked(tool: PackTool, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """A recorded result as placeholders name it: its structured content, else its text."""
+    """Return a recorded result for placeholders: its structured content, else its text."""
     result: Mapping[str, Any] = value.get("result", {}) if isinstance(value, Mapping) else {}
     structured: Any = result.get("structuredContent")
     return {"text": text_of(result)} | (structured if isinstance(structured, dict) else {})

@@ -1,4 +1,4 @@
-"""What stands in the file of a pack, and what is wrong with it."""
+"""The content of a pack's file, and its problems."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Tools(Protocol):
     """The tools of a server, for a pack."""
 
     async def look(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of a tool that changes nothing: it is called past the session."""
+        """Return the result of a tool that changes nothing: it is called outside of the session."""
         ...
 
     def function(self, name: str) -> Callable[..., Any]:
-        """A tool as a function with its contract, for a compensation."""
+        """Return a tool as a function with its contract, for a compensation."""
         ...
 
 
-UNSEEN: Final = {"isError": True}  # the state of what could not be looked at
+UNSEEN: Final = {"isError": True}  # the state of a failed observation
 _TAKES: Final = re.compile(r"text|result|structured(\.[A-Za-z_][\w-]*)*")
 
 
@@ -56,7 +56,7 @@ class PackCall(_Part):
 
 
 class PackLook(PackCall):
-    """A call that looks, and what is taken of its result."""
+    """An observing call, and the part that is taken of its result."""
 
     take: str = "structured"
     pick: re.Pattern[str] | None = None
@@ -75,7 +75,7 @@ class PackLook(PackCall):
         return value
 
     def state(self, result: Mapping[str, Any]) -> Any:
-        """What is taken; None where there is nothing, `UNSEEN` where the tool gives an error."""
+        """Return the observed part; None without one, `UNSEEN` if the tool returns an error."""
         if result.get("isError") is True:
             return dict(UNSEEN)
         taken: Any = result
@@ -89,7 +89,7 @@ class PackLook(PackCall):
         return None if match is None else match[1]
 
     def resource(self, asked: Mapping[str, Any]) -> str:
-        """What is looked at, by one name for all tools that look at it so."""
+        """Return the name of the observed resource, the same for all tools that observe it so."""
         how = [self.tool, asked, self.take, self.unordered, self.pick and self.pick.pattern]
         return f"{self.tool} {orjson.dumps(how[1:], option=orjson.OPT_SORT_KEYS).decode()}"
 
@@ -113,27 +113,27 @@ class PackUndo(PackCall):
     unless: str | None = None
 
     def made(self, values: Mapping[str, Any], tools: Tools) -> Compensation:
-        """The call itself. Raises `Missing`."""
+        """Return the call itself. Raises `Missing`."""
         arguments = {name: filled(each, values) for name, each in self.args.items()}
         return compensate(tools.function(self.tool), **arguments)
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Whether it is to be made: `if` has a value, and `unless` has none.
+        """Return whether the call is to be made: `if` has a value, and `unless` has none.
 
-        What could not be looked at has no value, and it is not certain that it has none.
+        A failed observation counts as neither.
         """
         wanted = self.if_ is None or _given(self.if_, values)
         return wanted and (self.unless is None or _lacking(self.unless, values))
 
 
 class PackProbe(PackLook):
-    """How to tell whether a call has happened: something is taken of the result, or nothing."""
+    """A probe: whether its result has a value tells whether a call has happened."""
 
     happened: Literal["if", "unless"] = "if"
 
 
 class PackTool(_Part):
-    """What is said of one tool."""
+    """The declaration of one tool."""
 
     effect: Effect
     idempotent: bool = False
@@ -157,7 +157,7 @@ class PackTool(_Part):
 
 
 class PackFile(_Part):
-    """What stands in a pack: of each tool, by its name."""
+    """The content of a pack: the declaration of each tool, by its name."""
 
     tools: dict[str, PackTool]
 
@@ -166,7 +166,7 @@ class PackFile(_Part):
 
 
 def _sorted(value: Any) -> Any:
-    """The value with each of its lists in an order that says nothing."""
+    """Return the value with each of its lists in a canonical order."""
     if isinstance(value, dict):
         return {name: _sorted(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -183,7 +183,7 @@ def _given(template: str, values: Mapping[str, Any]) -> bool:
 
 
 def _lacking(template: str, values: Mapping[str, Any]) -> bool:
-    """Whether it is certain that there is no value."""
+    """Return whether it is certain that there is no value."""
     try:
         return filled(template, values) is None
     except Missing:
@@ -191,7 +191,7 @@ def _lacking(template: str, values: Mapping[str, Any]) -> bool:
 
 
 def root_of(path: str) -> str:
-    """The name that a placeholder's path begins with."""
+    """Return the name that a placeholder's path begins with."""
     return re.split(r"[.\[]", path, maxsplit=1)[0]
 
 
@@ -202,7 +202,7 @@ def _at(path: str, values: Mapping[str, Any]) -> Any:
         return None
 
 
-# --- what is wrong with it -----------------------------------------------------------------------
+# --- its problems --------------------------------------------------------------------------------
 
 
 def _pattern(value: Any) -> Any:
@@ -218,7 +218,7 @@ def _pattern(value: Any) -> Any:
 
 
 def _calls(tool: PackTool) -> Iterator[tuple[str, PackCall]]:
-    """The calls that a pack makes of a tool's, each with its place."""
+    """Yield the calls in a tool's declaration, each with its place."""
     for name, seen in tool.observe.items():
         yield f"observe.{name}", seen
     for index, each in enumerate(tool.undo):
@@ -228,7 +228,7 @@ def _calls(tool: PackTool) -> Iterator[tuple[str, PackCall]]:
 
 
 def placeholders(tool: PackTool) -> Iterator[tuple[str, str]]:
-    """All placeholders of what is said of a tool, each with its place."""
+    """Yield all placeholders in a tool's declaration, each with its place."""
     for name, let in tool.let.items():
         yield from ((f"let.{name}", path) for path in names_in(let.source))
     for place, called in _calls(tool):
@@ -238,7 +238,7 @@ def placeholders(tool: PackTool) -> Iterator[tuple[str, str]]:
 
 
 def wrong_names(name: str, tool: PackTool) -> Iterator[str]:
-    """What is wrong with a tool's placeholders, as far as the pack alone tells."""
+    """Yield the problems of a tool's placeholders, as far as the pack alone shows."""
     if tool.effect != "write" and (tool.observe or tool.undo or tool.probe is not None):
         yield f"tools.{name}: a {tool.effect} changes nothing: observe, undo, probe are for writes"
     own = {"args", "item", *tool.let}
@@ -265,7 +265,7 @@ def _properties(definition: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _unfit(called: PackCall, listed: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Why the server would not take a call."""
+    """Return why the server would not accept a call."""
     definition = listed.get(called.tool)
     if definition is None:
         yield f"the server has no tool {called.tool!r}"
@@ -281,7 +281,7 @@ def _unfit(called: PackCall, listed: Mapping[str, Mapping[str, Any]]) -> Iterato
 
 
 def misfits(name: str, tool: PackTool, listed: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Where what is said of a tool does not fit what the server lists."""
+    """Yield the misfits between a tool's declaration and the server's list."""
     if name not in listed:
         yield f"tools.{name}: the server has no such tool"
         return

@@ -1,6 +1,6 @@
-"""Approval of a call that waits in the store's queue, by the person at a client that asks for it.
+"""Approval of a queued call, by the person at the client that requests it.
 
-A model may be what calls this. So it decides nothing: the person is asked in the client's dialog.
+A model may make this request. So the person decides, in the client's dialog.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["approve_queued", "through"]
 
 
 async def approve_queued(store: str, part: str, *, by: str) -> dict[str, Any]:
-    """Ask the person at the client whether a waiting call may run; record what they say.
+    """Ask the person at the client whether a waiting call may run; record the answer.
 
     Args:
-        store: whose queue.
+        store: the store of the queue.
         part: the request's id, or its beginning.
         by: the person's name.
 
@@ -60,7 +60,7 @@ async def approve_queued(store: str, part: str, *, by: str) -> dict[str, Any]:
 
 
 def through(who: str) -> str:
-    """The name under which somebody decides at the client that is asking now."""
+    """Return the name for decisions at the client that is asking now."""
     asking = asking_here.get()
     client: Any = None if asking is None else asking.asker[1].get("name")
     try:
@@ -70,7 +70,7 @@ def through(who: str) -> str:
 
 
 async def _said(queue: Requests, queued: Queued) -> Mapping[str, Any]:
-    """What the person answers: the result of the elicitation."""
+    """Return the person's answer: the result of the elicitation."""
     asking = asking_here.get()
     if asking is None or not asking.asker[0]:
         raise ApprovalInvalid(_elsewhere(queue, queued, "this client has no dialog"))
@@ -85,7 +85,7 @@ async def _said(queue: Requests, queued: Queued) -> Mapping[str, Any]:
 
 
 async def _required(asking: Asking, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer of a client that takes no requests, and makes the call again with it."""
+    """Return the answer of a client that takes no requests, and repeats the call with it."""
     reply = await asking.require(asked, once())
     answer: Any = reply.get("approval") if isinstance(reply, dict) else None
     return cast("Mapping[str, Any]", answer) if isinstance(answer, dict) else {}
@@ -107,7 +107,7 @@ def _elsewhere(queue: Requests, queued: Queued, why: str) -> str:
 
 
 def _waiting(queue: Requests, part: str) -> Queued:
-    """The one request whose id begins so, if it waits for a decision."""
+    """Return the one request whose id begins so, if it waits for a decision."""
     found = [each for each in queue.ids() if part and each.startswith(part)]
     name = part if part in found else found[0] if len(found) == 1 else ""
     queued = queue.get(name) if name else None

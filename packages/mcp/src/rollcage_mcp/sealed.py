@@ -1,4 +1,4 @@
-"""What a client carries back with its answer: for which call the question was, sealed."""
+"""The state that a client returns with its answer: the question's call, sealed."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _PREFIX: Final = "rollcage1."
 
 
 def sealed(request: ApprovalRequest, key: bytes) -> str:
-    """The `requestState` of a question about a call: nobody without the key can make it."""
+    """Return the `requestState` of a question about a call: it can't be made without the key."""
     data = orjson.dumps([request.idempotency_key, request.key, request.policy])
     text = base64.urlsafe_b64encode(_mac(data, key) + data).decode()
     return _PREFIX + text
 
 
 def once() -> str:
-    """The `requestState` of a question that only the process which asks can go on with."""
+    """Return the `requestState` of a question that only the asking process can continue."""
     return _PREFIX + secrets.token_urlsafe(32)
 
 
 def is_ours(state: object) -> bool:
-    """Whether a state looks like ours: others are the server's own."""
+    """Return whether a state looks like ours: others are the server's own."""
     return isinstance(state, str) and state.startswith(_PREFIX)
 
 
 def is_sealed_for(state: object, request: ApprovalRequest, key: bytes) -> bool:
-    """Whether a state is whole, and that of this very call under this policy."""
+    """Return whether a state is intact, and of this very call under this policy."""
     if not isinstance(state, str):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Which servers there are: a file that names them, and how each is reached."""
+"""The file of servers, and the way to reach each."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ __all__ = ["ServerConfig", "load_servers"]
 
 
 class ServerConfig(pydantic.BaseModel):
-    """A server, and what is declared of it.
+    """A server, and its declarations.
 
     Attributes:
-        command: the program and its arguments, of one that is started.
-        url: the endpoint of one that is reached by HTTP, in its place.
-        headers: what is sent with each request to it; `${NAME}` stands for a variable of this
+        command: the program and its arguments, for a server that is started.
+        url: the endpoint, for a server that is reached by HTTP.
+        headers: sent with each request; `${NAME}` stands for a variable of this
             process's environment, so that no token has to be in the file.
-        env: variables beside those of this process.
+        env: variables besides those of this process.
         cwd: its working directory.
-        pack: what is declared of its tools: the name of a pack that comes with the package, or a
-            file, looked for beside the file that names it.
-        trust_annotations: whether its own word about effects counts.
-        openapi: an OpenAPI document, looked for beside the file that names it: its operations are
-            the tools, and `url` is where they are called, if not at the document's own server.
-        operations: the names of the operations that are taken; all, where it is empty.
+        pack: the declaration of its tools: the name of a pack that comes with the package, or a
+            file, relative to the file that names it.
+        trust_annotations: whether its own statement about effects counts.
+        openapi: an OpenAPI document, relative to the file that names it: its operations are
+            the tools, and `url` is their base URL, if not the document's own server.
+        operations: the names of the used operations; empty: all.
         secrets: by the document's security schemes, the variables of this process's environment
-            with what is sent.
+            with the secrets.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -72,18 +72,20 @@ class ServerConfig(pydantic.BaseModel):
         """Start it, or connect to it.
 
         Raises:
-            ServerGone: it can't be started.
-            ServersInvalid: a variable of its headers is not set, or what speaks HTTP is missing.
+            ServerGone: the server can't be started.
+            ServersInvalid: a variable of its headers is not set, or the library for HTTP is
+                missing.
         """
         if self.url:
             return self._by_http()
         return await ServerProcess.start(self.command, env=self.env, cwd=self.cwd)
 
     def check(self) -> None:
-        """Find what is wrong with how it is reached, without reaching it.
+        """Check the way to reach it, without reaching it.
 
         Raises:
-            ServersInvalid: a variable of its headers is not set, or what speaks HTTP is missing.
+            ServersInvalid: a variable of its headers is not set, or the library for HTTP is
+                missing.
         """
         if self.openapi:
             raise ServersInvalid(
@@ -94,10 +96,10 @@ class ServerConfig(pydantic.BaseModel):
             self._by_http()
 
     def load_operations(self) -> Operations:
-        """The operations of its OpenAPI document.
+        """Load the operations of its OpenAPI document.
 
         Raises:
-            OpenAPIInvalid: it can't be used, or what reads it is missing.
+            OpenAPIInvalid: the document can't be used, or the library that reads it is missing.
             PackInvalid: the pack does not fit it.
         """
         try:
@@ -134,18 +136,18 @@ class ServerConfig(pydantic.BaseModel):
         return HttpServer(self.url, headers)
 
     def load_pack(self) -> Pack | None:
-        """Its pack; None where it has none. Raises `PackInvalid`."""
+        """Load its pack; return None if it has none. Raises `PackInvalid`."""
         return Pack.load(self.pack) if self.pack else None
 
 
 def load_servers(path: str | Path) -> dict[str, ServerConfig]:
-    """The servers that a file names, each by its name.
+    """Load the servers in a file, each by its name.
 
     A TOML file has a table `[servers.NAME]` with the fields of `ServerConfig` for each. A JSON file
-    is that of many clients: `{"mcpServers": {NAME: {"command": …, "args": […], "env": {…}}}}`.
+    has the form of many clients: `{"mcpServers": {NAME: {"command": …, "args": […], "env": {…}}}}`.
 
     Raises:
-        ServersInvalid: it can't be read, or used; names each place that is wrong.
+        ServersInvalid: the file can't be read, or used; names each problem.
     """
     path = Path(path)
     try:
@@ -174,7 +176,7 @@ _OF_CLIENTS: Final = ("command", "args", "env", "cwd", "url", "headers")
 
 
 def _as_toml(data: Any) -> Any:
-    """A client's own file in the form of ours; what the client alone needs is left out."""
+    """Return a client's own file in our form, without the client's own fields."""
     named = data.get("mcpServers") if isinstance(data, dict) else None
     if not isinstance(named, dict):
         return {"servers": data}
@@ -192,7 +194,7 @@ def _as_toml(data: Any) -> Any:
 
 
 def _beside(server: ServerConfig, path: Path) -> Mapping[str, Any]:
-    """What a server's fields are, seen from the file that names it."""
+    """Return a server's fields, with paths relative to the file that names it."""
     found: dict[str, str] = {}
     for word, named in (("pack", server.pack), ("openapi", server.openapi)):
         if named and (path.parent / named).is_file():

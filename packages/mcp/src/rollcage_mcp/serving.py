@@ -1,4 +1,4 @@
-"""A server of one's own: tools for any client, at standard input and output, in both eras."""
+"""A server of our own: tools for any client, at standard input and output, in both eras."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class ServedTool:
         name: its name.
         description: for models.
         parameters: the JSON Schema of its arguments.
-        call: what it does; gives the result of `tools/call`.
-        annotations: what it says of its effect: `readOnlyHint`, `idempotentHint`, …
-        listed: whether clients get to see it.
+        call: its body; returns the result of `tools/call`.
+        annotations: its hints about its effect: `readOnlyHint`, `idempotentHint`, …
+        listed: whether clients see it.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ServedTool:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """As `tools/list` has it."""
+        """Return the tool's definition for `tools/list`."""
         return {
             "name": self.name,
             "description": self.description,
@@ -62,8 +62,8 @@ class ToolServer:
     """Serves tools to one client.
 
     Args:
-        name: of the server.
-        tools: what it serves.
+        name: the name of the server.
+        tools: its tools.
     """
 
     def __init__(self, name: str, tools: Sequence[ServedTool]) -> None:
@@ -74,7 +74,7 @@ class ToolServer:
         self._asking = Asking(self._send, self._served)
 
     async def serve_stdio(self) -> None:
-        """Serve the client at standard input and output, until it closes that."""
+        """Serve the client at standard input and output, until it closes the input."""
         reader = await reader_of(sys.stdin.buffer)
         writer = await writer_of(sys.stdout.buffer)
 
@@ -92,14 +92,14 @@ class ToolServer:
         await self.rest()
 
     async def rest(self) -> None:
-        """Wait until all that was asked for is answered, but by a person: nobody is there."""
+        """Wait until all requests are answered, except those that wait for a person."""
         waiting = self._asking.waiting
         self._asking.close()
         tasks = [each.task for each in (*self._served.values(), *waiting) if each.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def take(self, message: Message, send: Send) -> None:
-        """Take a message of the client; a request is answered by and by."""
+        """Take a message of the client; a request is answered later."""
         self._client = send
         if message.kind == "response":
             self._asking.take(message)
@@ -116,7 +116,7 @@ class ToolServer:
                 served.task.cancel()
 
     def _begin(self, message: Message) -> None:
-        """Have a request answered; one that carries an answer of ours goes on where it was."""
+        """Answer a request in the background; an answer of ours in it continues its call."""
         message, carried = without_state(message)
         if carried is not None and self._asking.goes_on(carried[0], message, carried[1]):
             return
@@ -145,7 +145,7 @@ class ToolServer:
         await self._client(message)
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of a request.
+        """Return the result of a request.
 
         Raises:
             ServerError: there is no such method or tool, or its arguments are no object.

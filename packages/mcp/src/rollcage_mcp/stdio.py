@@ -22,27 +22,27 @@ __all__ = ["Connect", "Opening", "serve_stdio"]
 
 Connect = Callable[[], Awaitable[Transport]]
 Opening = Callable[[], tuple[Session, Connect | None, ServerDeclarations]]
-"""Makes what a conversation needs: a session, not entered yet; the server; what is declared."""
+"""Makes the parts of a conversation: a session, not entered yet; the server; the declarations."""
 
 _log: Final = logging.getLogger("rollcage.mcp")
 
 
-_PATIENCE: Final = 5.0  # seconds in which a client begins, to be told why nobody serves it
+_PATIENCE: Final = 5.0  # seconds for a client to begin, to be told why it is not served
 
 
 async def serve_stdio(
     opening: Opening, *, met: Callable[[Conversation], None] = lambda _: None
 ) -> None:
-    """Serve the client at standard input and output, until it closes that or a signal ends it.
+    """Serve the client at standard input and output, until it closes the input or a signal ends it.
 
-    A client is told why it can't be served: it asks for something first, and gets that as an error.
+    A client that can't be served gets the reason as the error of its first request.
 
     Args:
-        opening: makes what the conversation needs.
-        met: is told the conversation, for an approver that asks the client.
+        opening: makes the parts of the conversation.
+        met: gets the conversation, for an approver that asks the client.
 
     Raises:
-        RollcageError: what halted the session, or why there is none.
+        RollcageError: the error that halted the session, or that prevented it.
     """
     is_person = sys.stdin.isatty()
     reader = await reader_of(sys.stdin.buffer)
@@ -104,7 +104,7 @@ async def _read(
 async def _refuse(
     reader: asyncio.StreamReader, send: Callable[[Message], Awaitable[None]], error: Exception
 ) -> None:
-    """Answer the client's first request with why it is not served."""
+    """Answer the client's first request with the reason why it is not served."""
     with contextlib.suppress(TimeoutError, MessageInvalid):
         async with asyncio.timeout(_PATIENCE):
             async for line in lines(reader):

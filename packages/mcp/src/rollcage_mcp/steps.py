@@ -1,4 +1,4 @@
-"""What a client asks for as steps of a session: tool calls, and what it reads of the server."""
+"""A client's requests as steps of a session: tool calls, and reads of the server."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _PAGES: Final = 1_000  # of a list of tools
 
 
 class Steps:
-    """Has a client's calls and reads answered by steps of its session.
+    """Answers a client's calls and reads by steps of its session.
 
     Args:
-        session: of the conversation.
-        server: answers what is not recorded.
-        asking: is told of the client.
-        declared: of the server's tools.
+        session: the session of the conversation.
+        server: answers requests that are not recorded.
+        asking: gets the client's description.
+        declared: the declarations of the server's tools.
 
     Attributes:
         listing: the server's tools.
-        doubts: the writes that were cancelled, and whose server has not answered yet.
+        doubts: cancelled writes whose server has not answered yet.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Steps:
         self.doubts: list[dict[str, Any]] = []
 
     async def read(self, served: Served) -> Any:
-        """What the server answers to a read. Raises what the session and the server do."""
+        """Return the server's answer to a read. Raises the session's and the server's errors."""
         message = served.message
         params = {name: each for name, each in message.params.items() if name != "_meta"}
         if message.method == "initialize":
             self._server.hello = message
             self._asking.met(params)
-            params = {"protocolVersion": params.get("protocolVersion")}  # any client's will do
+            params = {"protocolVersion": params.get("protocolVersion")}  # the same for any client
         value = await self._session.arun_call(
             read_contract(message.method), params, self._body(served)
         )
@@ -73,12 +73,12 @@ class Steps:
         return self._greeted(value) if message.method in GREETINGS else value
 
     async def call(self, served: Served) -> Any:
-        """What a tool gives. Raises what the session and the server do."""
+        """Return the result of a tool. Raises the session's and the server's errors."""
         message = served.message
         name, given = message.params.get("name"), message.params.get("arguments")
         if not isinstance(name, str) or not isinstance(given, dict | None):
             raise ServerError(-32602, "tools/call wants a name, and arguments that are an object")
-        if given and MORE in given:  # an edited call would take it for parameters beside these
+        if given and MORE in given:  # an edited call would take it for further parameters
             raise ServerError(-32602, f"an argument can't be called {MORE!r}")
         if name.startswith(OWN):
             raise ServerError(-32602, f"a tool can't be called {name!r}: {OWN} is for reads")
@@ -103,7 +103,8 @@ class Steps:
     def _body(self, served: Served) -> Callable[..., Any]:
         async def body(**_: Any) -> dict[str, Any]:
             message = served.message
-            if message.method == "tools/call":  # what was gated, and nothing that hides beside it
+            # only the gated arguments, and nothing hidden beside them
+            if message.method == "tools/call":
                 message = as_request(message.id, message.method, message.params)
             return await self._asked_of_server(served, message)
 
@@ -119,14 +120,15 @@ class Steps:
         return body
 
     async def _asked_of_server(self, served: Served, request: Message) -> dict[str, Any]:
-        """What the server answers to a request: the body of its step."""
+        """Return the server's answer to a request: the body of its step."""
         await self._server.ready(request)
         if self._server.gone is not None:
             raise ServerError(GONE, f"it was not sent: {self._server.gone}")
         served.asks = True
         response = await self._server.request(request)
         if served.cancelled and "error" in response.data:
-            await asyncio.get_running_loop().create_future()  # it says no more than that it stopped
+            # its only further message is that it stopped
+            await asyncio.get_running_loop().create_future()
         served.response = response
         value: dict[str, Any] = {"result": result_of(response)}
         if served.notes:
@@ -137,7 +139,7 @@ class Steps:
     # --- tools -----------------------------------------------------------------------------------
 
     async def _contract(self, name: str) -> Contract:
-        """The contract of a tool; the server is asked for its tools where the client did not."""
+        """Return the contract of a tool; list the server's tools if the client did not."""
         listing, cursor = self.listing, None
         for _ in range(_PAGES):
             if listing.is_whole:
@@ -153,24 +155,25 @@ class Steps:
         return listing.contracts.get(name) or listing.contract_of({"name": name})
 
     async def look(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of a tool that changes nothing, for a pack: no step.
+        """Return the result of a tool that changes nothing, for a pack: no step.
 
         Raises:
             ServerError: the server answers with an error.
-            ServerGone: it can't be reached.
+            ServerGone: the server can't be reached.
         """
         return await self._server.ask("tools/call", {"name": name, "arguments": dict(arguments)})
 
     def function(self, name: str) -> Callable[..., Any]:
-        """A tool as a function with its contract, for a compensation."""
+        """Return a tool as a function with its contract, for a compensation."""
         return tool_function(self.listing.contracts[name], name, self)
 
     def _greeted(self, value: dict[str, Any]) -> dict[str, Any]:
-        """The server's greeting, if what it instructs the model to do was approved.
+        """Return the server's handshake, if its instructions to the model were approved.
 
         Raises:
-            ServerError: the session's facade does not give it, or not so. The text is only logged:
-                the client may show an error to the model.
+            ServerError: the session's facade does not give the instructions, or another form of
+                them. The
+                text is only logged: the client may show an error to the model.
         """
         contract = instructions_contract(value["result"])
         facades = facades_of(self._session)
@@ -184,10 +187,10 @@ class Steps:
             )
             self._session.refused(contract, {}, reason=message, code=refusal.verdict_code)
             raise ServerError(FAILED, message)
-        return {**value}  # written anew: in the server's own bytes, a word may come twice
+        return {**value}  # newly written: in the server's own bytes, a name may come twice
 
     def _exposed(self, value: dict[str, Any]) -> dict[str, Any]:
-        """A page of the server's list with the tools that the session's facade gives."""
+        """Return a page of the server's list with the tools that the session's facade gives."""
         if not facades_of(self._session):
             return value
         listed = [

@@ -22,10 +22,10 @@ class Missing(LookupError):
 
 
 def names_in(template: Any) -> Iterator[str]:
-    """The paths of all placeholders in a template.
+    """Yield the paths of all placeholders in a template.
 
     Raises:
-        ValueError: a brace that opens or closes none, or a path that is none.
+        ValueError: an unmatched brace, or an invalid path.
     """
     if isinstance(template, str):
         for match in _PLACEHOLDER.finditer(template):
@@ -46,10 +46,10 @@ def names_in(template: Any) -> Iterator[str]:
 
 
 def filled(template: Any, values: Mapping[str, Any]) -> Any:
-    """The template with its placeholders filled in.
+    """Return the template with its placeholders filled in.
 
     A table of `for` and `of` is a list: `of` for each `{item}` of the list that `for` gives; with
-    `where` and `in`, for those alone of which a value of `where` is in the list that `in` gives.
+    `where` and `in`, only for items with a value of `where` in the list that `in` gives.
 
     Raises:
         Missing: a placeholder has no value.
@@ -96,10 +96,10 @@ def _text(template: str, values: Mapping[str, Any]) -> Any:
 
 
 def value_at(path: str, values: Mapping[str, Any]) -> Any:
-    """What stands at a path.
+    """Return the value at a path.
 
     Raises:
-        Missing: nothing does.
+        Missing: there is none.
     """
     found: Any = values
     parts = _PART.findall(path)

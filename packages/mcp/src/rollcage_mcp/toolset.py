@@ -1,4 +1,4 @@
-"""A server's tools as functions, without a client: for `rollcage undo`, in a process of its own."""
+"""A server's tools as functions, without a client: for `rollcage undo`, in another process."""
 
 from __future__ import annotations
 
@@ -39,11 +39,10 @@ _PAGES: Final = 1_000
 
 
 def tools_of(path: str | Path, only: str = "") -> list[Callable[..., Any]]:
-    """The tools of all servers that a file names, as functions: `--tools FILE.toml[:SERVER]`.
+    """Return the tools of all servers in a file, as functions: `--tools FILE.toml[:SERVER]`.
 
-    What a client reads of a server is among them, and what the server instructs the model to do: a
-    facade gives it as it gives a tool.
-    Each server is started, asked for its tools, and ended with this process.
+    The reads of a client are among them, and the server's instructions to the model: a facade gives
+    them like a tool. Each server is started, asked for its tools, and ended with this process.
 
     Args:
         path: the file.
@@ -51,7 +50,7 @@ def tools_of(path: str | Path, only: str = "") -> list[Callable[..., Any]]:
 
     Raises:
         ServersInvalid: the file can't be used, has no such server, or two of its servers have a
-            tool of one name: an undo would not know which of them is meant.
+            tool of the same name, which an undo could not tell apart.
         PackInvalid: a pack does not fit its server.
         ServerGone: a server can't be started.
     """
@@ -76,7 +75,7 @@ def tools_of(path: str | Path, only: str = "") -> list[Callable[..., Any]]:
 
 
 def _functions(server: ServerConfig) -> dict[str, Callable[..., Any]]:
-    """A server's tools by name; the operations of an OpenAPI document."""
+    """Return a server's tools by name; the operations of an OpenAPI document."""
     if server.openapi:
         return server.load_operations().functions()
     tools = ServerTools(server)
@@ -87,7 +86,7 @@ def _functions(server: ServerConfig) -> dict[str, Callable[..., Any]]:
 
 
 def _reading(contract: Contract) -> Callable[..., Any]:
-    """What a client reads, as a function with its contract: for a registry alone."""
+    """Return a client's read, as a function with its contract: for a registry only."""
 
     async def body(**_: Any) -> Any:
         raise ServerError(-32601, f"{contract.name} is for a client of the server")
@@ -103,7 +102,7 @@ class ServerTools:
         server: how it is started.
 
     Attributes:
-        instructions: what it tells a model by itself; None where that is nothing.
+        instructions: its instructions to a model; None without any.
     """
 
     def __init__(self, server: ServerConfig) -> None:
@@ -117,7 +116,7 @@ class ServerTools:
         self._upstream = Upstream(server.connect, self._ignore)
 
     def start(self) -> list[str]:
-        """Start the server; the names of its tools. Raises what `tools_of` does."""
+        """Start the server; return the names of its tools. Raises the errors of `tools_of`."""
         threading.Thread(target=self._loop.run_forever, name="rollcage-mcp", daemon=True).start()
         atexit.register(self.stop)
         definitions = self._wait(self._listed())
@@ -138,11 +137,11 @@ class ServerTools:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """A tool as a function with its contract."""
+        """Return a tool as a function with its contract."""
         return tool_function(self._contracts[name], name, self)
 
     async def look(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of a tool. Raises `ServerError` and `ServerGone`."""
+        """Return the result of a tool. Raises `ServerError` and `ServerGone`."""
         asked = self._ask("tools/call", {"name": name, "arguments": dict(arguments)})
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
 
@@ -152,7 +151,7 @@ class ServerTools:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _listed(self) -> dict[str, dict[str, Any]]:
-        """The definitions of its tools, by name."""
+        """Return the definitions of its tools, by name."""
         await self._upstream.start()
         await self._greet()
         found: dict[str, dict[str, Any]] = {}
@@ -166,14 +165,15 @@ class ServerTools:
         return found
 
     async def _greet(self) -> None:
-        """Begin as this server wants it: with a handshake, or with a version in each request."""
+        """Begin as this server requires: with a handshake, or with a version in each request."""
         hello = {"protocolVersion": _HANDSHAKE, "capabilities": {}, "clientInfo": _INFO}
         try:
             greeting = await self._ask("initialize", hello)
         except ServerError:
             self._meta = {"_meta": {_VERSION: _STATELESS, _CAPABILITIES: {}}}
             greeting = {}
-            with contextlib.suppress(ServerError):  # whoever has no such method says nothing
+            # a server without the method has no instructions
+            with contextlib.suppress(ServerError):
                 greeting = await self._ask("server/discover", {})
         else:
             await self._upstream.send(as_notification("notifications/initialized"))

@@ -1,4 +1,4 @@
-"""A server as the proxy sees it: requests that are answered by id, and what it sends by itself."""
+"""The proxy's view of a server: requests that are answered by id, and the server's own messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ServerProcess", "Transport", "Upstream"]
 
 _log: Final = logging.getLogger("rollcage.mcp")
 
-_ENDS_WITHIN: Final = 2.0  # seconds that a server has to end by itself, then once more to obey
+_ENDS_WITHIN: Final = 2.0  # seconds for a server to end by itself, then once more to obey
 
 
 class Transport(Protocol):
@@ -29,19 +29,19 @@ class Transport(Protocol):
         """Send one message.
 
         Raises:
-            ServerGone: it can't be reached any more.
+            ServerGone: the server can't be reached any more.
         """
 
     def received(self) -> AsyncIterator[bytes]:
-        """What it sends, until it ends.
+        """Yield the server's messages, until it ends.
 
         Raises:
-            ServerGone: it broke the protocol.
+            ServerGone: the server broke the protocol.
         """
         ...
 
     async def close(self) -> None:
-        """End the connection, and what was started for it."""
+        """End the connection, and the process that was started for it."""
 
 
 class ServerProcess:
@@ -70,12 +70,12 @@ class ServerProcess:
 
         Args:
             command: the program and its arguments.
-            env: variables beside those of this process.
+            env: variables besides those of this process.
             cwd: its working directory.
             longest: the most bytes that a message of it may have.
 
         Raises:
-            ServerGone: it can't be started; says why.
+            ServerGone: the server can't be started; says why.
         """
         try:
             process = await asyncio.create_subprocess_exec(
@@ -99,7 +99,7 @@ class ServerProcess:
             raise ServerGone(f"the server reads no more{self._ended()}") from error
 
     async def received(self) -> AsyncIterator[bytes]:
-        """What it sends, until it ends. Raises `ServerGone`."""
+        """Yield the server's messages, until it ends. Raises `ServerGone`."""
         try:
             async for line in lines(self._reader):
                 yield line
@@ -116,7 +116,7 @@ class ServerProcess:
         return f" (signal {-code})" if code < 0 else f" (exit code {code})"
 
     async def close(self) -> None:
-        """Close its input and wait for its end; one that does not end is told to, then killed."""
+        """Close its input and wait for its end; tell it to end, then kill it."""
         self._writer.close()
         for wanted in (None, signal.SIGTERM, signal.SIGKILL):
             if wanted is not None:
@@ -128,11 +128,11 @@ class ServerProcess:
 
 
 class Upstream:
-    """Sends requests to a server and waits for their answers; gives on what it sends by itself.
+    """Sends requests to a server and waits for their answers; passes on the server's own messages.
 
     Args:
         connect: starts the server, or connects to it.
-        deliver: is given each request and notification of the server, in their order.
+        deliver: gets each request and notification of the server, in their order.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Upstream:
 
     @property
     def is_up(self) -> bool:
-        """Whether it was connected to, and has not ended since."""
+        """Whether it is connected, and has not ended since."""
         return self._connection is not None and self.gone is None
 
     async def start(self) -> None:
@@ -176,7 +176,7 @@ class Upstream:
             self._waiting.pop(message.id, None)
 
     async def send(self, message: Message) -> None:
-        """Send what nobody answers. Raises `ServerGone`."""
+        """Send a message without an answer. Raises `ServerGone`."""
         if self._connection is None or self.gone is not None:
             raise self.gone or ServerGone("the server was not started")
         await self._connection.send(message.raw)
@@ -212,7 +212,7 @@ class Upstream:
             answer.set_result(message)
 
     async def close(self) -> None:
-        """End the connection. What waits for an answer learns that there will be none."""
+        """End the connection. Waiting requests learn that no answer will come."""
         if self._connection is None:
             return
         await self._connection.close()

@@ -1,4 +1,4 @@
-"""OpenTelemetry for Rollcage: spans and metrics of runs, live and out of finished traces.
+"""OpenTelemetry for Rollcage: spans and metrics of runs, live and from finished traces.
 
 ::
 

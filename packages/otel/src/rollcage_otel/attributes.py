@@ -1,4 +1,4 @@
-"""What spans say of calls, as attributes; the content of calls only where that is switched on."""
+"""The attributes of calls in spans; their content only if it is switched on."""
 
 from __future__ import annotations
 
@@ -35,19 +35,22 @@ Attributes = dict[str, str | int | bool]
 
 
 def captures_content() -> bool:
-    """Whether the environment allows arguments and results, as other instrumentations read it."""
+    """Return whether the environment allows arguments and results in spans.
+
+    The variable has the same meaning for other instrumentations.
+    """
     return os.environ.get(names.CAPTURE_CONTENT, "").strip().lower() in _CAPTURES
 
 
 def operation(event: StepEvent) -> str:
-    """Which operation of the conventions a call is; a tool that is an agent is that agent."""
+    """Return the operation of a call in the conventions; a tool that is an agent is that agent."""
     if event.kind == "model":
         return "chat"
     return "invoke_agent" if event.effect == "scope" else "execute_tool"
 
 
 def same_operation(given: Mapping[str, Any], wanted: str, name: str) -> bool:
-    """Whether the attributes of somebody else's span say that it is of this very call."""
+    """Return whether the attributes of a foreign span describe this very call."""
     named = given.get(names.TOOL_NAME) or given.get("tool.name") or given.get(names.AGENT_NAME)
     if wanted != "chat" and named != name:
         return False
@@ -56,7 +59,7 @@ def same_operation(given: Mapping[str, Any], wanted: str, name: str) -> bool:
 
 
 def own(event: StepEvent) -> Attributes:
-    """Attributes in Rollcage's terms, of a call that begins, is blocked, or was replayed."""
+    """Return Rollcage's attributes of a call that begins, is blocked, or was replayed."""
     found: dict[str, Any] = {
         names.RUN: event.run,
         names.STEP: event.step or None,
@@ -75,7 +78,7 @@ def own(event: StepEvent) -> Attributes:
 
 
 def gen_ai(event: StepEvent) -> Attributes:
-    """Attributes of a call in the terms of the conventions."""
+    """Return the attributes of a call in the conventions."""
     asked = operation(event)
     found: dict[str, Any] = {
         names.OPERATION: asked,
@@ -91,7 +94,7 @@ def gen_ai(event: StepEvent) -> Attributes:
 
 
 def outcome(event: StepEvent) -> Attributes:
-    """The tokens that a call used; a hit uses none."""
+    """Return the tokens that a call used; a hit uses none."""
     if event.what != "settled" or event.usage is None:
         return {}
     used = {"input_tokens": names.INPUT_TOKENS, "output_tokens": names.OUTPUT_TOKENS}
@@ -99,7 +102,7 @@ def outcome(event: StepEvent) -> Attributes:
 
 
 def content(event: StepEvent) -> Attributes:
-    """What a call was asked with, and what it gave, as far as the trace holds it."""
+    """Return the arguments of a call, and its result, as far as the trace holds them."""
     written = event.data()
     arguments, ended = written.get("args"), written.get("outcome") or {}
     answer, found = ended.get("answer") or {}, dict[str, Any]()
@@ -119,13 +122,13 @@ def content(event: StepEvent) -> Attributes:
 
 
 def error_message(event: StepEvent) -> str:
-    """What the error of a call says, which is content too."""
+    """Return the message of a call's error, which is content too."""
     error = (event.data().get("outcome") or {}).get("error") or {}
     return str(error.get("message", ""))
 
 
 def _message(given: Any) -> dict[str, Any]:
-    """A message in the form of the conventions."""
+    """Return a message in the form of the conventions."""
     fields = given if isinstance(given, dict) else {"content": given}
     text = fields.get("content", "")
     part = {"type": "text", "content": text if isinstance(text, str) else _json(text)}

@@ -1,4 +1,4 @@
-"""Spans out of a finished trace: `rollcage export --otlp`."""
+"""Spans from a finished trace: `rollcage export --otlp`."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _BATCH: Final = 512  # spans in one request
 
 
 class ExportFailed(RollcageError):
-    """The collector did not take the spans."""
+    """The collector did not accept the spans."""
 
     code = "export_failed"
 
 
 class RunIds(RandomIdGenerator, ids.NamesSpans):
-    """Gives the spans of runs the ids that their export has: `TracerProvider(id_generator=…)`.
+    """Gives the spans of runs the same ids as their export: `TracerProvider(id_generator=…)`.
 
     The trace of a run that is not inside of another trace then has the run's own id, and exporting
-    it afterwards adds no span but those that were lost. Spans of others get random ids.
+    it afterwards adds only lost spans. Other spans get random ids.
     """
 
     def generate_span_id(self) -> int:
@@ -60,7 +60,9 @@ class _Kept(SpanProcessor):
 
 
 def spans_of(lines: Sequence[bytes], *, content: bool | None = None) -> list[ReadableSpan]:
-    """The spans of a recorded run, the same each time; of one without an end, up to its last line.
+    """Return the spans of a recorded run, the same each time.
+
+    Without an end, the run's spans go up to its last line.
 
     Args:
         lines: all lines of its log, `Store.read(run)`.
@@ -94,20 +96,20 @@ def spans_of(lines: Sequence[bytes], *, content: bool | None = None) -> list[Rea
         if ended is not None:
             spans.closed(ended, last=True)
 
-    contextvars.Context().run(follow)  # whatever is current here is not around that run
+    contextvars.Context().run(follow)  # the current span here is not around the run
     return kept.spans
 
 
 def export_otlp(lines: Sequence[bytes], url: str, *, content: bool | None = None) -> int:
-    """Send the spans of a recorded run to a collector, by OTLP over HTTP; how many those are.
+    """Send the spans of a recorded run to a collector, by OTLP over HTTP; return their number.
 
     Args:
         lines: see `spans_of`.
-        url: of the collector; where it has no path, `/v1/traces` is added.
+        url: the URL of the collector; without a path, `/v1/traces` is added.
         content: see `Spans`.
 
     Raises:
-        ExportFailed: the collector can't be reached, or did not take them.
+        ExportFailed: the collector can't be reached, or did not accept them.
         TraceCorrupt: a line breaks the chain or the schema.
     """
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""What is counted and measured of runs."""
+"""The metrics of runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _API: Final = ("opentelemetry.trace", "opentelemetry.metrics")
 
 
 def is_sdk(provider: object) -> bool:
-    """Whether a provider keeps anything: those of the API alone are there until one is set up."""
+    """Return whether a provider keeps anything: the API's own placeholders don't."""
     return not type(provider).__module__.startswith(_API)
 
 
 class Metrics:
-    """The instruments. A hit counts as a step and as what it saved: nothing of it is used again."""
+    """The instruments. A hit counts as a step and as savings, without usage."""
 
     def __init__(self, provider: metrics.MeterProvider | None, version: str) -> None:
         self._provider = provider
@@ -34,11 +34,11 @@ class Metrics:
         self._wait = measure(names.APPROVAL_WAIT, "s", "Time until an approval was decided.")
 
     def wanted(self) -> bool:
-        """Whether anybody has set up that metrics are kept."""
+        """Whether a metrics SDK is set up."""
         return is_sdk(self._provider or metrics.get_meter_provider())
 
     def step(self, event: StepEvent, state: str) -> None:
-        """A step has come to this state."""
+        """Count a step in a state."""
         kind, effect = event.kind, event.effect
         self._steps.add(1, {names.STATE: state, names.KIND: kind, names.EFFECT: effect})
         if event.what == "replayed":
@@ -49,10 +49,10 @@ class Metrics:
             self._duration.record(event.duration / 1e6, {names.TOOL_NAME: event.name, **failed})
 
     def waited(self, event: StepEvent, seconds: float) -> None:
-        """An approval was decided."""
+        """Record the time until an approval was decided."""
         state = "rejected" if event.what == "blocked" else "approved"
         self._wait.record(seconds, {names.TOOL_NAME: event.name, names.STATE: state})
 
     def undone(self, event: StepEvent) -> None:
-        """The undo of a step ended."""
+        """Count the end of a step's undo."""
         self._undone.add(1, {names.UNDO_STATUS: event.status})

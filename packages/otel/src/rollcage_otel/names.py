@@ -1,7 +1,7 @@
-"""Every name that spans and metrics have; `gen_ai` ones are of the OpenTelemetry conventions.
+"""All names in spans and metrics; the `gen_ai` ones are from the OpenTelemetry conventions.
 
-Those are in development, in a repository of their own, and no stable library has them as constants:
-https://github.com/open-telemetry/semantic-conventions-genai
+The conventions are in development, in a repository of their own, and no stable library has them as
+constants: https://github.com/open-telemetry/semantic-conventions-genai
 """
 
 from typing import Final

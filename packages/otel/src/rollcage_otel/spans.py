@@ -36,12 +36,12 @@ _STATES: Final = {"ok": "ran", "error": "failed", "not_started": "not_started"}
 _HARMLESS: Final = frozenset({"ran", "hit", "simulated", "not_started", "pending"})
 _NOT_UNDONE: Final = frozenset({"conflict", "unknown", "failed"})
 
-Key = tuple[object, ...]  # a run, and what of it
+Key = tuple[object, ...]  # a run, and its step, approval or undo
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Open:
-    """A span that is open. `theirs` is a framework's; one of its that is inside is a `twin`."""
+    """An open span. `theirs` is a framework's; a framework's span inside of it is a `twin`."""
 
     span: Span
     context: Context
@@ -60,15 +60,15 @@ class _Open:
 class Spans(Instrument):
     """Makes spans and metrics of the sessions that have it among their `observers`.
 
-    One instance serves any number of sessions, in any threads. Where a framework's own
-    instrumentation has a span of the very call, ours is not made, or says nothing of the call.
+    One instance serves any number of sessions, in any threads. If a framework's own instrumentation
+    has a span of the same call, ours is not made, or does not describe the call.
 
     Args:
         tracer_provider: gets the spans; by default the global one.
         meter_provider: gets the metrics; by default the global one.
-        content: whether arguments, results and the messages of errors are in spans, as the trace
-            holds them: secrets are sealed. By default,
-            `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says so.
+        content: whether arguments, results and the messages of errors are in spans, in the trace's
+            form: secrets are sealed. By default,
+            `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` decides.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Spans(Instrument):
         self._metrics = Metrics(meter_provider, version)
         self._content = attributes.captures_content() if content is None else content
         self._open: dict[Key, _Open] = {}
-        self._asked: dict[tuple[str, str], int] = {}  # by run and request, when
-        self._before: dict[str, Context] = {}  # by run, the context that it was opened in
+        self._asked: dict[tuple[str, str], int] = {}  # by run and request, the time
+        self._before: dict[str, Context] = {}  # by run, the context in which it was opened
         self._watched: TracerProvider | None = None
 
     # --- runs ------------------------------------------------------------------------------------
 
     def wanted(self) -> bool:
-        """Whether there is an SDK when a session is entered: else nothing is done."""
+        """Whether there is an SDK when a session is entered: otherwise nothing is done."""
         return self._traces() is not None or self._metrics.wanted()
 
     def _traces(self) -> TracerProvider | None:
@@ -118,9 +118,11 @@ class Spans(Instrument):
         contexts.attach(opened.context)
 
     def _run_around(self, run: RunEvent, here: Context) -> Context:
-        """The span of the run is around its attempts, where spans have the ids that it tells.
+        """Return the context of the run's span, which is around its attempts.
 
-        It ends with the run: the attempt that ends it makes it, so until then it is a name only.
+        Spans need the run's ids for that.
+
+        The attempt that ends the run makes the span; until then, only its id is used.
         """
         names_spans = isinstance(getattr(self._traces(), "id_generator", None), ids.NamesSpans)
         if not names_spans or get_current_span(here).get_span_context().is_valid:
@@ -128,10 +130,10 @@ class Spans(Instrument):
         return set_span_in_context(NonRecordingSpan(ids.context_of(run.run)), here)
 
     def run(self, run: RunEvent) -> None:
-        """Make the span of a run that has ended, around those of its attempts.
+        """Make the span of a run that has ended, around the spans of its attempts.
 
         Args:
-            run: that its last attempt was closed.
+            run: the event that closed its last attempt.
         """
         with ids.wanting(run.run):
             begin = min(ids.began(run.run), run.time) * 1000
@@ -141,10 +143,10 @@ class Spans(Instrument):
         span.end(run.time * 1000)
 
     def closed(self, run: RunEvent, /, *, last: bool | None = None) -> None:
-        """End the span of an attempt at a run, and what is still open in it.
+        """End the span of an attempt at a run, and all open spans in it.
 
         Args:
-            run: that it was closed.
+            run: the event that closed it.
             last: whether no attempt follows it; None: if it ended well.
         """
         inside = [key for key in list(self._open) if key[0] == run.run and len(key) > 1]
@@ -172,7 +174,7 @@ class Spans(Instrument):
     # --- steps -----------------------------------------------------------------------------------
 
     def __call__(self, event: StepEvent, /) -> None:
-        """Something became of a step."""
+        """Note an event of a step."""
         if event.what in ("settled", "replayed", "blocked"):
             self._metrics.step(event, _state(event))
         elif event.what == "undone":
@@ -199,7 +201,7 @@ class Spans(Instrument):
             self._undone(event)
         else:  # nothing ran
             links = [ids.link_to(*event.origin)] if event.origin else []
-            point: Key = (  # of each attempt at the run, another one
+            point: Key = (  # a different one for each attempt at the run
                 event.run, event.step, event.attempt, event.what, 0 if event.step else event.time,
             )  # fmt: skip
             opened = self._started(event, links, point)
@@ -209,7 +211,7 @@ class Spans(Instrument):
             self._end(opened, event.time, _state(event), error="" if waits else code)
 
     def around(self, run: str, step: int, /) -> contextlib.AbstractContextManager[object]:
-        """The span of a step is current in its body."""
+        """Make the span of a step current in its body."""
         found = self._open.get((run, step))
         return contextlib.nullcontext() if found is None else _current(found.context)
 
@@ -251,7 +253,7 @@ class Spans(Instrument):
             self._end(opened, event.time, state, error=event.error or state, message=message)
 
     def _end(self, opened: _Open, time: int, state: str, *, error: str, message: str = "") -> None:
-        """End a span, with all that is known by now."""
+        """End a span, with all known attributes."""
         opened.span.set_attribute(names.STATE, state)
         if opened.twin:
             opened.span.update_name(f"step {getattr(opened.about, 'name', '')}")
@@ -261,7 +263,7 @@ class Spans(Instrument):
         opened.end(time)
 
     def _decided(self, event: StepEvent) -> None:
-        """Somebody has decided on a call, in this run or before it."""
+        """Note the decision about a call, in this run or before it."""
         wait = self._open.pop((event.run, "approval", event.approval), None)
         if wait is not None:
             self._metrics.waited(event, (event.time - wait.about.time) / 1e6)
@@ -269,7 +271,7 @@ class Spans(Instrument):
             self._end(wait, event.time, state, error="")
 
     def _undone(self, event: StepEvent) -> None:
-        """The undo of a step has ended, which its first compensating call had begun."""
+        """End the span of a step's undo, which its first compensating call had begun."""
         opened = self._open.pop((event.run, "undo", event.origin), None)
         if opened is None:
             opened = self._undo(event, event.origin)
@@ -287,16 +289,16 @@ class Spans(Instrument):
     # --- parents of spans ------------------------------------------------------------------------
 
     def _parent(self, event: StepEvent) -> Context:
-        """The parent of a span; of a compensating call, the undo that it is a part of."""
+        """Return the parent of a span; for a compensating call, the span of its undo."""
         if event.undoes is None:
             return self._within(event)
         undo = self._open.get((event.run, "undo", event.undoes)) or self._undo(event, event.undoes)
         return undo.context
 
     def _within(self, event: StepEvent) -> Context:
-        """The span that is current, if it is inside of the run; else the step around, or the run.
+        """Return the current span if it is inside of the run; else the enclosing step, or the run.
 
-        A thread that was not given the context of its caller may have none, or an older one.
+        A thread without its caller's context may have none, or an older one.
         """
         here, run = contexts.get_current(), self._open[event.run,]
         current, own = get_current_span(here), run.span.get_span_context()
@@ -328,7 +330,7 @@ class Spans(Instrument):
         return opened
 
     def _watch(self, provider: TracerProvider) -> None:
-        """See which spans of others are of the same call as the one of ours that is around them."""
+        """Find foreign spans of the same call as our span around them."""
         add = getattr(provider, "add_span_processor", None)
         if add is not None and self._watched is not provider:
             from rollcage_otel.twins import Twins
@@ -346,7 +348,7 @@ class Spans(Instrument):
 
 @contextlib.contextmanager
 def _current(context: Context) -> Any:
-    """Stand in a context: that is put back, not detached, for it may be left in another one."""
+    """Enter a context; it is restored, not detached, because it may be left in another context."""
     before = contexts.get_current()
     contexts.attach(context)
     try:
@@ -366,7 +368,7 @@ def _fail(span: Span, error: str, message: str = "") -> None:
 
 
 def _state(event: StepEvent) -> str:
-    """What became of a step, in the words of `rollcage_views.State`."""
+    """Return the state of a step, in the words of `rollcage_views.State`."""
     if event.what != "settled":
         return "hit" if event.what == "replayed" else event.what
     if event.simulated and event.status == "ok":

@@ -1,4 +1,4 @@
-"""Watches the spans of others, where there is an SDK."""
+"""The watcher of foreign spans, if there is an SDK."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Twins"]
 
 
 class Twins(SpanProcessor):
-    """Tells of each span of others that ends: the id of the one that it is inside, and itself."""
+    """Reports each foreign span that ends: the id of its parent, and the span."""
 
     def __init__(self, tell: Callable[[int, Mapping[str, Any]], object]) -> None:
         self._tell = tell

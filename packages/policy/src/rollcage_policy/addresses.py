@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 Resolver = Callable[[str, int], Sequence[str]]
-"""Returns all addresses of a name, for a port; raises OSError if there is none."""
+"""Return all addresses of a name, for a port; raise OSError if there is none."""
 
 DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 """The supported schemes."""
@@ -73,7 +73,7 @@ _IPV4: Final = {
         "240.0.0.0/4": "reserved, and broadcast",
     }.items()
 }
-_GLOBAL_IPV6: Final = IPv6Network("2000::/3")  # nothing else is allocated
+_GLOBAL_IPV6: Final = IPv6Network("2000::/3")  # no other range is allocated
 _IPV6: Final = {
     IPv6Network(network): why
     for network, why in {
@@ -89,7 +89,7 @@ _ISATAP: Final = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def why_not_public(address: str) -> str | None:
-    """Why an address, in canonical form, is not on the public internet; None if it is."""
+    """Return why an address (canonical) is not on the public internet; None if it is."""
     try:
         ip = ip_address(address)
     except ValueError:
@@ -128,12 +128,12 @@ _MIXED: Final = frozenset({"ARMENIAN", "CHEROKEE", "CYRILLIC", "GREEK"})
 
 
 def host_name(written: str) -> str:
-    """A host in its one spelling: an address in canonical form, or an ASCII name in lower case.
+    """Return a host in its one spelling: a canonical address, or a lower-case ASCII name.
 
     An IPv6 address is written in brackets, and comes back without them.
 
     Raises:
-        AddressInvalid: it is not a host, or clients may read its spelling differently.
+        AddressInvalid: the text is not a host, or clients may read its spelling differently.
     """
     if written.startswith("[") and written.endswith("]"):
         return _ipv6(written[1:-1])
@@ -151,7 +151,7 @@ def host_name(written: str) -> str:
 
 
 def _shown(written: str) -> str:
-    """A host for an error message: in ASCII, and cut to a host's maximal length."""
+    """Return a host for an error message: in ASCII, and cut to a host's maximal length."""
     return ascii(written if len(written) <= 80 else written[:80] + "…")
 
 
@@ -175,7 +175,7 @@ def _ipv6(written: str) -> str:
 
 
 def _idna(written: str) -> Any:
-    """The library for international names; only names that are not ASCII need it."""
+    """Return the library for international names, which only non-ASCII names need."""
     try:
         import idna
     except ImportError:
@@ -186,7 +186,10 @@ def _idna(written: str) -> Any:
 
 
 def _to_ascii(written: str) -> str:
-    """IDNA 2008, without the mappings of UTS #46: a mapped name looks different from the result."""
+    """Encode a label by IDNA 2008, without UTS #46 mappings.
+
+    A mapped name looks unlike its result.
+    """
     idna = _idna(written)
     try:
         as_meant = unicodedata.normalize("NFC", written) == written
@@ -213,13 +216,13 @@ def _check_letters(written: str, label: str) -> None:
 
 
 def is_local_name(host: str) -> bool:
-    """Whether a name (in its one spelling) is of this machine or a local network."""
+    """Return whether a name (in its one spelling) is of this machine or a local network."""
     labels = host.split(".")
     return len(labels) == 1 or labels[-1] in _LOCAL_NAMES or ".".join(labels[-2:]) in _LOCAL_NAMES
 
 
 def is_address(host: str) -> bool:
-    """Whether a host (in its one spelling) is an address, not a name."""
+    """Return whether a host (in its one spelling) is an address, not a name."""
     return ":" in host or host.rsplit(".", 1)[-1].isdigit()
 
 
@@ -254,8 +257,8 @@ def split_url(url: str, *, respelled: bool = False) -> SplitUrl:
 
     Args:
         url: the URL, as written.
-        respelled: whether the request is built from these parts instead of the URL as written: then
-            nobody can read the end of its authority differently.
+        respelled: whether the request is built from the returned parts instead of the written URL:
+            then no client can read the end of the authority differently.
 
     Raises:
         AddressInvalid: names the ambiguous part.
@@ -296,7 +299,7 @@ def check_characters(url: str) -> None:
 
 
 def split_authority(written: str) -> tuple[str, int | None]:
-    """A host (in its one spelling) and its port, if one is given: `[::1]:80`, `a.example`.
+    """Return a host (in its one spelling) and its port, if one is given: `[::1]:80`, `a.example`.
 
     Raises:
         AddressInvalid: it is not a host with an optional port.
@@ -307,19 +310,19 @@ def split_authority(written: str) -> tuple[str, int | None]:
     return host_name(found["host"]), int(found["port"]) if found["port"] else None
 
 
-# --- what a name resolves to ---------------------------------------------------------------------
+# --- the addresses of a name -------------------------------------------------------------------
 
 _THREAD: Final = "rollcage-resolver"
 
 
 def system_resolver(host: str, port: int) -> Sequence[str]:
-    """All addresses that the system's resolver gives; its own time limits apply."""
+    """Return all addresses that the system's resolver gives; its own time limits apply."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def bounded(resolver: Resolver, *, seconds: float = 2.0, at_once: int = 16) -> Resolver:
-    """A resolver with a time limit.
+    """Return a resolver with a time limit.
 
     It runs in a thread of its own, which ends when it answers: a slow name blocks neither a
     decision nor the exit of the process. It fails at once if `at_once` lookups are running already.
@@ -356,13 +359,13 @@ def bounded(resolver: Resolver, *, seconds: float = 2.0, at_once: int = 16) -> R
 
 
 def why_not_public_host(host: str, port: int, resolver: Resolver) -> str | None:
-    """Why a host (in its one spelling) is not on the public internet; None if it is.
+    """Return why a host (in its one spelling) is not on the public internet; None if it is.
 
-    A name is if all its addresses are.
+    A name is public if all its addresses are.
 
     Raises:
-        OSError: unknown: it has no address, or no answer came in time.
-        AddressInvalid: it has more addresses than anybody needs.
+        OSError: unknown: the host has no address, or no answer came in time.
+        AddressInvalid: the host has more addresses than any service needs.
     """
     if is_address(host):
         return why_not_public(host)

@@ -1,4 +1,4 @@
-"""Limits of a policy made ready: what was used up of each, and whether there is room for a call."""
+"""The limits of a policy, prepared for counting: how much is used up, how much is left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NANO: Final = 10**9
 
 
 class AskedCall(Protocol):
-    """The call that limits look at: a `StepView`, or what is recorded of one."""
+    """The fields of a call that limits use: a `StepView`, or a recorded call."""
 
     @property
     def kind(self) -> str:
@@ -41,12 +41,12 @@ class AskedCall(Protocol):
 
     @property
     def key(self) -> str:
-        """Its content identity (64 hex digits)."""
+        """The call's content identity (64 hex digits)."""
         ...
 
 
 class UsedUp:
-    """What was used of one limit, by the run, or by one tool or agent."""
+    """How much of one limit is used up, by the run, or by one tool or agent."""
 
     __slots__ = ("began", "calls", "cost", "in_flight", "starts", "tokens", "uncounted")
 
@@ -74,7 +74,7 @@ class Bound:
         self.of_tools = "" if limit.tools == ("*",) else f" of {', '.join(limit.tools)}"
 
     def concerns(self, kind: str, name: str, agent: str) -> bool:
-        """Whether it counts the calls of this tool or model by this agent."""
+        """Return whether the limit counts calls of this tool or model by this agent."""
         limit = self.limit
         return (
             kind in limit.kinds
@@ -83,13 +83,13 @@ class Bound:
         )
 
     def scope(self, view: AskedCall) -> str:
-        """Among which calls it counts one: those of the run, or of one tool or agent."""
+        """Return the group in which the limit counts a call: the run, or one tool or agent."""
         if self.limit.per == "run":
             return ""
         return f"{view.kind} {view.name}" if self.limit.per == "tool" else view.agent
 
     def room(self, count: UsedUp, view: AskedCall, price: Price, now: int) -> Verdict | None:
-        """The limit's verdict if one more call would exceed it; None if not."""
+        """Return the limit's verdict if one more call would exceed it; None if there is room."""
         limit = self.limit
         whose = {"run": "this run", "tool": view.name}.get(limit.per) or (
             f"agent {view.agent}" if view.agent else "this agent"
@@ -126,7 +126,7 @@ class Bound:
         return None
 
     def pace(self, count: UsedUp, view: AskedCall, now: int) -> Verdict | None:
-        """The limit's verdict if too many calls began within its time span; None if not."""
+        """Return the limit's verdict if too many calls began within its time span; None if not."""
         assert self.rate is not None
         span = self.rate.seconds * _NANO
         while count.starts and now - count.starts[0] >= span:
@@ -139,14 +139,17 @@ class Bound:
         return self.verdict("limit_rate", reason, f"Call it again in {wait} s.")
 
     def _is_spent(self, count: UsedUp, price: Price) -> bool:
-        """Whether the cost limit can't pay for a call; a model's tokens count when it has ended."""
+        """Return whether the cost limit can't pay for a call.
+
+        A model's tokens count when the call has ended.
+        """
         assert self.cost is not None
         if price.input or price.output:
             return count.cost >= self.cost or count.cost + price.call > self.cost
         return price.call > 0 and count.cost + price.call > self.cost
 
     def _unknown(self, count: UsedUp, view: AskedCall, price: Price) -> Verdict | None:
-        """Deny a call whose usage or price can't be counted, since it can't be limited."""
+        """Deny a call whose usage or price can't be counted, because it can't be limited."""
         if self.cost is not None and price.input is None:
             reason = f"what {view.name} costs is not known, and it may spend {_amount(self.cost)}"
             remedy = f'The policy needs a price: [prices.models."{view.name}"].'
@@ -161,7 +164,7 @@ class Bound:
     def verdict(
         self, code: str, reason: str, remedy: str = "Finish with what you have."
     ) -> Verdict:
-        """What a call gets that it has no room for, in the policy's own words where it has any."""
+        """Return the verdict on a call without room, in the policy's own words if it has any."""
         limit = self.limit
         return Verdict(
             limit.decision, limit.reason or reason, code, limit.id, limit.remedy or remedy

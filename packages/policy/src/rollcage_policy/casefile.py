@@ -1,4 +1,4 @@
-"""The models of a file of policy tests; anything else is refused."""
+"""The models of a file of policy tests; unknown fields are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ToolData(_Data):
     """A tool, with the fields that a policy can use; see `rollcage.Contract`.
 
     Attributes:
-        reversible: whether a tool that writes declares an undo; one that doesn't is reversible.
+        reversible: whether the tool declares an undo; a tool that doesn't write is reversible.
     """
 
     version: str = ""
@@ -51,10 +51,10 @@ class ToolData(_Data):
         return self
 
     def contract(self, name: str) -> Contract:
-        """Its contract: it takes any arguments.
+        """Return the tool's contract, which accepts any arguments.
 
         Raises:
-            ContractError: its declaration is invalid.
+            ContractError: the declaration is invalid.
         """
         return Contract(
             name=name,
@@ -72,7 +72,7 @@ class NamedToolData(ToolData):
 
 
 def _some_undo() -> None:
-    """Stands for an undo."""
+    """Stand for an undo."""
 
 
 def _as_tool(given: Any) -> Any:
@@ -105,13 +105,13 @@ class CallData(_Data):
 
 
 class EarlierData(CallData):
-    """A call made before the one that is decided on; for limits, and loops.
+    """A call before the decided call; for limits, and loops.
 
     Attributes:
-        times: how often it was made.
-        at: when it was made: seconds after the session was opened.
-        failed: whether it raised.
-        running: whether it has not ended.
+        times: how often the call was made.
+        at: the time of the call: seconds after the session was opened.
+        failed: whether the call raised.
+        running: whether the call has not ended.
         input_tokens: the input tokens of each model call.
         output_tokens: the output tokens of each model call.
     """
@@ -125,7 +125,7 @@ class EarlierData(CallData):
 
 
 class RunData(_Data):
-    """The run's figures; by default those of the earlier calls."""
+    """The run's figures; by default, the figures of the earlier calls."""
 
     id: str = ""
     name: str = ""
@@ -155,13 +155,13 @@ class CaseData(CallData):
     """A test: a call and its expected verdict.
 
     Attributes:
-        name: what it shows.
-        labels: those of the values in the arguments.
+        name: the purpose of the test.
+        labels: the labels of the values in the arguments.
         user_input: the user input, one text or several.
         run: the run's figures.
         resolves: addresses by host name; other names are unknown, and nothing is looked up.
         after: the calls before it, in their order.
-        expect: what it gets: a decision, or a table.
+        expect: the expected verdict: a decision, or a table.
     """
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -186,8 +186,8 @@ class CasesFile(_Data):
     """A file of tests.
 
     Attributes:
-        policy: the file that they test, from this one's folder.
-        tools: what the tools declare that the cases call.
+        policy: the file of the policy, relative to this file's folder.
+        tools: the declarations of the tools in the cases.
         cases: the tests.
     """
 

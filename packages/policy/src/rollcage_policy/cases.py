@@ -37,7 +37,7 @@ class Case:
     """One test.
 
     Attributes:
-        name: what it shows.
+        name: the purpose of the test.
         line: its line in the file.
     """
 
@@ -46,7 +46,7 @@ class Case:
     data: CaseData = dataclasses.field(repr=False)
     contracts: tuple[Contract, ...] = dataclasses.field(
         repr=False
-    )  # of it, then of what was before
+    )  # of the call, then of the calls before it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Cases:
 
     Attributes:
         where: the file.
-        policy: the file of the policy that they test; None if they name none.
+        policy: the file of the tested policy; None if the tests name none.
         cases: the tests, in order.
     """
 
@@ -89,14 +89,14 @@ class Cases:
 
     @classmethod
     def load(cls, path: str | FilePath, tools: Iterable[Contract] = ()) -> Cases:
-        """The tests in a file: `.toml`, `.yaml` or `.yml`.
+        """Load the tests from a file: `.toml`, `.yaml` or `.yml`.
 
         Args:
             path: the file.
             tools: the current tools, for calls of tools that the file does not declare itself.
 
         Raises:
-            PolicyInvalid: they can't be used; the message names file and line of all that is wrong.
+            PolicyInvalid: the tests can't be used; the message names file and line of each problem.
         """
         document = read_file(FilePath(path))
         try:
@@ -111,22 +111,22 @@ class Cases:
 
 
 def deciders(policy: Policy) -> tuple[str, ...]:
-    """The ids of everything that decides in a policy: its rules, its limits, its loop detection."""
+    """Return the ids of everything that decides in a policy: rules, limits, loop detection."""
     loops = (policy.limits.loops,) if policy.limits.loops else ()
     return tuple(each.id for each in (*policy.rules, *policy.limits.rules, *loops))
 
 
 def view_of(contract: Contract, data: Mapping[str, Any], kind: str, **more: Any) -> StepView:
-    """A call of a tool, as a policy is shown it.
+    """Return a call of a tool as a policy sees it.
 
     Args:
-        contract: the tool's contract; it checks the arguments by its schema.
+        contract: the tool's contract; its schema validates the arguments.
         data: the arguments: JSON, with values that JSON can't hold tagged as in the trace.
         kind: `tool` or `model`.
         more: further fields of `StepView`.
 
     Raises:
-        ArgumentsInvalid: the tool does not take these arguments.
+        ArgumentsInvalid: the tool does not accept the arguments.
     """
     try:
         given = {name: decode(value) for name, value in data.items()}
@@ -158,7 +158,7 @@ class _Contracts:
                 self._problems.append(document.problem(("tools", name), str(error)))
 
     def cases(self) -> list[Case]:
-        """All tests.
+        """Return all tests.
 
         Raises:
             PolicyInvalid: a tool's declaration is invalid, or a tool that is called has none.
@@ -221,10 +221,10 @@ def _run(case: Case, policy: Policy) -> CaseResult:
 
 
 def _decided(case: Case, policy: Policy) -> Verdict:
-    """The policy's verdict, its limits included, on the call after the earlier calls.
+    """Return the policy's verdict on the call after the earlier calls, limits included.
 
     Raises:
-        ArgumentsInvalid: a tool does not take the arguments.
+        ArgumentsInvalid: a tool does not accept the arguments.
     """
     data, clock = case.data, _Clock()
     meter = Meter(policy.limits, policy.prices, clock)

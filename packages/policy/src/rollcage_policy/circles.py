@@ -30,7 +30,7 @@ class Seen:
 
 
 class _Line:
-    """The last calls of one agent in one branch, and the loop that it is in, if any."""
+    """The last calls of one agent in one branch, and their loop, if any."""
 
     __slots__ = ("calls", "circle", "verdict")
 
@@ -49,7 +49,7 @@ class Circles:
         self._lines: OrderedDict[tuple[str, str, str], _Line] = OrderedDict()
 
     def look(self, view: AskedCall, place: Hashable) -> tuple[Verdict | None, Seen | None]:
-        """The verdict on the next call, and what to note if it is made."""
+        """Return the verdict on the next call, and the entry to note if the call is made."""
         if any(fnmatchcase(view.name, glob) for glob in self._loops.ignore):
             return None, None
         if not view.key:
@@ -90,7 +90,7 @@ class Circles:
             line.calls.remove(seen)
 
     def _row(self, past: deque[Seen], seen: Seen) -> tuple[frozenset[str], Verdict] | None:
-        """The loop of a call that is repeated."""
+        """Return the loop of a call that is repeated."""
         same, within = self._loops.same, self._loops.within
         if same is None:
             return None
@@ -103,7 +103,7 @@ class Circles:
         return frozenset({seen.key}), self._verdict("loop_same", reason)
 
     def _turns(self, past: deque[Seen], seen: Seen) -> tuple[frozenset[str], Verdict] | None:
-        """The loop of two alternating calls: A-B-A-B, and A is next."""
+        """Return the loop of two alternating calls: A-B-A-B, and A is next."""
         rounds = self._loops.alternating
         if rounds is None or len(past) < 2 * rounds or past[-1].key == seen.key:
             return None

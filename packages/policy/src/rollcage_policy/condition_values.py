@@ -10,10 +10,10 @@ __all__ = ["MOST_CHARACTERS", "MOST_ELEMENTS", "SCALARS", "TOO_LARGE", "Conditio
            "plain"]  # fmt: skip
 
 MOST_ELEMENTS: Final = 10_000
-"""How many values the arguments that conditions use may hold, at all depths."""
+"""How many values the arguments in conditions may hold, at all depths."""
 
 MOST_CHARACTERS: Final = 4_000_000
-"""How long all their texts may be together."""
+"""The maximal length of all their texts together."""
 
 SCALARS: Final = frozenset({bool, int, float, type(None)})
 TOO_LARGE: Final = "the arguments are too large for it"
@@ -25,13 +25,13 @@ class ConditionFailed(Exception):
 
 
 def plain(value: Any) -> Any:
-    """A canonical argument as conditions see it: without its tag, as the nearest CEL type.
+    """Convert a canonical argument for conditions: without its tag, as the nearest CEL type.
 
     A `datetime`, a `Decimal`, a path, a URL or bytes (base64) is text, a `timedelta` its seconds, a
     tuple or a set a list, a model or a dataclass a map, an enum its value, a secret `"[secret]"`.
 
     Raises:
-        ConditionFailed: CEL has no type for it, or it is too large or too deep.
+        ConditionFailed: CEL has no type for the value, or the value is too large or too deep.
     """
     return Room().plain(value, 0)
 
@@ -46,7 +46,7 @@ class Room:
         self.characters = MOST_CHARACTERS
 
     def plain(self, value: Any, depth: int) -> Any:
-        """A value without its tags, `depth` levels below the argument."""
+        """Return a value without its tags, `depth` levels below the argument."""
         kind = type(value)
         if kind is str:
             self.characters -= len(value)
@@ -80,7 +80,7 @@ class Room:
             if any(type(name) not in (str, int, bool) for name, _ in pairs):
                 raise ConditionFailed("a map has keys that CEL has no type for")
             plain = dict(pairs)
-            if len(plain) < len(pairs):  # a date and its text: one of the two would be unseen
+            if len(plain) < len(pairs):  # one of a date and its text would be hidden
                 raise ConditionFailed("a map has two keys that are equal in CEL")
             return plain
         if tag == "timedelta":

@@ -30,7 +30,7 @@ def _os_user() -> str:
 class ConsoleApprover:
     """Show a call at the terminal, and ask there.
 
-    Anything but a clear yes is a no, the end of the input included.
+    Anything but a clear yes is a no, including the end of the input.
 
     Args:
         by: the name of the person at the terminal; by default the operating system's user.
@@ -38,7 +38,7 @@ class ConsoleApprover:
         shown: the stream on which to show the call; by default standard error.
 
     Raises:
-        ApprovalInvalid: no name, or a name that can't be distinguished from others.
+        ApprovalInvalid: the name is missing, or can't be distinguished from others.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ConsoleApprover:
         self._shown = shown
 
     def __call__(self, request: ApprovalRequest) -> Approval:
-        """Return their decision on this call."""
+        """Return the person's decision on this call."""
         with _ONE_AT_A_TIME:
             self._show(request)
             match self._ask(_CHOICES).lower():

@@ -1,10 +1,10 @@
-"""Finds credentials in texts: API keys, tokens, private keys, passwords next to their name.
+"""Find credentials in texts: API keys, tokens, private keys, passwords next to their name.
 
-The patterns are those of `detect-secrets` (extra `rollcage[secrets]`), of which only the compiled
-expressions are used: nothing is verified over the network, nothing is configured, no file is read.
-This module adds what a recorder needs and a scanner of source code does not: the whole credential
-is found, not only its beginning; each one's position is reported; a hostile text can't make an
-expression run away; kinds that are newer than its last release are added.
+The patterns are the compiled expressions of `detect-secrets` (extra `rollcage[secrets]`): nothing
+is verified over the network, nothing is configured, no file is read.
+This module adds the needs of a recorder, which a scanner of source code does not have: the whole
+credential is found, not only its beginning; its position is reported; a hostile text can't make an
+expression run away; kinds that are newer than the last release of detect-secrets are added.
 
 Text that merely looks random (hashes, ids, compressed data) is not reported: traces are full of it.
 """
@@ -31,7 +31,7 @@ class Credential(NamedTuple):
     Attributes:
         kind: a readable name: "AWS Access Key".
         start: the index of its first character.
-        end: the index after its last one.
+        end: the index after its last character.
     """
 
     kind: str
@@ -43,14 +43,14 @@ class _Pattern(NamedTuple):
     kind: str
     expression: re.Pattern[str]
     grouped: bool  # whether its groups hold the credential, rather than the whole match
-    needs: tuple[str, ...] = ()  # one of these, in lower case, is in each text that it matches
+    needs: tuple[str, ...] = ()  # each matching text has one of these, in lower case
 
 
 _SHORTEST: Final = 7  # characters: "pwd=abc"
 _WINDOW: Final = 8192  # characters given at once to an expression that may run away,
-_OVERLAP: Final = 2048  # and how many of them are repeated, so that nothing hides at an edge
+_OVERLAP: Final = 2048  # and how many characters are repeated, so that nothing hides at an edge
 _LONG: Final = 256  # characters of a value that an expression looks at
-_GAP: Final = re.compile(r"\s{16,}")  # several of their expressions are cubic in blanks
+_GAP: Final = re.compile(r"\s{16,}")  # several of the expressions are cubic in blanks
 _RIGHT: Final = re.compile(r"[A-Za-z0-9_\-+/=]*")
 _VALUE: Final = re.compile(r"[^\s\"'`,;&(){}\[\]<>]*")
 _TOKEN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
@@ -60,7 +60,7 @@ _LEFT_OUT: Final = frozenset({
     "Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector", "JwtTokenDetector",
     "KeywordDetector", "NpmDetector", "OpenAIDetector", "PrivateKeyDetector",
 })  # fmt: skip
-# Those whose groups hold the credential; the groups of the others are prefixes.
+# Patterns whose groups hold the credential; the groups of the others are prefixes.
 _GROUPED: Final = frozenset({
     "AWSKeyDetector", "BasicAuthDetector", "CloudantDetector", "IbmCloudIamDetector",
     "IbmCosHmacDetector", "SoftlayerDetector",
@@ -99,7 +99,7 @@ _OWN: Final = (
 _SCHEME: Final = (
     rf"(?i:authorization{_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}(?:basic|bearer|token)|\bbearer)"
 )
-_OWN_GROUPED: Final = (  # kind, expression, and what is in each text that it matches
+_OWN_GROUPED: Final = (  # kind, expression, and the texts that each match contains
     (
         "Authorization Header",
         _SCHEME + r"\s{1,4}([A-Za-z0-9._~+/=-]{12,})",
@@ -111,18 +111,25 @@ _OWN_GROUPED: Final = (  # kind, expression, and what is in each text that it ma
 _SECOND_PART: Final = ".eyJ"  # of a JSON Web Token: each part is JSON in base64
 _PARTS: Final = r"\.eyJ[A-Za-z0-9_-]{4,}+(?:\.[A-Za-z0-9_-]*+)?"
 
-_OPENAI: Final = re.compile(r"[A-Za-z0-9]{20}T3BlbkFJ[A-Za-z0-9]{20}")  # in each of its older keys
+_OPENAI: Final = re.compile(r"[A-Za-z0-9]{20}T3BlbkFJ[A-Za-z0-9]{20}")  # in each older OpenAI key
 _TOKENS: Final = re.compile(r"[A-Za-z0-9_-]{51,}+")
 
-# Names of credentials: the words of detect-secrets, and those of tokens.
+# Names of credentials: the words of detect-secrets, and words for tokens.
 _MORE_WORDS: Final = (
     "access_?token", "auth_?token", "refresh_?token", "bearer_?token", "id_?token", "passphrase",
 )  # fmt: skip
-_HINTS: Final = ("key", "pass", "pwd", "secret", "contrase", "token")  # each name has one of these
+_HINTS: Final = (
+    "key",
+    "pass",
+    "pwd",
+    "secret",
+    "contrase",
+    "token",
+)  # each name has one
 _ASSIGNED: Final = (
     r"(?i:({words})(?!ar))\w{{0,40}}[\"'\]]{{0,2}}(\s{{0,8}}(?:=>|:=|={{1,3}}|:)\s{{0,8}})"
     r"(?:\"([^\"\r\n]{{3,}}+)(?:\"|\Z)|'([^'\r\n]{{3,}}+)(?:'|\Z)"
-    r"|([^\s\"'`,;&(){{}}\[\]<>]{{4,64}}+))"  # the beginning of it: `_VALUE` tells its end
+    r"|([^\s\"'`,;&(){{}}\[\]<>]{{4,64}}+))"  # the beginning of the value: `_VALUE` finds its end
 )
 _PLACEHOLDER: Final = re.compile(
     r"(?i:true|false|null|none|undefined|required|optional|string|str|\*+|x{3,}"
@@ -191,7 +198,7 @@ def _loaded() -> _Detector:
 
 
 def detect(text: str) -> list[Credential]:
-    """The credentials in a text, in order and without overlaps. Thread-safe.
+    """Return the credentials in a text, in order and without overlaps. Thread-safe.
 
     Raises:
         DetectorMissing: detect-secrets is not installed.
@@ -213,7 +220,7 @@ def detect(text: str) -> list[Credential]:
 
 
 def names_secret(name: str) -> bool:
-    """Whether a field of this name holds a credential: "password", "apiKey", "client_secret".
+    """Return whether a field with this name holds a credential: "password", "apiKey".
 
     Raises:
         DetectorMissing: detect-secrets is not installed.
@@ -222,7 +229,7 @@ def names_secret(name: str) -> bool:
 
 
 def hide_secrets(text: str, stand_in: Callable[[str, str], str]) -> str:
-    """The text with each credential replaced by `stand_in(kind, credential)`.
+    """Return the text with each credential replaced by `stand_in(kind, credential)`.
 
     Raises:
         DetectorMissing: detect-secrets is not installed.
@@ -236,12 +243,12 @@ def hide_secrets(text: str, stand_in: Callable[[str, str], str]) -> str:
 
 
 def _needed(patterns: tuple[_Pattern, ...], small: str) -> tuple[_Pattern, ...]:
-    """The patterns that may match a text, given in lower case."""
+    """Return the patterns that may match a text, given in lower case."""
     return tuple(p for p in patterns if not p.needs or any(need in small for need in p.needs))
 
 
 def _theirs(patterns: tuple[_Pattern, ...], text: str) -> Iterator[Credential]:
-    """The findings of third-party expressions, run on a bounded piece of the text at a time."""
+    """Yield the findings of third-party expressions, run on a bounded piece at a time."""
     start = 0
     for end in (*(gap.start() for gap in _GAP.finditer(text)), len(text)):
         for at in range(start, end, _WINDOW - _OVERLAP):
@@ -262,7 +269,10 @@ def _matches(patterns: tuple[_Pattern, ...], piece: str, at: int) -> Iterator[Cr
 
 
 def _web_tokens(parts: re.Pattern[str], text: str) -> Iterator[Credential]:
-    """JSON Web Tokens, from their second part backwards: each character is read once."""
+    """Yield JSON Web Tokens, searched backwards from their second part.
+
+    Each character is read once.
+    """
     at = text.find(_SECOND_PART)
     while at >= 0:
         start = at
@@ -275,7 +285,7 @@ def _web_tokens(parts: re.Pattern[str], text: str) -> Iterator[Credential]:
 
 
 def _openai(text: str) -> Iterator[Credential]:
-    """OpenAI keys, by the marker in them: each run of their characters is read once."""
+    """Yield OpenAI keys, by the marker in them; each run of their characters is read once."""
     if "T3BlbkFJ" not in text:
         return
     for run in _TOKENS.finditer(text):
@@ -286,7 +296,7 @@ def _openai(text: str) -> Iterator[Credential]:
 
 
 class _Runs:
-    """Finds where runs of one kind of characters end; each run is read only once."""
+    """Find the ends of runs of one kind of characters; each run is read only once."""
 
     __slots__ = ("_end", "_run", "_start", "_text")
 
@@ -296,10 +306,10 @@ class _Runs:
         self._start = self._end = -1
 
     def end(self, at: int) -> int:
-        """The end of the run that the character `at` is in; `at` itself if it is in none."""
+        """Return the end of the run that contains a character; `at` itself without a run."""
         if not self._start <= at <= self._end:
             match = self._run.match(self._text, at)
-            assert match is not None  # it may be empty
+            assert match is not None  # the match may be empty
             self._start, self._end = at, match.end()
         return self._end
 
@@ -309,7 +319,7 @@ def _length(span: tuple[int, int]) -> int:
 
 
 def _whole(found: Credential, text: str, ends: _Runs) -> Credential:
-    """The whole token of a finding: many patterns match its first characters only."""
+    """Return the whole token of a finding: many patterns match its first characters only."""
     start, end = found.start, found.end
     while (
         start and text[start - 1] in _TOKEN and text[start] in _TOKEN and found.start - start < 64
@@ -321,7 +331,7 @@ def _whole(found: Credential, text: str, ends: _Runs) -> Credential:
 
 
 def _assigned(expression: re.Pattern[str], text: str) -> Iterator[Credential]:
-    """Values that follow the name of a credential."""
+    """Yield values that follow the name of a credential."""
     at = 0
     values = _Runs(_VALUE, text)
     while (match := expression.search(text, at)) is not None:
@@ -343,9 +353,9 @@ def _assigned(expression: re.Pattern[str], text: str) -> Iterator[Credential]:
 
 
 def _is_placeholder(text: str, start: int, end: int, *, quoted: bool) -> bool:
-    """Whether a value is only a placeholder.
+    """Return whether a value is only a placeholder.
 
-    Quoted values do not overlap. Others do, so a long one is not read through each time.
+    Quoted values do not overlap. Unquoted ones do, so a long value is not read through each time.
     """
     if quoted or end - start <= _LONG:
         return _PLACEHOLDER.fullmatch(text, start, end) is not None
@@ -355,7 +365,7 @@ def _is_placeholder(text: str, start: int, end: int, *, quoted: bool) -> bool:
 
 
 def _like_a_value(text: str, start: int, end: int, sign: str) -> bool:
-    """Whether an unquoted word is a value: `password=open` is, the prose `password: none` isn't."""
+    """Return whether an unquoted word is a value: `password=open`, but not `password: none`."""
     if sign == "=":
         return True
     odd = next((at for at in range(start, end) if not text[at].isalpha()), end)
@@ -364,7 +374,7 @@ def _like_a_value(text: str, start: int, end: int, sign: str) -> bool:
 
 
 def _merged(found: list[Credential]) -> list[Credential]:
-    """Findings without overlaps, each under the kind of the one that begins first."""
+    """Merge overlapping findings, each under the kind of the finding that begins first."""
     merged: list[Credential] = []
     for each in sorted(found, key=lambda f: (f.start, -f.end)):
         if merged and each.start < merged[-1].end:

@@ -1,4 +1,4 @@
-"""Credentials that nobody declared are kept off the disk, as declared secrets are."""
+"""Keep undeclared credentials off the disk, like declared secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DetectedSecrets", "Detecting"]
 
 
 class DetectedSecrets(Secrets):
-    """Conceals credentials that nobody declared, besides declared secrets, in all that is recorded.
+    """Conceal undeclared credentials, besides declared secrets, in every recorded value.
 
     It stands in `stages=` and needs `rollcage[secrets]`.
 
@@ -29,9 +29,9 @@ class DetectedSecrets(Secrets):
 
 
 class Detecting(Sealing):
-    """Seals credentials that nobody declared, too.
+    """Seals undeclared credentials, too.
 
-    A credential that was found once is then replaced wherever it is quoted.
+    Once found, a credential is replaced wherever it is quoted.
     """
 
     @property
@@ -45,7 +45,7 @@ class Detecting(Sealing):
         return hide_secrets(text, functools.partial(self._found, path, found))
 
     def hide_named(self, name: Any, value: Any, path: str, found: list[str]) -> Any:
-        """Replace a value whose name marks it as a credential, or those in it."""
+        """Replace a value whose name marks it as a credential, or the credentials in it."""
         if type(value) is str and value and type(name) is str and names_secret(name):
             if STAND_IN.fullmatch(value):
                 return value

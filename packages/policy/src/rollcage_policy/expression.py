@@ -1,4 +1,4 @@
-"""A condition as its text shows it: the names that it uses, and its maximal cost."""
+"""The names that a condition uses, and its maximal cost, as its text shows them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ class Expression:
 
     Attributes:
         source: its text.
-        inner: the text that is compiled; see `_INNER_NAMES`.
-        named: the same with a variable for each argument, as `variable` names it. It gives the same
-            result if all arguments that it uses are present. None if it uses the arguments in
-            another way than by name.
-        fields: by name of what it sees (`args`, `tool`, …) the fields that it uses; None if it uses
-            all of it.
+        inner: the compiled text; see `_INNER_NAMES`.
+        named: the compiled text with a variable for each argument, as `variable` names it. It gives
+            the same result if all arguments that it uses are present. None if the condition uses
+            the
+            arguments in another way than by name.
+        fields: by the name of each thing in it (`args`, `tool`, …) the fields that it uses; None if
+            it uses all fields.
         functions: the functions of Rollcage that it calls.
         patterns: the patterns of its `matches`.
         degree: how its time grows with the number of elements of the arguments: 1 linearly, 2
             quadratically, and so on.
         operations: how many operations it has; a function of Rollcage counts as many.
-        scanning: how many states the patterns of its `matches` have, about.
+        scanning: roughly how many states the patterns of its `matches` have.
         sums: how many of its operations are arithmetic.
         growth: by what factor its intermediate values can be larger than the arguments.
         literals: how many elements its own literals have.
@@ -45,7 +46,7 @@ class Expression:
     literals: int
 
     def cost(self, elements: int, characters: int) -> float:
-        """Its maximal time with arguments of this size (ns, on a slow machine)."""
+        """Return the maximal time with arguments of this size (ns, on a slow machine)."""
         elements = (elements + self.literals) * self.growth
         characters = characters * self.growth
         once = self.operations * (50 * elements + 0.25 * characters)
@@ -55,5 +56,5 @@ class Expression:
 
 
 def variable(argument: str) -> str:
-    """The name of an argument's variable in `Expression.named`."""
+    """Return the name of an argument's variable in `Expression.named`."""
     return f"args_{argument}"

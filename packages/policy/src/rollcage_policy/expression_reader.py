@@ -1,7 +1,7 @@
-"""The names that a condition uses and its maximal cost, read from its text before any evaluation.
+"""Read the names and the maximal cost of a condition from its text, before any evaluation.
 
 CEL always terminates, but not always soon: nested loops over a call's arguments multiply, `map` and
-`filter` copy what they have gathered for each element, and a text that is added to itself grows. An
+`filter` copy their result for each element, and a text that is added to itself grows. An
 evaluation can't be interrupted, so its cost is bounded here, once, as a function of the size of the
 arguments (`Expression.cost`), and checked against that size before each evaluation. Anything that
 would exhaust the stack (very long nestings, chains and sums) is refused when the policy is loaded;
@@ -39,17 +39,17 @@ __all__ = ["MOST_CHARACTERS", "read_expression"]
 MOST_CHARACTERS: Final = 4096
 """How long a condition may be."""
 
-_MOST_NESTED: Final = 16  # brackets; each takes 8 KiB of the stack, of which a thread may have 256
+_MOST_NESTED: Final = 16  # brackets; each takes 8 KiB of the stack, and a thread may have 256
 _MOST_CHAINED: Final = 64  # .a[0].b: each takes a third of a KiB
-_MOST_SUMS: Final = 32  # + - * / %: the same, and each + may copy what comes before it
+_MOST_SUMS: Final = 32  # + - * / %: the same, and each + may copy its left operand
 _MOST_RELATIONS: Final = 8
 _MOST_LOOPS: Final = 8
 _MOST_LOOPS_IN_LOOPS: Final = 2
 
-_OURS: Final = 100  # the cost of one of Rollcage's functions, in CEL's own operations
+_OURS: Final = 100  # the cost of a Rollcage function, in CEL's own operations
 
-# `const` is a reserved word of CEL, and its `matches` compiles the pattern each time: both are
-# under another name, of the same length, so that a column in an error is the column that was meant.
+# `const` is a reserved word of CEL, and CEL's `matches` compiles the pattern each time: both are
+# renamed to names of the same length, so that a column in an error is the column in the source.
 _INNER_NAMES: Final = {"const": "Const", "matches": "Matches"}
 
 _COUNTED: Final = re.compile(r"\{([0-9]{1,6})(?:,([0-9]{0,6}))?\}")
@@ -58,15 +58,15 @@ _OPENING: Final = {"(": ")", "[": "]", "{": "}"}
 
 @dataclasses.dataclass
 class _Bracket:
-    """An open bracket; that of a loop knows what the loop binds and what it goes over."""
+    """An open bracket; the bracket of a loop knows the loop's variable and its domain."""
 
     closing: str
     loop: str = ""
     variable: str = ""
     domain: tuple[str, ...] | None = None
     in_body: bool = False
-    looks_out: bool = False  # its body uses something else than its loop variable
-    before: int = 0  # operations when it was opened
+    looks_out: bool = False  # the body uses something besides its loop variable
+    before: int = 0  # operations before the bracket
     sums: int = 0
     chain: int = 0
     relations: int = 0
@@ -140,7 +140,7 @@ class _Reading:
         for at in reversed(range(len(self.tokens))):  # from the end, so that positions stay valid
             token = self.tokens[at]
             if token.kind == "name" and token.text.startswith(variable("")):
-                return None  # a loop may call its own variable so
+                return None  # a loop may give its own variable this name
             if token != Token("name", "args", token.at) or self._at(at - 1).text == ".":
                 continue
             dot, field, after = (self._at(at + each) for each in (1, 2, 3))
@@ -236,7 +236,7 @@ class _Reading:
         bracket.domain = self._listed(at - 3)
 
     def _listed(self, at: int) -> tuple[str, ...] | None:
-        """The texts of the list that ends here, if it holds nothing else."""
+        """Return the texts of the list that ends here, if it holds nothing else."""
         found: list[str] = []
         if self._at(at).text != "]":
             return None
@@ -253,7 +253,7 @@ class _Reading:
         left = self.open.pop()
         if not left.loop:
             return
-        if left.domain is not None:  # as often as it has texts, whatever the arguments are
+        if left.domain is not None:  # as often as it has texts, for any arguments
             self.operations += (self.operations - left.before) * len(left.domain)
         else:
             around = [each for each in self.open if each.loop and each.domain is None]
@@ -280,7 +280,7 @@ class _Reading:
             raise self._fail(token, f"unknown name {token.text!r}{_nearest(token.text, known)}")
 
     def _is_bound(self, at: int, token: Token) -> bool:
-        """Whether it is a loop's variable, where the loop binds it or in its body."""
+        """Return whether a token is a loop's variable, at its binding or in the loop's body."""
         binding = self._at(at - 1).text == "(" and self._at(at + 1).text == ","
         for each in self.open:
             if each.loop and each.variable == token.text and (each.in_body or binding):
@@ -311,7 +311,7 @@ class _Reading:
         self.operations += _OURS if own or name == "matches" else 1
 
     def _root(self, at: int, token: Token) -> None:
-        """Note which of its fields is used."""
+        """Note the used field of a root name."""
         if token.text == "args":
             for each in self.open:
                 each.looks_out = each.looks_out or (bool(each.loop) and each.in_body)
@@ -327,7 +327,7 @@ class _Reading:
             found.update(names)
 
     def _fields_at(self, at: int) -> tuple[str, ...] | None:
-        """The fields that are used here; None if that is unknown: it may be any."""
+        """Return the fields used here; None if unknown: any field may be used."""
         after, field, closing = self._at(at + 1), self._at(at + 2), self._at(at + 3)
         if after.text == "." and field.kind == "name" and closing.text != "(":
             return (field.text,)
@@ -340,7 +340,7 @@ class _Reading:
         return None
 
     def _texts_of(self, token: Token) -> tuple[str, ...] | None:
-        """The value of a string literal, or those of a loop variable over such literals."""
+        """Return the value of a string literal, or the values of a loop variable over literals."""
         if (text := literal(token)) is not None:
             return (text,)
         if token.kind != "name":
@@ -353,7 +353,7 @@ _NO_PATTERN: Final = 'the pattern of matches has to be written here, as r"…"'
 
 
 def _states(pattern: str) -> int:
-    """How many states a pattern's automaton may have: a repeated part counts as often."""
+    """Return how many states a pattern's automaton may have: a repeated part counts as often."""
     states = len(pattern)
     for least, most in _COUNTED.findall(pattern):
         states *= max(1, int(least), int(most or 0))

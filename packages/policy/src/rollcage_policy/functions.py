@@ -1,6 +1,6 @@
 """Functions for conditions besides CEL's own: paths, URLs, commands, SQL, values the user named.
 
-Each returns an answer or raises. A value that it does not understand raises, and a condition that
+Each returns an answer or raises. An unknown form of a value raises, and a condition that
 raises denies: no function guesses, and none mistakes a hostile value for a harmless one. Texts are
 bounded (`MOST_TEXT`), and each function takes at most linear time. Error messages quote no value of
 an argument except the host of a URL.
@@ -51,7 +51,7 @@ class FunctionContext(NamedTuple):
     """The context of functions, besides their arguments.
 
     Attributes:
-        user_input: the user input of this session; None if it was given none.
+        user_input: the user input of this session; None if the session has none.
         resolver: gives the addresses of a name.
     """
 
@@ -69,7 +69,7 @@ _around: ContextVar[FunctionContext] = ContextVar(
 def surroundings(
     *, user_input: Named | Iterable[str] | None = None, resolver: Resolver | None = None
 ) -> Generator[None]:
-    """Set the context for decisions inside the block; what is left out is inherited.
+    """Set the context for decisions inside the block; omitted values are inherited.
 
     Args:
         user_input: one text or several, for `named`.
@@ -104,12 +104,12 @@ def _kind(value: object) -> str:
 
 
 def _within(path: object, root: object, base: object = None) -> bool:
-    """Whether a path (or each of a list of them) is a folder or lies below it: see `paths.within`.
+    """Return whether a path, or each path in a list, is a folder or lies below it.
 
-    An empty list is refused: it does not say where the tool goes.
+    See `paths.within`. An empty list is refused: it does not say where the tool goes.
 
-    `within(args.path, const.root)`; where the tool takes relative paths from a folder of its own,
-    `within(args.path, const.root, const.root)` says which.
+    `within(args.path, const.root)`; if the tool resolves relative paths from a folder of its own,
+    `within(args.path, const.root, const.root)` names that folder.
     """
     folder = _text(root, "within")
     start = None if base is None else _text(base, "within")
@@ -126,35 +126,37 @@ def _split(url: object, what: str) -> SplitUrl:
 
 
 def _host(url: object) -> str:
-    """The host of a URL (http, https, ws, wss), in lower case and ASCII, IPv6 without brackets.
+    """Return the host of a URL (http, https, ws, wss) in lower case and ASCII.
 
-    Anything that clients read in different ways is refused: names and passwords, backslashes,
-    blanks, several `@`, numbers that some read as addresses, look-alike letters.
+    An IPv6 address comes without brackets. A URL that clients read in different ways is refused:
+    names and passwords, backslashes, blanks, several `@`, numbers that some read as addresses,
+    look-alike letters.
     """
     return _split(url, "host").host
 
 
 def _port(url: object) -> int:
-    """The port of a URL; the scheme's default if none is given."""
+    """Return the port of a URL; the scheme's default if none is given."""
     return _split(url, "port").port
 
 
 def _scheme(url: object) -> str:
-    """The scheme of a URL, in lower case."""
+    """Return the scheme of a URL, in lower case."""
     return _split(url, "scheme").scheme
 
 
 def _one_spelling(host: str) -> str:
-    """A host in the spelling of `host`; an IPv6 address may come without its brackets."""
+    """Return a host in the spelling of `host`; an IPv6 address may come without its brackets."""
     bare = host.count(":") > 1 and not host.startswith("[")
     return host_name(f"[{host}]" if bare else host)
 
 
 def _public_host(host: object) -> bool:
-    """Whether a host (from `host`, or as written) and all its addresses are on the public internet.
+    """Return whether a host and all its addresses are on the public internet.
 
-    A name is resolved. Check the name first (`host_in(h, const.hosts) && public_host(h)`): a query
-    for a made-up name could leak data by itself.
+    The host comes from `host`, or as written. A name is resolved. Check the name first
+    (`host_in(h, const.hosts) && public_host(h)`): a query for a made-up name could leak data by
+    itself.
     """
     name = _one_spelling(_text(host, "public_host"))
     port = DEFAULT_PORTS["https"]
@@ -162,7 +164,7 @@ def _public_host(host: object) -> bool:
 
 
 def _host_in(host: object, hosts: object) -> bool:
-    """Whether a host is one of a list: `a.example`, `*.a.example` for all names below, `*`."""
+    """Return whether a list contains a host: `a.example`, `*.a.example` (all below), or `*`."""
     name = _one_spelling(_text(host, "host_in"))
     if not isinstance(hosts, list) or not all(isinstance(each, str) for each in hosts):
         raise ValueError("host_in takes a list of texts")
@@ -177,24 +179,24 @@ def _host_in(host: object, hosts: object) -> bool:
 
 
 def _glob(text: object, pattern: object) -> bool:
-    """Whether a whole text matches a pattern: `*` anything, `?` one character, `[a-z]`; as written.
+    """Return whether a whole text matches a pattern: `*` anything, `?` one character, `[a-z]`.
 
-    `/` and line ends are characters like others.
+    Case counts. `/` and line ends are characters like others.
     """
     return fnmatch.fnmatchcase(_text(text, "glob"), _text(pattern, "glob"))
 
 
 def _lower(text: object) -> str:
-    """A text in lower case; letters that only represent others (the kelvin sign) are kept."""
+    """Return a text in lower case; letters that only represent others are kept (kelvin sign)."""
     written = _text(text, "lower")
     if written.isascii():
         return written.lower()
-    # One by one, so that no letter turns into one that it only looks like.
+    # Letter by letter, so that no letter turns into a look-alike.
     return "".join(c.lower() if unicodedata.is_normalized("NFC", c) else c for c in written)
 
 
 def _trim(text: object) -> str:
-    """A text without blanks at its ends."""
+    """Return a text without blanks at its ends."""
     return _text(text, "trim").strip()
 
 
@@ -206,11 +208,13 @@ _MOST_COMMAND: Final = 8_000
 
 
 def _command(text: object) -> list[str]:
-    """The words of one simple command, the program first: `command(args.cmd)[0] in ["ls", "cat"]`.
+    """Return the words of one simple command: `command(args.cmd)[0] in ["ls", "cat"]`.
 
-    Everything that a shell would interpret is refused: operators, redirections, variables,
-    substitutions, patterns, `~`, escapes, comments, assignments, line ends. A program that runs
-    others (`env`, `sh`, `xargs`, `find`, `git`) is not recognised: allow only programs that don't.
+    The program comes first. Everything that a shell would interpret is refused: operators,
+    redirections, variables, substitutions, patterns, `~`, escapes, comments, assignments, line
+    ends.
+    A program that runs others (`env`, `sh`, `xargs`, `find`, `git`) is not recognised: allow only
+    programs that don't.
     """
     written = _text(text, "command")
     if len(written) > _MOST_COMMAND:
@@ -229,13 +233,16 @@ def _command(text: object) -> list[str]:
 
 
 def _named(value: object) -> bool:
-    """Whether the user input holds a value (each of a list), as a whole word: see `Named`."""
+    """Return whether the user input holds a value as a whole word, or each of a list.
+
+    See `Named`.
+    """
     texts = user_input_here.get()
     found = _around.get().user_input if texts is None else _named_in(texts)
     if found is None:
         raise ValueError("named: the session has no user input; pass user_input=")
     for each in value if isinstance(value, list) else [value]:
-        # A letter that is normalised for finding must not mean something else to the tool.
+        # A letter that is normalised for the search must not mean something else to the tool.
         if isinstance(each, str) and not unicodedata.is_normalized("NFC", each):
             raise ValueError("named: letters that look like others")
     return found(value)
@@ -250,10 +257,10 @@ def _named_in(words: tuple[str, ...]) -> Named:
 
 
 def _secret(value: object) -> bool:
-    """Whether a value holds a credential that the detector finds, anywhere inside it.
+    """Return whether the detector finds a credential in a value, at any depth.
 
-    Placeholders of credentials count as well: conditions see only these in a session with
-    `DetectedSecrets` in its stages. It needs `rollcage[secrets]`.
+    Placeholders of credentials count as well: in a session with `DetectedSecrets` in its stages,
+    conditions see only these. It needs `rollcage[secrets]`.
     """
     from rollcage_policy.credentials import detect
 
@@ -268,7 +275,7 @@ def _secret(value: object) -> bool:
 
 
 def _texts(value: object, deep: int) -> Iterator[str]:
-    """All texts inside a value, names of members included."""
+    """Yield all texts inside a value, names of members included."""
     if deep > _MOST_DEEP:
         raise ValueError(f"secret takes values of at most {_MOST_DEEP} levels")
     if isinstance(value, str):

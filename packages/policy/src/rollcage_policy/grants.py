@@ -1,6 +1,6 @@
 """What the permissions of a contract cover: paths, hosts, sockets and programs."""
 
-# Paths are texts here: they are compared as the system spells them.
+# Paths are texts in this module: they are compared in the system's spelling.
 # ruff: noqa: PTH100, PTH111, PTH118, PTH119
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ def _is_below(path: str, root: str) -> bool:
 
 
 def grants_of(permissions: Iterable[str], base: str = "") -> Grants:
-    """Return what permissions cover.
+    """Return the grants of a set of permissions.
 
     Args:
         permissions: as a contract declares them.
         base: the directory that relative paths start from; by default the current one.
 
     Raises:
-        ContractError: one of them can't be read.
+        ContractError: a permission can't be read.
     """
     roots: dict[Access, tuple[str, ...] | None] = {"read": (), "write": ()}
     hosts: tuple[Host, ...] | None = ()
@@ -134,12 +134,12 @@ def grants_of(permissions: Iterable[str], base: str = "") -> Grants:
 
 
 def _more(known: tuple[str, ...] | None, root: str) -> tuple[str, ...] | None:
-    """Add a root to those that are covered; all are, once it is empty."""
+    """Add a root to the covered roots; once one is empty, all paths are covered."""
     return None if known is None or not root else (*known, root)
 
 
 def _rooted(path: str, base: str) -> str:
-    """Return a declared root from a directory on; `/srv/**` is `/srv`."""
+    """Resolve a declared root from a directory; `/srv/**` is `/srv`."""
     root = os.path.expanduser(path.removesuffix("**") or os.sep)
     return os.path.abspath(os.path.join(base, root))
 

@@ -1,7 +1,7 @@
-"""Labels of a run: recorded with each outcome, and known again by whoever resumes it.
+"""Labels of a run: recorded with each outcome, and restored by every resume.
 
-They belong to the run. The labels that a result carries stand in its line (`labels`), so a resumed
-run knows those of results that nobody asks for again; sessions inside of another one share them.
+The labels of a result stand in its line (`labels`), so a resumed run also knows the labels of
+results that are not requested again. Inner sessions share the labels of their outer run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _INSIDE: Final = "labels from inside"
 
 
 class RunLabels:
-    """The labelled results of a run, as its log has them and as they come.
+    """The labelled results of a run, from its log and as they come.
 
     Args:
         attempt: the attempt at the run.
@@ -46,7 +46,7 @@ class RunLabels:
 
     def __init__(self, attempt: Attempt) -> None:
         self.labels = Labels()
-        self._attempt = weakref.ref(attempt)  # it goes with its session, and this goes with it
+        self._attempt = weakref.ref(attempt)  # weak: labels don't keep it alive
         self._store = attempt.store
         self._lock = attempt.lock
         self._noted: set[tuple[str, int, frozenset[str]]] = set()
@@ -56,16 +56,16 @@ class RunLabels:
                 self.note(step.n, step.name, frozenset(step.marks["labels"]), step.outcome)
 
     def is_of(self, attempt: Attempt) -> bool:
-        """Return whether this is the attempt whose results are labelled here."""
+        """Return whether the labels belong to this attempt."""
         return self._attempt() is attempt
 
     @property
     def pending(self) -> bool:
-        """Whether a large result has to be read from the store first."""
+        """Return whether a large result has to be read from the store first."""
         return bool(self._large)
 
     def everywhere(self) -> None:
-        """Have all later calls carry the labels of whatever was and will be labelled."""
+        """Make all later calls carry the labels of every labelled result, past and future."""
         self.labels.carry_everywhere()
 
     def note(
@@ -84,11 +84,11 @@ class RunLabels:
         Args:
             n: its number.
             name: the name of its tool or model.
-            labels: what it carries.
+            labels: the labels of the result.
             outcome: as recorded.
             found: the labels of the arguments.
-            streamed: whether a list is that of a stream's chunks; None if that is not known.
-            run: of which run it is, if not of this one.
+            streamed: whether a list holds a stream's chunks; None if unknown.
+            run: the id of its run, if it is another one.
         """
         if (run, n, labels) in self._noted:
             return
@@ -103,7 +103,7 @@ class RunLabels:
         recorded = orjson.loads(outcome)
         if recorded["status"] != "ok":
             if _OURS in outcome:
-                return  # the text of that is not the tool's own
+                return  # the text of such an error is not the tool's own
             error = recorded["error"]
             learn([error.get("message"), error.get("args")])
         elif _BLOB in outcome and recorded["value"].get("$rollcage") == "blob":
@@ -127,7 +127,7 @@ class RunLabels:
 
 
 class _Unseen:
-    """A value that can't be looked into: everything later carries its labels."""
+    """A value that can't be inspected: everything later carries its labels."""
 
     __slots__ = ()
 
@@ -136,15 +136,15 @@ _of_attempts: Final[weakref.WeakKeyDictionary[Attempt, RunLabels]] = weakref.Wea
 
 
 class Labelling(Stage):
-    """Has labels follow the values of results into later calls, and rules see them.
+    """Make labels follow the values of results into later calls, and show them to rules.
 
     A contract declares the labels of its results (`tool(labels=["untrusted"])`). A policy brings
-    this stage along; a session whose gate has rules only gets it by `stages=[Labelling()]`.
+    this stage along; a session whose gate has only rules gets it by `stages=[Labelling()]`.
 
     Args:
         flow: `value`: labels follow the values of a result; `run`: all later calls carry them.
-        declared: the labels of results, by globs over the names of tools and models, besides those
-            of their contracts.
+        declared: the labels of results, by globs over the names of tools and models, besides the
+            labels in their contracts.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Labelling(Stage):
         self._cached: dict[tuple[int, int], tuple[Session, Contract, frozenset[str]]] = {}
 
     def opened(self, session: Session) -> None:
-        """Learn what is labelled on record."""
+        """Learn the recorded labels."""
         attempt = session.attempt
         self._run = _of_attempts.get(attempt)
         if self._run is None:
@@ -166,7 +166,7 @@ class Labelling(Stage):
             self._run.everywhere()
 
     def prepare(self, call: Call, match: Match) -> Work | None:  # noqa: ARG002 - of a hit as well
-        """Read large results that have labels, before any call is decided on for good."""
+        """Read large results that have labels, before the final decision on any call."""
         run = self._run
         return run.read(is_async=call.is_async) if run is not None and run.pending else None
 
@@ -175,7 +175,7 @@ class Labelling(Stage):
         return {"labels": self.found(call).labels}
 
     def marks(self, call: Call) -> Event | None:
-        """Return the labels of a result that somebody else gave; a stream's hold from now on."""
+        """Return the labels of a result from another source; a stream's labels hold from now on."""
         if call.supplied is None:
             if call.streams and self._run is not None:
                 carried = self._carried(call)
@@ -185,7 +185,7 @@ class Labelling(Stage):
         return self._written(call, call.supplied)
 
     def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> Event | None:
-        """Return the labels that a result carries, for its line."""
+        """Return the labels of a result, for its line."""
         if call is None or self._run is None:
             return None
         if step is None:
@@ -206,7 +206,7 @@ class Labelling(Stage):
         return None
 
     def found(self, call: Call) -> FoundLabels:
-        """Return the labels of a call's arguments, as they are in this round."""
+        """Return the labels of a call's arguments in the current round."""
         run = self._run
         if run is None or not run.labels.any:
             return NO_LABELS
@@ -217,7 +217,7 @@ class Labelling(Stage):
         return found
 
     def labels_of(self, contract: Contract) -> frozenset[str]:
-        """Return the labels that it declares of the results of a tool or model."""
+        """Return the declared labels of the results of a tool or model."""
         found = self._of_name.get(contract.name)
         if found is None:
             found = self._of_name[contract.name] = frozenset(
@@ -229,10 +229,10 @@ class Labelling(Stage):
         return found
 
     def _carried(self, call: Call) -> frozenset[str]:
-        """The labels of a result: declared, of its arguments, of the calls in its body.
+        """Return the labels of a result: declared, of its arguments, of the calls in its body.
 
-        A model's answer carries none of its arguments' labels: these are the whole conversation, so
-        it would carry every label.
+        A model's answer carries none of its arguments' labels: the arguments are the whole
+        conversation, so the answer would carry every label.
         """
         carried, kept = self._declared_of(call), call.kept
         if kept is not None:
@@ -243,7 +243,7 @@ class Labelling(Stage):
         return carried
 
     def _declared_of(self, call: Call) -> frozenset[str]:
-        """The labels that its contract, and the policies of its sessions, declare of its result."""
+        """Return the labels that the contract and the sessions' policies declare for a result."""
         session, contract = call.session, call.contract
         known = self._cached.get((id(session), id(contract)))
         if known is not None:
@@ -252,11 +252,15 @@ class Labelling(Stage):
         for each in session.stages:
             if isinstance(each, Labelling):
                 carried |= each.labels_of(contract)
-        self._cached[id(session), id(contract)] = session, contract, carried  # kept alive: its id
+        self._cached[id(session), id(contract)] = (
+            session,
+            contract,
+            carried,
+        )  # kept alive: the id stays unique
         return carried
 
     def _foreign(self, call: Call) -> str:
-        """The run of a call, if it is made in a session inside that has a run of its own."""
+        """Return the run of a call in an inner session with its own run; else an empty text."""
         assert self._run is not None
         return "" if self._run.is_of(call.attempt) else call.attempt.run.id
 
@@ -268,7 +272,7 @@ class Labelling(Stage):
         if not carried:
             return None
         _pass_on(call, carried)
-        if not (streamed and outcome.status != "ok"):  # a broken stream's labels stay with all
+        if not (streamed and outcome.status != "ok"):  # a broken stream's labels stay
             found = (call.kept or {}).get(_FOUND, NO_LABELS)
             run.note(
                 n, call.contract.name, carried, outcome.data,
@@ -278,7 +282,7 @@ class Labelling(Stage):
 
 
 def _leaves(value: Any, *, streamed: bool | None) -> Leaves:
-    """The leaves of a recorded result; of a list that may be a stream's, in both ways."""
+    """Return the leaves of a recorded result; for a possible stream, of both readings."""
     if streamed is not None or not isinstance(value, list):
         return leaves(value, streamed=bool(streamed), encoded=True)
     one, other = leaves(value, encoded=True), leaves(value, streamed=True, encoded=True)
@@ -288,17 +292,17 @@ def _leaves(value: Any, *, streamed: bool | None) -> Leaves:
 
 
 def _pass_on(call: Call, carried: frozenset[str]) -> None:
-    """Have the result of the call around one carry its labels, too."""
+    """Add labels to the result of the enclosing call, too."""
     place = call.place
     while place.around is None and place.session.entered_at is not None:
-        place = place.session.entered_at  # it has a run of its own
+        place = place.session.entered_at  # the session has a run of its own
     around = place.around
     if around is not None:
         around.keep(_INSIDE, (around.kept or {}).get(_INSIDE, frozenset()) | carried)
 
 
 def _before(call: Call, found: FoundLabels) -> FoundLabels:
-    """The labels that a replayed call had when it was recorded: of what came before it."""
+    """Return the labels that a replayed call had when it was recorded, from earlier steps."""
     match = find_match(call.attempt, call)
     if match.kind != "hit" or match.step is None:
         return found

@@ -1,8 +1,8 @@
 """Information flow: which labels the arguments of a call carry, and from which step (DESIGN §5).
 
 A tool's contract, or the policy, declares the labels of its results (`untrusted`, `secret`, a
-user's own). They follow a value into the arguments of later calls, and on into the results of
-those. Values are compared by content: copies are found, what a model has rephrased is not. If a
+user's own). The labels follow a value into the arguments of later calls, and on into the results of
+those calls. Values are compared by content: copies are found, rephrased text is not. If a
 value can't be tracked, everything later carries its labels.
 """
 
@@ -69,12 +69,12 @@ class FoundLabels:
 
     @property
     def because(self) -> str:
-        """The steps that the labels come from, in words; empty if there are none."""
+        """Return the steps from which the labels come, in words; empty without labels."""
         origins = dict.fromkeys(map(str, self.origins))
         return "; ".join(list(origins)[:_MOST_NAMED])
 
     def and_those_of(self, other: FoundLabels) -> FoundLabels:
-        """The labels of both."""
+        """Return the union of both sets of labels."""
         if not other.labels or not self.labels:
             return self if self.labels else other
         names = {*self.arguments, *other.arguments}
@@ -86,7 +86,7 @@ class FoundLabels:
         )
 
     def explain(self, verdict: Verdict) -> Verdict:
-        """The verdict, with the earlier steps that taint the call added to its reason."""
+        """Return the verdict, with the earlier steps that taint the call added to its reason."""
         if verdict.decision == "allow" or not self.origins:
             return verdict
         reason = f"{verdict.reason.rstrip('.')} ({self.because})"
@@ -103,8 +103,8 @@ class Labels:
     Args:
         mode: see `FlowMode`.
         declared: the labels that a policy adds to results, by globs over the names of tools and
-            models, besides those of their contracts.
-        most: how much is indexed; beyond that everything later carries the labels.
+            models, besides the labels in their contracts.
+        most: the size limit of the index; beyond it everything later carries the labels.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class Labels:
         self._everywhere: dict[str, LabelSource] = {}  # labels that all calls carry
         # The streams that are being read.
         self._open: dict[object, tuple[frozenset[str], LabelSource]] = {}
-        self._around: Labels | None = None  # those of the enclosing session
-        self._opener = 0  # the step there whose body opened this session
+        self._around: Labels | None = None  # the labels of the enclosing session
+        self._opener = 0  # the enclosing session's step whose body opened this session
         self._inside: dict[int, dict[str, LabelSource]] = {}  # by step, the labels in its body
 
     def within(self, around: Labels, step: int) -> Labels:
@@ -133,27 +133,28 @@ class Labels:
 
         Args:
             around: the labels of the enclosing session.
-            step: the number of the step there whose body opened this session; 0: none.
+            step: the number of the enclosing session's step whose body opened this session; 0:
+                none.
         """
         self._around, self._opener = around, step
         return self
 
     @property
     def any(self) -> bool:
-        """Whether anything has a label by now."""
+        """Return whether any value has a label."""
         return bool(self._first) or self._around is not None
 
     def carry_everywhere(self) -> None:
-        """Have all later calls carry every label, those of earlier results too."""
+        """Make all later calls carry every label, including the labels of earlier results."""
         with self._lock:
             self.mode = "run"
             for label, source in self._first.items():
                 self._everywhere.setdefault(label, source)
 
-    # --- what results carry ----------------------------------------------------------------------
+    # --- the labels of results -------------------------------------------------------------------
 
     def declared(self, contract: Contract) -> frozenset[str]:
-        """The labels that the results of a tool or model carry, by its contract and the policy."""
+        """Return the declared labels of a tool's or model's results, by contract and policy."""
         found = self._of_name.get(contract.name)
         if found is None:
             found = frozenset(
@@ -175,17 +176,17 @@ class Labels:
         recorded: Iterable[str] = (),
         number: int = 0,
     ) -> frozenset[str]:
-        """The labels of a call's result: declared, recorded, of its arguments, of its own calls.
+        """Return a result's labels: declared, recorded, of its arguments, of its own calls.
 
-        A model's answer carries none of its arguments' labels: these are the whole conversation, so
-        it would carry every label.
+        A model's answer carries none of its arguments' labels: the arguments are the whole
+        conversation, so the answer would carry every label.
 
         Args:
-            contract: of the tool or model.
+            contract: the contract of the tool or model.
             kind: `tool` or `model`.
             found: the labels of the arguments.
-            recorded: those of the recorded step that stands for the call.
-            number: of its step; the results that its body got from its own calls count, too.
+            recorded: the labels of the recorded step that answers the call.
+            number: the number of its step; results of calls in its body count, too.
         """
         carried = self._of_name.get(contract.name)
         if carried is None or contract.labels or self._around is not None:
@@ -197,7 +198,7 @@ class Labels:
         return carried | self.inside(number) if self._inside else carried
 
     def inside(self, number: int) -> frozenset[str]:
-        """The labels of the results that the body of step `number` got from its own calls."""
+        """Return the labels of the results of the calls in the body of step `number`."""
         with self._lock:
             return frozenset(self._inside.get(number, ()))
 
@@ -290,11 +291,11 @@ class Labels:
     # --- asking ----------------------------------------------------------------------------------
 
     def of(self, arguments: Mapping[str, Any], *, encoded: bool = False) -> FoundLabels:
-        """The labels of a call's arguments, as its body will receive them or as recorded.
+        """Return the labels of a call's arguments, as its body will receive them or as recorded.
 
         Args:
             arguments: the arguments by name.
-            encoded: whether they are in the trace's encoding.
+            encoded: whether the arguments are in the trace's encoding.
         """
         own = self._of(arguments, encoded=encoded) if self._first else NO_LABELS
         if self._around is None:
@@ -319,7 +320,7 @@ class Labels:
         return FoundLabels(labels, tuple(origins), by_argument) if labels else NO_LABELS
 
     def _of_value(self, name: str, value: Any, *, encoded: bool) -> list[LabelOrigin]:
-        """The origins of one argument's labels; all labels if it can't be inspected."""
+        """Return the origins of one argument's labels; all labels if it can't be inspected."""
         if value is None or isinstance(value, bool):
             return []
         wanted = leaves(value, encoded=encoded)
@@ -337,6 +338,6 @@ class Labels:
 def _source(
     number: int, name: str, labels: frozenset[str], earlier: Mapping[str, LabelSource]
 ) -> LabelSource:
-    """A step as a source, with the earlier step that its label comes from, if any."""
+    """Return a step as a source, with the earlier step that its label comes from, if any."""
     inherited = next((earlier[label] for label in sorted(labels) if label in earlier), None)
     return LabelSource(number, name, inherited and (inherited.earlier or inherited))

@@ -1,8 +1,8 @@
 """The leaves of a value: its texts and numbers, in a form that can be compared.
 
-A model copies what it has read into other forms: a number becomes text, blanks and case change, a
+A model copies text into other forms: a number becomes text, blanks and case change, a
 JSON text becomes an object. So values are taken apart, and each leaf is normalised. The normal form
-is for finding only: different values may share one.
+is only for the search: different values may share one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_TEXT: Final = 1_000_000
 """How many characters of one value are read."""
 
 FEWEST_DIGITS: Final = 4
-"""A number of fewer digits is not a leaf: it occurs anywhere."""
+"""A number with fewer digits is not a leaf, because it occurs anywhere."""
 
 _INVISIBLE: Final = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
@@ -67,9 +67,9 @@ class Leaves(NamedTuple):
 
 
 def normal(text: str) -> str:
-    """The form in which texts are compared: NFKC, case folded, blanks as one space, no invisibles.
+    """Normalise a text for comparison: NFKC, case folded, blanks as one space, no invisibles.
 
-    Different texts may share a form: it only shows where a value may come from.
+    Different texts may share a form: a match only shows where a value may come from.
     """
     if text.isascii():
         text = text.lower()
@@ -79,7 +79,7 @@ def normal(text: str) -> str:
 
 
 def number(value: float | Decimal) -> str:
-    """A number's digits; empty if it has too few to be distinguished from others."""
+    """Return a number's digits; empty if they are too few to be distinctive."""
     if isinstance(value, int):
         # Python limits the length of decimal texts.
         return _digits(str(abs(value)) if value.bit_length() < 4096 else hex(abs(value)))
@@ -89,7 +89,7 @@ def number(value: float | Decimal) -> str:
 
 
 def numbers_in(text: str) -> set[str]:
-    """The numbers that a text names, with commas or points between thousands."""
+    """Return the numbers that a text names, with commas or points between thousands."""
     found: set[str] = set()
     for match in _NUMBER.finditer(text):
         written = match[0]
@@ -117,7 +117,7 @@ class _Walk:
     """The traversal of one value into leaves.
 
     `_encoded` says whether the value is in the trace's encoding: anywhere else, a mapping that
-    looks like an encoding is just data.
+    looks like an encoding is plain data.
     """
 
     def __init__(self, *, encoded: bool) -> None:
@@ -132,7 +132,7 @@ class _Walk:
         return Leaves(list(self.texts), list(self.numbers), self.whole)
 
     def into(self, value: Any) -> None:
-        """Visit a value, however deep it is nested; one that contains itself ends at a limit."""
+        """Visit a value, however deeply nested; a value that contains itself ends at a limit."""
         left: list[tuple[Iterator[Any], bool]] = [(iter((value,)), self._encoded)]
         while left:
             within, self._encoded = left[-1]
@@ -149,7 +149,7 @@ class _Walk:
                 left.append((iter(inner), self._encoded))
 
     def _one(self, value: Any) -> Iterable[Any] | None:
-        """Add a leaf, or return the parts of anything else."""
+        """Add a leaf, or return the parts of another value."""
         if value is None or isinstance(value, bool):
             return None
         if isinstance(value, enum.Enum):
@@ -222,13 +222,13 @@ class _Walk:
 
 
 def _held(value: DataclassInstance) -> dict[str, Any]:
-    """The fields of a dataclass, undeclared extras included."""
+    """Return the fields of a dataclass, undeclared extras included."""
     fields = {each.name: getattr(value, each.name, None) for each in dataclasses.fields(value)}
     return {**getattr(value, "__dict__", {}), **fields}
 
 
 def _entries(value: Mapping[Any, Any]) -> Iterator[Any]:
-    """The values of a mapping, and those keys that are more than names of fields."""
+    """Yield the values of a mapping, and the keys that are more than names of fields."""
     for key, each in value.items():
         if not (isinstance(key, str) and _FIELD.fullmatch(key)):
             yield key
@@ -236,7 +236,7 @@ def _entries(value: Mapping[Any, Any]) -> Iterator[Any]:
 
 
 def _tagged(encoded: Mapping[str, Any]) -> Iterable[Any]:
-    """The parts of a value in the trace's encoding."""
+    """Return the parts of a value in the trace's encoding."""
     tag, value = encoded[TAG], encoded.get("value")
     if tag in ("secret", "redacted", "timedelta", "complex"):
         return ()
@@ -255,7 +255,7 @@ def _tagged(encoded: Mapping[str, Any]) -> Iterable[Any]:
 
 
 def leaves(value: Any, *, streamed: bool = False, encoded: bool = False) -> Leaves:
-    """The leaves of a value.
+    """Return the leaves of a value.
 
     Args:
         value: data, a model, a dataclass, an exception, or a framework's own value.
@@ -272,7 +272,7 @@ def leaves(value: Any, *, streamed: bool = False, encoded: bool = False) -> Leav
 
 
 def _joined(chunks: Any) -> Any:
-    """The texts of a stream, joined from the pieces at the same path of each chunk."""
+    """Return the texts of a stream, joined from the pieces at the same path of each chunk."""
     if not isinstance(chunks, list):
         return chunks
     texts: dict[tuple[Any, ...], list[str]] = {}
@@ -291,12 +291,12 @@ def _joined(chunks: Any) -> Any:
             texts.setdefault(place, []).append(value)
         else:
             rest.append(value)
-    once = [pieces[0] for pieces in texts.values() if len(set(pieces)) == 1]  # an id, in each
+    once = [pieces[0] for pieces in texts.values() if len(set(pieces)) == 1]  # an id, in each chunk
     return ["".join(pieces) for pieces in texts.values()] + once + rest
 
 
 def _parts(value: Any) -> list[tuple[Any, Any]] | None:
-    """The parts of a chunk by name; None if it has none."""
+    """Return the parts of a chunk by name; None if it has none."""
     if isinstance(value, pydantic.BaseModel):
         return [*value.__dict__.items(), *(value.__pydantic_extra__ or {}).items()]
     if isinstance(value, Mapping):

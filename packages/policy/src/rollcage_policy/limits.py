@@ -44,10 +44,10 @@ class Rate(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """A rate as people write it: `10/min`, `1/s`, `100 / 15 min`, `1000/day`.
+        """Parse a rate as people write it: `10/min`, `1/s`, `100 / 15 min`, `1000/day`.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text is not a rate.
         """
         found = _RATE.fullmatch(text.strip().lower())
         unit = _UNITS.get(found.group(3)) if found else None
@@ -75,19 +75,19 @@ class _Model(BaseModel):
 
 
 class Limit(_Model):
-    """What calls of these tools, by these agents, may use together.
+    """The resources that calls of these tools, by these agents, may use together.
 
     Each resource that is given is a limit of its own.
 
     Attributes:
         id: the name under which its verdicts are recorded.
         tools: globs over the names of tools and models.
-        agents: globs over the names of agents; `""` is the name of one that has none.
+        agents: globs over the names of agents; `""` is the name of an agent without a name.
         kinds: whether it counts tool calls, model calls, or both.
-        per: what it is counted for: the whole run, or each tool or each agent separately.
+        per: the unit of the count: the whole run, or each tool or each agent separately.
         calls: how many calls.
         cost: how much, by the policy's prices, in their currency.
-        tokens: how many tokens, of input and output together.
+        tokens: how many tokens, input and output together.
         seconds: how long after the session was opened (`per="run"`), or after the first call of
             the tool or agent, calls may begin.
         rate: how many calls within a span of time, as `10/min`. Replayed calls do not count.
@@ -95,8 +95,8 @@ class Limit(_Model):
         failed: whether a failed call counts for `calls`, `rate` and cost (`count`), or not
             (`free`).
         decision: the decision on a call beyond the limit: `deny` or `ask`.
-        reason: the reason that is given; by default, which limit was reached.
-        remedy: what may be done instead.
+        reason: the reason; by default, which limit was reached.
+        remedy: a suggestion for the model.
     """
 
     id: str = Field(min_length=1)
@@ -138,8 +138,8 @@ class Loops(_Model):
         ignore: globs over the names of tools that are called repeatedly by design; their calls are
             ignored.
         decision: the decision on the next call of the loop: `deny` or `ask`.
-        reason: the reason that is given; by default, the loop that was detected.
-        remedy: what may be done instead.
+        reason: the reason; by default, the detected loop.
+        remedy: a suggestion for the model.
     """
 
     id: str = Field("loops", min_length=1)
@@ -175,12 +175,12 @@ class Limits(_Model):
         return self
 
     def __bool__(self) -> bool:
-        """Whether there is anything to count."""
+        """Return whether there is anything to count."""
         return bool(self.rules) or self.loops is not None
 
     @classmethod
     def of(cls, data: Any) -> Limits:
-        """The limits in data of a policy file.
+        """Return the limits in data of a policy file.
 
         Raises:
             pydantic.ValidationError: the data are not limits.

@@ -1,7 +1,7 @@
-"""TOML and YAML as data, with the line of every value: so that an error can name it.
+"""TOML and YAML as data, with the line of every value, so that an error can name the line.
 
-A policy is read as the plainest kind of data. What has more than one meaning, or grows while it is
-read, is refused: aliases, anchors and tags of YAML, one key twice, dates, numbers that are none.
+A policy is read as the plainest kind of data. Ambiguous or growing input
+is refused: aliases, anchors and tags of YAML, duplicate keys, dates, NaN and infinities.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from rollcage.errors import PolicyInvalid, PolicyProblem
 __all__ = ["Document", "Form", "Path", "read_document", "written"]
 
 Form = Literal["toml", "yaml"]
-"""In what a policy is written: they hold the same data."""
+"""The formats of a policy: both hold the same data."""
 
 Path = tuple[str | int, ...]
-"""Where in the data a value is."""
+"""The place of a value in the data."""
 
 MOST_CHARACTERS: Final = 1_000_000
-"""How long a file may be."""
+"""The maximal length of a file."""
 
-_MOST_COLUMNS: Final = 8192  # a line of dotted keys takes the square of its length to read
+_MOST_COLUMNS: Final = 8192  # parsing a line of dotted keys takes quadratic time
 _MOST_DEEP: Final = 32
 
 
@@ -35,7 +35,7 @@ class Document(NamedTuple):
     """A file's data.
 
     Attributes:
-        where: what errors call it.
+        where: the file's name in errors.
         data: its table.
         lines: the line (from 1) in which each value begins.
     """
@@ -45,18 +45,18 @@ class Document(NamedTuple):
     lines: Mapping[Path, int]
 
     def line(self, path: Path) -> int:
-        """The line of a value; of the nearest one around it where it has none of its own."""
+        """Return the line of a value, or of the nearest enclosing value that has one."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 0)
 
     def problem(self, path: Path, reason: str) -> PolicyProblem:
-        """What is wrong with a value."""
+        """Return a problem with a value."""
         return PolicyProblem(self.where, self.line(path), written(path), reason)
 
 
 def written(path: Path) -> str:
-    """A path as people write it: `rules[3].when`."""
+    """Return a path as people write it: `rules[3].when`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -64,10 +64,10 @@ def written(path: Path) -> str:
 
 
 def read_document(text: str, form: Form, where: str) -> Document:
-    """A file's data and lines.
+    """Read a file's data and lines.
 
     Raises:
-        PolicyInvalid: it is too long or too deep, not written in that form, or more than plain
+        PolicyInvalid: the text is too long or too deep, not in that format, or more than plain
             data.
     """
     if len(text) > MOST_CHARACTERS:
@@ -118,14 +118,14 @@ _AT: Final = re.compile(
 def _toml(text: str, where: str) -> Document:
     try:
         data = tomllib.loads(text)
-    except ValueError as error:  # an integer with too many digits is one, too
+    except ValueError as error:  # also raised for an integer with too many digits
         found = _AT.match(str(error))
         if found is None:
             raise _invalid(where, 0, str(error)) from None
         line = int(found[2]) if found[2] else text.count("\n") + 1
         column = f" (column {found[3]})" if found[3] else " (end of the file)"
         raise _invalid(where, line, f"not TOML: {found[1]}{column}") from None
-    # tomllib reads \r\n as \n; only the count of lines matters here, which is the same.
+    # tomllib reads \r\n as \n; only the count of lines matters here, and it is the same.
     return Document(where, data, _TomlLines(text).lines)
 
 
@@ -190,7 +190,7 @@ class _TomlLines:
         return path
 
     def _last(self, path: Path) -> Path:
-        """The newest table of an array of tables."""
+        """Return the newest table of an array of tables."""
         count = self.counts.get(path)
         return path if count is None else (*path, count - 1)
 
@@ -247,7 +247,7 @@ def _unquoted(key: str) -> str:
 
 def _yaml(text: str, where: str) -> Document:
     try:
-        yaml: Any = importlib.import_module("yaml")  # an extra, and it brings no types
+        yaml: Any = importlib.import_module("yaml")  # an extra, which brings no types
     except ImportError:
         raise _invalid(where, 0, "YAML needs PyYAML: install rollcage[yaml]") from None
 
@@ -271,7 +271,7 @@ def _yaml(text: str, where: str) -> Document:
 
 
 def _check_events(events: Any, yaml: Any, where: str) -> None:
-    """Refuse what is more than plain data before any of it is built."""
+    """Refuse anything but plain data before it is built."""
     depth = documents = 0
     for event in events:
         line = event.start_mark.line + 1
@@ -308,7 +308,7 @@ class _Nodes:
             return [self.value(each, (*path, index)) for index, each in enumerate(node.value)]
         try:
             return self.scalars.construct_object(node)
-        except ValueError as error:  # 2024-99-99, say, which looks like a date
+        except ValueError as error:  # for example 2024-99-99, which looks like a date
             raise _invalid(self.where, line, f"not YAML: {error}") from None
 
     def mapping(self, pairs: list[tuple[Any, Any]], path: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""A policy's file, with all that it includes and every preset expanded.
+"""A policy's file, with all included files, and with every preset expanded.
 
-Every problem is reported with its file and line, all of them at once where that is possible, and
-nothing of such a policy is used.
+Every problem is reported with its file and line, all of them at once if possible, and
+no part of such a policy is used.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _INHERITED: Final = ("default", "flow", "approval")
 
 
 class Placed(NamedTuple):
-    """A rule, and where it comes from."""
+    """A rule, and its place."""
 
     rule: RuleData
     document: Document
     path: Path
 
     def problem(self, reason: str, field: str = "") -> PolicyProblem:
-        """What is wrong with it."""
+        """Return a problem with the rule."""
         return self.document.problem((*self.path, field) if field else self.path, reason)
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadedPolicy:
-    """A policy as its files say it, all in one."""
+    """A policy as its files define it, all in one."""
 
     name: str
     default: Decision
@@ -69,17 +69,17 @@ class LoadedPolicy:
 
 
 class _Part(NamedTuple):
-    """A file that takes part; the included come before those that include them."""
+    """A file of the policy; included files come before the files that include them."""
 
     document: Document
     file: PolicyFile
 
 
 def read_policy(path: FilePath) -> LoadedPolicy:
-    """The policy in a file, TOML or YAML by the end of its name.
+    """Read the policy in a file, TOML or YAML by its extension.
 
     Raises:
-        PolicyInvalid: it, or a file that it includes, can't be used.
+        PolicyInvalid: the file, or a file that it includes, can't be used.
     """
     return _Resolving().of(read_file(path), path)
 
@@ -87,20 +87,20 @@ def read_policy(path: FilePath) -> LoadedPolicy:
 def resolve(
     text: str, form: Literal["toml", "yaml"], where: str, base: FilePath | None
 ) -> LoadedPolicy:
-    """The policy in a text; `base` is the folder from which it includes files.
+    """Read the policy in a text; `base` is the folder from which it includes files.
 
     Raises:
-        PolicyInvalid: it, or a file that it includes, can't be used.
+        PolicyInvalid: the text, or a file that it includes, can't be used.
     """
     document = read_document(text.removeprefix("\ufeff"), form, where)
     return _Resolving().of(document, None if base is None else base / "policy")
 
 
 def read_file(path: FilePath) -> Document:
-    """A file's data and lines: of a policy, or of the tests of one.
+    """Read a file's data and lines: a policy, or tests of a policy.
 
     Raises:
-        PolicyInvalid: it can't be read, or is no TOML or YAML by the end of its name.
+        PolicyInvalid: the file can't be read, or its extension is not of TOML or YAML.
     """
     where = str(path)
     try:
@@ -147,8 +147,8 @@ class _Resolving:
         resolved = LoadedPolicy(
             name=self.parts[-1].file.name or "",
             default=self._inherited("default") or "deny",
-            mode=self.parts[-1].file.mode or "enforce",  # of the file itself: nothing included
-            strict=any(part.file.strict for part in self.parts),  # no file can undo it
+            mode=self.parts[-1].file.mode or "enforce",  # of this file: included files don't count
+            strict=any(part.file.strict for part in self.parts),  # no file can turn it off
             flow=self._inherited("flow") or "value",  # turns enforcement off
             constants=self._merged("constants", lambda file: file.constants),
             rules=rules,
@@ -205,7 +205,7 @@ class _Resolving:
         there = target.resolve()
         if there in around:
             self.problems.append(document.problem(at, f"{name} includes this file: a cycle"))
-        elif there not in self.seen:  # a file that several include counts once
+        elif there not in self.seen:  # a file that several files include counts once
             if len(self.seen) >= _MOST_FILES:
                 self.problems.append(document.problem(at, f"more than {_MOST_FILES} files"))
                 return
@@ -222,7 +222,7 @@ class _Resolving:
     # --- settings of all files -------------------------------------------------------------------
 
     def _inherited(self, field: str) -> Any:
-        """The file's own setting; otherwise that of the files that it includes, if they agree."""
+        """Return the file's own setting, or else that of its included files, if they agree."""
         own = getattr(self.parts[-1].file, field)
         if own is not None:
             return own
@@ -238,7 +238,7 @@ class _Resolving:
         return inherited
 
     def _merged(self, field: str, of: Callable[[PolicyFile], Mapping[str, Any]]) -> dict[str, Any]:
-        """The tables of all files as one; a name may have only one value."""
+        """Merge the tables of all files; a name may have only one value."""
         found: dict[str, Any] = {}
         for document, file in self.parts:
             for name, value in of(file).items():
@@ -249,7 +249,7 @@ class _Resolving:
         return found
 
     def _labels(self) -> dict[str, tuple[str, ...]]:
-        """The labels of all files together."""
+        """Return the labels of all files together."""
         found: dict[str, set[str]] = {}
         for _, file in self.parts:
             for glob, labels in file.labels.items():
@@ -257,7 +257,7 @@ class _Resolving:
         return {glob: tuple(sorted(labels)) for glob, labels in sorted(found.items())}
 
     def _limits(self) -> Limits:
-        """The limits of all files together; loop detection may be set once."""
+        """Merge the limits of all files; loop detection may be set once."""
         rules: list[Any] = []
         loops = None
         for document, file in self.parts:
@@ -286,7 +286,7 @@ class _Resolving:
                 yield Placed(rule, document, ("rules", index))
 
     def _preset(self, document: Document, file: PolicyFile, index: int) -> _Expanded:
-        """The rules of a preset; if it can't be used, none, and one problem is reported."""
+        """Return the rules of a preset; if it can't be used, none, and report one problem."""
         at: Path = ("presets", index)
         given = dict(file.presets[index])
         use = given.pop("use", None)
@@ -334,5 +334,5 @@ class _Expanded(NamedTuple):
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two values are the same; 1, 1.0 and true differ."""
+    """Return whether two values are the same; 1, 1.0 and true differ."""
     return one == other and repr(one) == repr(other)

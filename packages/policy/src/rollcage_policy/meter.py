@@ -1,7 +1,7 @@
-"""Counts what a run uses, and decides when a limit of the policy is reached.
+"""Count what a run uses, and decide when a limit of the policy is reached.
 
-One lock guards all of it: with any number of threads, exactly as many calls pass as a limit allows.
-The meter fails closed: any error in here denies.
+One lock guards the meter: with any number of threads, exactly as many calls pass as a limit allows.
+The meter fails closed: any error in it denies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _ClockFailed(Exception):
 
 
 class Ticket:
-    """What a call has reserved of the limits; `Meter.end` releases what it did not use.
+    """The reservation of a call under the limits; `Meter.end` releases the unused part.
 
     Attributes:
         verdict: the limits' verdict on the call; None: it is within all of them.
@@ -54,16 +54,16 @@ class Ticket:
         self.ended = False
 
     def over(self, verdict: Verdict) -> Verdict:
-        """The combined verdict of the policy and the limits: deny over ask over allow."""
+        """Combine the verdicts of the policy and the limits: deny over ask over allow."""
         own = self.verdict
         if own is None or verdict.decision == "deny":
             return verdict
         return own if own.decision == "deny" or verdict.decision == "allow" else verdict
 
     def pace(self) -> Verdict | None:
-        """The rate limits' verdict on beginning the call now; None: it may begin.
+        """Return the rate limits' verdict on beginning the call now; None: it may begin.
 
-        To be called only if the call will run: a replayed call does not count for rates.
+        Call it only if the call will run: a replayed call does not count for rates.
         """
         return self._meter.pace(self)
 
@@ -77,11 +77,11 @@ class Ticket:
 class Meter:
     """Counts the calls of one session against the limits of its policy. Thread-safe.
 
-    A session that resumes a run counts replayed steps too: it is one job, with one budget.
+    A session that resumes a run also counts replayed steps: it is one job, with one budget.
 
     Args:
         limits: the limits.
-        prices: what calls cost.
+        prices: the prices of calls.
         clock: monotonic time in ns. If it raises or goes backwards, calls under a limit of time or
             rate are denied.
     """
@@ -92,7 +92,7 @@ class Meter:
         self._prices = prices
         self._clock = clock
         self._lock = threading.Lock()
-        self._last: int | None = None  # the clock's, when it was looked at before
+        self._last: int | None = None  # the last reading of the clock
         self._counts: dict[tuple[Bound, str], UsedUp] = {}
         self._concerned: OrderedDict[
             tuple[str, str, str], tuple[Price, bool, tuple[Bound, ...]]
@@ -108,28 +108,28 @@ class Meter:
 
     @property
     def spent(self) -> Spent:
-        """What was used so far."""
+        """Return the usage so far."""
         with self._lock:
             return Spent(self._calls, self._tokens, self._cost / PICO)
 
     @property
     def limits_nothing(self) -> bool:
-        """Whether there is neither a limit nor a price: then calls only need to be tallied."""
+        """Return whether there is neither a limit nor a price: calls are only tallied."""
         return self._limits_nothing
 
     def tally(self, calls: int, usage: Mapping[str, int] | None = None) -> None:
-        """Count calls, and the usage of models, if nothing is limited; -1: it was not made."""
+        """Count calls, and the usage of models, if nothing is limited; -1: a call was not made."""
         tokens = _used(usage, _FREE)[0] if usage else 0
         with self._lock:
             self._calls += calls
             self._tokens += tokens
 
     def take(self, view: StepView, place: Hashable = None) -> Ticket:
-        """Reserve what a call needs of each limit: all of it, or nothing if a limit denies.
+        """Reserve a call's share of each limit: all of it, or nothing if a limit denies.
 
         Args:
             view: the call.
-            place: identifies the call if a framework makes it again: a retry is not a loop.
+            place: identifies the call if a framework repeats it: a retry is not a loop.
         """
         try:
             with self._lock:
@@ -160,13 +160,14 @@ class Meter:
         failed: bool = False,
         usage: Mapping[str, int] | None = None,
     ) -> None:
-        """End a call and release what it did not use; ending it twice has no effect.
+        """End a call and release its unused reservation; ending it twice has no effect.
 
         Args:
-            ticket: what it has reserved.
-            made: whether it ran or was replayed; if it was refused or did not begin, everything is
+            ticket: the reservation.
+            made: whether the call ran or was replayed; if it was refused or did not begin,
+                everything is
                 released.
-            failed: whether it raised.
+            failed: whether the call raised.
             usage: a model's usage: `input_tokens` and `output_tokens`.
         """
         with self._lock:
@@ -192,7 +193,7 @@ class Meter:
         return now
 
     def _concern(self, view: StepView) -> tuple[Price, bool, tuple[Bound, ...]]:
-        """A call's price, and the limits that concern it, and whether they look at the clock."""
+        """Return a call's price, the limits for it, and whether they look at the clock."""
         call = view.kind, view.name, view.agent
         found = self._concerned.get(call)
         if found is None:
@@ -273,7 +274,7 @@ class Meter:
                 count.calls -= 1
                 count.cost -= price.call
                 if bound.rate is not None and ticket.start is not None:
-                    with contextlib.suppress(ValueError):  # by now, it may be out of the span
+                    with contextlib.suppress(ValueError):  # the call may have left the span
                         count.starts.remove(ticket.start)
             elif view.kind == "model" and usage is None and not failed:
                 count.uncounted = view.name
@@ -287,7 +288,7 @@ class Meter:
 
 
 def _used(usage: Mapping[str, int] | None, price: Price) -> tuple[int, int]:
-    """The tokens that a model used, and their cost."""
+    """Return the tokens that a model used, and their cost."""
     if not usage:
         return 0, 0
     read, written = (max(usage.get(name, 0), 0) for name in ("input_tokens", "output_tokens"))

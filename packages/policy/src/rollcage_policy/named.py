@@ -1,4 +1,4 @@
-"""What the user named: whether a value is in the user input.
+"""The user input, and whether it holds a value.
 
 A value that the user named may be allowed more, so different values must not be treated as equal:
 unlike in `leaves`, only case, width of blanks and the composition of letters are normalised.
@@ -27,7 +27,7 @@ _HOST: Final = re.compile(r"\b(?:https?|ftp|wss?)://([\w.-]*\w)(?::\d+)?(?=[/?#\
 
 
 class Named:
-    """The user input; called with a value, it says whether it holds it.
+    """The user input; called with a value, it returns whether it holds the value.
 
     ::
 
@@ -46,14 +46,15 @@ class Named:
         self._hosts = frozenset(host for text in self._texts for host in _HOST.findall(text))
 
     def __call__(self, value: object) -> bool:
-        """Whether the user named a value, or each of a list of them.
+        """Return whether the user named a value, or each value of a list.
 
-        It must be there as a whole: `ann@example.com` is not named by `joann@example.com`, nor by
+        The value must be there as a whole: `ann@example.com` is not named by `joann@example.com`,
+        nor by
         `ann@example.com.evil.example`. The host of a web address that the user gave is named. An
         empty list is not named.
 
         Raises:
-            ValueError: a value that nobody would write: null, a boolean, a map.
+            ValueError: a value that users don't write: null, a boolean, a map.
         """
         if isinstance(value, list | tuple):
             each = cast("list[object]", value)
@@ -66,7 +67,7 @@ class Named:
 
 
 def _written(value: object) -> str:
-    """A value as a user would write it."""
+    """Return a value as a user would write it."""
     if isinstance(value, str) and len(value) <= _MOST_TEXT:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Whether a path lies in a folder, however it is spelled, and whatever links it goes through.
+"""Whether a path lies in a folder, in any spelling, and through any links.
 
 A path is resolved as the kernel would, link by link, and directories are compared by identity
 (device and inode), not by spelling. If two programs could read it differently, all readings are
@@ -7,8 +7,8 @@ resolved; if these disagree, it is refused. Spellings that some programs expand 
 
 This is a check at one moment. Anyone who can replace a directory by a link between this check and
 the tool's access can still redirect it: only tools that hold directories open prevent that, as
-those of `rollcage_toolbox.Workspace` do. Nor does a path show that a file has a second name (a hard
-link).
+the tools of `rollcage_toolbox.Workspace` do. Nor does a path show that a file has a second name (a
+hard link).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 __all__ = ["PathInvalid", "within"]
 
 _LONGEST: Final = 4096  # bytes, Linux' PATH_MAX
-_MOST_LINKS: Final = 40  # on the way of one path, as on Linux
+_MOST_LINKS: Final = 40  # along one path, as on Linux
 _MOST_PATHS: Final = 1000
 _ENCODED: Final = re.compile(r"%(?:u00)?(?:2e|2f|5c|25|c0|c1|7f|[01][0-9a-f])", re.IGNORECASE)
 _ELSEWHERE: Final = re.compile(r"[A-Za-z]:|[A-Za-z][A-Za-z0-9+.-]+:/|file:", re.IGNORECASE)
@@ -39,25 +39,26 @@ class PathInvalid(ValueError):
 
 
 class _Node(NamedTuple):
-    """The identity of a directory or file, whatever its name."""
+    """The identity of a directory or file, independent of its name."""
 
     device: int
     inode: int
 
 
 def within(path: str | Iterable[str], root: str, base: str | None = None) -> bool:
-    """Whether a path is a folder or lies below it; of several paths, whether all do.
+    """Return whether a path is a folder or lies below it; for several paths, whether all do.
 
-    An empty list raises: a tool may take it for its own folder, or for all that there is.
+    An empty list raises: a tool may take it for its own folder, or for everything.
 
     Args:
-        path: the path to check. It need not exist; the directories on its way must be readable.
+        path: the path to check. It need not exist; the directories along it must be readable.
         root: the folder; an absolute path of a directory that exists.
         base: the directory that the tool resolves relative paths from. Without it, a relative path
             has to give the same answer from the root and from the working directory.
 
     Raises:
-        PathInvalid: that is unknown: no path, an ambiguous spelling, readings that differ, a loop
+        PathInvalid: the answer is unknown: no path, an ambiguous spelling, readings that differ, a
+            loop
             of links, a directory that can't be inspected.
     """
     if not isinstance(path, str):
@@ -93,7 +94,7 @@ def _texts(paths: Iterable[str]) -> list[str]:
 
 
 def _readings(base: str, path: str) -> set[str]:
-    """The path as the kernel reads it, and as programs that drop `name/..` first do."""
+    """Return a path's readings: the kernel's, and one that first drops `name/..`."""
     whole = base.rstrip("/") + "/" + path
     if ".." not in path.split("/"):
         return {whole}
@@ -101,7 +102,7 @@ def _readings(base: str, path: str) -> set[str]:
 
 
 def _directory(folder: str) -> _Node:
-    """The identity of a folder that the policy names."""
+    """Return the identity of the policy's folder."""
     if not folder.startswith("/") or "\0" in folder:
         raise PathInvalid("the folder of a rule is an absolute path")
     try:
@@ -114,7 +115,7 @@ def _directory(folder: str) -> _Node:
 
 
 def _trail(path: str) -> set[_Node]:
-    """All directories that an absolute path, once resolved, lies in, and the path itself."""
+    """Return all directories that contain a resolved absolute path, and the path itself."""
     todo = _names(path)
     at: list[str] = []
     nodes: list[_Node] = []
@@ -128,7 +129,7 @@ def _trail(path: str) -> set[_Node]:
             del at[-1:], nodes[-1:]
             continue
         found = None if missing else _look(at, name)
-        if isinstance(found, str):  # a link: go on where it leads
+        if isinstance(found, str):  # a link: follow it
             links += 1
             if links > _MOST_LINKS:
                 raise PathInvalid("more links on the way than are followed")
@@ -145,12 +146,12 @@ def _trail(path: str) -> set[_Node]:
 
 
 def _names(path: str) -> list[str]:
-    """The names along a path, the first one last."""
+    """Return the names along a path, the first one last."""
     return [name for name in reversed(path.split("/")) if name not in {"", "."}]
 
 
 def _look(at: list[str], name: str) -> _Node | str | None:
-    """What exists there: a directory or file, the target of a link, or None."""
+    """Return what exists at a name: a directory or file, the target of a link, or None."""
     path = "/" + "/".join([*at, name])
     try:
         found = os.lstat(path)
@@ -166,7 +167,7 @@ def _look(at: list[str], name: str) -> _Node | str | None:
     return link
 
 
-# --- what is written -----------------------------------------------------------------------------
+# --- spellings -----------------------------------------------------------------------------------
 
 
 def _check_written(path: str) -> None:

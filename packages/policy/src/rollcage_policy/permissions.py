@@ -1,4 +1,4 @@
-"""Bodies of tools are held to the permissions that their contracts declare.
+"""Hold the bodies of tools to the permissions in their contracts.
 
 Defence in depth, not a sandbox: see `watch`, which listens to Python's audit events.
 """
@@ -34,17 +34,17 @@ _GrantsOf = Callable[[tuple[str, ...]], "Grants"]
 
 
 class Permissions(Stage):
-    """Confines the bodies of tools that declare permissions to them.
+    """Confine the bodies of tools that declare permissions.
 
-    It stands in `stages=` or in `gate=`; of several that are there, the strictest counts. A tool
-    that declares none is not confined.
+    It stands in `stages=` or in `gate=`; of several, the strictest counts. A tool
+    without declared permissions is not confined.
 
     Args:
-        enforce: what becomes of a body that does what its tool does not declare: `"report"`: its
-            step says so (`undeclared`); `"strict"`: it is refused inside of the body, too.
+        enforce: the treatment of undeclared uses: `"report"`: the
+            step lists them (`undeclared`); `"strict"`: they are refused inside of the body, too.
 
     Raises:
-        SessionError: it is neither.
+        SessionError: `enforce` is another value.
     """
 
     def __init__(self, enforce: Literal["report", "strict"] = "strict") -> None:
@@ -54,7 +54,7 @@ class Permissions(Stage):
         self._grants: WeakKeyDictionary[Session, _GrantsOf] = WeakKeyDictionary()
 
     def concerns(self, contract: Contract) -> bool:
-        """Whether a tool declares permissions."""
+        """Return whether a tool declares permissions."""
         return bool(contract.permissions)
 
     def describes(self, session: Session) -> Event:  # noqa: ARG002 - the same in every session
@@ -62,7 +62,7 @@ class Permissions(Stage):
         return {"enforce": self.enforce}
 
     def opened(self, session: Session) -> None:
-        """Listen to what bodies do, from now on; relative paths start where the process is now."""
+        """Start listening to bodies; relative paths start at the current directory."""
         grants = functools.lru_cache(maxsize=1024)(
             functools.partial(grants_of, base=str(Path.cwd()))
         )
@@ -72,7 +72,7 @@ class Permissions(Stage):
         install(_watched)
 
     def inside(self, call: Call) -> AbstractContextManager[object]:
-        """Watch a body that runs: a call's, or one that `replay="verify"` runs again."""
+        """Watch a running body: a call's, or one that `replay="verify"` runs again."""
         known: Watch | None = (call.kept or {}).get(_WATCH)
         if known is None or (self.enforce == "strict" and not known.is_strict):
             grants = self._grants_of(call.attempt.session)(tuple(call.contract.permissions))
@@ -80,21 +80,21 @@ class Permissions(Stage):
         return _NOTHING
 
     def _grants_of(self, session: Session) -> _GrantsOf:
-        """Return what permissions cover in a session, or in the one whose gate it is held to."""
+        """Return the grants of a session, or of the outer session whose gate holds for it."""
         while (found := self._grants.get(session)) is None:
             place = session.entered_at
-            assert place is not None  # only a session around it can have brought this
+            assert place is not None  # only an enclosing session can have brought this stage
             session = place.session.outermost
         return found
 
     def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> Event | None:  # noqa: ARG002 - what a stage is told
-        """Return what a body did that its tool does not declare."""
+        """Return the undeclared permissions that a body used."""
         watch: Watch | None = None if call is None else (call.kept or {}).get(_WATCH)
         return {"undeclared": watch.found} if step is None and watch and watch.found else None
 
 
 def _watched() -> Watch | None:
-    """Return the watch of the innermost body that runs in this context, through all sessions."""
+    """Return the watch of the innermost running body in this context, through all sessions."""
     place = here.get()
     while place is not None and place.around is None:
         place = place.session.entered_at

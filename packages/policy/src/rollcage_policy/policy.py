@@ -65,9 +65,9 @@ class Evaluation:
 
 
 class Policy:
-    """Rules, limits and settings, from one file and those that it includes. It never changes.
+    """Rules, limits and settings, from one file and its included files. A policy never changes.
 
-    It may be used by any number of sessions and threads at once. `Policy.load` and `Policy.parse`
+    Any number of sessions and threads may use it at once. `Policy.load` and `Policy.parse`
     make one.
 
     Attributes:
@@ -76,13 +76,13 @@ class Policy:
         strict: whether arguments that would have to be coerced are refused (`"3"` for an int).
         mode: `shadow` decides and records, but blocks nothing.
         flow: how labels follow values.
-        rules: all rules, in order: those of included files first, presets before a file's own.
-        constants: what conditions see as `const`.
+        rules: all rules, in order: rules of included files first, presets before a file's own.
+        constants: the values of `const` in conditions.
         limits: budgets and loop detection.
         labels: by globs over tools' names, the labels of their results.
-        approval: who may approve, and for how long that counts.
-        prices: what calls cost.
-        digest: the identity of all of this (64 hex digits). Comments, the order of keys and the
+        approval: who may approve, and how long an approval counts.
+        prices: the prices of calls.
+        digest: the identity of the policy (64 hex digits). Comments, the order of keys and the
             distribution over files do not change it.
     """
 
@@ -135,10 +135,11 @@ class Policy:
 
     @classmethod
     def load(cls, path: str | Path) -> Policy:
-        """The policy in a file: `.toml`, `.yaml` or `.yml`.
+        """Load the policy in a file: `.toml`, `.yaml` or `.yml`.
 
         Raises:
-            PolicyInvalid: it can't be used; the message names file and line of each problem.
+            PolicyInvalid: the policy can't be used; the message names file and line of each
+                problem.
         """
         from rollcage_policy.loading import read_policy
 
@@ -153,7 +154,7 @@ class Policy:
         where: str = "policy",
         base: str | Path | None = None,
     ) -> Policy:
-        """The policy in a text.
+        """Parse the policy in a text.
 
         Args:
             text: the policy.
@@ -162,16 +163,18 @@ class Policy:
             base: the folder that it includes files from; without it, includes are refused.
 
         Raises:
-            PolicyInvalid: it can't be used; the message names the line of each problem.
+            PolicyInvalid: the policy can't be used; the message names the line of each problem.
         """
         from rollcage_policy.loading import resolve
 
         return cls(resolve(text, form, where, None if base is None else Path(base)))
 
     def decide(self, view: StepView) -> Verdict:
-        """The verdict on a call: deny over ask over allow, the first of equals; or the default.
+        """Return the verdict on a call, or the default if no rule matches.
 
-        A rule whose condition fails denies (`rule_error`); it is never treated as not met.
+        Deny comes before ask, and ask before allow; of equals, the first counts.
+
+        A rule whose condition fails denies (`rule_error`); a failure never counts as "not met".
         """
         contract = view.contract
         plan = self._plans.get((id(contract), view.agent, view.kind))
@@ -203,7 +206,7 @@ class Policy:
         return verdict
 
     def foregone(self, contract: Contract, kind: str, agent: str) -> Verdict | None:
-        """Return the verdict on each such call, whatever its arguments; None: `decide` has to say.
+        """Return the verdict on all such calls, for any arguments; None: only `decide` knows.
 
         It is known from the second call of a tool on.
         """
@@ -211,7 +214,7 @@ class Policy:
         return None if plan is None or plan.contract is not contract else plan.foregone
 
     def of_session(self) -> PolicyStage:
-        """Return what decides by it in one session, and keeps count."""
+        """Return the stage that decides in one session, and keeps count."""
         from rollcage_policy.stage import MeteredStage, PolicyStage
 
         counts = bool(self.limits or self.prices.calls or self.prices.models)
@@ -221,17 +224,20 @@ class Policy:
 
     @property
     def approval_terms(self) -> tuple[float, frozenset[str] | None]:
-        """How many seconds an approval counts, and who may approve; None: all but the requester."""
+        """Return how many seconds an approval counts, and who may approve.
+
+        Without a list, anybody except the requester may approve (None).
+        """
         approvers = self.approval.approvers
         return self.approval.seconds, None if approvers is None else frozenset(approvers)
 
     def differs(self, other: Policy) -> str:
-        """Return what of another policy can't take effect in an open session; empty if all can."""
+        """Return the part of another policy that needs a new session; empty if none does."""
         fields = ("limits", "prices", "labels", "flow")
         return next((f for f in fields if getattr(self, f) != getattr(other, f, None)), "")
 
     def explain(self, view: StepView) -> list[Evaluation]:
-        """The evaluation of each rule on a call, in order, rules that do not match it included."""
+        """Return the evaluation of each rule on a call, in order, including unmatched rules."""
         plan = self._select(view)
         tried = {id(rule): plan.try_out(rule, view) for rule in plan.rules}
         found = [
@@ -248,7 +254,7 @@ class Policy:
         return found
 
     def _select(self, view: StepView) -> _Plan:
-        """The rules for a contract, an agent and a kind; cached for the next call."""
+        """Return the rules for a contract, an agent and a kind; cached for the next call."""
         rules = [rule for rule in self.rules if not rule.passes_over(view)]
         plan = _Plan(view, rules, self.constants, self._default)
         if len(self._plans) >= _MOST_PLANS:
@@ -260,7 +266,7 @@ class Policy:
 class _Plan:
     """The rules for the calls of one contract by one agent.
 
-    It keeps the contract alive, so that no other one can have the same `id`.
+    It keeps the contract alive, so that no other contract can have the same `id`.
     """
 
     __slots__ = ("contract", "foregone", "rules", "sight", "steps")
@@ -304,7 +310,7 @@ class _Plan:
 
 
 def _looks_at_spending(rule: PolicyRule) -> bool:
-    """Whether a rule's condition uses what the run has used up."""
+    """Return whether a rule's condition uses the run's spending."""
     if rule.condition is None:
         return False
     fields = rule.condition.expression.fields.get("run", frozenset())
@@ -321,7 +327,7 @@ def _failed(rule: str, error: ConditionFailed | str) -> Verdict:
 
 
 def _digest(resolved: LoadedPolicy) -> str:
-    """The identity of a resolved policy: of its content, not its spelling."""
+    """Return the identity of a resolved policy: of its content, not its spelling."""
     content = {
         "format": "rollcage-policy/1",
         "name": resolved.name,

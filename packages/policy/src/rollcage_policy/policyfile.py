@@ -1,4 +1,4 @@
-"""The models of a policy file; anything else is refused."""
+"""The models of a policy file; unknown fields are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rollcage_policy.prices import ModelPrice, Prices
 __all__ = ["ApprovalTerms", "Flow", "Mode", "PolicyFile", "RuleData", "problems_of"]
 
 Mode = Literal["enforce", "shadow"]
-"""`shadow` decides and records, but blocks nothing: to see what a policy would do."""
+"""`shadow` decides and records, but blocks nothing: for a dry run of a policy."""
 
 Flow = Literal["value", "run", "off"]
 """How labels of results follow into later calls; see `rollcage_policy.labels.FlowMode`."""
@@ -39,7 +39,7 @@ Person = Annotated[str, AfterValidator(person)]
 Globs = Annotated[list[Glob], Field(min_length=1)]
 AgentGlobs = Annotated[
     list[Annotated[str, StringConstraints(max_length=256)]], Field(min_length=1)
-]  # the empty one is for agents without a name
+]  # the empty glob is for agents without a name
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$", max_length=128)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
 Text = Annotated[str, StringConstraints(max_length=2000)]
@@ -53,19 +53,19 @@ class _Data(BaseModel):
 
 
 class RuleData(_Data):
-    """A rule: which calls it matches, and its decision on them.
+    """A rule: which calls it matches, and its decision about them.
 
     Attributes:
         id: the name under which its verdicts are recorded.
         tools: globs over the names of tools and models.
-        agents: globs over the names of agents; `""` is the name of one that has none.
+        agents: globs over the names of agents; `""` is the name of an agent without a name.
         kinds: whether it matches tool calls, model calls, or both.
-        effects: the effects of tools that it matches; by default all.
-        when: a condition in CEL; without one, it always holds.
-        decision: the decision on calls that it holds for.
+        effects: the effects of the tools that it matches; by default all.
+        when: a condition in CEL; without one, the rule always holds.
+        decision: the decision on calls for which the rule holds.
         code: machine-readable; by default `allowed`, `approval_required` or `denied`.
-        reason: short and factual; a model reads it. Required if it denies or asks.
-        remedy: what may be done instead.
+        reason: short and factual; a model reads it. Required if the rule denies or asks.
+        remedy: a suggestion for the model.
     """
 
     id: Word
@@ -114,13 +114,13 @@ class ApprovalTerms(_Data):
 
 
 def _check_version(value: object) -> int:
-    if type(value) is not int or value != 1:  # True and 1.0 are others' ways to say it
+    if type(value) is not int or value != 1:  # True and 1.0 equal 1 as well
         raise ValueError(f"should be 1, not {value!r}: it is the version of the format")
     return value
 
 
 class PolicyFile(_Data):
-    """One file. A setting that it leaves out is inherited from included files, or the default."""
+    """One file. An omitted setting is inherited from included files, or has its default."""
 
     version: Annotated[int, BeforeValidator(_check_version)]
     name: Annotated[str, _Visible] | None = None
@@ -158,14 +158,14 @@ def problems_of(
     known: Path | None = None,
     names: Mapping[Path, Iterable[str]] | None = None,
 ) -> list[PolicyProblem]:
-    """What Pydantic found, with lines, and by them.
+    """Convert Pydantic's errors into problems, with lines and sorted by them.
 
     Args:
         document: the file.
-        error: what was found.
+        error: the errors.
         at: the place of the data that were validated.
-        known: the place whose names those data may have; `at` where it is None.
-        names: the names at each place; those of a policy where it is None.
+        known: the place whose names the data may have; `at` if None.
+        names: the names at each place; the names of a policy if None.
     """
     problems: list[PolicyProblem] = []
     for each in error.errors(include_url=False, include_context=False):
@@ -176,7 +176,7 @@ def problems_of(
 
 
 def _shown(found: Path) -> Path:
-    """The place in the file; Pydantic has a step of its own for keys, and for prices of calls."""
+    """Return the place in the file; Pydantic adds a step for keys and for prices of calls."""
     if found[:2] == ("prices", "calls"):
         found = ("prices", *found[2:])
     return tuple(part for part in found if part != "[key]")

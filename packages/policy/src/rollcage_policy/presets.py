@@ -1,7 +1,7 @@
 """Rules that most policies need, by name and parameters: `[[presets]] use = "workspace"`.
 
 A preset is only data for rules: you could write the rules that it expands to by hand, and
-`rollcage policy explain` shows them. Those that describe what may happen (`workspace`, `network`,
+`rollcage policy explain` shows them. Presets that describe what may happen (`workspace`, `network`,
 `read-only`) allow it, unless `allow = false` is set, and deny everything else. The others only
 restrict. As everywhere, deny overrides ask, and ask overrides allow.
 """
@@ -41,18 +41,18 @@ class Preset(pydantic.BaseModel):
     agents: Words = ["*"]
 
     def rules(self) -> list[dict[str, Any]]:
-        """The rules, as in a policy file."""
+        """Return the rules, as in a policy file."""
         return []
 
     def limits(self) -> list[dict[str, Any]]:
-        """The limits, as in a policy file below `limits.rules`."""
+        """Return the limits, as in a policy file below `limits.rules`."""
         return []
 
     def _id(self, what: str) -> str:
         return "/".join(part for part in (self.use, self.name, what) if part)
 
     def _rule(self, what: str, decision: str, **more: Any) -> dict[str, Any]:
-        """A rule for this preset's tools and agents; members that are None are left out."""
+        """Return a rule for this preset's tools and agents; members that are None are left out."""
         kept = {name: value for name, value in more.items() if value is not None}
         rule = {"id": self._id(what), "tools": list(self.tools), "kinds": ["tool"]}
         if self.agents != ["*"]:
@@ -67,12 +67,12 @@ class _OfAnyTool(Preset):
 
 
 class Workspace(Preset):
-    """Confines tools to one folder: every path argument must lie in it.
+    """Confine tools to one folder: every path argument must lie in it.
 
     Attributes:
         root: the folder; an absolute path.
         arguments: the names of the arguments that are paths, or lists of paths. A call needs at
-            least one of them, and none that is an empty list. Other arguments are not checked.
+            least one of them, and none may be an empty list. Other arguments are not checked.
         base: the folder that the tools resolve relative paths from; without it, relative paths pass
             only if the working directory and the root give the same answer.
         allow: whether calls that stay inside are allowed; otherwise the preset only denies others.
@@ -94,7 +94,7 @@ class Workspace(Preset):
         return value
 
     def rules(self) -> list[dict[str, Any]]:
-        """A rule that denies paths that lead outside, and one that allows the rest."""
+        """Return a rule that denies paths that lead outside, and a rule that allows the rest."""
         more = "" if self.base is None else f", {_quoted(self.base)}"
         found = [
             self._rule(
@@ -110,14 +110,14 @@ class Workspace(Preset):
 
 
 class Network(Preset):
-    """Confines tools to a list of hosts on the public internet.
+    """Confine tools to a list of hosts on the public internet.
 
     Attributes:
         hosts: `api.example.com`, `*.example.com` (all names below), `*` (all), or addresses.
         arguments: the names of the arguments that are URLs, or lists of URLs. A call needs at least
-            one of them, and none that is an empty list. Other arguments are not checked.
+            one of them, and none may be an empty list. Other arguments are not checked.
         ports: the ports that may be reached.
-        schemes: of `http`, `https`, `ws` and `wss`.
+        schemes: any of `http`, `https`, `ws` and `wss`.
         public: whether a host has to be on the public internet, with all its addresses; use false
             for hosts of your own network.
         allow: whether calls to these hosts are allowed; otherwise the preset only denies others.
@@ -141,7 +141,7 @@ class Network(Preset):
         return [_plain_host(each) for each in hosts]
 
     def rules(self) -> list[dict[str, Any]]:
-        """A rule that denies other URLs, and one that allows the rest."""
+        """Return a rule that denies other URLs, and a rule that allows the rest."""
         # The name first: a host that is not on the list is never looked up.
         tests = [
             f"scheme(url) in {_listed(list(self.schemes))}",
@@ -151,7 +151,7 @@ class Network(Preset):
         if self.public:
             tests.append("public_host(host(url))")
         each = f"(type(args[a]) == list ? args[a] : [args[a]]).all(url, {' && '.join(tests)})"
-        each = f"(args[a] != [] && {each})"  # all of nothing would pass
+        each = f"(args[a] != [] && {each})"  # an empty list would pass
         found = [
             self._rule(
                 "elsewhere",
@@ -166,11 +166,11 @@ class Network(Preset):
 
 
 class ReadOnly(_OfAnyTool):
-    """Denies tools that write, and allows those that read.
+    """Deny tools that write, and allow tools that read.
 
     Attributes:
-        allow: whether tools that don't write are allowed; otherwise the preset only denies those
-            that do.
+        allow: whether tools that don't write are allowed; otherwise the preset only denies tools
+            that write.
     """
 
     use: ClassVar[str] = "read-only"
@@ -178,7 +178,7 @@ class ReadOnly(_OfAnyTool):
     allow: bool = True
 
     def rules(self) -> list[dict[str, Any]]:
-        """A rule that denies writes, and one that allows the rest."""
+        """Return a rule that denies writes, and a rule that allows the rest."""
         found = [
             self._rule(
                 "writes",
@@ -193,7 +193,7 @@ class ReadOnly(_OfAnyTool):
 
 
 class ReversibleOnly(_OfAnyTool):
-    """Requires approval for tools that can't be undone, or denies them.
+    """Require approval for tools that can't be undone, or deny them.
 
     Attributes:
         otherwise: the decision on a tool that declares no undo: `ask` or `deny`.
@@ -204,7 +204,7 @@ class ReversibleOnly(_OfAnyTool):
     otherwise: Literal["ask", "deny"] = "ask"
 
     def rules(self) -> list[dict[str, Any]]:
-        """A rule for tools that can't be undone."""
+        """Return a rule for tools that can't be undone."""
         return [
             self._rule(
                 "irreversible",
@@ -217,10 +217,12 @@ class ReversibleOnly(_OfAnyTool):
 
 
 class Secrets(_OfAnyTool):
-    """No credentials in arguments, as far as the detector finds them. Needs `rollcage[secrets]`.
+    """Refuse credentials in arguments, as far as the detector finds them.
+
+    It needs `rollcage[secrets]`.
 
     Attributes:
-        otherwise: the decision on a call that holds one: `ask` or `deny`.
+        otherwise: the decision on a call that holds a credential: `ask` or `deny`.
     """
 
     use: ClassVar[str] = "secrets"
@@ -228,7 +230,7 @@ class Secrets(_OfAnyTool):
     otherwise: Literal["ask", "deny"] = "deny"
 
     def rules(self) -> list[dict[str, Any]]:
-        """A rule for calls with credentials."""
+        """Return a rule for calls with credentials."""
         return [
             self._rule(
                 "found",
@@ -247,9 +249,9 @@ class Budget(_OfAnyTool):
     Attributes:
         calls: how many calls.
         cost: how much, in the currency of the policy's prices.
-        tokens: how many tokens, of model calls.
+        tokens: how many tokens, for model calls.
         seconds: how much wall time.
-        per: what each has this budget of its own.
+        per: the unit that has a budget of its own: the run, each tool or each agent.
         otherwise: the decision on a call beyond it: `ask` or `deny`.
     """
 
@@ -274,7 +276,7 @@ class Budget(_OfAnyTool):
         return {name: figure for name, figure in every.items() if figure is not None}
 
     def limits(self) -> list[dict[str, Any]]:
-        """A limit for each amount, so that a denial names the one that is used up."""
+        """Return a limit for each amount, so that a denial names the exhausted amount."""
         return [
             {
                 "id": self._id(name),
@@ -291,16 +293,16 @@ class Budget(_OfAnyTool):
 PRESETS: Final[Mapping[str, type[Preset]]] = {
     each.use: each for each in (Workspace, Network, ReadOnly, ReversibleOnly, Budget, Secrets)
 }
-"""Each preset's parameters, by the name that policies use it by."""
+"""Each preset's parameters, by its name in policies."""
 
 
 def _quoted(text: str) -> str:
-    """A text as a CEL literal: CEL accepts JSON's escapes, but no surrogates."""
+    """Return a text as a CEL literal: CEL accepts JSON's escapes, but no surrogates."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _unless_each(arguments: list[str], test: str) -> str:
-    """A condition that is false if at least one argument is present, and all present ones pass.
+    """Return a condition: false if an argument is present and all present ones pass a test.
 
     The test is on `args[a]`.
     """
@@ -313,7 +315,7 @@ def _listed(texts: list[str]) -> str:
 
 
 def _plain_host(written: str) -> str:
-    """A host of a list in the spelling of `host`, with its star."""
+    """Return a host of a list in the spelling of `host`, with its star."""
     if written == "*":
         return written
     star, rest = ("*.", written[2:]) if written.startswith("*.") else ("", written)

@@ -27,7 +27,7 @@ class ModelPrice(BaseModel):
 
 
 class Price(NamedTuple):
-    """The price of one call, in 1/PICO: by itself, and for each token; None if unknown."""
+    """The price of one call, in 1/PICO: fixed, and for each token; None if unknown."""
 
     call: int
     input: int | None
@@ -65,7 +65,7 @@ class Prices(BaseModel):
         return {"calls": {**calls, **others}, "models": given.get("models", {})}
 
     def of(self, kind: str, name: str) -> Price:
-        """The price of a call of a tool or model. A tool without a price is free."""
+        """Return the price of a call of a tool or model. A tool without a price is free."""
         call = round((_find(self.calls, name) or 0.0) * PICO)
         if kind != "model":
             return Price(call, 0, 0)
@@ -76,7 +76,7 @@ class Prices(BaseModel):
 
 
 def _find(named: Mapping[str, P], name: str) -> P | None:
-    """The entry of this name, or of the longest glob that matches it."""
+    """Return the entry of this name, or of the longest glob that matches it."""
     if name in named:
         return named[name]
     globs = [glob for glob in named if fnmatchcase(name, glob)]

@@ -1,4 +1,4 @@
-"""Recorded calls, as a policy sees them, with the names of what the trace does not hold."""
+"""Recorded calls, as a policy sees them, with the names of the values that the trace lacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Contracts", "Effect", "Figures", "Unknown", "arguments_of", "is_whol
            "verdict_of"]  # fmt: skip
 
 Effect = Literal["pure", "read", "write", "scope"]
-"""What a tool declares: see `rollcage.Contract`."""
+"""A tool's declaration: see `rollcage.Contract`."""
 
 Unknown = Mapping[str, frozenset[str]]
 """The unknown fields of a call, by name of what conditions see (`args`, `tool`, …)."""
@@ -28,7 +28,7 @@ _MOST_MADE: Final = 4096
 _MOST_DEEP: Final = 100
 _UNDECLARED: Final = ("risk", "permissions", "idempotent")  # fields of a tool that no trace holds
 _NOT_THERE: Final = ("redacted", "blob", "opaque")
-_TEXT: Final = "<redacted>"  # what an export writes over a quoted value
+_TEXT: Final = "<redacted>"  # written by an export over a quoted value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Contracts:
     """The contracts of recorded calls, from the trace and the current tools.
 
     Args:
-        tools: the current tools. One is used for a recorded tool if name, version and effect are
-            the same.
+        tools: the current tools. A current tool is used for a recorded one with the same name,
+            version and effect.
     """
 
     def __init__(self, tools: Iterable[Contract] = ()) -> None:
@@ -65,7 +65,7 @@ class Contracts:
         self._made: dict[tuple[str, str, str, str, bool], tuple[Contract, frozenset[str]]] = {}
 
     def of(self, step: Step) -> tuple[Contract, frozenset[str]]:
-        """The contract of a call, and which of its fields are not known.
+        """Return the contract of a call, and its unknown fields.
 
         Raises:
             ContractError: the name is not a valid tool name.
@@ -85,7 +85,7 @@ class Contracts:
         return made
 
     def knows(self, contract: Contract) -> bool:
-        """Whether it is one of the current tools."""
+        """Return whether a contract is one of the current tools."""
         return self._tools.get(contract.name) is contract
 
 
@@ -97,7 +97,7 @@ def _contract(
         name=name, version=version, effect=effect, parameters={"type": "object"}, undo=undo
     )
     if kind == "model" and effect == "read":
-        return contract, frozenset()  # as each adapter declares a model: it has nothing else
+        return contract, frozenset()  # as each adapter declares a model, with nothing else
     unknown = {*_UNDECLARED}
     if effect == "write" and not undone:
         unknown.add("reversible")  # its undo may have returned None for this call
@@ -105,13 +105,13 @@ def _contract(
 
 
 def _some_undo() -> None:
-    """A placeholder for an undo of which only the declaration is known."""
+    """Stand for an undo that is only known as declared."""
 
 
 def arguments_of(
     step: Step, get_blob: Callable[[str], bytes], *, redacted: bool
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """The arguments of a call, large values included, and the names of the incomplete ones.
+    """Return the arguments of a call, large values included, and the names of the incomplete ones.
 
     Args:
         step: the call.
@@ -138,7 +138,7 @@ def arguments_of(
 
 
 def is_whole(encoded: Any, depth: int = 0) -> bool:
-    """Whether nothing was removed from an encoded value."""
+    """Return whether nothing was removed from an encoded value."""
     kind: type[Any] = type(encoded)
     if kind is str:
         return _TEXT not in encoded
@@ -163,7 +163,7 @@ _ASKED: Final = ("approval_", "approver_")  # prefixes of the codes that follow 
 
 
 def verdict_of(step: Step) -> Verdict:
-    """The gate's verdict on a recorded call; for a call that an approver rejected, `ask`.
+    """Return the gate's verdict on a recorded call; for a call that an approver rejected, `ask`.
 
     A call that was refused for another reason than a rule was allowed.
     """
@@ -185,7 +185,7 @@ def verdict_of(step: Step) -> Verdict:
 
 
 def user_input_in(started: Mapping[str, Any], get_blob: Callable[[str], bytes]) -> list[str] | None:
-    """The user input, as `run.started` has it; None where that is not known."""
+    """Return the user input from `run.started`; None if unknown."""
     recorded = started.get("user_input")
     if isinstance(recorded, dict):
         try:

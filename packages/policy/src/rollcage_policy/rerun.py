@@ -1,8 +1,8 @@
 """The backtest of a policy on a recorded run: its verdict on each call. No tool runs.
 
 The calls come in their recorded order, each at its recorded time, with its usage and outcome. The
-agent is assumed to behave as it did. So the limits count the calls that were made in the run and
-that this policy allows, and those that only this policy allows.
+agent is assumed to behave as recorded. So the limits count the recorded calls
+that this policy allows, and the calls that only this policy allows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rollcage_policy.trial import Explained, Trial
 __all__ = ["Judged", "Rerun"]
 
 Event = Mapping[str, Any]
-_FACADE: Final = "facade "  # the prefix of the rule of a facade's refusal
+_FACADE: Final = "facade "  # the prefix of the rule in a facade's refusal
 _NO_FRAMEWORK: Final = "-"  # values are restored as neutral data: no adapter's code runs
 
 
@@ -46,15 +46,16 @@ class Judged:
     """A recorded call, with the policy's verdict on it.
 
     Attributes:
-        step: its number; 0 if it was refused, and never became a step.
-        time: when it was recorded (Unix, µs).
+        step: its number; 0 if the call was refused, and never became a step.
+        time: the time of recording (Unix, µs).
         view: the call, as the policy sees it.
         was: the recorded verdict.
-        made: whether it ran or was replayed in the run.
+        made: whether the call ran or was replayed in the run.
         now: the policy's verdict; None if it depends on something unknown.
-        unknown: what rules use that is unknown: `tool.risk`, `args.password`, ….
-        apart: why the policy has nothing to say in it, where it has not; `now` is as it `was`.
-        rules: what became of each rule, where that was asked for.
+        unknown: unknown values that rules use: `tool.risk`, `args.password`, ….
+        apart: why the policy does not decide about the call, if it does not; then `now` equals
+            `was`.
+        rules: the evaluation of each rule, if requested.
     """
 
     step: int
@@ -69,17 +70,17 @@ class Judged:
 
     @property
     def changes(self) -> bool | None:
-        """Whether the decision differs; None if that is unknown."""
+        """Return whether the decision differs; None if unknown."""
         return None if self.now is None else self.now.decision != self.was.decision
 
 
 class Rerun:
-    """Runs a policy on recorded runs; on any number of them, one after the other.
+    """Run a policy on recorded runs, one after the other.
 
     Args:
         policy: the policy.
-        tools: the contracts of today's tools, for what the trace does not hold (risk, permissions,
-            …). One replaces the recorded tool if its name, version and effect are the same.
+        tools: the contracts of today's tools, for fields that the trace lacks (risk, permissions,
+            …). A current tool replaces the recorded tool with the same name, version and effect.
         user_input: used in place of the user input that is recorded with each run.
         resolver: see `Trial`.
     """
@@ -97,7 +98,7 @@ class Rerun:
         self._resolver = resolver
         self._trial = Trial(policy, user_input=user_input, resolver=resolver)
         self._contracts = Contracts(tools)
-        self.spent: Spent | None = None  # what the last run that was read used
+        self.spent: Spent | None = None  # the usage of the last run
 
     def over(
         self,
@@ -106,7 +107,7 @@ class Rerun:
         *,
         explain: int = 0,
     ) -> Iterator[Judged]:
-        """The policy's verdict on each call of a run, in the order in which they were made.
+        """Yield the policy's verdict on each call of a run, in recorded order.
 
         Args:
             run: the run, from its log (`rollcage_views.read_run`).
@@ -130,11 +131,11 @@ class Rerun:
 
 
 _Moment = tuple[int, int, int, bool, Step]
-"""The attempt, the time, the line, and whether the call ends, by which calls are in their order."""
+"""The sort key of calls: the attempt, the time, the line, and whether the call ends."""
 
 
 def _moments(run: Run) -> Iterator[_Moment]:
-    """When calls began and ended; a call that changes nothing has one line for both."""
+    """Yield when calls began and ended; a call that changes nothing has one line for both."""
     asked = {each.request["step"]: each.request for each in run.approvals if each.request}
     for each in run.steps:
         step, request = each, asked.get(each.step)
@@ -154,7 +155,7 @@ def _moments(run: Run) -> Iterator[_Moment]:
 
 
 def _as_step(call: RefusedCall) -> Step:
-    """A call that a guard denied, which has no step."""
+    """Return a denied call, which has no step, in the form of a step."""
     return Step(
         step=0,
         kind=call.kind,
@@ -182,7 +183,7 @@ def _not_deciding(explained: Explained) -> Explained:
 
 @dataclasses.dataclass(slots=True)
 class _Open:
-    """A call that has begun, and what it reserves until it ends."""
+    """A call that has begun, and its reservation until it ends."""
 
     contract: Contract
     kind: str
@@ -192,7 +193,7 @@ class _Open:
 
 
 class _Replayed:
-    """One run, up to the call that was read last."""
+    """One run, up to the last call that was read."""
 
     def __init__(
         self,
@@ -214,7 +215,7 @@ class _Replayed:
         self._open: dict[int, _Open] = {}
         self._labels = None if policy.flow == "off" else Labels(policy.flow, policy.labels)
         self._labelled = False  # whether any result carried a label so far
-        self._lost_labels = False  # whether one may have carried a label that is not recorded
+        self._lost_labels = False  # whether a result may have carried a label that is not recorded
         # Labels of results are recorded only if something in the run could use them.
         self._records_labels = bool(self._started.get("rules") or self._started.get("policy"))
 
@@ -244,9 +245,9 @@ class _Replayed:
         if made:
             opened = _Open(view.contract, view.kind, found, ticket, step.parent or 0)
             self._open[step.step] = opened
-            if step.origin is not None:  # it was answered with a recorded outcome
+            if step.origin is not None:  # the call was answered with a recorded outcome
                 self.end(step)
-        elif ticket is not None:  # it would run now: what it would use is not known
+        elif ticket is not None:  # the call would run now, and its usage is unknown
             runs = verdict is not None and verdict.decision == "allow"
             self._meter.end(ticket, made=runs, usage={})
         rules = tried.rules
@@ -257,7 +258,7 @@ class _Replayed:
     def _limited(
         self, step: Step, view: StepView, verdict: Verdict | None, *, made: bool
     ) -> tuple[Ticket | None, Verdict | None]:
-        """The combined verdict of policy and limits, and what the call reserves of them."""
+        """Return the combined verdict of policy and limits, and the call's reservation."""
         if verdict is not None and verdict.decision == "deny":
             return None, verdict
         place = step.branch, step.parent, step.turn, step.slot
@@ -309,7 +310,7 @@ class _Replayed:
             agent=step.agent,
             branch=step.branch,
             calls=self._calls,
-            data=data | dict.fromkeys(missing),  # no condition that asks for them is evaluated
+            data=data | dict.fromkeys(missing),  # no condition that uses them is evaluated
             key=step.key,
             run=figures,
             labels=found.labels,
@@ -365,11 +366,11 @@ class _Replayed:
         )
 
     def _value(self, outcome: Event) -> Any:
-        """The result of a call, as data.
+        """Return the result of a call, as data.
 
         Raises:
             ValueError: a part of it is not in the trace.
-            StoreError: it is large, and its blob is missing.
+            StoreError: the result is large, and its blob is missing.
         """
         if outcome["status"] == "error":
             if self._redacted and not is_whole(outcome["error"]):

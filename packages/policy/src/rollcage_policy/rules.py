@@ -27,9 +27,9 @@ class PolicyRule:
     """A rule, ready for use; see `RuleData` for its parts.
 
     Attributes:
-        where: the file that it is in, or whose preset it is of.
+        where: the file of the rule, or of its preset.
         line: its line there (from 1).
-        verdict: what a call gets that it holds for.
+        verdict: the verdict on a call for which the rule holds.
         condition: `when`, compiled.
     """
 
@@ -52,7 +52,7 @@ class PolicyRule:
         return self.verdict.decision
 
     def passes_over(self, view: StepView) -> str:
-        """Why it does not match a call, whatever its arguments; empty if it does."""
+        """Return why the rule does not match a call, for any arguments; empty if it matches."""
         if not self._tools(view.contract.name):
             return "tools"
         if not self._agents(view.agent):
@@ -65,7 +65,7 @@ class PolicyRule:
 
 
 def rules_of(resolved: LoadedPolicy, problems: list[PolicyProblem]) -> Iterable[PolicyRule]:
-    """The rules of a policy's files, in order; what is wrong with one is added to `problems`."""
+    """Return the rules of a policy's files, in order; add the problems of each to `problems`."""
     for placed in resolved.rules:
         data = placed.rule
         yield PolicyRule(
@@ -103,7 +103,7 @@ def _condition(
 
 
 def _matcher(globs: Iterable[str]) -> Callable[[str], bool]:
-    """A function that returns whether a name matches one of some globs."""
+    """Return a function that tells whether a name matches one of the globs."""
     names = frozenset(each for each in globs if not re.search(r"[*?\[]", each))
     patterns = [each for each in globs if each not in names]
     if "*" in patterns:

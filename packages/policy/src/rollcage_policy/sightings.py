@@ -20,7 +20,7 @@ SHORTEST: Final = 4
 """Texts of fewer characters are compared as a whole only: as parts they occur anywhere."""
 
 _RUN: Final = 32  # characters of a long leaf that are looked for together
-_STRIDE: Final = 16  # from one such run to the next: any _RUN + _STRIDE - 1 in a row hold one
+_STRIDE: Final = 16  # between such runs: any _RUN + _STRIDE - 1 characters hold one
 _SEGMENT: Final = 1 << 16  # characters that are searched through at once
 _END: Final = "\0"  # between the texts of a segment; no normal form has it
 
@@ -51,7 +51,7 @@ class LabelSource(NamedTuple):
 
 
 class _Segment:
-    """Texts joined into one, with the offset at which each source's begin."""
+    """Texts joined into one, with the offset at which each source's texts begin."""
 
     def __init__(self) -> None:
         self.text = _END
@@ -77,12 +77,12 @@ class Sightings:
 
     def __init__(self) -> None:
         self.size = 0
-        self._whole: dict[str, LabelSource] = {}  # texts that are too short to look for in others
-        self._small: dict[str, LabelSource] = {}  # texts of less than a run
-        self._lengths: dict[str, set[int]] = {}  # theirs, by how they begin
+        self._whole: dict[str, LabelSource] = {}  # texts that are too short for a search in others
+        self._small: dict[str, LabelSource] = {}  # texts shorter than a run
+        self._lengths: dict[str, set[int]] = {}  # lengths of the small texts, by their beginning
         self._runs: dict[int, LabelSource] = {}  # hashes of runs of longer texts
         self._numbers: dict[str, LabelSource] = {}
-        self._in_texts: dict[str, LabelSource] = {}  # numbers that texts name
+        self._in_texts: dict[str, LabelSource] = {}  # numbers in texts
         self._segments: list[_Segment] = []
         self._longest = 0
         self._searched = 0  # characters in segments
@@ -113,7 +113,7 @@ class Sightings:
         self.size = self._searched + 16 * sum(len(each) for each in kept)
 
     def _keep(self, text: str, source: LabelSource) -> None:
-        """Keep a text so that it is found in longer ones."""
+        """Keep a text for a search in longer ones."""
         if len(text) < _RUN:
             self._small.setdefault(text, source)
             self._lengths.setdefault(text[:SHORTEST], set()).add(len(text))
@@ -124,7 +124,7 @@ class Sightings:
     # --- finding ---------------------------------------------------------------------------------
 
     def find(self, wanted: Leaves) -> LabelSource | None:
-        """The source of the first wanted leaf that is indexed; None if none is."""
+        """Return the source of the first wanted leaf that is indexed; None without one."""
         for digits in wanted.numbers:
             found = self._numbers.get(digits) or self._in_texts.get(digits)
             if found is not None:
@@ -146,7 +146,7 @@ class Sightings:
         return self._held_by(text) or self._named_in(text)
 
     def _held_by(self, text: str) -> LabelSource | None:
-        """The source of an indexed leaf, or of a run of one, that a text contains."""
+        """Return the source of an indexed leaf, or of a run of one, in a text."""
         lengths, small = self._lengths, self._small
         if lengths:
             for at in range(len(text) - SHORTEST + 1):
@@ -164,7 +164,7 @@ class Sightings:
         return None
 
     def _named_in(self, text: str) -> LabelSource | None:
-        """The source of an indexed number that a text names."""
+        """Return the source of an indexed number in a text."""
         if self._numbers:
             for digits in numbers_in(text):
                 if digits in self._numbers:
@@ -177,7 +177,7 @@ def _has_digit(text: str) -> bool:
 
 
 def _tokens(text: str) -> set[str]:
-    """The tokens of a text that are indexed by themselves."""
+    """Return the tokens of a text that are indexed by themselves."""
     found: set[str] = set()
     for word in set(_WORD.findall(text)):
         token = word.strip(".:!?*_")

@@ -1,9 +1,9 @@
-"""Whether an SQL text only reads, as far as its text can tell.
+"""Whether an SQL text only reads, as far as the text can tell.
 
-It is parsed by sqlglot, in the dialect of the database, and everything in it has to be known to do
-nothing but read: what is not on the list (a function, a clause, a kind of statement) is refused.
-What a view, an operator or a type of the database itself does when it is read can't be seen here;
-a connection that can't write (`rollcage_toolbox.Database`'s `query`) is what protects from that.
+sqlglot parses it in the dialect of the database, and every part has to be known as
+read-only: an unlisted function, clause or kind of statement is refused.
+The text does not show the side effects of a view, an operator or a type of the database itself;
+a connection that can't write (`rollcage_toolbox.Database`'s `query`) protects from these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIALECTS: Final = frozenset({"mysql", "postgres", "sqlite"})
 _MOST_TEXT: Final = 20_000
 _MOST_NODES: Final = 5_000
 
-# By the names of sqlglot's own classes: what a reading statement is made of ...
+# By the names of sqlglot's own classes: the parts of a reading statement ...
 _STATEMENTS: Final = "Select Union Intersect Except Subquery"
 _CLAUSES: Final = """
     Alias All And Any Between Boolean CTE Case Cast Collate Column DataType DataTypeParam
@@ -46,22 +46,23 @@ _FUNCTIONS: Final = """
 _ROOTS: Final = frozenset(_STATEMENTS.split())
 _KNOWN: Final = _ROOTS | frozenset(f"{_CLAUSES} {_OPERATORS} {_FUNCTIONS}".split())
 
-# What servers read by their settings: escapes in texts, and Postgres' other quotes.
+# Syntax that depends on a server's settings: escapes in texts, and Postgres' other quotes.
 _BY_SETTING: Final = re.compile(r"\\|\$\w*\$|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def sql_reads_only(text: object, dialect: object) -> bool:
-    """Whether a text is one statement that only reads.
+    """Return whether a text is one statement that only reads.
 
-    `sql_reads_only(args.query, "postgres")`. Comments are refused: databases differ in what they
-    run of them. It needs `rollcage[sql]`.
+    `sql_reads_only(args.query, "postgres")`. Comments are refused, because databases differ in
+    which
+    comments they execute. It needs `rollcage[sql]`.
 
     Args:
         text: the statement.
         dialect: one of `mysql`, `postgres` and `sqlite`.
 
     Raises:
-        ValueError: it can't be parsed, or is more than one statement.
+        ValueError: the text can't be parsed, or is more than one statement.
     """
     if not isinstance(text, str) or not isinstance(dialect, str):
         raise ValueError("sql_reads_only takes two texts: a statement and its dialect")
@@ -75,7 +76,7 @@ def sql_reads_only(text: object, dialect: object) -> bool:
 
 
 def _parsed(text: str, dialect: str) -> Any:
-    """The one statement of a text; None where it is of a kind that does not read."""
+    """Parse the one statement of a text; None if its kind does not read."""
     try:
         import sqlglot
         from sqlglot.errors import SqlglotError
@@ -83,7 +84,7 @@ def _parsed(text: str, dialect: str) -> Any:
         raise ValueError("sql_reads_only needs sqlglot: pip install 'rollcage[sql]'") from None
     try:
         tokens = sqlglot.tokenize(text, read=dialect)
-        # Anything else is never parsed: what sqlglot does not know it tells its log, text and all.
+        # Other statements are never parsed: sqlglot logs unknown ones, with their text.
         begins = next((t.text.upper() for t in tokens if t.text != "("), "")
         if begins not in {"SELECT", "WITH"}:
             return None
@@ -98,7 +99,7 @@ def _parsed(text: str, dialect: str) -> Any:
 
 
 def _outside_of_texts(text: str, tokens: list[Any]) -> str:
-    """What is between a text's tokens: blanks, and comments that belong to none."""
+    """Return the text between tokens: blanks, and comments that belong to no token."""
     between: list[str] = []
     end = 0
     for each in tokens:

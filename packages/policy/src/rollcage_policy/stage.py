@@ -1,4 +1,4 @@
-"""A policy in a session: what it decides, counts and labels there."""
+"""A policy in a session: its decisions, counts and labels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHADOW: Final = "verdict in shadow mode"
 
 
 class UserInput(Stage):
-    """What the user said, for conditions with `named(…)`; it stands in `gate=` beside a policy.
+    """The user's words, for conditions with `named(…)`; it stands in `gate=` next to a policy.
 
     Args:
         texts: one text or several, in the user's own words.
@@ -45,21 +45,21 @@ class UserInput(Stage):
 
 
 class PolicyStage(Labelling):
-    """Decides on the calls of one session by a policy.
+    """Decides about the calls of one session by a policy.
 
     Attributes:
-        policy: the policy that it decides by now.
+        policy: the current policy.
     """
 
     def __init__(self, policy: Policy) -> None:
         super().__init__("value" if policy.flow == "off" else policy.flow, policy.labels)
         self.policy = policy
         self._session: Session | None = None
-        self._refuses: Verdict | None = None  # all calls: there is no policy that can be used
+        self._refuses: Verdict | None = None  # for all calls: there is no usable policy
         self._said: tuple[str, ...] | None = None
         self.tally: Tally | None = None
 
-    # --- what the gate asks ----------------------------------------------------------------------
+    # --- the gate's questions --------------------------------------------------------------------
 
     @property
     def enforces(self) -> bool:
@@ -86,7 +86,7 @@ class PolicyStage(Labelling):
         return {"policy": _about(self.policy)}
 
     def opened(self, session: Session) -> None:
-        """Learn what is on record: which labels, and what was used of the limits."""
+        """Learn the recorded labels, and the recorded usage of the limits."""
         self._session = session
         if self.policy.flow != "off":
             super().opened(session)
@@ -95,7 +95,7 @@ class PolicyStage(Labelling):
         self._said = said[0] if said else None
 
     def decide(self, call: Call) -> Verdict | None:
-        """Return the policy's verdict on a call; None if it may run."""
+        """Return the policy's verdict on a call; None if the call may run."""
         if self._refuses is not None:
             return self._refuses
         verdict = self._verdict(call)
@@ -156,7 +156,7 @@ class PolicyStage(Labelling):
         return loaded
 
     def marks(self, call: Call) -> Event | None:
-        """Return what the policy would have decided, if it is in shadow mode."""
+        """Return the policy's decision in shadow mode."""
         marks = super().marks(call)
         shadow: Verdict | None = (call.kept or {}).get(_SHADOW)
         if shadow is None or shadow.decision == "allow":
@@ -167,7 +167,7 @@ class PolicyStage(Labelling):
 
 
 class _Seen:
-    """What conditions see of a call: the fields of a `StepView` that they use, made faster."""
+    """The view of a call for conditions: the fields of a `StepView` that they use, made faster."""
 
     __slots__ = ("agent", "call", "contract", "data", "kind", "labels", "session", "tally")
 
@@ -204,10 +204,10 @@ class _Seen:
 
 
 class MeteredStage(PolicyStage):
-    """A policy that limits or prices calls, or looks at what they have used."""
+    """A policy that limits or prices calls, or whose rules look at spending."""
 
     def opened(self, session: Session) -> None:
-        """Learn what was used of the limits so far."""
+        """Learn the recorded usage of the limits."""
         super().opened(session)
         attempt, clock = session.attempt, session.options.clock
         self.tally = tally = Tally(self.policy.limits, self.policy.prices, clock.monotonic)
@@ -220,7 +220,7 @@ class MeteredStage(PolicyStage):
         tally.caught_up()
 
     def prepare(self, call: Call, match: Match) -> Work | None:
-        """Refuse a call that a limit has no room for, or have somebody be asked."""
+        """Refuse a call without room under a limit, or ask for approval."""
         tally = self.tally
         assert tally is not None
         if not tally.limits_nothing and not call.attempt.run.is_undoing(call.place.branch):
@@ -236,7 +236,7 @@ class MeteredStage(PolicyStage):
             shadow: Verdict | None = (call.kept or {}).get(_SHADOW)
             call.keep(_SHADOW, verdict if shadow is None else stronger(shadow, verdict))
         elif verdict.decision == "deny":
-            if call.attempt.live or match.kind != "hit":  # offline, what is recorded counts
+            if call.attempt.live or match.kind != "hit":  # offline, the recorded decision counts
                 raise refuse(call, verdict)
         elif match.kind != "hit" and call.verdict is None:
             call.verdict = verdict
@@ -250,7 +250,7 @@ class MeteredStage(PolicyStage):
         return super().marks(call)
 
     def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> Event | None:
-        """Count what a call has used."""
+        """Count the usage of a call."""
         tally = self.tally
         assert tally is not None
         if step is not None:
@@ -262,7 +262,7 @@ class MeteredStage(PolicyStage):
         return super().settled(call, outcome, step)
 
     def dropped(self, call: Call) -> Work | None:
-        """Give back what a call took that did not begin after all."""
+        """Return the reservation of a call that did not begin."""
         assert self.tally is not None
         with call.attempt.lock:
             self.tally.never(call)
@@ -270,7 +270,7 @@ class MeteredStage(PolicyStage):
 
 
 class _RunSpent(RunSoFar):
-    """The run so far, with what it has used by the policy's prices."""
+    """The run so far, with its usage by the policy's prices."""
 
     __slots__ = ("_tally",)
 
@@ -280,22 +280,22 @@ class _RunSpent(RunSoFar):
 
     @property
     def tokens(self) -> int:
-        """What the model calls of this attempt have used, recorded ones included."""
+        """The tokens of this attempt's model calls, recorded ones included."""
         return self._tally.spent.tokens
 
     @property
     def cost(self) -> float:
-        """What the calls of this attempt have cost, recorded ones included."""
+        """The cost of this attempt's calls, recorded ones included."""
         return self._tally.spent.cost
 
 
-# --- what sessions are asked ---------------------------------------------------------------------
+# --- functions for sessions ----------------------------------------------------------------------
 
 
 def spent(session: Session) -> Spent | None:
-    """Return what a session's attempt has used so far, replayed steps included.
+    """Return the usage of a session's attempt so far, replayed steps included.
 
-    None if its policy neither limits nor prices anything, or there is none.
+    None if its policy neither limits nor prices anything, or there is no policy.
     """
     for each in session.gate.own:
         if isinstance(each, PolicyStage) and each.tally is not None:
@@ -304,18 +304,18 @@ def spent(session: Session) -> Spent | None:
 
 
 def reload_policy(session: Session, policy: Policy | str | os.PathLike[str]) -> Policy:
-    """Decide by another policy from now on; if it can't be used, every call is denied.
+    """Replace a session's policy from now on; if the new one can't be used, deny every call.
 
     Args:
-        session: a session that was made with a policy in its gate; its first one is replaced.
+        session: a session with a policy in its gate; its first policy is replaced.
         policy: the policy, or its file.
 
     Returns:
-        the policy by which the session decides now.
+        the session's current policy.
 
     Raises:
-        PolicyInvalid: it can't be used.
-        SessionError: it has other limits, labels or prices: those hold for a whole session.
+        PolicyInvalid: the policy can't be used.
+        SessionError: the policy has other limits, labels or prices, which hold for a whole session.
     """
     stage = next((each for each in session.gate.own if isinstance(each, PolicyStage)), None)
     if stage is None:
@@ -330,7 +330,7 @@ def _about(policy: Policy) -> Event:
 
 
 def _made(call: Call) -> Made:
-    """A call, as limits see it: in a body or a session, it is of the branch around that."""
+    """Return a call, as limits see it: a call in a body or a session has the enclosing branch."""
     place = call.place
     while True:
         around, entered_at = place.around, place.session.entered_at
@@ -349,7 +349,7 @@ def _recorded(step: Step) -> Made:
 
 
 def _counts(step: Step) -> bool:
-    """Whether a recorded step is a call that has begun."""
+    """Return whether a recorded step is a call that has begun."""
     return (
         step.effect != "branch"
         and step.status != "waiting"

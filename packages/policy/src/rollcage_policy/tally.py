@@ -1,7 +1,7 @@
-"""What a run has used of the limits of a policy, as its log says; and whether there is room.
+"""The usage of a policy's limits by a run, as its log says; and whether there is room.
 
-A call counts by its fingerprint, from when it begins: made again, in a resume or after a failure,
-it is the same call. What an attempt is given back by its recording takes nothing. The caller holds
+A call counts by its fingerprint, from its beginning: repeated in a resume or after a failure,
+it is the same call. Calls that the recording answers take nothing. The caller holds
 the lock of the attempt.
 """
 
@@ -29,7 +29,7 @@ _USAGE: Final = b'"usage":'
 
 
 class Spent(NamedTuple):
-    """What a run has used so far, replayed steps included; `cost` is by the policy's prices."""
+    """The usage of a run so far, replayed steps included; `cost` is by the policy's prices."""
 
     calls: int
     tokens: int
@@ -51,17 +51,17 @@ class _ClockFailed(Exception):
 
 
 class _Kind(NamedTuple):
-    """What concerns the calls of one tool or model by one agent."""
+    """The limits and prices for the calls of one tool or model by one agent."""
 
     price: Price
-    counts: list[tuple[Bound, UsedUp]]  # the limits, and what was used up of them
+    counts: list[tuple[Bound, UsedUp]]  # the limits, and how much of each is used up
     timed: bool  # whether a limit looks at the clock
-    paced: bool  # whether one bounds how many may begin within a time span
-    everything: int  # what a call is charged: a bit for each limit
+    paced: bool  # whether a limit bounds how many calls may begin within a time span
+    everything: int  # the charge of a call: a bit for each limit
 
 
 class _Charge:
-    """What one call was charged: of which limits, and what was given back of it."""
+    """The charge of one call: which limits it was charged, and which charges were returned."""
 
     __slots__ = ("charged", "kind", "seen", "start")
 
@@ -73,11 +73,11 @@ class _Charge:
 
 
 class Tally:
-    """Counts the calls of one session, and of those inside of it, against the limits of a policy.
+    """Counts the calls of a session, and of its inner sessions, against the limits of a policy.
 
     Args:
         limits: the limits.
-        prices: what calls cost.
+        prices: the prices of calls.
         clock: monotonic time in ns. If it raises or goes backwards, calls under a limit of time or
             rate are denied.
     """
@@ -86,31 +86,31 @@ class Tally:
         self._bounds = tuple(Bound(each) for each in limits.rules)
         self._circles = Circles(limits.loops) if limits.loops else None
         self._prices, self._clock = prices, clock
-        self._last: int | None = None  # the clock's, when it was looked at before
+        self._last: int | None = None  # the last reading of the clock
         self._counts: dict[tuple[Bound, str], UsedUp] = {}
         self._charges: dict[str, _Charge] = {}
         self._running: dict[object, tuple[AskedCall, _Charge]] = {}
         self.limits_nothing = not limits
         self._kinds: dict[tuple[str, str, str], _Kind] = {}
-        self._calls = self._tokens = self._cost = 0  # of this attempt, what was replayed included
+        self._calls = self._tokens = self._cost = 0  # of this attempt, replayed calls included
         self._opened: int | None = None
         if any(each.nanoseconds is not None for each in self._bounds):
-            with contextlib.suppress(_ClockFailed):  # said on each call that depends on the clock
+            with contextlib.suppress(_ClockFailed):  # reported on each call that needs the clock
                 self._opened = self._now()
 
     @property
     def spent(self) -> Spent:
-        """What this attempt has used so far, replayed steps included."""
+        """The usage of this attempt so far, replayed steps included."""
         return Spent(self._calls, self._tokens, self._cost / PICO)
 
-    # --- what is on record -----------------------------------------------------------------------
+    # --- recorded steps --------------------------------------------------------------------------
 
     def recorded(self, step: Step, wall: int) -> None:
         """Count a step that an earlier attempt has recorded.
 
         Args:
             step: the step.
-            wall: the time now (Unix, µs): what began a while ago counts for a rate, too.
+            wall: the time now (Unix, µs): calls that began a while ago count for a rate, too.
         """
         made = Made("model" if step.effect == "model" else "tool", step.name, step.agent)
         charge = self._charge(made, step.fingerprint)
@@ -124,7 +124,7 @@ class Tally:
             self._ended(made, charge, step.status, step.outcome)
 
     def caught_up(self) -> None:
-        """Take note that all recorded steps were counted: bring their beginnings into order."""
+        """Sort the beginnings of all recorded steps, once they are counted."""
         for count in self._counts.values():
             for at, start in enumerate(sorted(count.starts)):
                 count.starts[at] = start
@@ -132,12 +132,12 @@ class Tally:
     # --- a call ----------------------------------------------------------------------------------
 
     def verdict(self, made: AskedCall, mark: str, *, runs: bool) -> Verdict | None:
-        """Return the limits' verdict on a call; None: it is within all of them.
+        """Return the limits' verdict on a call; None: the call is within all of them.
 
         Args:
             made: the call.
             mark: the fingerprint of the step at its place (hex); empty if there is none yet.
-            runs: whether its body is to run; if not, a recorded step answers it.
+            runs: whether its body will run; if not, a recorded step answers the call.
         """
         try:
             verdict = None
@@ -173,9 +173,9 @@ class Tally:
             self._note(made, mark, charge)
 
     def given(self, made: AskedCall, step: Step, status: str, outcome: bytes) -> None:
-        """Take note of a call that a recorded step has answered.
+        """Note a call that a recorded step has answered.
 
-        If that is of the run of which this one is a fork, it counts from now on.
+        In a fork, a call of the original run counts from now on.
         """
         price = self._kind(made).price
         self._calls += 1
@@ -193,7 +193,7 @@ class Tally:
             self._note(made, mark, known)
 
     def ended(self, call: object, status: str, outcome: bytes) -> None:
-        """Take note of how a call whose body ran has ended."""
+        """Note how a call whose body ran has ended."""
         running = self._stopped(call)
         if running is not None:
             made, charge = running
@@ -202,7 +202,7 @@ class Tally:
             self._cost += cost
 
     def never(self, call: object) -> None:
-        """Give back what a call took that did not happen after all."""
+        """Return the charge of a call that did not happen."""
         running = self._stopped(call)
         if running is None:
             return
@@ -229,7 +229,7 @@ class Tally:
         return now
 
     def _kind(self, made: AskedCall) -> _Kind:
-        """What concerns a call."""
+        """Return the limits and prices for a call."""
         call = made.kind, made.name, made.agent
         found = self._kinds.get(call)
         if found is None:
@@ -262,7 +262,7 @@ class Tally:
             if bound.nanoseconds is not None and bound.limit.per == "run" and self._opened is None:
                 raise _ClockFailed("the clock failed when the session was opened")
             counted = charged >> at & 1
-            if counted:  # it is the same call: there is room for it
+            if counted:  # the same call: there is room for it
                 count.calls -= 1
                 count.cost -= price.call
             try:
@@ -276,7 +276,7 @@ class Tally:
         return verdict
 
     def _charge(self, made: AskedCall, mark: str) -> _Charge:
-        """Charge a call, unless it was."""
+        """Charge a call, unless it is charged already."""
         charge = self._charges.get(mark)
         if charge is None:
             charge = self._charges[mark] = _Charge(self._kind(made))
@@ -291,20 +291,20 @@ class Tally:
 
     @staticmethod
     def _give_back(charge: _Charge, at: int) -> None:
-        """Give back what a call was charged of one limit."""
+        """Return a call's charge under one limit."""
         if charge.charged >> at & 1:
             charge.charged &= ~(1 << at)
             bound, count = charge.kind.counts[at]
             count.calls -= 1
             count.cost -= charge.kind.price.call
             if bound.rate is not None and charge.start is not None:
-                with contextlib.suppress(ValueError):  # it may be out of the span
+                with contextlib.suppress(ValueError):  # the call may have left the span
                     count.starts.remove(charge.start)
 
     def _ended(
         self, made: AskedCall, charge: _Charge, status: str, outcome: bytes
     ) -> tuple[int, int]:
-        """Add what a call has used; returns its tokens, and their cost."""
+        """Add the usage of a call; return its tokens, and their cost."""
         counted = _USAGE in outcome
         tokens, cost = _used(outcome, charge.kind.price) if counted else (0, 0)
         is_silent = not counted and made.kind == "model" and status == "ok"
@@ -326,7 +326,7 @@ class Tally:
         return running
 
     def _note(self, made: AskedCall, mark: str, charge: _Charge | None) -> None:
-        """Note a call for loop detection; one that a framework makes again is noted already."""
+        """Note a call for loop detection; a call that a framework repeats is noted already."""
         if self._circles is not None:
             _, seen = self._circles.look(made, mark)
             if seen is not None:
@@ -336,7 +336,7 @@ class Tally:
 
 
 def _used(outcome: bytes, price: Price) -> tuple[int, int]:
-    """The tokens that a model used, and their cost (1/PICO)."""
+    """Return the tokens that a model used, and their cost (1/PICO)."""
     if _USAGE not in outcome:
         return 0, 0
     usage: Mapping[str, Any] = orjson.loads(outcome).get("usage") or {}

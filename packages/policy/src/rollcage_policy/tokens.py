@@ -28,7 +28,7 @@ class ConditionInvalid(ValueError):
 
 
 class Token(NamedTuple):
-    """One token: its kind (`string`, `number`, `name`, `sign`), its text, and where it begins."""
+    """One token: its kind (`string`, `number`, `name`, `sign`), its text, and its position."""
 
     kind: str
     text: str
@@ -40,7 +40,7 @@ END: Final = Token("end", "", -1)
 
 
 def tokens(source: str) -> list[Token]:
-    """All of a condition's tokens, without blanks and comments.
+    """Return all of a condition's tokens, without blanks and comments.
 
     Raises:
         ConditionInvalid: a character that begins no token.
@@ -59,13 +59,13 @@ def tokens(source: str) -> list[Token]:
 
 
 def literal(token: Token) -> str | None:
-    """The value of a string literal; None for anything else, and if the value is ambiguous."""
+    """Return the value of a string literal; None for other tokens and ambiguous values."""
     return _unquoted(token.text) if token.kind == "string" else None
 
 
 @functools.lru_cache(maxsize=256)
 def _unquoted(text: str) -> str | None:
-    """The value of a string literal; None if CEL and Python might read it differently."""
+    """Return the value of a string literal; None if CEL and Python may read it differently."""
     raw = text[0] in "rR"
     body = text[1:] if raw else text
     if body[0] not in "\"'" or (not raw and re.search(r"\\[^\\\"'nrtabfv]", body)):
@@ -78,7 +78,7 @@ def _unquoted(text: str) -> str | None:
 
 
 def place(source: str, at: int) -> str:
-    """A position in a condition, counted from 1."""
+    """Return a position in a condition, counted from 1."""
     before = source[:at]
     line, column = before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1
     return f"column {column}" if "\n" not in source else f"its line {line}, column {column}"

@@ -1,4 +1,4 @@
-"""A policy's verdict on a call of which not everything is known: nothing is guessed.
+"""A policy's verdict on a call with unknown parts: nothing is guessed.
 
 A condition that uses something unknown is not evaluated: it may hold, or not, or fail, which
 denies. So a policy's decision is known if no rule uses an unknown, or if another rule denies.
@@ -33,7 +33,7 @@ class Explained:
 
     Attributes:
         evaluation: see `Evaluation`; without result if something is `unknown`.
-        unknown: what its condition uses that is unknown: `tool.risk`, `args.password`, ….
+        unknown: unknown values that its condition uses: `tool.risk`, `args.password`, ….
     """
 
     evaluation: Evaluation
@@ -51,7 +51,7 @@ class Tried:
 
     Attributes:
         verdict: the verdict; None if it depends on something unknown.
-        unknown: what the rules use that is unknown.
+        unknown: unknown values that the rules use.
         rules: the evaluation of each rule; empty unless requested.
     """
 
@@ -61,7 +61,7 @@ class Tried:
 
 
 def fixed_resolver(addresses: Mapping[str, Sequence[str]]) -> Resolver:
-    """A resolver that knows these names only, and queries nothing."""
+    """Return a resolver that knows these names only, and queries nothing."""
 
     def resolve(host: str, port: int) -> Sequence[str]:
         if host not in addresses:
@@ -72,7 +72,7 @@ def fixed_resolver(addresses: Mapping[str, Sequence[str]]) -> Resolver:
 
 
 class _Quiet:
-    """A resolver that looks up nothing, and notes that a name was to be looked up."""
+    """A resolver that looks up nothing, and notes each requested name."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -87,9 +87,9 @@ class Trial:
 
     Args:
         policy: the policy.
-        user_input: one text or several; without it, `named(…)` is not known.
-        resolver: gives the addresses of names; without it nothing is looked up, and which hosts
-            are public is not known. `True` asks the system.
+        user_input: one text or several; without it, `named(…)` is unknown.
+        resolver: gives the addresses of names; without it nothing is looked up, and whether a host
+            is public is unknown. `True` asks the system.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Trial:
         ] = {}
 
     def decide(self, view: StepView, unknown: Unknown = NOTHING_UNKNOWN) -> Tried:
-        """The policy's verdict on a call, of which some things are unknown."""
+        """Return the policy's verdict on a call with unknown parts."""
         asked = self._asked_of(view)
         if not self._missing(asked, unknown):
             with self._around() as quiet:
@@ -118,7 +118,7 @@ class Trial:
         return dataclasses.replace(self.explain(view, unknown), rules=())
 
     def explain(self, view: StepView, unknown: Unknown = NOTHING_UNKNOWN) -> Tried:
-        """The same, with the evaluation of each rule."""
+        """Return the verdict with the evaluation of each rule."""
         found: list[Explained] = []
         with self._around() as quiet:
             for each in self.policy.explain(view):
@@ -138,7 +138,7 @@ class Trial:
             yield self._quiet
 
     def _asked_of(self, view: StepView) -> Mapping[str, frozenset[str] | None]:
-        """All that the rules for a contract, an agent and a kind use."""
+        """Return the values that the rules for a contract, an agent and a kind use."""
         at = id(view.contract), view.agent, view.kind
         plan = self._plans.get(at)
         if plan is None or plan[0] is not view.contract:
@@ -161,7 +161,7 @@ class Trial:
         *,
         looked_up: bool = False,
     ) -> tuple[str, ...]:
-        """What is used and unknown."""
+        """Return the used values that are unknown."""
         found: list[str] = []
         for root, fields in unknown.items():
             wanted = asked.get(root, frozenset())
@@ -176,7 +176,7 @@ class Trial:
 
 
 def _asked(rule: PolicyRule) -> dict[str, frozenset[str] | None]:
-    """What a rule's condition uses; its functions under `()`."""
+    """Return the values that a rule's condition uses; its functions under `()`."""
     assert rule.condition is not None
     expression = rule.condition.expression
     return {**expression.fields, "()": expression.functions}
@@ -187,7 +187,7 @@ def _without_result(evaluation: Evaluation) -> Evaluation:
 
 
 def _in_part(found: list[Explained], names: tuple[str, ...]) -> Tried:
-    """What is certain whatever the unknowns are: a rule that denies."""
+    """Return the verdict that holds for all values of the unknowns: a rule that denies."""
     verdict: Verdict | None = None
     rules: list[Explained] = []
     for each in found:

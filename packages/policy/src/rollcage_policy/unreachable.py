@@ -31,7 +31,7 @@ class Doubt:
         id: the id of the rule or limit; the name of the tool, if no rule matches it.
         where: the file.
         line: its line; 0 if the finding concerns no line.
-        reason: what is suspicious.
+        reason: the explanation.
     """
 
     code: str
@@ -46,11 +46,11 @@ class Doubt:
 
 
 def doubts(policy: Policy, tools: Sequence[Contract] | None = None) -> list[Doubt]:
-    """The findings in a policy.
+    """Return the findings in a policy.
 
     Args:
         policy: the policy.
-        tools: all tools that its agents have; None if unknown.
+        tools: all tools of its agents; None if unknown.
     """
     found = [each for rule in policy.rules for each in _of_rule(policy, rule)]
     if tools is not None:
@@ -84,7 +84,7 @@ def _of_rule(policy: Policy, rule: PolicyRule) -> Iterator[Doubt]:
 
 
 def _constant(policy: Policy, rule: PolicyRule) -> bool | None:
-    """What a condition gives that is the same for all calls; None for any other."""
+    """Return a condition's constant result; None if it depends on the call."""
     if rule.condition is None:
         return True
     expression = rule.condition.expression
@@ -101,7 +101,7 @@ def _constant(policy: Policy, rule: PolicyRule) -> bool | None:
 
 
 def _always_with(policy: Policy, other: PolicyRule, rule: PolicyRule) -> bool:
-    """Whether `other` holds wherever `rule` does."""
+    """Return whether `other` holds wherever `rule` does."""
     same = other.when is not None and other.when == rule.when
     return (
         (same or _constant(policy, other) is True)
@@ -113,7 +113,7 @@ def _always_with(policy: Policy, other: PolicyRule, rule: PolicyRule) -> bool:
 
 
 def _covers(wide: Sequence[str], narrow: Sequence[str]) -> bool:
-    """Whether each name that answers to one of `narrow` answers to one of `wide`, for certain."""
+    """Return whether each name that matches `narrow` certainly matches `wide`."""
     return all(any(_holds(outer, inner) for outer in wide) for inner in narrow)
 
 
@@ -122,7 +122,7 @@ def _holds(outer: str, inner: str) -> bool:
         return True
     if not set(inner) & set("*?["):
         return fnmatchcase(inner, outer)
-    # The wildcards of the inner one can only be where the outer one has its stars.
+    # The wildcards of the narrow glob may only stand at the stars of the wide one.
     plain = not set(outer) & set("?[") and "[" not in inner
     return plain and fnmatchcase(inner, outer)
 
@@ -177,7 +177,7 @@ def _of_limits(policy: Policy, tools: Sequence[Contract]) -> Iterator[Doubt]:
 
 
 def _without_rule(policy: Policy, tools: Sequence[Contract]) -> Iterator[Doubt]:
-    """Tools that only the default is about."""
+    """Yield tools that only the default decides about."""
     for tool in tools:
         concerned = (
             any(fnmatchcase(tool.name, glob) for glob in rule.tools)

@@ -1,4 +1,4 @@
-"""The words of conditions: what they see, and CEL's own types, functions and operators."""
+"""The names in conditions: their values, and CEL's own types, functions and operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOTS: Final[Mapping[str, frozenset[str] | None]] = {
     "agent": frozenset({"name"}),
     "run": frozenset({"id", "name", "calls", "tokens", "cost", "elapsed"}),
 }
-"""What a condition sees, with the fields of each; None if the fields vary."""
+"""The values in a condition, with the fields of each; None if the fields vary."""
 
 TYPES: Final = frozenset(
     {"int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"}

@@ -1,6 +1,6 @@
-"""What a body does, held against what its tool declares, by Python's audit events (PEP 578).
+"""Compare a body's actions with its tool's declaration, by Python's audit events (PEP 578).
 
-Defence in depth, not a sandbox: it sees what Python's own functions announce, in the context of a
+Defence in depth, not a sandbox: it sees the events of Python's own functions, in the context of a
 body. It does not see native code, threads that were started without the context, and other
 processes.
 """
@@ -35,7 +35,7 @@ __all__ = ["Watch", "calls_body", "install"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MOST: Final = 64  # different things that are reported of one step
+_MOST: Final = 64  # different permissions that are reported of one step
 _HARMLESS: Final = frozenset({os.devnull, "/dev/random", "/dev/urandom", "/dev/zero"})
 _IMPORTER: Final = "<frozen importlib._bootstrap_external>"
 _bodies: Final[set[types.CodeType]] = set()  # of the functions that call bodies
@@ -45,7 +45,7 @@ _ACCESS: Final = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
 
 
 def calls_body(function: F) -> F:
-    """Mark a function of Rollcage's that calls bodies: what they do under it, they do themselves.
+    """Mark a function of Rollcage's that calls bodies: actions under it are the body's own.
 
     It is known by its code, whatever its name; so are the functions that are defined in it.
     """
@@ -58,7 +58,7 @@ def calls_body(function: F) -> F:
 
 
 class _Local(threading.local):
-    looking = False  # what is done to find something out is not done by the body
+    looking = False  # a look-up by the watch itself is not the body's
     directory: tuple[Watch, int] | None = None  # see `_announced`
 
 
@@ -70,13 +70,12 @@ class Watch:
 
     Args:
         tool: its name.
-        grants: what it declares.
+        grants: its declared permissions.
         enforce: `"report"` or `"strict"`.
 
     Attributes:
-        found: the undeclared permissions that what it did, or was about to do, would have needed,
-            in order, each once.
-        is_strict: whether it refuses them.
+        found: the undeclared permissions that the body needed, in order, each once.
+        is_strict: whether undeclared uses are refused.
     """
 
     def __init__(self, tool: str, grants: Grants, enforce: Literal["report", "strict"]) -> None:
@@ -84,11 +83,11 @@ class Watch:
         self.grants = grants
         self._tool = tool
         self.is_strict = enforce == "strict"
-        self._addresses: dict[str, frozenset[str]] = {}  # of names, as they were looked up here
+        self._addresses: dict[str, frozenset[str]] = {}  # by name, as this watch looked them up
         self._asked: set[str] = set()  # names that the body has looked up
 
     def undeclared(self, needs: str) -> None:
-        """Note what the contract does not declare; strict: refuse it."""
+        """Note an undeclared permission; strict: refuse its use."""
         if _is_none_of_its_own():
             return
         needs = needs.encode("utf-8", "backslashreplace").decode()
@@ -102,7 +101,7 @@ class Watch:
     # --- files -----------------------------------------------------------------------------------
 
     def path(self, access: Access, name: Any, directory: int = CWD, *, follow: bool = True) -> None:
-        """A path is about to be read or changed; `follow` its last part if that is a link."""
+        """Check a path before it is read or changed; `follow` its last part if that is a link."""
         if self.grants.covers_any_path(access):
             return
         where = place_of(name, directory, follow=follow)
@@ -119,14 +118,14 @@ class Watch:
         self.undeclared(f"fs:{access}:{where}")
 
     def opened(self, name: Any, mode: Any, flags: int) -> None:
-        """A file is about to be opened."""
+        """Check a file before it is opened."""
         announced, _local.directory = _local.directory, None
         if isinstance(name, int):
             return  # it is open already
         kind = flags & _ACCESS
         writes = kind in (os.O_WRONLY, os.O_RDWR) or bool(flags & _CREATES)
         if not writes and flags & _HANDLE_ONLY:
-            return  # a directory, to go on from; listing it is distinguished
+            return  # a directory, as a base for other paths; its listing is a separate event
         accesses: list[Access] = []
         if kind in (os.O_RDONLY, os.O_RDWR):
             accesses.append("read")
@@ -142,9 +141,10 @@ class Watch:
     def _relative(
         self, accesses: list[Access], name: str, directory: int | None, *, creates: bool
     ) -> None:
-        """`os.open` does not announce its `dir_fd`: any open directory may be meant.
+        """Check a relative path of `os.open`, which does not announce its `dir_fd`.
 
-        If nothing of that name exists, and nothing is created, nothing can happen.
+        Any open directory may be the base. If nothing of that name exists, and nothing is created,
+        nothing can happen.
         """
         accesses = [each for each in accesses if not self.grants.covers_any_path(each)]
         if not accesses:
@@ -161,7 +161,7 @@ class Watch:
                 self._at(access, os.path.realpath(where))
 
     def database(self, name: Any) -> None:
-        """SQLite is about to open a file, which it does in native code."""
+        """Check a file before SQLite opens it in native code."""
         text = text_of(name)
         if not text.startswith("file:"):
             if text not in ("", ":memory:"):
@@ -182,21 +182,21 @@ class Watch:
     # --- the network -----------------------------------------------------------------------------
 
     def lookup(self, host: Any) -> None:
-        """The addresses of a host are about to be looked up."""
+        """Check a host before its addresses are looked up."""
         name = text_of(host).lower().rstrip(".") if host else ""
         if not name or address_of(name) is not None:
-            return  # no name: nothing is asked
+            return  # no name: nothing is looked up
         if self.grants.covers_name(name):
             self._asked.add(name)
         else:
             self.undeclared(f"net:{name}")
 
     def reached(self, place: Any) -> None:
-        """An address is about to be connected to, bound or sent to."""
+        """Check an address before a connection, a bind or a send."""
         if isinstance(place, str | bytes):
             path = text_of(place)
             if path.startswith("\0"):
-                path = "@" + path[1:]  # Linux: a name that is no file's
+                path = "@" + path[1:]  # Linux: an abstract name, without a file
             where = path if path.startswith("@") else os.path.realpath(path)
             if not self.grants.covers_socket(where):
                 self.undeclared(f"net:unix:{where}")
@@ -226,7 +226,7 @@ class Watch:
         self.undeclared(f"net:{shown}:{port}")
 
     def _addresses_of(self, name: str) -> frozenset[str]:
-        """The addresses of a declared name: a connection announces only its address."""
+        """Return the addresses of a declared name: a connection announces only its address."""
         found = self._addresses.get(name)
         if found is None:
             try:
@@ -240,18 +240,18 @@ class Watch:
     # --- processes -------------------------------------------------------------------------------
 
     def program(self, name: Any) -> None:
-        """A program is about to be run, or native code loaded."""
+        """Check a program before it runs, or native code before it is loaded."""
         program = text_of(name)
         if not self.grants.covers_program(program):
             self.undeclared(f"process:{program}")
 
 
 def _announced(watch: Watch, fd: Any) -> None:
-    """A body says which directory the next path is relative to that it opens in this thread."""
+    """Note the directory that a body announces for the next relative path in this thread."""
     _local.directory = (watch, fd) if isinstance(fd, int) else None
 
 
-# --- what the events say -------------------------------------------------------------------------
+# --- the events ----------------------------------------------------------------------------------
 
 
 def _popen(watch: Watch, executable: Any, args: Any, *_: Any) -> None:
@@ -265,12 +265,12 @@ def _library(watch: Watch, name: Any) -> None:
 
 
 def _named(watch: Watch, host: Any) -> None:
-    if text_of(host) != socket.gethostname():  # as mail clients ask, to introduce themselves
+    if text_of(host) != socket.gethostname():  # mail clients ask for it to introduce themselves
         watch.lookup(host)
 
 
 def _sent(watch: Watch, _: Any, place: Any) -> None:
-    if place is not None:  # None: to where it is connected
+    if place is not None:  # None: the connected address
         watch.reached(place)
 
 
@@ -280,13 +280,16 @@ def _renamed(watch: Watch, source: Any, target: Any, at: int = CWD, to: int = CW
 
 
 def _changed(watch: Watch, name: Any, *rest: Any) -> None:
-    """A file's length, mode, owner, times or attributes; a descriptor was checked when opened."""
+    """Check a change of a file's length, mode, owner, times or attributes.
+
+    A descriptor was checked when it was opened.
+    """
     at = rest[-1] if rest and type(rest[-1]) is int else CWD
     watch.path("write", name, at)
 
 
 def _shortened(watch: Watch, name: Any, _: Any) -> None:
-    if not isinstance(name, int):  # else it was opened to be written
+    if not isinstance(name, int):  # otherwise checked when it was opened for writing
         watch.path("write", name)
 
 
@@ -350,9 +353,9 @@ _installed: Final = threading.Event()
 
 
 def install(watched: Callable[[], Watch | None]) -> None:
-    """Listen to the audit events of this process, from now on: a hook can't be undone.
+    """Listen to the audit events of this process, from now on: a hook can't be removed.
 
-    `watched` gives the watch of the body whose context it is called in.
+    `watched` returns the watch of the body in the current context.
     """
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
@@ -368,7 +371,7 @@ def install(watched: Callable[[], Watch | None]) -> None:
 
 
 def _heard(watch: Watch, event: str, args: tuple[Any, ...]) -> None:
-    """Hold what an event announces to what was declared."""
+    """Compare an announced event with the declaration."""
     _local.looking = True
     try:
         _EVENTS[event](watch, *args)
@@ -380,15 +383,15 @@ def _heard(watch: Watch, event: str, args: tuple[Any, ...]) -> None:
         _local.looking = False
 
 
-# --- who does it ---------------------------------------------------------------------------------
+# --- the source of an event ----------------------------------------------------------------------
 
 
 def _is_none_of_its_own() -> bool:
-    """Whether the import system, or Rollcage itself, does this while a body runs."""
+    """Return whether the import system, or Rollcage itself, acts while a body runs."""
     frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
-    near = 4  # calls between what reads a source for a traceback, and the event
+    near = 4  # calls between the traceback's reader of sources, and the event
     if frame is not None and frame.f_code.co_filename == _IMPORTER:
         return True
     while frame is not None:

@@ -1,4 +1,4 @@
-"""The files and hosts that an audit event is about: absolute paths, addresses."""
+"""The files and hosts of an audit event: absolute paths, addresses."""
 
 # Audit events pass texts, bytes and descriptors, and each call counts here.
 # ruff: noqa: PTH115, PTH117, PTH118, PTH208
@@ -21,12 +21,12 @@ CWD: Final = -1
 
 
 def text_of(name: Any) -> str:
-    """A path or a name as text; anything else as Python shows it."""
+    """Return a path or a name as text; anything else as Python shows it."""
     return os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else str(name)
 
 
 def place_of(name: Any, directory: int, *, follow: bool) -> str | None:
-    """An absolute path without links; None if a descriptor does not give it."""
+    """Return an absolute path without links; None if a descriptor does not give it."""
     if isinstance(name, int):
         return _of_descriptor(name)
     path = os.fsdecode(name)
@@ -44,7 +44,7 @@ def place_of(name: Any, directory: int, *, follow: bool) -> str | None:
 
 
 def _of_descriptor(fd: int) -> str | None:
-    """The path of what is open; None if the system does not give it, or it has none."""
+    """Return the path of an open descriptor; None if the system gives none."""
     path = ""
     try:
         if sys.platform == "darwin":
@@ -60,7 +60,7 @@ def _of_descriptor(fd: int) -> str | None:
 
 
 def open_directories() -> Iterator[str]:
-    """The directories that this process holds open."""
+    """Yield the directories that this process holds open."""
     listed = "/dev/fd" if sys.platform == "darwin" else "/proc/self/fd"
     try:
         numbers = os.listdir(listed)
@@ -72,7 +72,7 @@ def open_directories() -> Iterator[str]:
         try:
             is_directory = stat.S_ISDIR(os.fstat(int(number)).st_mode)
         except OSError:
-            continue  # the one that listed them, or one that was closed since
+            continue  # the descriptor of the listing itself, or one closed since
         path = _of_descriptor(int(number)) if is_directory else None
         if path is not None:
             yield path
@@ -80,7 +80,7 @@ def open_directories() -> Iterator[str]:
 
 @cache
 def installed() -> tuple[str, ...]:
-    """The folders of installed packages and time zones: reading there reads nobody's data."""
+    """Return the folders of installed packages and time zones, which hold no user data."""
     import site  # needed only if permissions are enforced
     import sysconfig
     import zoneinfo
@@ -92,7 +92,7 @@ def installed() -> tuple[str, ...]:
 
 
 def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The IP address in a text; None if it is a name. IPv4 in IPv6 is IPv4."""
+    """Return the IP address in a text; None for a name. IPv4 in IPv6 is IPv4."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

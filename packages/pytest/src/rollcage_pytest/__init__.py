@@ -1,4 +1,4 @@
-"""Test agents from recorded runs: a run that was recorded once is the cassette of a test.
+"""Test agents from recorded runs: a recorded run is the cassette of a test.
 
 ::
 
@@ -7,7 +7,7 @@
             run_agent(session)
         assert_no_writes_outside(cassette, ["send_*"])
 
-The plugin is there once this is installed: `pytest --rollcage-record=once` records.
+The plugin is active once this is installed: `pytest --rollcage-record=once` records.
 """
 
 from rollcage_pytest.cassette import Cassette

@@ -1,4 +1,4 @@
-"""The recorded run of a test: replayed, or recorded anew, byte by byte the same."""
+"""The recorded run of a test: replayed, or recorded again with the same bytes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ from rollcage_views import Run, Step, read_run
 __all__ = ["RECORD", "Cassette", "Record", "cassette_path", "recording_at"]
 
 Record = Literal["none", "once", "new", "rewrite"]
-"""`none` replays; `once` records where there is no recording; `new` also runs and adds the calls
-that are not in it; `rewrite` records anew."""
+"""`none` replays; `once` records if there is no recording; `new` also runs and adds calls that are
+not in it; `rewrite` records again.
+"""
 RECORD: Final[tuple[Record, ...]] = ("none", "once", "new", "rewrite")
 
 _OURS: Final = ("store", "replay", "source", "run", "clock")
@@ -49,11 +50,11 @@ _VALUES: Final = (
 
 
 def cassette_path(test: Path, name: str) -> Path:
-    """Where the recording of a test is: a file of its own, next to the test's file.
+    """Return the place of a test's recording: a file of its own, next to the test's file.
 
     Args:
         test: the file of the test.
-        name: the test in it, `TestMail::test_sends[a/b]` say.
+        name: the name of the test in it, for example `TestMail::test_sends[a/b]`.
     """
     shown = re.sub(r"[^\w.\[\]=+@-]", "_", name.replace("::", "."))
     if shown != name.replace("::", ".") or len(shown) > 120:
@@ -62,12 +63,12 @@ def cassette_path(test: Path, name: str) -> Path:
 
 
 class Cassette:
-    """What a test gets as `cassette`: a session that replays its recording, or makes it.
+    """The fixture `cassette`: a session that replays the test's recording, or makes it.
 
     Attributes:
-        path: the recording; it may not be there yet.
-        mode: `replay`: nothing runs; `record`: all runs; `new`: what is not recorded runs; `live`:
-            all runs, and nothing is kept or compared.
+        path: the recording; it may not exist yet.
+        mode: `replay`: nothing runs; `record`: all calls run; `new`: unrecorded calls run; `live`:
+            all calls run, and nothing is kept or compared.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Cassette:
         self._strict = strict
         self._session: Session | None = None
         self._refused: list[str] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="rollcage-")  # its owner's only
+        self._folder = tempfile.TemporaryDirectory(prefix="rollcage-")  # readable by its owner only
         recorded = path.is_file()
         if live:
             self.mode = "live"
@@ -92,14 +93,14 @@ class Cassette:
             self.mode = "record"
 
     def session(self, name: str | None = None, **options: Any) -> Session:
-        """The test's session: enter it, sync or async. There is one in a test.
+        """Return the test's session: enter it, sync or async. A test has one session.
 
         Args:
             name: the job; by default the name of the test.
-            **options: as of `Session`, but for its store, source, run, replay mode and clock.
+            **options: as for `Session`, except its store, source, run, replay mode and clock.
 
         Raises:
-            SessionError: a second session, an option that is the cassette's to set, or a fork.
+            SessionError: a second session, an option that the cassette sets itself, or a fork.
         """
         if self._session is not None:
             raise SessionError("a cassette holds one run: split the test in two")
@@ -125,7 +126,7 @@ class Cassette:
         if self.mode in ("replay", "new"):
             run = _put(self.path, store)
             how = {"replay": "offline", "source": run}
-            if self.mode == "new":  # what is added is another attempt at the recorded run
+            if self.mode == "new":  # new calls are another attempt at the recorded run
                 options.setdefault("on_divergence", "warn")
                 seed = f"{seed}|{sha256(self.path.read_bytes()).hexdigest()}"
                 how = {"replay": "continue", "run": run}
@@ -136,9 +137,9 @@ class Cassette:
 
     @property
     def run(self) -> Run:
-        """The test's run, as far as it got: for the assertions of this package, and your own.
+        """The test's run so far: for the assertions of this package, and your own.
 
-        While it is replayed, it is the recorded run: nothing else can come of it.
+        During a replay, it is the recorded run, because a replay adds nothing.
         """
         if self._session is None or not self._session.run_id:
             raise SessionError("no session was opened: with cassette.session() as session")
@@ -146,7 +147,7 @@ class Cassette:
 
     @property
     def recorded(self) -> Run | None:
-        """The run that was recorded before; None where there is none yet."""
+        """The run that was recorded before; None without one."""
         if not self.path.is_file():
             return None
         return recording_at(self.path)
@@ -154,7 +155,7 @@ class Cassette:
     # --- after the test --------------------------------------------------------------------------
 
     def refuse(self, what: str) -> NoReturn:
-        """A body, or the test, was about to use the network while the recording is replayed."""
+        """Refuse the network to a body, or to the test, during a replay."""
         self._refused.append(what)
         pytest.fail(self._network(what))
 
@@ -165,14 +166,14 @@ class Cassette:
         )
 
     def explain(self, error: BaseException) -> None:
-        """Add to the error of a failed test what replay could not find, and what to do."""
+        """Add to the error of a failed test the calls that replay did not find, with advice."""
         miss = self._missed()
         if miss is not None:
             note = "" if miss is error else f"{miss}\n"
             error.add_note(note + self._next("If the new behaviour is right", "rewrite"))
 
     def conclude(self) -> None:
-        """The test has passed: fail it where its behaviour is another, or keep the recording."""
+        """Fail a passed test if its behaviour differs, or keep the recording."""
         session = self._session
         if self.mode == "live":
             return
@@ -250,7 +251,7 @@ class Cassette:
 
 
 def _clock(seed: str) -> Clock:
-    """Time that goes on by a tick whenever it is asked for, and ids out of a seed."""
+    """Return a clock that advances by a tick at each reading, and ids from a seed."""
     ticks, draws = itertools.count(_BEGINNING, _TICK), itertools.count()
 
     def drawn(size: int) -> bytes:
@@ -260,10 +261,10 @@ def _clock(seed: str) -> Clock:
 
 
 def recording_at(path: Path) -> Run:
-    """Return the run that a recording is.
+    """Return the run of a recording.
 
     Raises:
-        TraceCorrupt: it was changed or damaged.
+        TraceCorrupt: the recording was changed or damaged.
     """
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
@@ -287,12 +288,12 @@ def _put(path: Path, store: Store) -> str:
 
 
 def _blob_at(path: Path, digest: str) -> Path:
-    """Where a large value of a recording is."""
+    """Return the place of a large value in a recording."""
     return path.parent / "blobs" / digest[:2] / digest
 
 
 def _values(lines: list[bytes], blobs: dict[str, bytes]) -> Iterator[tuple[str, Any]]:
-    """What a recording holds of the agent's, each with its place."""
+    """Yield the agent's values in a recording, each with its place."""
     names: dict[int, str] = {}
     for line, event in enumerate(parse(lines, "the recording"), 1):
         number = event.get("step")
@@ -313,7 +314,7 @@ def _call(step: Step) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """A file, whole or not at all; one that is the same already is left alone."""
+    """Write a file, whole or not at all; an equal file is left alone."""
     if path.is_file() and path.read_bytes() == data:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -26,9 +26,9 @@ Recorded = Cassette | Run | str | os.PathLike[str]
 
 
 def assert_same_effects(run: Recorded, other: Recorded) -> None:
-    """Both runs leave the same effects behind: the same writes, in the same order in each branch.
+    """Assert that both runs leave the same writes, in the same order in each branch.
 
-    Those of one turn have no order.
+    Writes of one turn have no order.
     """
     one, two = _effects(_run(run)), _effects(_run(other))
     if one != two:
@@ -37,7 +37,7 @@ def assert_same_effects(run: Recorded, other: Recorded) -> None:
 
 
 def assert_no_new_writes(run: Recorded) -> None:
-    """No write ran in the last attempt at this run: each was given back, or blocked."""
+    """Assert that no write ran in the last attempt: each was replayed, or blocked."""
     if isinstance(run, Cassette) and run.mode == "replay":
         return  # nothing runs
     made = _run(run)
@@ -48,7 +48,7 @@ def assert_no_new_writes(run: Recorded) -> None:
 
 
 def assert_no_writes_outside(run: Recorded, tools: Iterable[str]) -> None:
-    """Only these tools have written: names, or patterns as `send_*`."""
+    """Assert that only these tools have written: names, or patterns such as `send_*`."""
     patterns = [tools] if isinstance(tools, str) else list(tools)
     others = [
         step
@@ -64,7 +64,7 @@ def assert_cost(
     run: Recorded, *, calls: int | None = None, tokens: int | None = None,
     model_calls: int | None = None,
 ) -> None:  # fmt: skip
-    """The run took at most so many calls of tools, calls of models, and tokens, hits included."""
+    """Assert limits on calls of tools, calls of models, and tokens, hits included."""
     steps = [s for s in _run(run).steps if s.kind != "branch" and s.state != "blocked"]
     models = [step for step in steps if step.kind == "model"]
     used = {
@@ -82,11 +82,11 @@ def assert_cost(
 
 
 def assert_policy(run: Recorded, *rules: Any) -> None:
-    """These rules, or policies, would have allowed each call of a tool that the run performed.
+    """Assert that these rules, or policies, would have allowed each tool call of the run.
 
     Args:
         run: the run.
-        *rules: each as in `Session(gate=[…])`: a rule, or what has `decide`.
+        *rules: each as in `Session(gate=[…])`: a rule, or an object with `decide`.
     """
     wrong: list[str] = []
     for step in _run(run).steps:
@@ -110,7 +110,7 @@ def assert_policy(run: Recorded, *rules: Any) -> None:
 
 
 def assert_undoable(run: Recorded) -> None:
-    """Every effect that the run leaves behind can be undone: it has a plan for that."""
+    """Assert that every effect that the run leaves behind has a plan for its undo."""
     final = [step for step in _run(run).effects if step.kind == "tool" and not step.reversible]
     if final:
         _fail("these effects can't be undone", map(_line, final))
@@ -129,7 +129,7 @@ def _writes(step: Step) -> bool:
 
 
 def _effects(run: Run) -> list[str]:
-    """The effects that stay, as lines; those of one turn in the order of their texts."""
+    """Return the remaining effects, as lines; effects of one turn in the order of their texts."""
     placed = [
         (step.branch, step.turn, f"{step.branch}: {_call(step)}" if step.branch else _call(step))
         for step in run.effects

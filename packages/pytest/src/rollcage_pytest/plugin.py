@@ -1,4 +1,4 @@
-"""The plugin: options, the marker, the fixture, and what is done once a test has run."""
+"""The plugin: options, the marker, the fixture, and the comparison after a test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-if TYPE_CHECKING:  # nobody waits for it who has no such test
+if TYPE_CHECKING:  # only tests with a cassette import it
     from rollcage_pytest.cassette import Cassette
 
 __all__ = ["cassette"]
@@ -51,10 +51,10 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse marks that would do nothing.
+    """Refuse marks without an effect.
 
     Raises:
-        UsageError: a mark is misspelt, has an option that does not exist, or is on a test without
+        UsageError: a mark is misspelt, has an unknown option, or is on a test without
             the fixture.
     """
     for item in items:
@@ -77,7 +77,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
-    """The recorded run of this test: `with cassette.session() as session`."""
+    """Yield the recorded run of this test: `with cassette.session() as session`."""
     from rollcage_pytest.cassette import Cassette, cassette_path
 
     item: Any = request.node
@@ -99,7 +99,7 @@ def cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Run a test of a recording, then compare the two, or keep what it recorded."""
+    """Run a test of a recording, then compare the two, or keep the new recording."""
     made = item.stash.get(_KEY, None)
     if made is None:
         return (yield)

@@ -1,4 +1,4 @@
-"""While a recording is replayed, nothing is to reach the network."""
+"""No network during a replay."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _METHODS = ("connect", "connect_ex", "sendto")
 
 @contextlib.contextmanager
 def refused(refuse: Callable[[str], NoReturn]) -> Generator[None]:
-    """Call `refuse` wherever an internet socket is about to connect, or a name to be looked up."""
+    """Call `refuse` when an internet socket is about to connect, or a name to be looked up."""
 
     def guarded(name: str) -> Callable[..., Any]:
         original: Callable[..., Any] = getattr(socket.socket, name)
 
         def method(self: socket.socket, *arguments: Any) -> Any:
             if self.family in (socket.AF_INET, socket.AF_INET6):
-                self.close()  # its maker may never get to that
+                self.close()  # its maker may never close it
                 refuse(f"a connection to {arguments[-1]}")
             return original(self, *arguments)
 

@@ -12,7 +12,7 @@ __all__ = ["ROLES", "Authority", "Principal", "Right", "Role", "create_app"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the application when it is asked for: `rollcage token` does without it."""
+    """Import the application on demand: `rollcage token` does without it."""
     if name != "create_app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from rollcage_server.app import create_app

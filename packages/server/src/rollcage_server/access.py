@@ -1,4 +1,4 @@
-"""Routes and the right that each asks for. One that asks for none by name does not exist."""
+"""Routes and the right that each requires. A route that names no right does not exist."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Form = Mapping[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Services:
-    """What routes work with; `app.state.means`."""
+    """The services of routes; `app.state.means`."""
 
     stores: Stores
     authority: Authority
@@ -50,14 +50,14 @@ class Services:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asking:
-    """One request, by somebody who holds the right that its route asks for.
+    """One request, by a principal who holds the right that its route requires.
 
     Attributes:
-        who: asks.
-        right: that the route asks for.
-        store: where the runs are.
-        form: what was sent as a form.
-        csrf: what the forms of this session send along; empty where there is no session.
+        who: the principal.
+        right: the right of the route.
+        store: the store of the runs.
+        form: the fields of a form.
+        csrf: the token that forms of this session send; empty without a session.
     """
 
     who: Principal
@@ -68,20 +68,20 @@ class Asking:
 
     @property
     def audit(self) -> Audit:
-        """Where what is done is recorded."""
+        """Return the log for actions."""
         return Audit(self.store)
 
 
 def means_of(request: Request) -> Services:
-    """What the routes of this request's application work with."""
+    """Return the services of this request's application."""
     return cast("Services", request.app.state.means)
 
 
 class Routes:
-    """Routes, each with the right that it asks for.
+    """Routes, each with the right that it requires.
 
     Args:
-        prefix: of their paths.
+        prefix: the prefix of their paths.
         documented: whether they are part of the published API.
     """
 
@@ -90,11 +90,11 @@ class Routes:
         self._documented = documented
 
     def get(self, path: str, right: Right | None, **options: Any) -> Callable[[Any], Any]:
-        """A route that shows something; `None` is for what anybody may see."""
+        """Add a route that shows something; `None` allows everybody."""
         return self._route("GET", path, right, options)
 
     def post(self, path: str, right: Right | None, **options: Any) -> Callable[[Any], Any]:
-        """A route that does something."""
+        """Add a route for an action."""
         return self._route("POST", path, right, options)
 
     def _route(
@@ -117,7 +117,7 @@ class Routes:
 
 
 def rights_of(app: FastAPI) -> dict[tuple[str, str], Right | None]:
-    """The right that each route asks for, by method and path.
+    """Return the right of each route, by method and path.
 
     Raises:
         AssertionError: a route names none.
@@ -134,7 +134,7 @@ def rights_of(app: FastAPI) -> dict[tuple[str, str], Right | None]:
 
 
 def check_all_ruled(app: FastAPI) -> FastAPI:
-    """Refuse to serve where a route asks for no right by name."""
+    """Refuse to serve if a route names no right."""
     rights_of(app)
     return app
 
@@ -180,7 +180,7 @@ def _is_same_origin(request: Request) -> bool:
 
 
 async def _form(request: Request) -> Form:
-    """The fields of a form, the last of each name; nothing of other bodies."""
+    """Return the fields of a form, the last of each name; none for other bodies."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.method in _SAFE or kind != "application/x-www-form-urlencoded":
         return {}
@@ -200,4 +200,4 @@ AskingNow = Annotated[Asking, Depends(_asking_now)]
 """The request that an endpoint serves."""
 
 FormNow = Annotated[Form, Depends(_form)]
-"""The form that was sent by whoever is not known yet."""
+"""The form of a visitor who is not known yet."""

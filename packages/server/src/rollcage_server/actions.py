@@ -1,4 +1,4 @@
-"""What can be done with runs and approvals: each by a right, each with lines in the audit log.
+"""The actions on runs and approvals: each requires a right and writes lines to the audit log.
 
 An action is one function, which the API calls with JSON and pages call with a form.
 """
@@ -26,7 +26,7 @@ from rollcage_server.roles import Right
 
 __all__ = ["ACTIONS", "Action", "Body", "carried_out"]
 
-_LONGEST: Final = 3000  # bytes of a text, as JSON: what each store keeps of it, in any script
+_LONGEST: Final = 3000  # bytes of a text, as JSON: so much fits into each store, in any script
 
 
 def _kept(text: str) -> str:
@@ -39,7 +39,7 @@ Text = Annotated[str, Field(max_length=2000), AfterValidator(_kept)]
 
 
 class Body(BaseModel):
-    """What is sent along with an action."""
+    """The body of an action's request."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,19 +51,19 @@ class Reason(Body):
 
 
 class Approving(Reason):
-    """A yes, to the call as it is or with other arguments."""
+    """An approval of a call, unchanged or with other arguments."""
 
     args: dict[str, JsonValue] | None = None
 
 
 class Responding(Reason):
-    """What a call gets in place of its tool's result."""
+    """The answer to a call in place of its tool's result."""
 
     value: JsonValue
 
 
 class Resolving(Body):
-    """What became of a step."""
+    """The resolution of a step."""
 
     step: int = Field(ge=1)
     happened: bool
@@ -73,14 +73,14 @@ class Resolving(Body):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Action:
-    """Something that can be done.
+    """An action.
 
     Attributes:
-        name: as the audit log has it, and the end of its path.
-        of: what it is done to; the part of its path before the id.
-        right: by which it may be.
-        body: what is sent along.
-        do: does it; what it gives is the answer.
+        name: its name in the audit log, and the end of its path.
+        of: the kind of its target; the part of its path before the id.
+        right: the right that it requires.
+        body: the model of its request's body.
+        do: carries it out; its result is the answer.
     """
 
     name: str
@@ -91,15 +91,15 @@ class Action:
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Its path."""
         return f"/{self.of}/{{{'approval' if self.of == 'approvals' else 'run'}}}/{self.name}"
 
 
 def carried_out(action: Action, asking: Asking, target: str, body: BaseModel) -> Mapping[str, Any]:
-    """Do it, and have it in the audit log: that it begins, and what came of it.
+    """Carry out an action, and log its beginning and its result.
 
     Raises:
-        RollcageError: it was refused, or can't be done.
+        RollcageError: the action was refused, or can't be carried out.
     """
     return audited(asking, action.name, target, lambda: action.do(asking, target, body))
 
@@ -110,7 +110,7 @@ def audited(
     """Do something between two lines of the audit log.
 
     Raises:
-        RollcageError: it was refused, or can't be done, or not be recorded: then it is not done.
+        RollcageError: it was refused, or failed; or it can't be logged, and then it is not done.
     """
     role = asking.who.role_for(asking.right)
     asking.audit.add(asking.who, role, name, target, "begun")
@@ -160,7 +160,7 @@ def _check_secrets_stay(asking: Asking, approval: str, args: Mapping[str, Any]) 
 
 
 def _id(approval: str) -> str:
-    """The id of a request, as it came in a path."""
+    """Return the id of a request, from a path."""
     if not approval.replace("-", "").isalnum() or len(approval) > 32 or not approval.isascii():
         raise ApprovalInvalid("there is no such request")
     return approval
@@ -219,4 +219,4 @@ ACTIONS: Final = (
     Action("undo-plan", "runs", Right.OPERATE, undoing.Planning, undoing.plan),
     Action("undo", "runs", Right.OPERATE, undoing.Confirming, undoing.confirm),
 )
-"""All that can be done with approvals and runs."""
+"""All actions on approvals and runs."""

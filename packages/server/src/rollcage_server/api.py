@@ -1,4 +1,4 @@
-"""`/api/v1`: what pages show, for programs."""
+"""`/api/v1`: the content of the pages, for programs."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ Moment = Annotated[int | None, Query(ge=0, description="Unix time (µs)")]
 
 
 class Data(Response):
-    """JSON, as views have it."""
+    """JSON, in the form of views."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """The data as bytes."""
+        """Return the data as bytes."""
         return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
 
 
@@ -57,7 +57,7 @@ def openapi(request: Request) -> Response:
 
 @api.get("/me", Right.SEE)
 def me(asking: AskingNow) -> Response:
-    """Tell who asks, and what they may do."""
+    """Tell who makes the request, and their rights."""
     who = asking.who
     return Data({"name": who.name, "roles": sorted(who.roles), "rights": sorted(who.rights),
                  "expires": int(who.expires)})  # fmt: skip
@@ -81,7 +81,7 @@ def runs(
     behind: Behind = "",
     limit: Limit = reading.PAGE,
 ) -> Response:
-    """List runs, the newest first; the next page is of the runs `behind` the last one of this."""
+    """List runs, the newest first; the next page has the runs `behind` the last one of this."""
     wanted = reading.filter_of(name=name, status=status, mode=mode, since=since, before=before)
     found = reading.runs(asking.store, wanted, limit=limit, behind=behind)
     return Data({"runs": [reading.info_data(each, asking.who.viewer) for each in found]})
@@ -89,7 +89,7 @@ def runs(
 
 @api.get("/runs/{run}", Right.SEE)
 def run(asking: AskingNow, run: str) -> Response:
-    """Tell all of a run but its steps."""
+    """Return a run without its steps."""
     found = reading.whole(asking.store, run)
     order = pause_of(asking.store, run_info(asking.store, run))
     told = told_order(order, asking.who.viewer)
@@ -128,34 +128,34 @@ def step(asking: AskingNow, run: str, number: int) -> Response:
 
 @api.get("/runs/{run}/timeline", Right.SEE)
 def timeline(asking: AskingNow, run: str) -> Response:
-    """Tell when what happened, over all attempts."""
+    """Return the timeline over all attempts."""
     seen = asking.who.viewer.run(reading.whole(asking.store, run))
     return Data(timeline_of(seen).as_data())
 
 
 @api.get("/runs/{run}/usage", Right.SEE)
 def usage(asking: AskingNow, run: str) -> Response:
-    """Tell calls, time and tokens, by tool, model and agent."""
+    """Return calls, time and tokens, by tool, model and agent."""
     return Data(usage_of(reading.whole(asking.store, run)).as_data())
 
 
 @api.get("/runs/{run}/hits", Right.SEE)
 def hits(asking: AskingNow, run: str) -> Response:
-    """Tell what policies decided, and what those in shadow mode would have."""
+    """Return the decisions of policies, also in shadow mode."""
     seen = asking.who.viewer.run(reading.whole(asking.store, run))
     return Data({"hits": [each.as_data() for each in hits_of(seen)]})
 
 
 @api.get("/runs/{run}/events", Right.SEE)
 async def events(request: Request, asking: AskingNow, run: str) -> Response:
-    """Follow a run as Server-Sent Events; `Last-Event-ID` is the line that was seen last."""
+    """Follow a run as Server-Sent Events; `Last-Event-ID` is the last received line."""
     await run_in_threadpool(asking.store.ends, reading.check_run(run))
     return live(request, asking, run, "json", after_of(request))
 
 
 @api.get("/diff", Right.SEE)
 def diff(asking: AskingNow, a: str, b: str) -> Response:
-    """Align two runs; a pair whose sides differ has its changes."""
+    """Align two runs; a pair whose sides differ has its differences."""
     viewer = asking.who.viewer
     one, two = (reading.whole(asking.store, each) for each in (a, b))
     pairs = align(one.steps, two.steps)
@@ -164,13 +164,13 @@ def diff(asking: AskingNow, a: str, b: str) -> Response:
 
 @api.get("/inbox", Right.SEE)
 def inbox(asking: AskingNow) -> Response:
-    """List what waits for somebody: calls to approve, steps to resolve."""
+    """List the open decisions: calls to approve, steps to resolve."""
     return Data(reading.waiting(asking.store, asking.who.viewer).as_data(reading.now()))
 
 
 @api.get("/audit", Right.AUDIT)
 def audit(asking: AskingNow, newest: Limit = reading.PAGE) -> Response:
-    """List who did what; the chain of what is listed is checked."""
+    """List the audit log; the chain of the listed lines is checked."""
     return Data({"lines": [each.as_data() for each in asking.audit.lines(newest=newest)]})
 
 
@@ -180,14 +180,14 @@ def check(
     number: Annotated[int, Query(ge=0, le=10**12 - 1)] = 0,
     head: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
-    """Check the log's whole chain, and that it goes on from the `number` and `head` of before."""
+    """Check the log's whole chain, and that it continues an earlier `number` and `head`."""
     lines, last = asking.audit.check(number, head)
     return Data({"lines": lines, "head": last})
 
 
 @api.get("/audit/export", Right.AUDIT)
 def export(asking: AskingNow) -> Response:
-    """Give the whole log as JSON lines; its chain is checked."""
+    """Return the whole log as JSON lines; its chain is checked."""
     data = b"".join(asking.audit.export())
     named = {"Content-Disposition": 'attachment; filename="rollcage-audit.jsonl"'}
     return Response(data, media_type="application/x-ndjson", headers=named)

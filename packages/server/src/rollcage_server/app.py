@@ -1,4 +1,4 @@
-"""The application: routes behind a shield, and how each error is told."""
+"""The application: routes behind a shield, and the response for each error."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ _log: Final = logging.getLogger(__name__)
 def create_app(
     store: str, authority: Authority, *, hosts: Iterable[str] = (), viewers: int = 500
 ) -> FastAPI:
-    """The server of a store, as an ASGI application.
+    """Return the server of a store, as an ASGI application.
 
     Args:
-        store: a folder or a URL, as `rollcage.open_store` takes it. It need not be there yet.
-        authority: by what somebody is recognised; nobody else sees anything.
-        hosts: the names by which the server is called, beside `localhost`.
+        store: a folder or a URL, as in `rollcage.open_store`. It need not exist yet.
+        authority: authenticates users; nobody else sees anything.
+        hosts: the names of the server, besides `localhost`.
         viewers: how many may follow live runs at once.
 
     Raises:
-        StoreInvalid: the URL is of no store.
+        StoreInvalid: the URL names no store.
     """
     stores = Stores(store)
     stores.open()
@@ -80,7 +80,7 @@ def create_app(
 
 
 def _error_of_page(request: Request, error: Exception) -> Response:
-    """An error as its reader has it: JSON for programs, a page for people."""
+    """Return an error in its reader's form: JSON for programs, a page for people."""
     code, status, message, headers = _what(request, error)
     for_page = not request.url.path.startswith("/api/")
     if isinstance(error, Unauthenticated) and for_page and request.method == "GET":
@@ -95,7 +95,7 @@ def _error_of_page(request: Request, error: Exception) -> Response:
 
 
 def _what(request: Request, error: Exception) -> tuple[str, int, str, dict[str, str]]:
-    """The code of an error, its status, its words and its headers."""
+    """Return the code of an error, its status, its text and its headers."""
     asking: Any = getattr(request.state, "asking", None)
     match error:
         case RollcageError():
@@ -103,7 +103,7 @@ def _what(request: Request, error: Exception) -> tuple[str, int, str, dict[str, 
             headers = {"Retry-After": "5"} if status == 503 else {}
             if status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
-            # Its words may quote a value, or name what lies in the store.
+            # Its text may quote a value, or name something in the store.
             known = asking is not None and asking.who.may(Right.VALUES)
             public = known or error.__class__.__module__.startswith("rollcage_server.")
             message = str(error) if public else error.code.replace("_", " ")

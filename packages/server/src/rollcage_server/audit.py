@@ -1,8 +1,8 @@
-"""Who did what: a chain of values in the store, each put there once and sealed.
+"""The audit log: a chain of values in the store, each stored once and sealed.
 
-The value of a line has its number as its key, so that of all who write one at the same time,
-one does, and the others write the next. It holds the hash of the line before and a seal with the
-server's key. A line that was changed, or that is gone from between, breaks the chain.
+The key of a line's value is its number, so of several concurrent writers one stores it, and the
+others store the next. It holds the hash of the line before and a seal with the server's key. A
+changed or missing line breaks the chain.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _LONGEST: Final = 2000  # characters of a text in a line
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AuditLine:
-    """One thing that somebody did, or tried to.
+    """One action, or an attempt at one.
 
     Attributes:
-        number: of the line, from 1.
+        number: the number of the line, from 1.
         time: when (Unix, µs).
-        who: did it.
-        role: by which they might.
-        via: how they were recognised, and by which token or subject.
-        action: what they did.
-        target: to what: a run, a request for approval, an execution.
-        outcome: `begun` before it is done; `done`, `refused` or `failed` afterwards.
-        detail: what there is to say of it; no value of a call.
-        hash: of the line.
+        who: the name of the principal.
+        role: the role that allowed it.
+        via: how they were authenticated, with the token or subject.
+        action: the action.
+        target: its target: a run, a request for approval, an execution.
+        outcome: `begun` before it; `done`, `refused` or `failed` afterwards.
+        detail: an explanation; no value of a call.
+        hash: the hash of the line.
     """
 
     number: int
@@ -61,15 +61,15 @@ class AuditLine:
     hash: str
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the line for machines."""
         return dataclasses.asdict(self)
 
 
 class Audit:
-    """The log of a store.
+    """The audit log of a store.
 
     Args:
-        store: where it is kept.
+        store: the store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -81,7 +81,7 @@ class Audit:
         """Add a line; when this returns, the store has it.
 
         Raises:
-            StoreError: it is not; what it tells of must not be done.
+            StoreError: the line was not stored; its action must not be carried out.
             AuditCorrupt: the line before it was changed.
         """
         fields = {
@@ -101,17 +101,17 @@ class Audit:
         raise StoreError("the audit log can't be written: too many others write it")
 
     def lines(self, *, newest: int | None = None) -> list[AuditLine]:
-        """The lines, oldest first.
+        """Return the lines, oldest first.
 
         Args:
             newest: only so many, the newest.
 
         Raises:
-            AuditCorrupt: one was changed, or is gone from between.
-            StoreError: they can't be read.
+            AuditCorrupt: a line was changed, or is missing.
+            StoreError: the lines can't be read.
         """
         there = [*every_key(self._store, _KIND)] if newest is None else []
-        last = self._last()  # afterwards: of what others add meanwhile, nothing is missing
+        last = self._last()  # afterwards, so that lines added meanwhile are included
         first = 1 if newest is None else max(last - newest + 1, 1)
         before = _START if first == 1 else self._line(first - 1)[1]
         found: list[AuditLine] = []
@@ -127,16 +127,17 @@ class Audit:
         return found
 
     def check(self, number: int = 0, head: str = "") -> tuple[int, str]:
-        """Check the whole chain: how many lines there are, and the hash of the last one.
+        """Check the whole chain; return the number of lines, and the hash of the last one.
 
-        That lines were cut off the end shows only to who has kept an earlier answer elsewhere.
+        Only a comparison with an earlier answer, kept elsewhere, shows that lines were cut off the
+        end.
 
         Args:
-            number: of the line that was the last one then; 0 for none.
-            head: its hash then.
+            number: the number of the last line at that time; 0 for none.
+            head: its hash at that time.
 
         Raises:
-            AuditCorrupt: as in `lines`; or that line is gone, or another one.
+            AuditCorrupt: as in `lines`; or that line is missing, or another one.
         """
         found = self.lines()
         if number > len(found):
@@ -148,7 +149,7 @@ class Audit:
         return len(found), found[-1].hash if found else _START
 
     def export(self) -> Iterator[bytes]:
-        """All lines as JSON, a line each.
+        """Yield all lines as JSON, a line each.
 
         Raises:
             AuditCorrupt: as in `lines`.
@@ -157,7 +158,7 @@ class Audit:
             yield orjson.dumps(line.as_data()) + b"\n"
 
     def _last(self) -> int:
-        """The number of the last line; what that costs hardly grows with the log."""
+        """Return the number of the last line; the cost hardly grows with the log."""
         if self._store.get(_KIND, _key(1)) is None:
             return 0
         there, beyond = 1, 2
@@ -190,7 +191,7 @@ class Audit:
 
 
 def _text(text: str) -> str:
-    """A text that UTF-8 can hold, and not too much of it."""
+    """Return a text that UTF-8 can hold, cut to a moderate length."""
     return text[:_LONGEST].encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Who asks: by a token in the header, or by the session of a browser that signed in with one."""
+"""Authentication: by a token in the header, or by the session of a signed-in browser."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from rollcage_server.tokens import TokenFile
 
 __all__ = ["Authority", "OneTime"]
 
-_LASTS: Final = 12 * 3600.0  # seconds that a session of a one-time token has
+_LASTS: Final = 12 * 3600.0  # seconds for a session of a one-time token
 
 
 class OneTime:
     """A token that signs one browser in, once; its sessions end with this process.
 
     Args:
-        name: in whose name.
-        roles: what they may do.
+        name: the name of its user.
+        roles: their roles.
     """
 
     def __init__(self, name: str, roles: Iterable[Role] = (Role.ADMIN,)) -> None:
         self.text = secrets.token_urlsafe(32)
-        self._id = secrets.token_hex(16)  # of this process: no other one's sessions are its own
+        self._id = secrets.token_hex(16)  # of this process: sessions of other processes don't count
         self._name = name
         self._roles = frozenset(roles)
         self._lock = threading.Lock()
         self._used = False
 
     def principal(self, text: str) -> Principal | None:
-        """Who this token is, the first time; None afterwards, and of any other."""
+        """Return the token's principal, the first time; None afterwards, and for other tokens."""
         with self._lock:
             if self._used or not hmac.compare_digest(text.encode(), self.text.encode()):
                 return None
@@ -47,17 +47,17 @@ class OneTime:
         return Principal(self._name, self._roles, until, "once", self._id)
 
     def holds(self, principal: Principal) -> bool:
-        """Whether a session began with this token."""
+        """Return whether a session began with this token."""
         return hmac.compare_digest(principal.key, self._id)
 
 
 @dataclasses.dataclass(frozen=True)
 class Authority:
-    """All by which somebody can be recognised.
+    """All ways to authenticate.
 
     Attributes:
         tokens: the tokens of a file.
-        issuer: who signs JSON Web Tokens.
+        issuer: the issuer of JSON Web Tokens.
         once: signs one browser in.
     """
 
@@ -66,10 +66,10 @@ class Authority:
     once: OneTime | None = None
 
     def bearer(self, text: str) -> Principal:
-        """Who has this token.
+        """Return the principal of a bearer token.
 
         Raises:
-            Unauthenticated: nobody.
+            Unauthenticated: the token is not valid.
             TokensInvalid: the file of tokens can't be used.
         """
         if text.startswith("rct_"):
@@ -81,19 +81,19 @@ class Authority:
         raise Unauthenticated("this token is not known here, or it is expired or revoked")
 
     def signing_in(self, text: str) -> Principal:
-        """Who signs in with this token, be it one that can be used once only.
+        """Return the principal who signs in with a token, including a one-time token.
 
         Raises:
-            Unauthenticated: nobody.
+            Unauthenticated: the token is not valid.
         """
         found = None if self.once is None else self.once.principal(text)
         return found or self.bearer(text)
 
     def session(self, sessions: Sessions, cookie: str) -> SignIn:
-        """Who has this cookie: as they are now, not as they were when they signed in.
+        """Return the session of a cookie, with the principal's current roles.
 
         Raises:
-            Unauthenticated: nobody, or what they signed in with is over or was taken back.
+            Unauthenticated: there is none, or its token has expired or was revoked.
         """
         session = sessions.read(cookie)
         now = None if session is None else self._still(session.principal)
@@ -102,7 +102,7 @@ class Authority:
         return dataclasses.replace(session, principal=now)
 
     def still(self, principal: Principal) -> Principal | None:
-        """Somebody who was recognised before, as they are now; None where that is over."""
+        """Return a principal with their current roles; None if their access has ended."""
         now = self._still(principal)
         return now if now is not None and now.rights else None
 
@@ -124,7 +124,7 @@ def check_csrf(session: SignIn, given: str) -> None:
     """Refuse a request that the session's own pages did not make.
 
     Raises:
-        Forbidden: it does not bring along what they do.
+        Forbidden: the request lacks the session's token.
     """
     if not hmac.compare_digest(given.encode("utf-8", "replace"), session.csrf.encode()):
         raise Forbidden("this form is not of this session, or of an older one: load the page again")

@@ -28,7 +28,7 @@ __all__ = ["serve", "token", "ui"]
 
 _SPANS: Final = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SPAN: Final = re.compile(r"(\d{1,6})([mhd])")
-_END: Final = 3  # seconds that viewers have when the server ends
+_END: Final = 3  # seconds for viewers when the server ends
 
 TokensOption = Annotated[
     Path | None,
@@ -75,7 +75,7 @@ def serve(
     known = Authority(None if tokens is None else TokenFile(tokens), _issuer(
         oidc, audience, roles_claim, name_claim))  # fmt: skip
     if known.tokens is not None:
-        known.tokens.list()  # or it is said now what is wrong with it
+        known.tokens.list()  # a problem is reported now
     if known.tokens is None and known.issuer is None:
         if not _is_local(host):
             raise UsageError(
@@ -139,7 +139,7 @@ def create(
 
 @token.command("list")
 def list_(tokens: TokensFileOption = _DEFAULT_TOKENS, as_json: JsonOption = OFF) -> None:
-    """List tokens: whose, with which roles, until when."""
+    """List tokens: their names, roles and ends."""
     found = TokenFile(tokens).list()
     if as_json:
         print_json({"tokens": [_data(each) for each in found]})
@@ -210,10 +210,10 @@ def _run(
 
 
 def _check_there(store: str) -> None:
-    """Refuse a store that nobody has made: its name may be wrong. A database may come back.
+    """Refuse a store that does not exist: its name may be wrong. A database may come back.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the store does not exist.
     """
     own = open_store(store)
     if not is_there(own):
@@ -222,7 +222,7 @@ def _check_there(store: str) -> None:
 
 
 def _announce(server: Any, known: Authority, host: str, *, browser: bool) -> None:
-    """Say where the server is, once it listens."""
+    """Print the server's address, once it listens."""
     tick = threading.Event()
     while not server.started:
         if server.should_exit:

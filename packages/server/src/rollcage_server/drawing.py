@@ -1,6 +1,6 @@
 """The plan of an execution as a drawing: its steps with their states, for a page without scripts.
 
-Only the outline that was kept in the store is drawn; no plan is decoded, and nothing runs.
+Only the outline in the store is drawn; no plan is decoded, and nothing runs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rollcage_workflow.states import shown_in
 __all__ = ["Drawing", "drawing_of", "outline_of"]
 
 _LONGEST: Final = 27  # characters in a line of a step
-_MANY: Final = 2000  # steps that a browser still draws at once
+_MANY: Final = 2000  # steps that a browser can draw at once
 _KINDS: Final = {"agent": "agent ", "workflow": "plan ", "team": "team: ", "wait": "wait: "}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DrawnStep:
-    """A step: where it stands, how it stands, and its lines of text, each cut to its place."""
+    """A step: its place, its state, and its lines of text, each cut to its place."""
 
     x: int
     y: int
@@ -46,10 +46,10 @@ class Drawing:
     Attributes:
         width: in pixels.
         height: in pixels.
-        steps: what stands in a step comes after it.
-        paths: those of lines, in SVG's words; and whether they are ways back.
-        states: how many steps stand how, the most first.
-        missing: why there is none; then the rest is empty.
+        steps: inner steps come after their enclosing step.
+        paths: the lines, as SVG paths; and whether they are jumps.
+        states: how many steps are in which state, the most first.
+        missing: why there is no drawing; then the rest is empty.
     """
 
     width: int = 0
@@ -61,18 +61,18 @@ class Drawing:
 
 
 def outline_of(store: Store, execution: Execution, viewer: Viewer) -> Outline | None:
-    """The outline of an execution's plan, as somebody may see it; None where none was kept.
+    """Return the outline of an execution's plan for a viewer; None if none was kept.
 
     Raises:
-        WorkflowError: what was kept is none.
-        StoreError: it can't be read.
+        WorkflowError: the stored document is not an outline.
+        StoreError: the outline can't be read.
     """
     outline = kept_outline(store, execution.digest) if execution.digest else None
     return None if outline is None else outline.seen(values=viewer.values)
 
 
 def drawing_of(store: Store, execution: Execution, viewer: Viewer) -> Drawing:
-    """The drawing of an execution, as somebody may see it.
+    """Return the drawing of an execution for a viewer.
 
     Raises:
         StoreError: the store can't be read.
@@ -121,7 +121,7 @@ def _step(place: NodePlace, state: str) -> DrawnStep:
 
 
 def _texts_of(box: Box) -> Iterator[tuple[str, str]]:
-    """What a step's further lines say, and of which kind each is."""
+    """Yield a step's further lines, and the kind of each."""
     if box.says:
         yield f"{_KINDS.get(box.kind, '')}{box.says.replace('=', '', 1)}", "says"
     if box.when:
@@ -136,7 +136,7 @@ def _cut(text: str) -> str:
 
 
 def _path(line: Line) -> str:
-    """A line in SVG's words: straight beside a block, bent between two rows."""
+    """Return a line as an SVG path: straight beside a block, bent between two rows."""
     (x, y), *rest = ((x + 1, y + 1) for x, y in line.points)
     if line.back:
         return f"M{x} {y}" + "".join(f"L{to} {down}" for to, down in rest)

@@ -1,14 +1,15 @@
-"""What the server refuses, each with the HTTP status that says so.
+"""The server's refusals, each with its HTTP status.
 
 ::
 
     RollcageError
     └── ServerError         a request that is refused              (server)
-        ├── Unauthenticated nobody known asks                      (unauthenticated)
-        ├── Forbidden       their roles do not allow it            (forbidden)
+        ├── Unauthenticated the request is not authenticated       (unauthenticated)
+        ├── Forbidden       the roles do not allow it              (forbidden)
         ├── BadRequest      the request makes no sense             (bad_request)
         ├── NotFound        there is no such thing                 (not_found)
-        ├── Conflict        somebody else was faster, or it stands (conflict)
+        ├── Conflict        another request was faster, or the     (conflict)
+        │                   state does not allow it
         ├── TooMany         the cap on live viewers is reached     (too_many)
         └── AuditCorrupt    the audit log's chain does not hold    (audit_corrupt)
 """
@@ -46,7 +47,7 @@ __all__ = [
 
 
 class ServerError(RollcageError):
-    """A request that is refused; the message says what would do."""
+    """A request that is refused; the message says what would be accepted."""
 
     code = "server"
     status: ClassVar[int] = 400
@@ -60,21 +61,21 @@ class TokensInvalid(ServerError):
 
 
 class Unauthenticated(ServerError):
-    """Nobody known asks."""
+    """The request is not authenticated."""
 
     code = "unauthenticated"
     status = 401
 
 
 class Forbidden(ServerError):
-    """The roles of who asks do not allow it, or the request may be somebody else's doing."""
+    """The roles of the principal do not allow it, or the request may be forged."""
 
     code = "forbidden"
     status = 403
 
 
 class BadRequest(ServerError):
-    """The request makes no sense as it stands."""
+    """The request makes no sense."""
 
     code = "bad_request"
 
@@ -87,7 +88,7 @@ class NotFound(ServerError):
 
 
 class Conflict(ServerError):
-    """Somebody else was faster, or how it stands does not allow it."""
+    """Another request was faster, or the state does not allow it."""
 
     code = "conflict"
     status = 409
@@ -122,7 +123,7 @@ _STATUS: Final[tuple[tuple[type[RollcageError], int], ...]] = (
 
 
 def status_of(error: RollcageError) -> int:
-    """The HTTP status that says what an error says."""
+    """Return the HTTP status of an error."""
     if isinstance(error, ServerError):
         return error.status
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 400)

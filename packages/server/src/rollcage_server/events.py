@@ -1,4 +1,4 @@
-"""Live runs: one follower a run, whose news go to all who look at it."""
+"""Live runs: one follower a run, whose news go to all its viewers."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ __all__ = ["EventStream", "Hub", "News", "message"]
 
 _EVERY: Final = 0.4  # seconds between two looks at a run
 _ALIVE: Final = 15.0  # seconds between two signs of life to a viewer
-_KEPT: Final = 2000  # of the newest news of a run, for who was away for a moment
-_QUEUED: Final = 32  # messages that wait for one viewer; who falls behind more is dropped
+_KEPT: Final = 2000  # of the newest news of a run, for viewers that were away for a moment
+_QUEUED: Final = 32  # messages that wait for one viewer; a slower viewer is dropped
 
 Form = Literal["html", "json"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class News:
-    """What is new in a run for somebody.
+    """The news of a run for a viewer.
 
     Attributes:
         run: its id.
-        after: the line up to which they knew it.
-        line: up to which they do now.
-        steps: each step that began or ended, as it is now, by its number.
-        events: what else happened.
-        status: how the run ended; empty while it has not.
-        total: how many steps the run has by now.
+        after: the last line that the viewer knew.
+        line: the last line that the viewer knows now.
+        steps: each step that began or ended, in its current state, by its number.
+        events: the other events.
+        status: the status of the run; empty before its end.
+        total: how many steps the run has now.
     """
 
     run: str
@@ -56,11 +56,11 @@ class News:
 
 
 Render = Callable[[News, Form, bool], bytes]
-"""Makes a message of news: in a form, and with values or without."""
+"""Makes a message from news: in a form, and with values or without."""
 
 
 def message(event: str, data: str, line: int | None = None) -> bytes:
-    """A message as Server-Sent Events have it."""
+    """Return a message as a Server-Sent Event."""
     head = f"event: {event}\n" + ("" if line is None else f"id: {line}\n")
     return (head + "".join(f"data: {each}\n" for each in data.splitlines() or [""]) + "\n").encode()
 
@@ -82,7 +82,7 @@ class _Viewer:
 
 
 class _Follower:
-    """Follows one run for as long as somebody looks at it."""
+    """Follows one run as long as it has viewers."""
 
     def __init__(self, store: Callable[[], Store], run: str, render: Render) -> None:
         self._store = store
@@ -92,7 +92,7 @@ class _Follower:
         self._kept: deque[tuple[int, Step | dict[str, Any]]] = deque(maxlen=_KEPT)
         self._line = 0
         self._total = 0
-        self._floor = 0  # the line of the newest of what is not kept any more
+        self._floor = 0  # the line of the newest news that is no longer kept
         self._stale = ""
         self._order: Order | None = None
         self.viewers: set[_Viewer] = set()
@@ -124,12 +124,12 @@ class _Follower:
                 self._floor = self._kept[0][0]
             self._kept.append((self._following.line, event))
             if isinstance(event, Step):
-                self._total = max(self._total, event.step)  # they are counted from 1
+                self._total = max(self._total, event.step)  # steps are counted from 1
         self._line = self._following.lines
         self._order = order_of(self._store(), self._run)
 
     def _tell_order(self) -> None:
-        """That the run was stopped or paused, or may go on: a page is loaded again for that."""
+        """Tell that the run was stopped, paused or unpaused: the page is loaded again."""
         key = order_key(self._order)
         for viewer in self.viewers:
             if viewer.order == key:
@@ -170,7 +170,7 @@ class _Follower:
 
 
 class Hub:
-    """All who look at live runs.
+    """All viewers of live runs.
 
     Args:
         store: gives the store.
@@ -186,19 +186,19 @@ class Hub:
 
     @property
     def viewers(self) -> int:
-        """How many look now."""
+        """Return how many viewers there are."""
         return sum(len(each.viewers) for each in self._followers.values())
 
     @property
     def followers(self) -> int:
-        """How many runs are followed now."""
+        """Return how many runs are followed."""
         return len(self._followers)
 
     def check_room(self) -> None:
-        """Refuse one more viewer where there are as many as can be.
+        """Refuse one more viewer if the cap is reached.
 
         Raises:
-            TooMany: there are.
+            TooMany: the cap is reached.
         """
         if self.viewers >= self._most:
             raise TooMany(f"{self._most} viewers follow runs already; load the page again later")
@@ -231,15 +231,15 @@ class Hub:
         values: bool,
         still: Callable[[], bool],
     ) -> AsyncIterator[bytes]:
-        """The messages for one viewer, until they fall behind, or may not look any more.
+        """Yield the messages for one viewer, until it falls behind, or loses its access.
 
         Args:
-            run: which run.
-            form: of the messages.
-            after: the line up to which they know it.
-            order: by which it is stopped or paused, as far as they know.
-            values: whether they see values.
-            still: whether they may still look; asked now and then.
+            run: the run.
+            form: the form of the messages.
+            after: the last line that the viewer knows.
+            order: the order that stops or pauses the run, as far as the viewer knows.
+            values: whether the viewer sees values.
+            still: whether the viewer still has access; asked now and then.
 
         Raises:
             TooMany: the cap is reached.
@@ -264,8 +264,8 @@ class EventStream(Response):
     """A response of Server-Sent Events that ends when its reader is gone, or too slow.
 
     Args:
-        messages: what is sent.
-        patience: seconds that one message may take; who reads more slowly is dropped.
+        messages: the messages.
+        patience: seconds for one message; a slower reader is dropped.
     """
 
     def __init__(self, messages: AsyncIterator[bytes], *, patience: float = 10.0) -> None:

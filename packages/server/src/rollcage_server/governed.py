@@ -1,4 +1,4 @@
-"""The registry of tools: what is proposed, approved, active, and by whom; and deciding on it."""
+"""The registry of tools: proposals, approved and active tools; and decisions about them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = ["governed", "governed_api"]
 governed = Routes()
 governed_api = Routes("/api/v1", documented=True)
 
-_LONGEST = 20_000  # characters of what is proposed, on the page
+_LONGEST = 20_000  # characters of a proposal, on the page
 
 Name = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class Deciding(BaseModel):
-    """On which proposal: the very one that was looked at."""
+    """The proposal to decide about: the one that was displayed."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -44,7 +44,7 @@ class Deciding(BaseModel):
 
 
 def _approve(asking: Asking, body: Deciding) -> dict[str, Any]:
-    """Approve what is proposed of a tool: from now on this, and nothing else, is the tool."""
+    """Approve the proposal of a tool: from now on, only this form is the tool."""
 
     def do() -> dict[str, Any]:
         given: dict[str, Any] = {"digest": body.digest, "kind": body.kind}
@@ -57,7 +57,7 @@ def _approve(asking: Asking, body: Deciding) -> dict[str, Any]:
 
 @governed_api.post("/tools/approve", Right.DECIDE)
 def approve(asking: AskingNow, body: Deciding) -> Response:
-    """Approve a proposal, by its digest; nobody approves what they proposed."""
+    """Approve a proposal, by its digest; nobody can approve their own proposal."""
     return Data(_approve(asking, body))
 
 
@@ -70,13 +70,13 @@ def form_approve(asking: AskingNow) -> Response:
 
 @governed_api.get("/tools", Right.SEE)
 def listed(asking: AskingNow) -> Response:
-    """List the tools of the registry; their contracts are what `rollcage tools show` tells."""
+    """List the tools of the registry; `rollcage tools show` shows their contracts."""
     return Data({"tools": _tools(asking, _data)})
 
 
 @governed.get("/tools", Right.SEE)
 def shown(request: Request, asking: AskingNow) -> Response:
-    """The tools of the registry, and what of them waits for approval."""
+    """Return the tools of the registry, and their proposals."""
     option = store_option(asking.store)
 
     def row(each: Governed) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _data(each: Governed) -> dict[str, Any]:
 
 
 def _review(each: Governed, option: str, *, values: bool) -> dict[str, Any]:
-    """What somebody looks at who is to decide on a proposal."""
+    """Return the view of a proposal for the person who decides."""
     proposal = each.proposal
     if proposal is None or not values:
         return {"why": "", "changes": "", "command": ""}

@@ -1,4 +1,4 @@
-"""What is new in a live run, as messages for pages and programs."""
+"""The news of a live run, as messages for pages and programs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rollcage_server.roles import Right
 __all__ = ["after_of", "live", "renderer"]
 
 _PLAIN: Final = ("event", "time", "step", "status", "name", "kind", "of", "by", "decision")
-"""What somebody who sees no values is told of an event."""
+"""The fields of an event for a viewer without values."""
 
 
 def after_of(request: Request) -> int:
-    """The line up to which somebody knows a run.
+    """Return the last line of a run that the client knows.
 
     Raises:
         BadRequest: it is no number.
@@ -35,7 +35,7 @@ def after_of(request: Request) -> int:
 
 
 def live(request: Request, asking: Asking, run: str, form: Form, after: int) -> EventStream:
-    """The messages of a run for somebody.
+    """Return the messages of a run for a viewer.
 
     Raises:
         TooMany: the cap on viewers is reached.
@@ -50,7 +50,7 @@ def live(request: Request, asking: Asking, run: str, form: Form, after: int) -> 
             if asking.csrf and means.sessions.is_ended(asking.csrf):
                 return False
         except StoreError:
-            pass  # while the store is away there is nothing to tell; it is asked for again
+            pass  # while the store is away there is no news; it is asked again
         now = means.authority.still(who)
         return now is not None and now.may(Right.SEE) and now.may(Right.VALUES) == values
 
@@ -59,7 +59,7 @@ def live(request: Request, asking: Asking, run: str, form: Form, after: int) -> 
 
 
 def renderer(html: Callable[[News], str]) -> Callable[[News, Form, bool], bytes]:
-    """What makes messages of news.
+    """Return a function that makes messages from news.
 
     Args:
         html: makes the rows of a page.

@@ -1,4 +1,4 @@
-"""JSON Web Tokens of an issuer: which are believed, and with which of its keys."""
+"""JSON Web Tokens of an issuer: the accepted ones, and the keys that verify them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from rollcage_server.roles import Principal, roles_of
 __all__ = ["ALGORITHMS", "Issuer", "fetch_json"]
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA")
-"""Which signatures are believed: those of a private key. None that the public key could make."""
+"""The accepted signatures: by a private key. None that the public key could make."""
 
-_FRESH: Final = 300.0  # seconds for which keys are kept
-_AGAIN: Final = 10.0  # seconds between two looks for a key that is not known
+_FRESH: Final = 300.0  # seconds for which keys are cached
+_AGAIN: Final = 10.0  # seconds between two requests for an unknown key
 _LEEWAY: Final = 60  # seconds by which the issuer's clock may differ
 _MOST_BYTES: Final = 1_000_000
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Lets a redirect be the error that it is: else any host is asked, and by http."""
+    """Treats a redirect as an error: otherwise any host could be asked, even by http."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         """Follow none."""
@@ -44,14 +44,14 @@ Fetch = Callable[[str], Any]
 
 
 class Issuer:
-    """Who signs tokens, and what they have to say.
+    """An issuer of tokens, and the requirements on them.
 
     Args:
-        url: the issuer, as `iss` has it; its keys are found by its discovery document.
-        audience: what `aud` has to be.
-        roles_claim: the claim that lists roles by their names here.
-        name_claim: the claim that names who asks.
-        fetch: gets a JSON document.
+        url: the issuer, as in `iss`; its keys are found by its discovery document.
+        audience: the required `aud`.
+        roles_claim: the claim with the names of roles.
+        name_claim: the claim with the principal's name.
+        fetch: returns a JSON document.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class Issuer:
         self._fetched = float("-inf")
 
     def principal(self, text: str) -> Principal:
-        """Who has this token.
+        """Return the principal of a token.
 
         Raises:
-            Unauthenticated: it is not believed; the message does not say more than why.
+            Unauthenticated: the token is not accepted; the message says only why.
         """
         try:
             claims = self._claims(text)
@@ -99,7 +99,7 @@ class Issuer:
         try:
             token = jwt.decode(text, self._known(again=stale), algorithms=list(ALGORITHMS))
         except (JoseError, ValueError):
-            # A key that was rotated in since; whoever guesses does not make us ask each time.
+            # The key may have been rotated in since; guessed key ids don't cause a request each.
             if stale or now - self._fetched < _AGAIN:
                 raise
             token = jwt.decode(text, self._known(again=True), algorithms=list(ALGORITHMS))
@@ -130,18 +130,18 @@ class Issuer:
 
 
 def jwt_kid(text: str) -> str:
-    """The key that a token names; empty where it names none. Nothing of it is believed yet."""
+    """Return the key that a token names; empty without one. The token is not verified yet."""
     head = text.partition(".")[0]
     header: Any = orjson.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
     return str(header.get("kid") or "")
 
 
 def fetch_json(url: str) -> Any:
-    """A JSON document, within ten seconds and a megabyte, from this address: no redirect counts.
+    """Fetch a JSON document, within ten seconds and a megabyte, without redirects.
 
     Raises:
-        OSError: it can't be had.
-        ValueError: it is none.
+        OSError: the document can't be fetched.
+        ValueError: it is not JSON.
     """
     _check_secure(url)
     with _opener.open(url, timeout=10) as answer:

@@ -1,4 +1,4 @@
-"""By whose order a run is stopped or paused: what its page shows, and is told when that changes."""
+"""The order that stops or pauses a run, for its page."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["order_key", "told_order"]
 
 
 def order_key(order: Order | None) -> str:
-    """Return which order it is, in a few characters; empty where there is none."""
+    """Return a short key of an order; empty without one."""
     return "" if order is None else f"{order.kind}-{order.time}"
 
 
 def told_order(order: Order | None, viewer: Viewer) -> dict[str, Any] | None:
-    """Return an order for machines; why it was given is told to who sees values."""
+    """Return an order for machines; its reason only for viewers with values."""
     data = order_data(order)
     return data if data is None or viewer.values else data | {"reason": ""}

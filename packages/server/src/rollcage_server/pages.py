@@ -35,7 +35,7 @@ pages = Routes()
 
 @pages.get("/", Right.SEE)
 def jobs(request: Request, asking: AskingNow, name: str = "") -> Response:
-    """The jobs, a line each."""
+    """Return the jobs, a line each."""
     return page(request, "jobs.html", asking, jobs=reading.jobs(asking.store, name=name), name=name)
 
 
@@ -48,7 +48,7 @@ def runs(
     mode: str = "",
     behind: Behind = "",
 ) -> Response:
-    """The runs, with filters."""
+    """Return the runs, with filters."""
     wanted = reading.filter_of(name=name, status=status, mode=mode, since=None, before=None)
     found = reading.runs(asking.store, wanted, behind=behind)
     asked = {"name": name, "status": status, "mode": mode}
@@ -57,7 +57,7 @@ def runs(
 
 @pages.get("/runs/{run}", Right.SEE)
 def run(request: Request, asking: AskingNow, run: str, first: First = 1) -> Response:
-    """A run: its steps, a page at a time, and what can be done with it."""
+    """Return a run: its steps, a page at a time, and its actions."""
     shown = reading.run_sheet(asking.store, run, asking.who.viewer, first=first)
     order = order_of(asking.store, run)
     seen = shown.sheet.run
@@ -71,7 +71,7 @@ def run(request: Request, asking: AskingNow, run: str, first: First = 1) -> Resp
 
 @pages.get("/runs/{run}/standing", Right.SEE)
 def open_things(request: Request, asking: AskingNow, run: str) -> Response:
-    """What somebody has to know of a run: what is unknown, left behind, not asked for."""
+    """Return the open problems of a run: unknown, left behind, not requested."""
     seen = reading.whole(asking.store, run)
     notes = words(standing(seen), seen.status, run, store_option(asking.store))
     usage = usage_of(seen)
@@ -80,14 +80,14 @@ def open_things(request: Request, asking: AskingNow, run: str) -> Response:
 
 @pages.get("/runs/{run}/live", Right.SEE)
 async def run_live(request: Request, asking: AskingNow, run: str) -> Response:
-    """What is new in a run, as rows for its page."""
+    """Return the news of a run, as rows for its page."""
     await run_in_threadpool(asking.store.ends, reading.check_run(run))
     return live(request, asking, run, "html", after_of(request))
 
 
 @pages.get("/runs/{run}/steps/{number}", Right.SEE)
 def step(request: Request, asking: AskingNow, run: str, number: int) -> Response:
-    """A step in full."""
+    """Return a step in full."""
     seen, found = reading.step(asking.store, run, number, asking.who.viewer)
     row = step_row(seen.id, found, states=States(seen), at=store_option(asking.store))
     return page(request, "step.html", asking, run=seen, step=found, row=row)
@@ -95,7 +95,7 @@ def step(request: Request, asking: AskingNow, run: str, number: int) -> Response
 
 @pages.get("/runs/{run}/tree", Right.SEE)
 def tree(request: Request, asking: AskingNow, run: str) -> Response:
-    """A run as a tree, and over time."""
+    """Return a run as a tree, and over time."""
     seen = asking.who.viewer.run(reading.whole(asking.store, run))
     return page(request, "tree.html", asking, run=seen, nodes=tree_of(seen.steps),
                 tracks=track_rows(timeline_of(seen)))  # fmt: skip
@@ -115,20 +115,20 @@ def diff(request: Request, asking: AskingNow, a: str = "", b: str = "") -> Respo
 
 @pages.get("/inbox", Right.SEE)
 def inbox(request: Request, asking: AskingNow) -> Response:
-    """What waits for somebody."""
+    """Return the open decisions."""
     found = reading.waiting(asking.store, asking.who.viewer)
     return page(request, "inbox.html", asking, inbox=found)
 
 
 @pages.get("/policies", Right.SEE)
 def policies(request: Request, asking: AskingNow, limit: int = 50) -> Response:
-    """What policies decided in the newest runs, and what those in shadow mode would have."""
+    """Return the decisions of policies in the newest runs, also in shadow mode."""
     hits = reading.hits(asking.store, asking.who.viewer, limit=min(max(limit, 1), 200))
     return page(request, "policies.html", asking, hits=hits, counts=rule_counts(hits))
 
 
 @pages.get("/audit", Right.AUDIT)
 def audit(request: Request, asking: AskingNow) -> Response:
-    """Who did what."""
+    """Return the audit log."""
     lines = asking.audit.lines(newest=reading.PAGE)
     return page(request, "audit.html", asking, lines=lines[::-1])

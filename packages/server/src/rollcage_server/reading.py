@@ -1,4 +1,4 @@
-"""What pages and the API tell, each as one function of the store and of who looks."""
+"""The content of pages and of the API, each as one function of the store and of the viewer."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class RunSheet:
     """A page of a run.
 
     Attributes:
-        info: what a list says of the run.
-        sheet: its steps, as whoever looks may see them.
-        live: whether somebody writes it now.
-        status: how it stands: as in `Job`.
+        info: the run's entry in a list.
+        sheet: its steps, as the viewer may see them.
+        live: whether the run is being written.
+        status: its status: as in `Job`.
     """
 
     info: RunInfo
@@ -67,15 +67,15 @@ class RunSheet:
 
 
 def now() -> int:
-    """The time (Unix, µs)."""
+    """Return the time (Unix, µs)."""
     return time.time_ns() // 1000
 
 
 def check_run(run: str) -> str:
-    """Return a run's id, as it came in a path.
+    """Return a run's id, from a path.
 
     Raises:
-        RunNotFound: it can't be one.
+        RunNotFound: the text can't be an id.
     """
     try:
         check_id(run)
@@ -85,25 +85,25 @@ def check_run(run: str) -> str:
 
 
 def info_data(info: RunInfo, viewer: Viewer) -> dict[str, Any]:
-    """Return what the store knows of a run, for machines."""
+    """Return the store's entry for a run, for machines."""
     data = data_of(info)
     return data if viewer.values else data | {"input": None, "waits": ""}
 
 
 def jobs(store: Store, *, name: str = "", limit: int = PAGE) -> list[Job]:
-    """The jobs, those with the newest runs first."""
+    """Return the jobs, those with the newest runs first."""
     return jobs_of(store, name=name or None, limit=limit)
 
 
 def runs(store: Store, wanted: RunFilter, *, limit: int = PAGE, behind: str = "") -> list[RunInfo]:
-    """Return the runs that are asked for, the newest first; only those behind one."""
+    """Return the matching runs, the newest first, optionally only those after one."""
     return search_runs(store, wanted, limit=limit, behind=check_run(behind) if behind else "")
 
 
 def filter_of(
     *, name: str = "", status: str = "", mode: str = "", since: int | None, before: int | None
 ) -> RunFilter:
-    """The runs that a query asks for."""
+    """Return the filter of a query."""
     return RunFilter(
         names=[name] if name else (),
         statuses=[status] if status else (),
@@ -120,7 +120,7 @@ def run_sheet(
 
     Raises:
         RunNotFound: there is no such run.
-        TraceCorrupt: what is shown of it is damaged.
+        TraceCorrupt: the displayed part is damaged.
     """
     if not 1 <= count <= 1000:
         raise BadRequest("count: from 1 to 1000 steps")
@@ -133,11 +133,11 @@ def run_sheet(
 
 
 def step(store: Store, run: str, number: int, viewer: Viewer) -> tuple[Run, Step]:
-    """A step of a run, in full.
+    """Return a step of a run, in full.
 
     Raises:
         RunNotFound: there is no such run.
-        NotFound: it has no such step.
+        NotFound: the run has no such step.
     """
     seen = viewer.run(whole(store, run))
     found = seen.step(number)
@@ -147,27 +147,27 @@ def step(store: Store, run: str, number: int, viewer: Viewer) -> tuple[Run, Step
 
 
 def whole(store: Store, run: str) -> Run:
-    """Return a run as it is recorded.
+    """Return a run as recorded.
 
     Raises:
         RunNotFound: there is no such run.
-        TraceCorrupt: it is damaged.
+        TraceCorrupt: the run is damaged.
     """
     return read_run(trace_of(store, check_run(run)), schema=False)
 
 
 def waiting(store: Store, viewer: Viewer) -> Any:
-    """What waits for somebody."""
+    """Return the open decisions."""
     return inbox_of(store, now(), viewer)
 
 
 def error_text(error: RollcageError, viewer: Viewer) -> str:
-    """What went wrong, for somebody: its words may quote values."""
+    """Return an error's text for a viewer: it may quote values."""
     return str(error) if viewer.values else error.code.replace("_", " ")
 
 
 def hits(store: Store, viewer: Viewer, *, limit: int) -> list[Hit]:
-    """What policies decided in the newest runs; those that can't be read are passed over."""
+    """Return the decisions of policies in the newest runs; unreadable runs are skipped."""
     found: list[Hit] = []
     for info in list_runs(store, limit=limit):
         try:

@@ -1,4 +1,4 @@
-"""Pages: templates over the parts of reports. All of what is recorded is text in them."""
+"""Pages: templates over the parts of reports. All recorded values are text in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["page", "rows"]
 
 
 class _Pages(Links):
-    """Links to pages of this server; what is in them is an id of ours, or a number."""
+    """Links to pages of this server; they contain only ids of ours and numbers."""
 
     def run(self, run: str) -> str:
         return f"/runs/{run}"
@@ -40,14 +40,14 @@ _templates.globals |= {"links": _Pages()}
 def page(
     request: Request, template: str, asking: Asking | None = None, status: int = 200, **more: Any
 ) -> HTMLResponse:
-    """A page.
+    """Return a page.
 
     Args:
-        request: asks for it.
+        request: the request.
         template: its name.
-        asking: who looks; None where nobody is known.
-        status: of HTTP.
-        **more: what the template shows.
+        asking: the viewer; None if not authenticated.
+        status: the HTTP status.
+        **more: the template's values.
     """
     who = None if asking is None else asking.who
     text = _templates.get_template(template).render(
@@ -61,9 +61,9 @@ def page(
 
 
 def rows(news: News) -> str:
-    """What is new in a run, as rows for its page: new ones, and old ones that changed."""
+    """Return the news of a run, as rows for its page: new ones, and changed ones."""
     shown = [
-        (_row(news, step), step.line <= news.after)  # that line its page has
+        (_row(news, step), step.line <= news.after)  # the page has that line
         for step in news.steps
     ]
     return _templates.get_template("rows.html").render(

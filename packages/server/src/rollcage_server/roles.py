@@ -1,4 +1,4 @@
-"""Who may do what: rights, the roles that hold them, and who asks."""
+"""Rights, the roles that hold them, and principals."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["ROLES", "Principal", "Right", "Role", "roles_of"]
 
 
 class Right(StrEnum):
-    """What can be done. A route asks for one of them."""
+    """The rights. A route requires one of them."""
 
     SEE = "see"  # names, states, times: no value
     VALUES = "values"  # arguments, results, messages, reasons
-    DECIDE = "decide"  # on approvals, but on none of one's own
+    DECIDE = "decide"  # about approvals, except one's own
     OPERATE = "operate"  # stop, pause, resolve, abandon, undo, workflows
-    AUDIT = "audit"  # who did what
+    AUDIT = "audit"  # read the audit log
 
 
 class Role(StrEnum):
-    """What somebody is given. Several add up; none contains another one's duties by accident."""
+    """The roles of a principal. Several add up; none includes another by accident."""
 
     OBSERVER = "observer"
     VIEWER = "viewer"
@@ -44,21 +44,21 @@ ROLES: Final[Mapping[Role, frozenset[Right]]] = {
 
 
 def roles_of(names: Iterable[object]) -> frozenset[Role]:
-    """The roles that are named; what is no role is none."""
+    """Return the roles with these names; unknown names are ignored."""
     known = {role.value: role for role in Role}
     return frozenset(known[name] for name in names if isinstance(name, str) and name in known)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks.
+    """A person or program that makes requests.
 
     Attributes:
-        name: of the person or program, as the audit log and approvals have it.
-        roles: what they were given.
-        expires: until when that holds (Unix, seconds).
-        via: how they were recognised: `token`, `oidc` or `once`.
-        key: which token, session or subject that was; never the secret itself.
+        name: their name in the audit log and in approvals.
+        roles: their roles.
+        expires: until when this holds (Unix, seconds).
+        via: how they were authenticated: `token`, `oidc` or `once`.
+        key: the token, session or subject; never the secret itself.
     """
 
     name: str
@@ -69,21 +69,21 @@ class Principal:
 
     @property
     def rights(self) -> frozenset[Right]:
-        """All that their roles hold; nothing once it has expired."""
+        """The rights of their roles; none after expiry."""
         if time.time() >= self.expires:
             return frozenset()
         return frozenset(right for role in self.roles for right in ROLES[role])
 
     def may(self, right: Right) -> bool:
-        """Whether they hold a right."""
+        """Return whether they hold a right."""
         return right in self.rights
 
     def role_for(self, right: Right) -> str:
-        """The role by which they hold a right, the narrowest one; empty where they do not."""
+        """Return the narrowest role by which they hold a right; empty without one."""
         able = [role for role in self.roles if right in ROLES[role]]
         return min(able, key=lambda role: (len(ROLES[role]), role), default="")
 
     @property
     def viewer(self) -> Viewer:
-        """What they may see of what is recorded."""
+        """Return their view of recorded values."""
         return Viewer(values=self.may(Right.VALUES))

@@ -1,4 +1,4 @@
-"""Search over runs and their steps: by names, tools, agents, states, and by values for some."""
+"""Search over runs and their steps: by names, tools, agents, states, and by values if allowed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def found(
     since: Moment = None,
     behind: Behind = "",
 ) -> Response:
-    """Look for steps and runs, the newest first; for more, `behind` what the last answer says."""
+    """Search for steps and runs, the newest first; for more, pass the answer's `behind`."""
     given = {"text": text, "name": name, "tool": tool, "agent": agent, "state": state}
     return Data(_data(_search(asking, given, since, behind), asking.who.viewer))
 
@@ -56,7 +56,7 @@ def shown(
     since: Text = "",
     behind: Behind = "",
 ) -> Response:
-    """What is looked for, and what was found."""
+    """Return the page of a search and its matches."""
     given = {"text": text, "name": name, "tool": tool, "agent": agent, "state": state}
     asked = any(given.values()) or bool(since)
     result = _search(asking, given, _midnight(since), behind) if asked else None
@@ -79,15 +79,15 @@ def _search(asking: Asking, given: dict[str, str], since: int | None, behind: st
 
 
 def _globs(text: str) -> Sequence[str]:
-    """Names with this in them, or, where it has a `*`, like it."""
+    """Return globs for names that contain a text, or that match it if it has a `*`."""
     return [text if _GLOB & {*text} else f"*{text}*"] if text else ()
 
 
 def _midnight(day: str) -> int | None:
-    """When a day begins (Unix, µs).
+    """Return the beginning of a day (Unix, µs).
 
     Raises:
-        BadRequest: it is no day.
+        BadRequest: the text is no day.
     """
     if not day:
         return None

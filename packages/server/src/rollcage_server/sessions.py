@@ -1,9 +1,8 @@
-"""A browser's session: a cookie that says who signed in, and a token against forged requests.
+"""A browser's session: a cookie with the principal, and a token against forged requests.
 
-Nothing is kept of a session that goes on: the cookie is signed, and what it refers to is looked at
-anew with each request. So a server can be started again, or be one of several. That somebody has
-signed out is kept in the store, until the cookie would have ended by itself: a copy of it that was
-stolen is worth nothing from then on.
+A running session is not stored: the cookie is signed, and its references are checked with each
+request. So a server can be restarted, or be one of several. A sign-out is stored until the cookie
+would have expired: from then on, a stolen copy of the cookie is worthless.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ __all__ = ["COOKIE", "Sessions", "SignIn"]
 COOKIE: Final = "__Host-rollcage"
 _LASTS: Final = 12 * 3600.0  # seconds
 _LONGEST: Final = 4000  # characters of a cookie
-_KIND: Final = "sessions"  # of the values that say which are over
+_KIND: Final = "sessions"  # of the values for ended sessions
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SignIn:
-    """What a cookie says.
+    """The content of a cookie.
 
     Attributes:
-        principal: who signed in, as they were then.
-        csrf: what each form of this session has to send along.
+        principal: the principal at the time of signing in.
+        csrf: the token that each form of this session has to send.
     """
 
     principal: Principal
@@ -48,8 +47,8 @@ class Sessions:
     """Makes cookies, and reads them.
 
     Args:
-        key: gives the key by which they are signed.
-        store: gives the store in which it is kept that one was ended.
+        key: returns the key that signs them.
+        store: returns the store of ended sessions.
     """
 
     def __init__(self, key: Callable[[], bytes], store: Callable[[], Store]) -> None:
@@ -57,10 +56,10 @@ class Sessions:
         self._store = store
 
     def cookie(self, principal: Principal) -> tuple[str, int]:
-        """A cookie for somebody, and for how many seconds it is.
+        """Return a cookie for a principal, and its lifetime in seconds.
 
         Raises:
-            StoreError: the key can't be had.
+            StoreError: the key can't be read.
         """
         expires = min(principal.expires, time.time() + _LASTS)
         fields = {
@@ -71,10 +70,10 @@ class Sessions:
         return f"{body}.{self._sign('session', body)}", max(int(expires - time.time()), 0)
 
     def read(self, cookie: str) -> SignIn | None:
-        """What a cookie says; None where it was not made here, is over, or was ended.
+        """Return the content of a cookie; None if it was forged, has expired, or was ended.
 
         Raises:
-            StoreError: the key can't be had, or nobody can tell whether it was ended.
+            StoreError: the key can't be read, or it is unknown whether the session was ended.
         """
         body, _, sign = cookie.partition(".")
         if len(cookie) > _LONGEST or not hmac.compare_digest(
@@ -95,10 +94,10 @@ class Sessions:
         return SignIn(who, csrf)
 
     def end(self, session: SignIn) -> None:
-        """End a session, on each server of the store; what is kept of others that are over goes.
+        """End a session, on each server of the store; drop the records of expired ones.
 
         Raises:
-            StoreError: it is not ended.
+            StoreError: the session was not ended.
         """
         store, now = self._store(), time.time()
         store.swap(_KIND, _name(session.csrf), None, orjson.dumps(session.principal.expires))
@@ -107,10 +106,10 @@ class Sessions:
                 drop(store, _KIND, key)
 
     def is_ended(self, csrf: str) -> bool:
-        """Whether somebody has ended the session of this token.
+        """Return whether the session of this token was ended.
 
         Raises:
-            StoreError: nobody can tell.
+            StoreError: it is unknown.
         """
         return self._store().get(_KIND, _name(csrf)) is not None
 

@@ -1,4 +1,4 @@
-"""What stands before every route: which hosts are answered, how much is taken, what is said."""
+"""The shield before every route: accepted hosts, size limits, response headers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEADERS: Final = {
 
 
 def host_of(header: str) -> str:
-    """The host in a `Host` header, without its port; empty where it is none."""
+    """Return the host in a `Host` header, without its port; empty if it is invalid."""
     try:
         return (urlsplit(f"//{header}").hostname or "") if "@" not in header else ""
     except ValueError:
@@ -38,11 +38,11 @@ def host_of(header: str) -> str:
 
 
 class Shield:
-    """Refuses what must not reach a route, and adds the headers that hold browsers to it.
+    """Refuses requests that must not reach a route, and adds security headers.
 
     Args:
-        app: what is behind it.
-        hosts: the names by which the server may be called, beside those of this machine.
+        app: the application behind it.
+        hosts: the accepted names of the server, besides those of this machine.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
@@ -82,7 +82,7 @@ class Shield:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """The same body, refused where it turns out too long."""
+    """Return a body that is refused if it turns out too long."""
     taken = 0
 
     async def bounded() -> Message:

@@ -1,4 +1,4 @@
-"""Signing in and out, and what anybody may have: scripts, styles, whether the server is up."""
+"""Signing in and out, and public resources: scripts, styles, the health check."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STATIC: Final = {
     "page.js": "text/javascript",
     "rollcage.css": "text/css",
 }
-"""What is served, and nothing beside it: what lies in this package, and what reports have, too."""
+"""The static files, and no others: files of this package, and files of reports."""
 
 
 def _bytes_of(name: str) -> bytes:
@@ -46,7 +46,7 @@ _tags = {name: f'"{sha256(data).hexdigest()[:32]}"' for name, data in _content.i
 
 @signing.get("/static/{name}", None)
 async def static(request: Request, name: str) -> Response:
-    """A script or a style; whatever else is waited for, by no thread."""
+    """Return a script or a style, without a thread."""
     if name not in STATIC:
         raise NotFound("there is no such file")
     headers = {"ETag": _tags[name], "Cache-Control": "public, max-age=3600"}
@@ -57,14 +57,14 @@ async def static(request: Request, name: str) -> Response:
 
 @signing.get("/healthz", None)
 def health(request: Request) -> Response:
-    """Whether the server is up, and reaches its store."""
+    """Return whether the server is up, and reaches its store."""
     means_of(request).stores.check()
     return PlainTextResponse("ok\n")
 
 
 @signing.get("/login", None)
 def login(request: Request, once: str = "") -> Response:
-    """The form to sign in; with a one-time token, it is done."""
+    """Return the form to sign in; with a one-time token, sign in."""
     if once:
         return _signed_in(request, once)
     return page(request, "login.html", message="")
@@ -81,7 +81,7 @@ def sign_in(request: Request, form: FormNow) -> Response:
 
 @signing.post("/logout", Right.SEE)
 def sign_out(request: Request, asking: AskingNow) -> Response:
-    """End the session: its cookie is worth nothing from now on, wherever a copy of it is."""
+    """End the session: its cookie is worthless from now on, as is every copy."""
 
     def end() -> Mapping[str, Any]:
         if asking.csrf:
@@ -99,7 +99,8 @@ def _signed_in(request: Request, token: str) -> Response:
     who: Principal = means.authority.signing_in(token)
     value, seconds = means.sessions.cookie(who)
     Audit(means.stores.get()).add(who, who.role_for(Right.SEE), "sign in", "", "done")
-    # A page and no redirect: a browser that comes from elsewhere sends no strict cookie with one.
+    # A page, not a redirect: a browser that comes from another site sends no strict cookie with
+    # one.
     answer = HTMLResponse(
         '<!doctype html><html lang="en"><meta http-equiv="refresh" content="0;url=/">'
         '<title>Signed in</title><p><a href="/">You are signed in: go on</a></p></html>'

@@ -28,7 +28,7 @@ steering_api = Routes("/api/v1", documented=True)
 
 
 def _by_json(action: Action) -> Any:
-    """What serves an action with JSON."""
+    """Return the endpoint of an action with JSON."""
     name = action.path.split("{")[1].split("}")[0]
 
     def endpoint(asking: Asking, target: str, body: Any) -> Response:
@@ -49,7 +49,7 @@ def _by_json(action: Action) -> Any:
 
 
 def _by_form(action: Action) -> Any:
-    """What serves an action with a form."""
+    """Return the endpoint of an action with a form."""
 
     def called(asking: AskingNow, target: str) -> Response:
         done = carried_out(action, asking, target, body_of(action.body, asking.form))
@@ -63,15 +63,15 @@ def _by_form(action: Action) -> Any:
 
 
 def link_of(path: str, **query: str) -> str:
-    """An address of a page."""
+    """Return the address of a page."""
     return f"{path}?{urlencode(query)}"
 
 
 def body_of(kind: type[Any], form: Form) -> Any:
-    """What a form sends along: fields that end in `_json` hold JSON, and empty ones nothing.
+    """Return a form's data: fields that end in `_json` hold JSON, empty ones are left out.
 
     Raises:
-        BadRequest: it is not what the action needs.
+        BadRequest: the data do not fit the action.
     """
     fields: dict[str, Any] = {}
     for name, text in form.items():
@@ -103,13 +103,13 @@ for _each in ACTIONS:
 
 @steering_api.get("/runs/{run}/commands/{key}", Right.VALUES)
 def command(asking: AskingNow, run: str, key: str) -> Response:
-    """Tell how a command stands: the plan of an undo, or what an undo did."""
+    """Return the state of a command: the plan of an undo, or its result."""
     return Data(undoing.answer(asking.store, run, key))
 
 
 @steering.get("/runs/{run}/undo", Right.VALUES)
 def undo(request: Request, asking: AskingNow, run: str, command: str = "") -> Response:
-    """The plan of an undo, to confirm; and what came of it."""
+    """Return the plan of an undo, to confirm; and its result."""
     asking.store.ends(check_run(run))
     answered = undoing.answer(asking.store, run, command) if command else None
     rows: list[UndoRow] = []

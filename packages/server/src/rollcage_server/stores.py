@@ -1,4 +1,4 @@
-"""The store that is served: opened when it is needed, and again when it was away."""
+"""The served store: opened on demand, and again after it was away."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollcage.trace.folder import Folder
 __all__ = ["Stores", "is_there", "key_of"]
 
 
-_PATIENCE: Final = 4.0  # seconds that a database may be away: whoever looks at a page waits
+_PATIENCE: Final = 4.0  # seconds that a database may be away while a viewer waits
 _WAITS: Final = ("store_timeout", "silence_timeout")  # parameters of a database's URL
 _SQLITE: Final = "sqlite:///"
 
@@ -36,7 +36,7 @@ class Stores:
         """Return the store.
 
         Raises:
-            StoreError: it is not there.
+            StoreError: the store is not there.
         """
         store = self.open()
         if not is_there(store):
@@ -44,25 +44,25 @@ class Stores:
         return store
 
     def check(self) -> None:
-        """See that the store can be read now.
+        """Check that the store can be read now.
 
         Raises:
-            StoreError: it can't.
+            StoreError: the store can't be read.
         """
         self.get().get("sessions", "0")
 
     def open(self) -> Store:
-        """Return the store, whether it is there or not."""
+        """Return the store, whether it exists or not."""
         with self._lock:
             if self._store is None:
                 self._store = open_store(_patient(self.url))
             return self._store
 
     def key(self) -> bytes:
-        """Return the server's key, by which sessions are signed.
+        """Return the server's key, which signs sessions.
 
         Raises:
-            StoreError: it can't be had.
+            StoreError: the key can't be read.
         """
         if self._key is None:
             self._key = key_of(self.get())
@@ -70,12 +70,12 @@ class Stores:
 
 
 def key_of(store: Store) -> bytes:
-    """Return the key of the servers of a store (32 bytes), made when it is needed.
+    """Return the key of the servers of a store (32 bytes), made on demand.
 
-    It is another one than that by which secrets are sealed: a log shows what that makes of a text.
+    It differs from the key that seals secrets, because logs show that key's HMACs of texts.
 
     Raises:
-        StoreError: it can't be had.
+        StoreError: the key can't be read.
     """
     key = store.get("keys", "server")
     while key is None:
@@ -85,7 +85,7 @@ def key_of(store: Store) -> bytes:
 
 
 def is_there(store: Store) -> bool:
-    """Return whether somebody has made the folder or file of a store; a database is asked later."""
+    """Return whether the folder or file of a store exists; a database is asked later."""
     if isinstance(store, Folder):
         return Path(store.root).is_dir()
     if store.url.startswith(_SQLITE):
@@ -94,7 +94,7 @@ def is_there(store: Store) -> bool:
 
 
 def _patient(url: str) -> str:
-    """The URL of a database with how long it may be away, where it does not say that."""
+    """Return the URL of a database with a time limit, if it has none."""
     if not url.startswith(("postgres://", "postgresql://")):
         return url
     where, _, query = url.partition("?")

@@ -1,4 +1,4 @@
-"""Tokens in a file: each with a name, roles and an end; of its secret, only a hash is kept."""
+"""Tokens in a file: each with a name, roles and an end; only a hash of its secret is kept."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _NO_HASH: Final = "0" * 64
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Token:
-    """A token as it is kept.
+    """A stored token.
 
     Attributes:
-        id: by which it is known; it is the readable part of its text.
-        name: of who has it.
-        roles: what it allows.
-        hash: of its secret (SHA-256, hex): the secret has 256 random bits.
+        id: its id, the readable part of its text.
+        name: the name of its user.
+        roles: their roles.
+        hash: the hash of its secret (SHA-256, hex): the secret has 256 random bits.
         created: when (Unix, seconds).
         expires: until when it can be used (Unix, seconds).
-        revoked: when it was taken back (Unix, seconds); 0: it was not.
+        revoked: when it was revoked (Unix, seconds); 0: it was not.
     """
 
     id: str
@@ -51,7 +51,7 @@ class Token:
     revoked: int = 0
 
     def state(self, now: float) -> str:
-        """`active`, `expired` or `revoked`."""
+        """Return `active`, `expired` or `revoked`."""
         if self.revoked:
             return "revoked"
         return "expired" if now >= self.expires else "active"
@@ -66,13 +66,13 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Both at once: a thread that read it before must not leave its tokens as those of now.
+        # Both at once: a slower thread must not replace newer tokens by older ones.
         self._known: tuple[tuple[int, int, int] | None, dict[str, Token]] = (None, {})
 
     # --- recognising ------------------------------------------------------------------------------
 
     def principal(self, text: str) -> Principal | None:
-        """Who has this token; None where nobody does.
+        """Return the principal of a token's text; None without one.
 
         Raises:
             TokensInvalid: the file can't be used.
@@ -88,7 +88,7 @@ class TokenFile:
         return self._of(token)
 
     def by_id(self, id: str) -> Principal | None:  # noqa: A002 - what it is called everywhere
-        """Who has the token of this id, as long as it holds: how a session is held to it.
+        """Return the principal of a token by its id, while it is valid: for sessions.
 
         Raises:
             TokensInvalid: the file can't be used.
@@ -105,7 +105,7 @@ class TokenFile:
     # --- keeping ----------------------------------------------------------------------------------
 
     def list(self) -> list[Token]:
-        """All tokens, oldest first.
+        """Return all tokens, oldest first.
 
         Raises:
             TokensInvalid: the file can't be used.
@@ -113,10 +113,10 @@ class TokenFile:
         return sorted(self._read().values(), key=lambda each: (each.created, each.id))
 
     def create(self, name: str, roles: Iterable[Role], seconds: float) -> tuple[Token, str]:
-        """A new token, and its text, which is nowhere else.
+        """Return a new token, and its text, which is not stored.
 
         Raises:
-            TokensInvalid: the name is none, or the file can't be used.
+            TokensInvalid: the name is not valid, or the file can't be used.
         """
         try:
             known = person(name)
@@ -137,7 +137,7 @@ class TokenFile:
         return token, f"rct_{token.id}_{secret}"
 
     def revoke(self, id: str) -> Token:  # noqa: A002
-        """Take a token back; it ends all sessions that began with it.
+        """Revoke a token; this ends all sessions that began with it.
 
         Raises:
             TokensInvalid: there is no such token, or the file can't be used.
@@ -151,7 +151,7 @@ class TokenFile:
 
     @contextlib.contextmanager
     def _changing(self) -> Generator[dict[str, Token]]:
-        """All tokens, to change: nobody else does, and nobody reads half of it."""
+        """Give all tokens for a change, under a lock; the new file appears as a whole."""
         beside = self.path.with_name(f"{self.path.name}.lock")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

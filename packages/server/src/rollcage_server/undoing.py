@@ -1,6 +1,6 @@
-"""An undo: planned by a worker that has the tools, shown, and carried out if it is still that.
+"""An undo: planned by a worker with the tools, displayed, and carried out if the plan still holds.
 
-The server has no tools. It writes commands, and reads what workers answered.
+The server has no tools. It writes commands, and reads the workers' results.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rollcage_server.reading import check_run
 
 __all__ = ["Confirming", "Planning", "answer", "confirm", "plan"]
 
-_PATIENCE: Final = 5.0  # seconds that a worker is waited for before the answer is "not yet"
+_PATIENCE: Final = 5.0  # seconds to wait for a worker before the answer is "not yet"
 _LOOK: Final = 0.1
 _KEY: Final = re.compile(r"[0-9a-f]{32}\.(plan|undo)\.[0-9a-f]{32}")
 
 
 class Planning(BaseModel):
-    """What the plan of an undo is asked for with."""
+    """The request for an undo's plan."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -37,7 +37,7 @@ class Planning(BaseModel):
 
 
 class Confirming(BaseModel):
-    """What an undo is confirmed with."""
+    """The confirmation of an undo."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,7 +47,7 @@ class Confirming(BaseModel):
 
 
 def plan(asking: Asking, run: str, body: Planning) -> Mapping[str, Any]:
-    """Have a worker say what an undo would do.
+    """Have a worker plan an undo.
 
     Raises:
         RunNotFound: there is no such run.
@@ -59,12 +59,12 @@ def plan(asking: Asking, run: str, body: Planning) -> Mapping[str, Any]:
 
 
 def confirm(asking: Asking, run: str, body: Confirming) -> Mapping[str, Any]:
-    """Have a worker do what a plan says, if it still would; who confirms twice, confirms once.
+    """Have a worker carry out a plan, if it still holds; a second confirmation changes nothing.
 
     Raises:
         NotFound: there is no such plan of this run.
-        PlanChanged: an undo would do something else by now; it says what, and what was done before.
-        Conflict: it was refused.
+        PlanChanged: an undo would differ from the plan; names the differences, and earlier undos.
+        Conflict: the undo was refused.
     """
     commands = Commands(asking.store)
     planned = _result(commands, check_run(run), body.plan)
@@ -83,7 +83,7 @@ def confirm(asking: Asking, run: str, body: Confirming) -> Mapping[str, Any]:
 
 
 def answer(store: Store, run: str, key: str) -> Mapping[str, Any]:
-    """How a command stands: what was planned or done, or that no worker has taken it yet.
+    """Return the state of a command: its plan or result, or that no worker has taken it yet.
 
     Raises:
         NotFound: there is no such command of this run.
@@ -111,14 +111,14 @@ def _awaited(store: Store, run: str, key: str, wait: float) -> Mapping[str, Any]
 
 
 def _result(commands: Commands, run: str, key: str) -> Result | None:
-    """What became of a command about this run.
+    """Return the result of a command about this run.
 
     Raises:
         NotFound: the key is of another run.
     """
     if _KEY.fullmatch(key) is None:
         raise NotFound("there is no such command of this run")
-    asked = commands.get(key)  # first: a worker writes the result, and then takes it away
+    asked = commands.get(key)  # first: a worker writes the result, and then removes the command
     result = commands.result(key)
     known = asked if result is None else result.command
     if known is None or known.run != run or known.do not in ("plan", "undo"):

@@ -1,4 +1,4 @@
-"""Executions of workflows: how each stands, and what workers are asked to do with it."""
+"""Executions of workflows: their states, and commands for workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Id = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class Named(BaseModel):
-    """Which execution."""
+    """An execution's id."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,14 +42,14 @@ class Named(BaseModel):
 
 
 class Starting(Named):
-    """What an execution is started with."""
+    """The start of an execution."""
 
     plan: Id
     inputs: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class Signalling(Named):
-    """What a signal brings."""
+    """The data of a signal."""
 
     name: Annotated[str, Field(min_length=1, max_length=64)]
     data: JsonValue = None
@@ -57,7 +57,7 @@ class Signalling(Named):
 
 
 class Cancelling(Named):
-    """How an execution is ended."""
+    """The cancellation of an execution."""
 
     rollback: bool = False
 
@@ -93,7 +93,7 @@ def _signal(asking: Asking, body: Signalling) -> Mapping[str, Any]:
 
 
 Do = Callable[[Asking, Any], Mapping[str, Any]]
-"""Gives an order, with what its own form sends along."""
+"""Gives an order, with the data of its form."""
 _ORDERS: Final[Mapping[str, tuple[type[Named], Do]]] = {
     "start": (Starting, _start),
     "pause": (Named, _pause),
@@ -104,14 +104,14 @@ _ORDERS: Final[Mapping[str, tuple[type[Named], Do]]] = {
 
 
 def _carried_out(name: str, asking: Asking, body: Any) -> dict[str, Any]:
-    """Give an order, and tell how the execution stands then."""
+    """Give an order, and return the execution's state."""
     do = _ORDERS[name][1]
     done = audited(asking, f"workflow {name}", body.id, lambda: do(asking, body))
     return {**done, "execution": _data(execution(asking.store, body.id), asking.who.viewer)}
 
 
 def _add(name: str, kind: Any) -> None:
-    """The routes of an order: with JSON, and with a form."""
+    """Add the routes of an order: with JSON, and with a form."""
 
     def by_json(asking: AskingNow, body: Any) -> Response:
         return Data(_carried_out(name, asking, body))
@@ -141,7 +141,7 @@ def listed(asking: AskingNow, limit: Limit = PAGE) -> Response:
 
 @workflows_api.get("/workflow", Right.SEE)
 def told(asking: AskingNow, id: str) -> Response:  # noqa: A002 - what it is called everywhere
-    """Tell how an execution stands, with its steps."""
+    """Return the state of an execution, with its steps."""
     found = _known(asking, id)
     viewer = asking.who.viewer
     steps = [dataclasses.asdict(each) for each in found.steps]
@@ -152,14 +152,14 @@ def told(asking: AskingNow, id: str) -> Response:  # noqa: A002 - what it is cal
 
 @workflows.get("/workflows", Right.SEE)
 def shown(request: Request, asking: AskingNow) -> Response:
-    """The executions."""
+    """Return the executions."""
     found = [_data(each, asking.who.viewer) for each in executions(asking.store, limit=PAGE)]
     return page(request, "workflows.html", asking, executions=found)
 
 
 @workflows.get("/workflow", Right.SEE)
 def one(request: Request, asking: AskingNow, id: str) -> Response:  # noqa: A002
-    """An execution: its plan as a graph, and its steps with their states."""
+    """Return an execution: its plan as a graph, and its steps with their states."""
     found = _known(asking, id)
     viewer, after = asking.who.viewer, None
     if found.status == "running":
@@ -176,7 +176,7 @@ def _known(asking: Asking, id: str) -> Execution:  # noqa: A002
 
 
 def _data(found: Execution, viewer: Viewer) -> dict[str, Any]:
-    """An execution without its steps, as somebody may see it."""
+    """Return an execution without its steps, for a viewer."""
     plain = ("id", "status", "plan", "digest", "run", "attempts", "began", "ended", "start")
     values = ("inputs", "output", "error", "waits", "sealed")
     return {name: getattr(found, name) for name in (*plain, *(values if viewer.values else ()))}

@@ -1,4 +1,4 @@
-"""Large values: which ones a log names, and removing those that none does."""
+"""Large values: which ones a log names, and how unused ones are removed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["blob", "blobs_in", "blobs_of", "drop_unused", "keys_of", "put_back"]
 
 _NAMED: Final = b'"$rollcage":"blob"'
 _DIGEST: Final = re.compile(rb'"([0-9a-f]{64})"')
-_TRASH: Final = "trash"  # the kind of values that are about to go, in case somebody needs them yet
+_TRASH: Final = "trash"  # the kind of removed values, which can still be put back
 
 
 def blob(store: Store, digest: str) -> bytes:
-    """Return a large value, found to be what its digest says.
+    """Return a large value, checked against its digest.
 
     Raises:
-        StoreError: it is not there, or is another.
+        StoreError: the value is missing, or does not match its digest.
     """
     data = store.get("blobs", digest)
     if data is None:
@@ -45,9 +45,9 @@ def blobs_in(lines: Iterable[bytes]) -> set[str]:
 
 
 def blobs_of(store: Store, lines: Iterable[bytes]) -> Iterator[tuple[str, bytes | StoreError]]:
-    """Yield the large values that lines name, and those that these name, by digest.
+    """Yield the large values that lines name, directly or through other values, by digest.
 
-    One that is not there, or is damaged, comes as the error that says so.
+    A missing or damaged value comes as its error.
     """
     waiting, seen = blobs_in(lines), set[str]()
     while waiting:
@@ -71,14 +71,14 @@ def keys_of(store: Store, kind: str) -> Iterator[str]:
 
 
 def drop_unused(store: Store) -> int | None:
-    """Remove the large values that no log names; return how many went.
+    """Remove the large values that no log names; return how many were removed.
 
-    A writer counts on a value that it found there before it has noted so. So nothing is removed,
-    and None returned, while a run has a live writer. Of the others one may begin meanwhile: what
-    goes is kept aside until all logs were read once more, and comes back where it is named by then.
+    A writer may rely on a stored value before its log names the value. So nothing is removed, and
+    None returned, while a run has a live writer. A writer may also begin meanwhile: removed values
+    are kept aside until all logs were read once more, and put back if a log names them.
 
     Raises:
-        StoreError: a log can't be read, so that nobody knows what it names.
+        StoreError: a log can't be read, so its values are unknown.
     """
     put_back(store)
     unused = set(keys_of(store, "blobs"))
@@ -101,8 +101,8 @@ def put_back(store: Store, *, everything: bool = False) -> int:
     """Put back removed large values that a log names after all; return how many.
 
     Args:
-        store: where they are.
-        everything: all of them; otherwise the rest is gone for good.
+        store: the store.
+        everything: put back all of them; otherwise the rest is deleted.
     """
     trash = set(keys_of(store, _TRASH))
     named = trash if everything or not trash else _named_by_all(store, trash)
@@ -116,20 +116,20 @@ def put_back(store: Store, *, everything: bool = False) -> int:
 
 
 def _is_busy(store: Store) -> bool:
-    """Whether a run has a live writer: each has a last line that ends no attempt."""
+    """Return whether a run has a live writer: then its last line does not end an attempt."""
     return any(info.last != "ended" and store.is_live(info.run) for info in all_runs(store))
 
 
 def _named_by_all(store: Store, known: set[str]) -> set[str]:
-    """Which of these digests stand anywhere in a log, a claim, or a large value that stays."""
+    """Return the digests that stand anywhere in a log, a claim, or a remaining large value."""
     named: set[str] = set()
     for info in all_runs(store):
-        with contextlib.suppress(RunNotFound):  # it was removed meanwhile
+        with contextlib.suppress(RunNotFound):  # the run was removed meanwhile
             named |= _digests(store.read(info.run), known)
     for key in keys_of(store, "once"):
         named |= _digests([store.get("once", key) or b""], known)
     waiting = set(named)
-    while waiting:  # what is in one may name others
+    while waiting:  # a value may name other values
         values = ((store.get("blobs", each) or store.get(_TRASH, each) or b"") for each in waiting)
         waiting = _digests(values, known) - named
         named |= waiting
@@ -137,7 +137,7 @@ def _named_by_all(store: Store, known: set[str]) -> set[str]:
 
 
 def _digests(parts: Iterable[bytes], known: set[str]) -> set[str]:
-    """Whatever may be a digest: a line that is damaged still holds what it names."""
+    """Return all possible digests: even a damaged line still holds its digests."""
     return {each.decode() for part in parts for each in _DIGEST.findall(part)} & known
 
 

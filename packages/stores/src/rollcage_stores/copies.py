@@ -1,10 +1,10 @@
 """Copies of runs in another store, and moves.
 
 A job has one place. So a copy is read-only (`held`): it can be shown, replayed offline and forked,
-and a session of its job begins a new run beside it if it is over. To go on with it, it is *moved*:
-the original says where it goes on (`gone`), and then the copy is claimed (`claimed`). Each of these
-is a line of a log, so that a move that was killed at any moment is brought to its end by being
-asked for again, and in between at most one of the two stores lets anybody go on.
+and a session of its job begins a new run if the copied run is over. To continue the copy, *move*
+the run: the original records its new place (`gone`), and then the copy is claimed (`claimed`). Each
+of these is a line of a log. So a move that was killed at any moment is completed by repeating it,
+and in between at most one of the two stores lets a session continue the run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CAN_NOT: Final[dict[type[RollcageError], What]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Copied:
-    """What became of a run that was to be copied, or moved; the error where it could not be."""
+    """The result for a run that was to be copied or moved; its error if that failed."""
 
     info: RunInfo
     what: What
@@ -60,21 +60,21 @@ class Copied:
 def copy_runs(
     source: Where, target: Where, runs: Iterable[str] | None = None, *, move: bool = False
 ) -> list[Copied]:
-    """Copy runs into another store, or move them there; the oldest first.
+    """Copy runs into another store, or move them; the oldest first.
 
-    What is there already is left alone, so that it can be asked for again. A run that can't be
-    copied keeps none of the others away.
+    Runs that the target has already are left alone, so the call can be repeated. A run that can't
+    be copied does not stop the others.
 
     Args:
         source: a folder, a URL or a `Store`.
-        target: another one. If it has no key yet, it takes over that of the source.
+        target: another store. If it has no key yet, it takes the source's key.
         runs: the ids of the runs; None: all.
-        move: whether they go on in the target, and not any more in the source.
+        move: whether the runs continue in the target, and no longer in the source.
 
     Raises:
-        StoreInvalid: both are the same, or each has a key of its own.
-        StoreError: one can't be used.
-        RunNotFound: one of the runs is not there.
+        StoreInvalid: both are the same store, or each has a key of its own.
+        StoreError: a store can't be used.
+        RunNotFound: a run does not exist.
     """
     one, other = _both(source, target)
     infos = list(all_runs(one)) if runs is None else [run_info(one, run) for run in set(runs)]
@@ -98,24 +98,24 @@ def _what_of(error: RollcageError) -> What:
 
 
 def copy_run(source: Where, target: Where, run: str) -> bool:
-    """Copy a run, with the large values, claims, requests and order that go with it.
+    """Copy a run, with its large values, claims, requests and order.
 
-    A copy that is there and was not claimed is brought up to date.
+    An existing copy that was not claimed is brought up to date.
 
     Args:
         source: a folder, a URL or a `Store`.
-        target: another one.
+        target: another store.
         run: its id.
 
     Returns:
         whether anything was new.
 
     Raises:
-        RunNotFound: it is not there.
-        RunInUse: it has a live writer.
-        RunElsewhere: it was moved, and goes on in a third store.
-        RunConflict: the target has another run of this id, or one that went another way.
-        TraceCorrupt: it is damaged, or a large value of it is.
+        RunNotFound: the run does not exist.
+        RunInUse: the run has a live writer.
+        RunElsewhere: the run was moved, and continues in a third store.
+        RunConflict: the target has another run with this id, or a diverged one.
+        TraceCorrupt: the run is damaged, or one of its large values.
         StoreError: a store can't be used; or each has a key of its own.
     """
     one, other = _both(source, target)
@@ -130,13 +130,13 @@ def copy_run(source: Where, target: Where, run: str) -> bool:
 
 
 def move_run(source: Where, target: Where, run: str, *, by: str = "") -> bool:
-    """Have a run go on in another store, and not any more where it was.
+    """Move a run: it continues in another store, and no longer in the source.
 
     Args:
         source: a folder, a URL or a `Store`.
-        target: another one.
+        target: another store.
         run: its id.
-        by: who says so.
+        by: the name of the person.
 
     Returns:
         whether anything was left to be done.
@@ -165,7 +165,7 @@ def move_run(source: Where, target: Where, run: str, *, by: str = "") -> bool:
 
 
 def _both(source: Where, target: Where) -> tuple[Store, Store]:
-    """Both stores, which hash with the same key."""
+    """Return both stores, which hash with the same key."""
     one, other = open_store(source), open_store(target)
     if one.url == other.url:
         raise StoreInvalid(f"both are the same store: {one.url}")
@@ -179,10 +179,10 @@ def _both(source: Where, target: Where) -> tuple[Store, Store]:
 
 
 def _check_apart(source: Store, target: Store) -> None:
-    """Refuse one store that goes by two names: a run can't be moved to where it is.
+    """Refuse one store with two names: a run can't be moved to its own place.
 
     Raises:
-        StoreError: both are the same.
+        StoreError: both are the same store.
     """
     key = os.urandom(12).hex()
     target.swap("probe", key, None, b"here")
@@ -195,7 +195,7 @@ def _check_apart(source: Store, target: Store) -> None:
 
 
 def _copy(source: Store, target: Store, run: str, lines: list[bytes]) -> bool:
-    """Put a copy of a run's lines into a store; whether anything was new."""
+    """Put a copy of a run's lines into a store; return whether anything was new."""
     last: Event = orjson.loads(lines[-1])
     origin = source.url
     if last["event"] == "held":  # a copy of a copy
@@ -204,7 +204,7 @@ def _copy(source: Store, target: Store, run: str, lines: list[bytes]) -> bool:
         if isinstance(data, StoreError):
             raise TraceCorrupt(f"run {run}", 1, f"it can't be copied whole: {data}")
         found = target.get("blobs", digest)
-        if found != data:  # it is missing, or damaged
+        if found != data:  # missing, or damaged
             target.swap("blobs", digest, found, data)
     attested = attested_head(source, run)
     lines = list(held_to(lines, attested, f"run {run}"))
@@ -227,7 +227,7 @@ def _copy(source: Store, target: Store, run: str, lines: list[bytes]) -> bool:
                 "time": time.time_ns() // 1000, "id": os.urandom(12).hex(),
             }  # fmt: skip
             held = chained([said], lines[-1][-67:-3])
-        _point(source, target, info)  # first, so that no session of the job begins it anew here
+        _point(source, target, info)  # first, so that no session of the job starts it over here
         log.replace([*lines, *held])
         if attested is not None:
             attest(target, run, attested)
@@ -237,7 +237,7 @@ def _copy(source: Store, target: Store, run: str, lines: list[bytes]) -> bool:
 
 
 def _is_behind(there: list[bytes], lines: list[bytes], run: str, target: Store) -> bool:
-    """Whether what a store has of a run is less than these lines, and nobody went on with it."""
+    """Return whether a store has fewer lines of a run, and no session continued it there."""
     if not there:
         return True
     kind = orjson.loads(there[-1])["event"]
@@ -250,7 +250,7 @@ def _is_behind(there: list[bytes], lines: list[bytes], run: str, target: Store) 
 
 
 def _end(source: Store, target: Store, run: str, by: str) -> bool:
-    """Say in the original that it goes on in the target; not where it has grown since its copy."""
+    """Record in the original that the run continues in the target, unless it has grown since."""
     log = Chain(source.open(run))
     try:
         log.read()
@@ -273,7 +273,7 @@ def _end(source: Store, target: Store, run: str, by: str) -> bool:
 
 
 def _claim(source: Store, target: Store, run: str, by: str) -> bool:
-    """Let a copy be gone on with, whose original was ended for it."""
+    """Let sessions continue a copy whose original was ended for it."""
     log = Chain(target.open(run))
     try:
         events = log.read()
@@ -288,7 +288,7 @@ def _claim(source: Store, target: Store, run: str, by: str) -> bool:
 
 
 def _point(source: Store, target: Store, info: RunInfo) -> None:
-    """Have the job's pointer name the copy, if it is the newest there, and the target has none."""
+    """Point the job's pointer at the copy, if it is the newest run and there is no pointer."""
     if source.get("names", info.job) != info.run.encode():
         return
     seen = target.get("names", info.job)

@@ -1,4 +1,4 @@
-"""Which PostgreSQL database is meant: a URL taken apart, and errors that keep its password."""
+"""The PostgreSQL database of a URL: its parts, and errors that hide its password."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollcage.errors import StoreError, StoreInvalid, StoreReadOnly
 __all__ = ["Database", "parse"]
 
 _MAY_NOT: Final = ("25006", "42501")
-"""What PostgreSQL says of a transaction that only reads, and of a right that is missing."""
+"""PostgreSQL's codes for a read-only transaction, and for a missing right."""
 
 _OWN: Final = {"store_timeout": 30.0, "silence_timeout": 10.0}  # seconds; parameters of a URL
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
@@ -25,15 +25,15 @@ _SECRET: Final = ("password", "sslpassword")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Database:
-    """Which database is meant.
+    """A PostgreSQL database.
 
     Attributes:
-        conninfo: what libpq is given; the only place where a password is.
-        url: what the store is called, without a password.
-        schema: where its tables are.
+        conninfo: the parameters for libpq; only this attribute contains the password.
+        url: the store's URL, without a password.
+        schema: the schema of its tables.
         timeout: how long the database may be down before runs halt (seconds).
-        silence: after how long either side gives up a connection that says nothing (seconds).
-        secrets: what is taken out of what libpq says.
+        silence: after how long either side gives up a silent connection (seconds).
+        secrets: texts to remove from libpq's messages.
     """
 
     conninfo: str = dataclasses.field(repr=False)
@@ -44,18 +44,18 @@ class Database:
     secrets: tuple[str, ...] = dataclasses.field(repr=False)
 
     def lock_key(self, what: str) -> int:
-        """Return the advisory lock that stands for something of this store."""
+        """Return the number of the advisory lock for something in this store."""
         digest = sha256(f"rollcage/2\0{self.schema}\0{what}".encode()).digest()
         return int.from_bytes(digest[:8], signed=True)
 
     def failed(self, error: psycopg.Error | OSError) -> StoreError:
-        """Return the error that says what the database refused."""
+        """Return the error for a refusal of the database."""
         state = error.sqlstate if isinstance(error, psycopg.Error) else None
         kind = StoreReadOnly if state in _MAY_NOT else StoreError
         return kind(f"the store {self.url} can't be used: {self.describe(error)}")
 
     def describe(self, error: BaseException) -> str:
-        """Return what PostgreSQL says, without a password."""
+        """Return PostgreSQL's message, without a password."""
         text = " ".join(str(error).split())
         for secret in self.secrets:
             text = text.replace(secret, "***")
@@ -63,10 +63,10 @@ class Database:
 
 
 def parse(url: str) -> Database:
-    """Take apart a URL, as libpq knows it, and with parameters of our own.
+    """Parse a URL, in libpq's form, with parameters of our own.
 
     Raises:
-        StoreInvalid: it has another form.
+        StoreInvalid: the URL has another form.
     """
     where, _, query = url.partition("://")[2].partition("?")
     host, slash, path = where.partition("/")

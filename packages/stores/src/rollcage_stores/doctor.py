@@ -1,4 +1,4 @@
-"""What is wrong with a store, and mending what can be mended."""
+"""The problems of a store, and repairs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Finding", "examine", "repair"]
 
 Where = str | os.PathLike[str] | Store
 Kind = Literal["damaged", "open", "note"]
-"""Something is lost or changed; somebody has to decide or mend; nobody has to do anything."""
+"""Lost or changed; needs a decision or a repair; needs no action."""
 
 _BACKUP: Final = "rollcage copy {run} --from BACKUP --to {url}"
 _READ: Final = ("names", HEADS, "once", "orders", "requests", "decisions")  # kinds of values
@@ -33,14 +33,14 @@ _READ: Final = ("names", HEADS, "once", "orders", "requests", "decisions")  # ki
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """One problem.
 
     Attributes:
         kind: how bad it is.
-        code: what it is, for machines.
-        run: which run it is of; empty if it is of none.
-        message: what it is, for people.
-        helps: the command that mends it; empty if none does.
+        code: the problem, for machines.
+        run: the id of the run concerned; empty if it concerns none.
+        message: the problem, for people.
+        helps: the command that fixes it; empty if no command does.
     """
 
     kind: Kind
@@ -51,14 +51,14 @@ class Finding:
 
 
 def examine(store: Where, *, blobs: bool = True) -> list[Finding]:
-    """Return what is wrong with a store; everything is read, and nothing is changed.
+    """Return the problems of a store; everything is read, and nothing is changed.
 
     Args:
         store: a folder, a URL or a `Store`.
         blobs: whether large values are read.
 
     Raises:
-        StoreError: the store can't be used at all.
+        StoreError: the store can't be used.
     """
     own = open_store(store)
     found: list[Finding] = []
@@ -73,10 +73,10 @@ def examine(store: Where, *, blobs: bool = True) -> list[Finding]:
 
 
 def repair(store: Where) -> list[Finding]:
-    """Mend what can be mended without losing anything; return what that was.
+    """Repair everything that can be repaired without loss; return the repairs.
 
-    Runs whose pruning was cut off are pruned to the end; copies that were cut off before their end,
-    in which nothing was done, go; large values that were removed and are named after all come back.
+    An interrupted prune is finished; an interrupted copy in which nothing was done is removed;
+    removed large values that are named after all are put back.
 
     Raises:
         StoreError: the store can't be read or written.
@@ -105,7 +105,7 @@ def _of_run(own: Store, info: RunInfo, named: set[str], *, blobs: bool) -> Itera
         head = attested_head(own, run)
         lines = own.read(run)
         found = fold_log(held_to(lines, head, f"run {run}"), f"run {run}", {})
-    except RunNotFound:  # it was removed meanwhile
+    except RunNotFound:  # the run was removed meanwhile
         return
     except RollcageError as error:
         yield Finding("damaged", error.code, run, str(error), backup)
@@ -131,7 +131,7 @@ def _of_run(own: Store, info: RunInfo, named: set[str], *, blobs: bool) -> Itera
 
 
 def _to_decide(own: Store, run: Run, at: str) -> Iterator[Finding]:
-    """What somebody has to decide of a run that nobody is at."""
+    """Yield the open decisions about a run without a writer."""
     for step in run.steps.values():
         is_open = step.status == "unknown" or step.unclear
         if step.acts and is_open and not step.gone:
@@ -152,7 +152,7 @@ def _to_decide(own: Store, run: Run, at: str) -> Iterator[Finding]:
 
 
 def _of_values(own: Store, runs: set[str]) -> Iterator[Finding]:
-    """Pointers, claims, orders and requests: whether they can be read, and name runs that are."""
+    """Yield pointers, claims, orders and requests that can't be read, or that name missing runs."""
     missing = set[str]()
     for kind in _READ:
         for key in keys_of(own, kind):
@@ -164,7 +164,7 @@ def _of_values(own: Store, runs: set[str]) -> Iterator[Finding]:
                 message = f"the {shown} can't be read: {error}"
                 yield Finding("damaged", "value", "", message)
                 continue
-            if kind == HEADS and run in missing:  # told of its pointer
+            if kind == HEADS and run in missing:  # reported with its pointer
                 continue
             if run and run not in runs and not _is_there(own, run):
                 missing.add(run)
@@ -175,7 +175,7 @@ def _of_values(own: Store, runs: set[str]) -> Iterator[Finding]:
 
 
 def _run_in(kind: str, key: str, data: bytes) -> str:
-    """The run that a value names."""
+    """Return the run that a value names."""
     if kind == "names":
         return data.decode()
     if kind == HEADS:
@@ -183,7 +183,7 @@ def _run_in(kind: str, key: str, data: bytes) -> str:
     fields = orjson.loads(data)
     if kind == "orders":
         return key
-    is_kept = kind == "once" and fields.get("state")  # its run may be gone
+    is_kept = kind == "once" and fields.get("state")  # the run may be missing
     return "" if is_kept else str(fields["run"])
 
 
@@ -199,7 +199,7 @@ def _of_blobs(own: Store, named: set[str]) -> Iterator[Finding]:
 
 
 def _is_there(own: Store, run: str) -> bool:
-    """Whether a run is there that may have begun since they were listed."""
+    """Return whether a run exists, perhaps begun since the runs were listed."""
     try:
         run_info(own, run)
     except RunNotFound:
@@ -208,7 +208,7 @@ def _is_there(own: Store, run: str) -> bool:
 
 
 def _drop_cut_copy(own: Store, run: str) -> bool:
-    """Remove a copy that was cut off; whether it could be."""
+    """Remove an interrupted copy; return whether that was possible."""
     try:
         log = Chain(own.open(run))
     except RunInUse:

@@ -1,7 +1,7 @@
-"""A connection to a PostgreSQL server, which is given up where the server falls silent.
+"""A connection to a PostgreSQL server, which is given up when the server falls silent.
 
-It speaks libpq's own words: statements are sent without waiting, each with a `Sync` of its own, so
-each is a transaction that the server completes even if this process is killed behind it.
+It uses libpq directly: statements are sent without waiting, each with a `Sync` of its own, so each
+is a transaction that the server completes even if this process is killed after it.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ __all__ = ["Link", "LinkLost"]
 
 _SOON: Final = ("starting up", "shutting down", "recovery", "too many", "reserved", "slots")
 _PASSING: Final = ("08", "57P", "53300", "25006")
-"""What passes by itself, so that it is tried again: a server that ends, has no place, or is still
-a standby; and a connection that breaks."""
+"""Passing failures, after which the statement is tried again: a server that shuts down, has no free
+connection, or is still a standby; and a broken connection.
+"""
 
 _OWN: Final = "SELECT pg_backend_pid()"
 _BEGIN: Final = """SELECT pg_backend_pid(), set_config('search_path', $1, false),
 set_config('client_encoding', 'UTF8', false), set_config('client_min_messages', 'warning', false),
 set_config('tcp_keepalives_idle', '4', false), set_config('tcp_keepalives_interval', '4', false),
-set_config('tcp_keepalives_count', '2', false)"""  # it lets go of a worker that is cut off
+set_config('tcp_keepalives_count', '2', false)"""  # the server drops a worker that is cut off
 _OLDEST: Final = 140000
 Value = str | bytes | int | None
 
 
 class LinkLost(Exception):
-    """The connection broke, or none can be had: nobody knows what became of what was sent."""
+    """The connection broke, or can't be made: the fate of sent statements is unknown."""
 
 
 class Link:
-    """A connection that is used by one thread at a time.
+    """A connection for one thread at a time.
 
     Raises:
         LinkLost: the server can't be reached now.
-        StoreError: it refuses, is too old, or is behind a pooler that changes connections.
+        StoreError: the server refuses, is too old, or is behind a pooler that changes connections.
     """
 
     def __init__(self, database: Database, name: str) -> None:
@@ -66,10 +67,10 @@ class Link:
             raise
 
     def ask(self, text: str, *values: Value) -> list[tuple[bytes | None, ...]]:
-        """Return the rows that a statement gives: each value as PostgreSQL's binary form.
+        """Return the rows of a statement: each value in PostgreSQL's binary form.
 
         Raises:
-            LinkLost: the connection broke: nobody knows whether it was done.
+            LinkLost: the connection broke: whether the statement was executed is unknown.
             psycopg.Error: the server refuses the statement.
         """
         rows: list[tuple[bytes | None, ...]] = []
@@ -86,7 +87,7 @@ class Link:
         return rows
 
     def pipeline(self, statement: str) -> None:
-        """From here on, this statement is sent by `send`, and its answers come by `answer`."""
+        """Prepare a statement for `send`; its answers come by `answer`."""
         with _broken(self):
             self._pg.send_prepare(b"it", statement.encode())
             while (result := self._result()) is not None:
@@ -95,7 +96,7 @@ class Link:
         self._pipelined = True
 
     def end_pipeline(self) -> None:
-        """From here on `ask` can be used again; all answers have come."""
+        """Allow `ask` again, after all answers have come."""
         with _broken(self):
             self._pg.exit_pipeline_mode()
         self._pipelined = False
@@ -109,11 +110,11 @@ class Link:
             self._pg.flush()
 
     def answer(self) -> list[bytes | None] | None:
-        """Return the row that the next statement gave; None where it gave none.
+        """Return the row of the next statement; None if it returned none.
 
         Raises:
-            LinkLost: the connection broke: nobody knows what became of the statement.
-            psycopg.Error: the server refused it.
+            LinkLost: the connection broke: the fate of the statement is unknown.
+            psycopg.Error: the server refused the statement.
         """
         found: list[bytes | None] | None = None
         with _broken(self):
@@ -128,7 +129,7 @@ class Link:
                     found = [result.get_value(0, column) for column in range(result.nfields)]
 
     def close(self) -> None:
-        """End it; what was sent is still done."""
+        """Close the connection; the server still executes sent statements."""
         with contextlib.suppress(psycopg.Error):
             self._db.close()
 
@@ -151,9 +152,9 @@ class Link:
     def _checked_pooler(self, process: int) -> int:
         """Return the number of the server's process.
 
-        Whoever talks to the server itself knows that number. Behind a pooler, what was used last is
-        free, and goes to the next transaction: of another client, too. A pooler that gives each
-        transaction another connection is refused: it has no locks.
+        A direct client knows that number. A pooler gives the connection that was used last to the
+        next transaction, also to another client's. A pooler that changes connections between
+        transactions is refused, because locks don't work through it.
         """
         if process == self._pg.backend_pid:
             return process
@@ -184,7 +185,7 @@ def _number(value: bytes | None) -> int:
 
 
 class _broken:  # noqa: N801 - it is used as a function; a generator for each line costs more
-    """Give up a connection that breaks within a `with` block, and say so."""
+    """Give up a connection that breaks within a `with` block, and raise `LinkLost`."""
 
     __slots__ = ("_link",)
 
@@ -229,13 +230,13 @@ def _connected(database: Database, name: str) -> psycopg.Connection[Any]:
 def _parameters(
     values: Sequence[Value],
 ) -> tuple[list[bytes | None], list[pq.Format]]:
-    """Bytes as they are, all else as text."""
+    """Pass bytes unchanged, other values as text."""
     given = [value if isinstance(value, bytes | None) else str(value).encode() for value in values]
     return given, [pq.Format.BINARY if isinstance(v, bytes) else pq.Format.TEXT for v in values]
 
 
 def _check(result: Any) -> None:
-    """Raise what the server says of a statement that it refused."""
+    """Raise the server's error for a refused statement."""
     if result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
         return
     state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()

@@ -1,6 +1,6 @@
-"""The lock of a file that says that a run's writer lives: a courtesy, which dies with its process.
+"""The lock on a file that shows that a run's writer lives. It is a hint, and ends with the process.
 
-What keeps two writers apart is the fence; whoever takes a run over takes the file's place, too.
+The fence keeps two writers apart; a writer that takes over a run replaces the file, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Liveness:
         self._file = -1
 
     def take(self, *, by_force: bool) -> bool:
-        """Take the lock; False where another writer has it, and it is not taken by force.
+        """Take the lock; return False if another writer has it, and it is not taken by force.
 
         Raises:
             OSError: the file can't be made.
@@ -45,16 +45,16 @@ class Liveness:
                 file = self._replace()
             if self._is_at(file):
                 break
-            os.close(file)  # it was removed, or replaced, meanwhile
+            os.close(file)  # the file was removed, or replaced, meanwhile
         self._file = file
         keep_from_children(self)
         return True
 
     def is_taken(self) -> bool:
-        """Return whether a writer has the lock; nobody is kept from it by being asked.
+        """Return whether a writer has the lock; asking does not block a writer.
 
         Raises:
-            OSError: it can't be known.
+            OSError: the state can't be read.
         """
         try:
             file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -66,7 +66,7 @@ class Liveness:
             os.close(file)
 
     def release(self) -> None:
-        """Let others have it; the file goes, unless another writer took its place."""
+        """Release the lock; remove the file, unless another writer replaced it."""
         file, self._file = self._file, -1
         if file >= 0:
             if self._is_at(file):
@@ -79,8 +79,8 @@ class Liveness:
         self._let_go()
 
     def __del__(self) -> None:
-        # A session that is collected with it may still be left, and release it then: by that time
-        # the number may be of another file.
+        # A collected session may still be left, and release the lock then: by that time
+        # the descriptor may belong to another file.
         self._let_go()
 
     def _let_go(self) -> None:
@@ -89,7 +89,7 @@ class Liveness:
             os.close(file)
 
     def _replace(self) -> int:
-        """A file of one's own in the place of one that another writer has locked."""
+        """Replace a file that another writer has locked by a new one."""
         own = f"{self._path}.{secrets.token_hex(4)}"
         file = os.open(own, _FLAGS | os.O_EXCL, 0o600)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

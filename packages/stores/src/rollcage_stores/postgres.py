@@ -1,15 +1,15 @@
 """Runs in a schema of a PostgreSQL database, for workers on several machines.
 
-**The fence** is the statement that inserts a line: it does so where the line before has the
-writer's head, and nobody has the line's number. So it also refuses to write over a gap, which a
-standby leaves that took over without the last transactions. The same statement reads the bell: an
-order that was acknowledged before it was sent is seen with its answer.
+**The fence** is the statement that inserts a line: it inserts only if the previous line has the
+head that the writer knows, and the line's number is free. So it also refuses to write over a gap
+that a standby without the last transactions leaves. The same statement reads the bell: its answer
+shows every order that was acknowledged before the statement was sent.
 
-**Where the connection breaks**, the log makes a new one, looks which of its lines are on record,
-and sends the others once more, under the same fence. It waits as long as `store_timeout` says for a
-database that is down, and then refuses.
+**If the connection breaks**, the log makes a new one, checks which of its lines are on record, and
+sends the others once more, under the same fence. It waits up to `store_timeout` for a database that
+is down, and then refuses.
 
-**An advisory lock** says whether a run's writer lives: it ends with the writer's connection. The
+**An advisory lock** shows whether a run's writer lives: it ends with the writer's connection. The
 server drops the connection of a machine that it can't reach in about 12 seconds.
 """
 
@@ -83,7 +83,7 @@ _RUNS: Final = """WITH RECURSIVE ids (run, n) AS (
 SELECT run, (SELECT line FROM log_lines WHERE run = ids.run AND seq = 1),
     (SELECT line FROM log_lines WHERE run = ids.run ORDER BY seq DESC LIMIT 1)
 FROM ids WHERE run IS NOT NULL AND n <= $1::bigint"""
-"""Goes from id to id by the primary key, and reads no line between the first and the last."""
+"""Steps from id to id by the primary key, and reads no line between the first and the last."""
 
 _ENDS: Final = """SELECT (SELECT line FROM log_lines WHERE run = $1 AND seq = 1),
     (SELECT line FROM log_lines WHERE run = $1 ORDER BY seq DESC LIMIT 1)"""
@@ -96,7 +96,7 @@ AND objid::bigint = $1::bigint & 4294967295"""
 _HOLDER: Final = (
     f"SELECT pg_terminate_backend(pid){_HELD} AND ($2::integer = 0 OR pid = $2::integer)"
 )
-_MOMENT: Final = 0.5  # seconds in which the server sees that a client was killed
+_MOMENT: Final = 0.5  # seconds until the server notices a killed client
 _left: Final[list[Link]] = []  # the parent's, in a forked child: never closed there
 
 
@@ -205,7 +205,7 @@ class PostgresLog:
         self._link = None
 
     def _unlock(self) -> None:
-        """Let the run go now: of a connection that ends, the server takes notice in a while."""
+        """Release the run now: the server notices a closed connection only after a while."""
         with self._lock:
             if self._link is not None:
                 with contextlib.suppress(LinkLost, psycopg.Error):
@@ -217,7 +217,7 @@ class PostgresLog:
         if self._link is not None:
             try:
                 self._link.send(self._run, seq, line, head)
-            except BaseException as error:  # `wait` looks what came of it
+            except BaseException as error:  # `wait` finds out the result
                 self._drop_link()
                 if not isinstance(error, LinkLost):
                     raise
@@ -234,7 +234,7 @@ class PostgresLog:
             self._sent.popleft()
 
     def _again(self, lost: LinkLost) -> None:
-        """Connect anew, and send what is not on record."""
+        """Connect again, and send the lines that are not on record."""
         _log.warning("%s: the connection broke (%s); connecting again", self.where, lost)
         try:
             self._store.while_down(self._reconnect)
@@ -252,8 +252,9 @@ class PostgresLog:
         self._links.append(link)
         try:
             if not _is_true(link.ask(_LOCK, self._key)):
-                link.ask(_HOLDER, self._key, self._pid)  # one's own old connection, if it is there
-                link.ask(_LOCK, self._key)  # a courtesy: it goes without, too
+                # our own old connection, if it is still there
+                link.ask(_HOLDER, self._key, self._pid)
+                link.ask(_LOCK, self._key)  # a hint: the writer works without it
             self._pid = link.pid
             asked = "SELECT line FROM log_lines WHERE run = $1 AND seq > $2::bigint ORDER BY seq"
             found = link.ask(asked, self._run, self._sent[0][0])
@@ -273,7 +274,7 @@ class PostgresLog:
             raise
 
     def _lost_the_run(self) -> NoReturn:
-        """Refuse all further lines, and say why the one that comes next can't be appended."""
+        """Refuse all further lines, and say why the next line can't be appended."""
         first = self._sent[0][0] if self._sent else self._seq
         on_record = len(self._store.lines(self._run, -1)) and self._store.count(self._run)
         if on_record < first:
@@ -289,7 +290,7 @@ class PostgresLog:
         )
 
     def _refuse(self, refusal: RollcageError) -> RollcageError:
-        """Take no further line, for this reason."""
+        """Refuse all further lines, for this reason."""
         if self._refusal is None:
             self._refusal = refusal
         self._drop_link()
@@ -307,10 +308,9 @@ class Postgres:
     """The store in a schema of a PostgreSQL database. See `Store` for what the methods promise.
 
     Args:
-        url: as libpq knows it, and with parameters of our own: `schema` (`rollcage`),
+        url: in libpq's form, with parameters of our own: `schema` (`rollcage`),
             `store_timeout` (30: how many seconds the database may be down before runs halt) and
-            `silence_timeout` (10: after how many seconds a connection that says nothing is given
-            up).
+            `silence_timeout` (10: after how many seconds a silent connection is given up).
     """
 
     def __init__(self, url: str) -> None:
@@ -319,7 +319,8 @@ class Postgres:
         self._lock = threading.RLock()  # of the connection
         self._links: list[Link] = []  # one, once it is used
         self._is_made = False
-        self._away: tuple[float, str] | None = None  # when it was found down, and how that was said
+        # when the database was found down, and the message
+        self._away: tuple[float, str] | None = None
         weakref.finalize(self, _close, self._links)
         keep_from_children(self)
 
@@ -404,7 +405,7 @@ class Postgres:
                 found = link.ask(_CHANGE, kind, key, new, was)
             return _number(found[0][0]) == 1
 
-        # Of the first try nobody knows where the second one finds another value.
+        # If the second try finds another value, the effect of the first try is unknown.
         return self._do(swapped) or (tries > 1 and self.get(kind, key) == new)
 
     def keys(self, kind: str, after: str = "", limit: int = 1000) -> list[str]:
@@ -422,7 +423,7 @@ class Postgres:
         return _number(rows[0][0]) if rows else 0
 
     def lines(self, run: str, after: int = 0) -> list[bytes]:
-        """Return the lines of a run, as `read` does; none where there is no such run."""
+        """Return the lines of a run, like `read`; none if there is no such run."""
         asked = "SELECT line FROM log_lines WHERE run = $1 AND seq > $2::bigint ORDER BY seq"
         if after < 0:
             asked = "SELECT line FROM log_lines WHERE run = $1 ORDER BY seq DESC LIMIT -$2::bigint"
@@ -436,9 +437,9 @@ class Postgres:
         return _number(rows[0][0]) if rows else 0
 
     def replace(self, run: str, head: bytes, lines: Sequence[bytes]) -> bool:
-        """Put these lines in the place of a run's, where the last one has this head; say whether.
+        """Replace a run's lines, if the last one has this head; return whether it was done.
 
-        They are there already where the acknowledgement of a first try was lost.
+        The new lines are there already if the acknowledgement of a first try was lost.
         """
         tries = 0
 
@@ -466,10 +467,10 @@ class Postgres:
         return self._do(replaced)
 
     def while_down(self, use: Callable[[], T]) -> T:
-        """Return what `use` does, once the database can be reached.
+        """Return the result of `use`, once the database can be reached.
 
         Raises:
-            StoreError: it can't be for as long as `store_timeout` says.
+            StoreError: the database stays down longer than `store_timeout`.
         """
         deadline = time.monotonic() + self.database.timeout
         pause = 0.02
@@ -487,20 +488,20 @@ class Postgres:
             pause = min(2 * pause, 1)
 
     def forked(self) -> None:
-        """Leave the connection to the parent process, and have a new one when it is needed."""
+        """Leave the connection to the parent process, and open a new one when needed."""
         _left.extend(self._links)
         self._links.clear()
         self._lock = threading.RLock()
 
     def _ask(self, text: str, *values: str | int) -> list[tuple[bytes | None, ...]]:
-        """The rows of a statement that changes nothing; none where the store was never made."""
+        """Return the rows of a reading statement; none if the store was never made."""
         return self._do(lambda link: link.ask(text, *values) if self._is_there(link) else [])
 
     def _do(self, use: Callable[[Link], T]) -> T:
-        """Use the connection, which is made anew, and `use` called again, where it breaks.
+        """Call `use` with the connection; if the connection breaks, reconnect and call it again.
 
-        Whoever waits for the connection while another caller finds the database down learns it
-        from that one: many callers wait no longer than one.
+        A caller that waits for the connection while another caller finds the database down gets
+        that result: many callers wait no longer than one.
         """
         begun = time.monotonic()
         with self._lock:
@@ -525,7 +526,7 @@ class Postgres:
             raise self.database.failed(error) from None
 
     def _is_there(self, link: Link) -> bool:
-        """Whether the store was made; it is of a version that is known here, then."""
+        """Return whether the store exists, in a known version."""
         if not self._is_made:
             name = f"{self.database.schema}.log_version"
             if link.ask("SELECT to_regclass($1)", name)[0][0] is None:
@@ -540,7 +541,7 @@ class Postgres:
         return True
 
     def _make(self, link: Link) -> None:
-        """Make the tables, unless they are there."""
+        """Make the tables, unless they exist."""
         if self._is_there(link):
             return
         link.ask("BEGIN")
@@ -558,24 +559,24 @@ class Postgres:
         self._is_made = True
 
     def _has_lock(self, link: Link, run: str, key: int, *, take: bool) -> bool:
-        """Take the lock that says that a run's writer lives."""
+        """Take the lock that shows that a run's writer lives."""
         if _is_true(link.ask(_LOCK, key)):
             return True
         if take:
-            with contextlib.suppress(psycopg.Error):  # of another user: then it goes without
+            with contextlib.suppress(psycopg.Error):  # of another user: the run works without
                 link.ask(_HOLDER, key, 0)
         count = self.count(run)
         until = time.monotonic() + _MOMENT
-        while time.monotonic() < until:  # the server sees in a moment that a client was killed
+        while time.monotonic() < until:  # the server soon notices a killed client
             time.sleep(0.02)
             if _is_true(link.ask(_LOCK, key)):
-                # A run that has grown was being written: who asked for it meant it as it was.
+                # A run that has grown was being written: the caller meant its earlier state.
                 return take or self.count(run) == count
         return take
 
 
 def _insert(link: Link, run: str, first: int, lines: Sequence[bytes]) -> None:
-    """Insert lines of a run, the first of them behind so many."""
+    """Insert lines of a run after line `first`."""
     rows = ", ".join(f"($1, {first + n + 1}, ${n + 2}::bytea)" for n in range(len(lines)))
     link.ask(f"INSERT INTO log_lines VALUES {rows}", run, *lines)
 

@@ -1,9 +1,9 @@
-"""Removing what old runs did: that they were done stays known.
+"""Removal of old runs, which leaves a stub.
 
-A pruned run keeps its id, name, the digest of its input, when it ran and how it ended, the count
-and the head of its lines, who removed it and when; as a skeleton also which calls there were. Its
-job still counts as done; nobody resumes, undoes or replays it. What became of an effect that
-happens once (`once=`) goes into its claim.
+A stub keeps the run's id, name, the digest of its input, its times, its status, the count and the
+head of its lines, and who removed it and when; a skeleton also keeps its calls. The job still
+counts as done; the run can't be resumed, undone or replayed. The outcome of a `once=` effect is
+kept in the effect's claim.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _HEAD: Final = ("event", "format", "run", "name", "time", "actor", "copied", "fo
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """What is to become of an old run.
+    """The decision about an old run.
 
     Attributes:
-        info: of the run.
-        lines: of its log; 0 where it was not read.
-        size: of its log, in bytes.
-        stays: why it stays; empty if it may go.
+        info: the entry of the run.
+        lines: the number of lines in its log; 0 if the log was not read.
+        size: the size of its log, in bytes.
+        stays: why it stays; empty if it may be removed.
         helps: the command that would change that, if there is one.
     """
 
@@ -59,11 +59,11 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pruning:
-    """What was pruned, or would be.
+    """The result of a prune, or of a dry run.
 
     Attributes:
-        chosen: what became of each old run.
-        blobs: how many large values went; None: a run is live, so that none did.
+        chosen: the decision about each old run.
+        blobs: how many large values were removed; None: a run is live, so none were.
     """
 
     chosen: tuple[Choice, ...]
@@ -79,15 +79,15 @@ def prune(
     keep_skeleton: bool = False,
     dry: bool = True,
 ) -> Pruning:
-    """Remove what the runs did that ended before then, and large values that nothing names.
+    """Remove runs that ended before a time, and large values that nothing names.
 
     Args:
         store: a folder, a URL or a `Store`.
         before: Unix time, µs.
         hold: runs that stay.
-        by: who says so.
-        keep_skeleton: whether it stays known which calls there were, without any value.
-        dry: whether nothing is done, and only said.
+        by: the name of the person.
+        keep_skeleton: whether to keep the list of calls, without any value.
+        dry: whether to report only, and change nothing.
 
     Raises:
         StoreError: the store can't be read or written.
@@ -104,13 +104,13 @@ def prune(
         try:
             prune_run(own, each.info.run, by=by, keep_skeleton=keep_skeleton)
             done.append(each)
-        except RollcageError as error:  # it has changed since
+        except RollcageError as error:  # the run has changed since
             done.append(dataclasses.replace(each, stays=str(error)))
     return Pruning(tuple(done), drop_unused(own))
 
 
 def choices(store: Where, before: int, *, hold: Iterable[str] = ()) -> list[Choice]:
-    """Return what is to become of each run that ended before then, the newest first.
+    """Return the decision about each run that ended before a time, the newest first.
 
     Args:
         store: a folder, a URL or a `Store`.
@@ -127,19 +127,19 @@ def choices(store: Where, before: int, *, hold: Iterable[str] = ()) -> list[Choi
 
 
 def prune_run(store: Where, run: str, *, by: str = "", keep_skeleton: bool = False) -> None:
-    """Remove what a run did. Killed at any moment, it is brought to its end by being asked again.
+    """Remove a run's data and leave a stub. If it is killed, repeating the call completes it.
 
     Args:
         store: a folder, a URL or a `Store`.
         run: its id.
-        by: who says so.
-        keep_skeleton: whether it stays known which calls there were, without any value.
+        by: the name of the person.
+        keep_skeleton: whether to keep the list of calls, without any value.
 
     Raises:
         RunNotFound: there is no such run.
-        RunInUse: it has a live writer.
-        StoreError: it has to stay, and why.
-        UnknownOutcome: nobody knows whether an effect of it that happens once happened.
+        RunInUse: the run has a live writer.
+        StoreError: the run has to stay, with the reason.
+        UnknownOutcome: the outcome of one of its `once=` effects is unknown.
     """
     own = open_store(store)
     info = run_info(own, run)
@@ -167,10 +167,11 @@ def prune_run(store: Where, run: str, *, by: str = "", keep_skeleton: bool = Fal
                 "head": log.head.decode(), "by": by, "time": time.time_ns() // 1000,
                 "ended": info.ended, "attempts": info.attempts,
             }  # fmt: skip
-            log.append(said)  # from here on nobody resumes it, and no other writer goes on
+            # from here on no session resumes the run, and no other writer continues it
+            log.append(said)
             log.wait()
         skeleton = [_bone(each) for each in events[1:]] if keep_skeleton else []
-        drop(own, HEADS, run)  # first: the end that it attests is to go
+        drop(own, HEADS, run)  # first: the end that the head attests will be removed
         log.log.replace(chained([_head(events[0], info), *skeleton, {**said, "done": True}]))
     finally:
         log.close()
@@ -181,7 +182,7 @@ _IN_USE: Final = "in use"
 
 
 def _look(store: Store, info: RunInfo) -> Choice:
-    """What is to become of a run, by itself."""
+    """Return the decision about a single run."""
     run, at = info.run, store_option(store)
     if store.is_live(run):
         return Choice(info, stays=_IN_USE)
@@ -208,7 +209,7 @@ def _look(store: Store, info: RunInfo) -> Choice:
 
 
 def _unsettled(run: Run, at: str) -> tuple[str, str]:
-    """What of a run somebody has to settle yet, and how."""
+    """Return the open question of a run, and the command that settles it."""
     if run.undoing is not None:
         return "being undone", f"rollcage undo {run.id}{at}"
     for step in run.steps.values():
@@ -219,20 +220,20 @@ def _unsettled(run: Run, at: str) -> tuple[str, str]:
 
 
 def _is_stub(store: Store, info: RunInfo) -> bool:
-    """Whether a run was pruned to the end."""
+    """Return whether a run was pruned completely."""
     if info.last != "pruned":
         return False
     return "done" in orjson.loads(store.ends(info.run).last)
 
 
 def _head(first: Event, info: RunInfo) -> Event:
-    """The first line of what is left: its input is a digest."""
+    """Return the first line of the stub, with a digest as the input."""
     kept: Event = {name: first[name] for name in _HEAD if name in first}
     return {**kept, "digest": info.input} if info.input else kept
 
 
 def _bone(event: Event) -> Event:
-    """A line without any value, of a kind that no fold takes for the line that it was."""
+    """Return a line without values, in a kind that no fold mistakes for the original line."""
     found: Event = {"event": "was", "was": event["event"]}
     found.update((name, event[name]) for name in _KEPT if name in event)
     if event.get("outcome"):
@@ -241,7 +242,7 @@ def _bone(event: Event) -> Event:
 
 
 def _drop_what_is_beside(store: Store, run: str) -> None:
-    """Remove the run's order, and what is left of its requests for approval."""
+    """Remove the run's order, and its remaining requests for approval."""
     for kind in ("orders", "requests"):
         keys = [run] if kind == "orders" else list(keys_of(store, kind))
         for key in keys:
@@ -255,7 +256,7 @@ def _drop_what_is_beside(store: Store, run: str) -> None:
 
 
 def _is_of(request: bytes, run: str) -> bool:
-    """Whether a request for approval is of a run; one that can't be read is of none."""
+    """Return whether a request for approval is of a run; an unreadable request is of none."""
     try:
         return bool(orjson.loads(request)["run"] == run)
     except (orjson.JSONDecodeError, KeyError, TypeError):

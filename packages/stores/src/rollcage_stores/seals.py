@@ -1,4 +1,4 @@
-"""The store's key, under which secrets, and what may hold one, are hashed."""
+"""The store's key, which hashes secrets and values that may hold one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _SIZE = 32  # bytes
 
 
 def export_key(store: Store) -> bytes | None:
-    """Return the key of a store (32 bytes); None if nothing was hashed with one yet.
+    """Return the key of a store (32 bytes); None if nothing was hashed yet.
 
-    Whoever has it can try secrets until one has the HMAC that is on record: keep it as one.
+    Anyone with the key can try secrets until one has the recorded HMAC: protect it like a secret.
     """
     return store.get("keys", "seal")
 
 
 def import_key(store: Store, key: bytes) -> bool:
-    """Have a store hash with this key, if it has none yet; return whether it is the store's.
+    """Set a store's key, if it has none yet; return whether it is the store's key now.
 
     Raises:
-        StoreError: it is no such key.
+        StoreError: the key is not valid.
     """
     if len(key) != _SIZE:
         raise StoreError(f"the key of a store has {_SIZE} bytes, not {len(key)}")

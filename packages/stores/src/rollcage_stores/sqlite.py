@@ -1,8 +1,8 @@
 """Runs in one SQLite file, in WAL mode.
 
-**The fence** is the statement that inserts a line: it does so where the line before has the
-writer's head, and nobody has the line's number. Each line is a transaction of its own, so that it
-survives the death of the process once `append` comes back.
+**The fence** is the statement that inserts a line: it inserts only if the previous line has the
+head that the writer knows, and the line's number is free. Each line is a transaction of its own, so
+it survives the death of the process once `append` returns.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from rollcage_stores.liveness import Liveness
 __all__ = ["Sqlite", "SqliteLog"]
 
 _APPLICATION: Final = 0x526C6367
-"""What says in the header of a file that it is a store ("Rlcg")."""
+"""The mark in the header of a store's file ("Rlcg")."""
 
 _VERSION: Final = 1
-_WAIT: Final = 30.0  # seconds for another process that writes just now
+_WAIT: Final = 30.0  # seconds for another process that is writing
 _SCHEMA: Final = f"""
 CREATE TABLE log_lines (run TEXT, seq INTEGER, line BLOB NOT NULL, PRIMARY KEY (run, seq))
     WITHOUT ROWID;
@@ -66,7 +66,7 @@ _RUNS: Final = """WITH RECURSIVE ids (run, n) AS (
 SELECT run, (SELECT line FROM log_lines WHERE run = ids.run AND seq = 1),
     (SELECT line FROM log_lines WHERE run = ids.run ORDER BY seq DESC LIMIT 1)
 FROM ids WHERE run IS NOT NULL AND n <= ?2"""
-"""Goes from id to id by the primary key, and reads no line between the first and the last."""
+"""Steps from id to id by the primary key, and reads no line between the first and the last."""
 
 _ENDS: Final = """SELECT (SELECT line FROM log_lines WHERE run = ?1 AND seq = 1),
     (SELECT line FROM log_lines WHERE run = ?1 ORDER BY seq DESC LIMIT 1)"""
@@ -126,10 +126,10 @@ class SqliteLog:
             cause = error.__cause__
             name = getattr(cause, "sqlite_errorname", "")
             failed = TraceUnwritable(str(error))
-            if not name.startswith(_PASSING):  # nobody knows what became of the line
+            if not name.startswith(_PASSING):  # it is unknown whether the line was inserted
                 self._refuse(failed)
             raise failed from cause
-        except BaseException:  # Ctrl-C: the line counts where it is on record
+        except BaseException:  # Ctrl-C: the line counts if it is on record
             self._look(line)
             raise
         if found != 1:
@@ -186,12 +186,12 @@ class SqliteLog:
         )
 
     def __del__(self) -> None:
-        # a session that is collected with it may still write, and nobody would keep the lock then
+        # a collected session may still write, and then nothing would keep the lock
         if getattr(self, "_refusal", True) is None:
             self._refuse(TraceUnwritable(f"{self.where} is closed"))
 
     def _refuse(self, refusal: RollcageError) -> RollcageError:
-        """Take no further line, for this reason."""
+        """Refuse all further lines, for this reason."""
         if self._refusal is None:
             self._refusal = refusal
         self._liveness.release()
@@ -214,8 +214,8 @@ class Sqlite:
     """The store in a SQLite file. See `Store` for what the methods promise.
 
     Args:
-        url: `sqlite:///runs.db`, with four slashes where the path is absolute; with
-            `?durability=disk`, what is on record survives a power cut.
+        url: `sqlite:///runs.db`, with four slashes for an absolute path; with
+            `?durability=disk`, recorded lines survive a power cut.
     """
 
     def __init__(self, url: str) -> None:
@@ -244,7 +244,7 @@ class Sqlite:
     def open(self, run: str, *, take: bool = False) -> SqliteLog:
         check_run(run)
         with self.using():
-            pass  # the file is there now, and it is ours
+            pass  # the file exists now, and is ours
         liveness = Liveness(f"{self.path}-live", run)
         try:
             if not liveness.take(by_force=take):
@@ -326,7 +326,7 @@ class Sqlite:
         return found[0]
 
     def lines(self, run: str, after: int = 0) -> list[bytes]:
-        """Return the lines of a run, as `read` does; none where there is no such run."""
+        """Return the lines of a run, like `read`; none if there is no such run."""
         asked = "SELECT line FROM log_lines WHERE run = ?1 AND seq > ?2 ORDER BY seq"
         if after < 0:
             asked = "SELECT line FROM log_lines WHERE run = ?1 ORDER BY seq DESC LIMIT -?2"
@@ -335,7 +335,7 @@ class Sqlite:
         return lines[::-1] if after < 0 else lines
 
     def is_in_place(self) -> bool:
-        """Return whether the open file is the one of this name."""
+        """Return whether the open file is still the file at this path."""
         try:
             return os.stat(self.path).st_ino == self._inode  # noqa: PTH116 - for each write
         except OSError:
@@ -343,10 +343,10 @@ class Sqlite:
 
     @contextlib.contextmanager
     def using(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection to one thread at a time; the file is made if need be.
+        """Give the connection to one thread at a time; make the file if needed.
 
         Raises:
-            StoreError: it can't be used, or is no store of this version.
+            StoreError: the file can't be used, or is not a store of this version.
         """
         with self._lock:
             try:
@@ -367,7 +367,7 @@ class Sqlite:
                     db.execute("ROLLBACK")
 
     def forked(self) -> None:
-        """Leave the connection to the parent process, and have a new one when it is needed."""
+        """Leave the connection to the parent process, and open a new one when needed."""
         _left.extend(self._db)
         self._db.clear()
         self._lock = threading.RLock()
@@ -378,7 +378,7 @@ class Sqlite:
     def _connect(self) -> sqlite3.Connection:
         try:
             os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)  # noqa: PTH103, PTH120
-            with contextlib.suppress(FileExistsError):  # for its owner alone, as are -wal and -shm
+            with contextlib.suppress(FileExistsError):  # for its owner only, like -wal and -shm
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         except OSError as error:
             kind = StoreReadOnly if isinstance(error, PermissionError) else StoreError
@@ -414,7 +414,7 @@ def _swap(
 
 
 def _bring_up(db: sqlite3.Connection, url: str) -> None:
-    """Make the tables, unless they are there; refuse a file that is another program's, or newer."""
+    """Make the tables, unless they exist; refuse a newer file, or another program's."""
     if not _is_ours(db):
         raise StoreInvalid(f"{url} is a database of another program")
     if not _has_tables(db):
@@ -438,7 +438,8 @@ def _bring_up(db: sqlite3.Connection, url: str) -> None:
 
 def _is_ours(db: sqlite3.Connection) -> bool:
     """Tell whether a file is a store, or empty."""
-    # In this order: somebody may make the store in between, and its tables come with its number.
+    # In this order: another process may make the store in between, and its tables come with its
+    # number.
     tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     application = db.execute("PRAGMA application_id").fetchone()[0]
     return bool(application == _APPLICATION or not (application or tables))
@@ -450,7 +451,7 @@ def _has_tables(db: sqlite3.Connection) -> bool:
 
 
 def _use_wal(db: sqlite3.Connection) -> None:
-    """Turn a new file to WAL; SQLite does not wait for others who do so just now."""
+    """Switch a new file to WAL; SQLite does not wait for another process that does the same."""
     until = time.monotonic() + _WAIT
     while True:
         try:
@@ -480,7 +481,7 @@ def _failed(url: str, error: sqlite3.Error) -> StoreError:
 
 
 def _parse(url: str) -> tuple[str, Literal["os", "disk"]]:
-    """The path of a URL, and how durable it is to be."""
+    """Return the path of a URL, and its durability."""
     scheme, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
     host, _, path = rest.partition("/")

@@ -1,4 +1,4 @@
-"""Tools that people hand to agents, governed and undoable out of the box."""
+"""Tools for agents, governed and undoable."""
 
 from rollcage_toolbox import clock, system, text
 from rollcage_toolbox.errors import (

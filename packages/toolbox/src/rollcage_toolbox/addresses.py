@@ -1,8 +1,8 @@
-"""Which URLs may be asked, and which addresses may be connected to.
+"""The URLs that may be requested, and the addresses that may be connected to.
 
-Two checks, because either alone can be walked around: what is *written* (`Reachable.check`) and
-what the name *resolves to* at the moment of connecting (`Reachable.addresses`, see `http_wire`).
-How URLs and addresses are read is the gate's: policies decide by the same reading.
+Two checks, because either alone can be bypassed: of the *written* URL (`Reachable.check`) and of
+the addresses to which its name *resolves* at the moment of connecting (`Reachable.addresses`, see
+`http_wire`). URLs and addresses are parsed by the gate's code, as for policies.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Target(NamedTuple):
     """A URL that was checked, in its one spelling.
 
     Attributes:
-        url: what is asked; without a fragment.
+        url: the URL, without a fragment.
         scheme: `http` or `https`.
         host: in lower case and ASCII; an IPv6 address without its brackets.
         port: always a number.
@@ -65,7 +65,7 @@ class Target(NamedTuple):
 
 @contextlib.contextmanager
 def _refusing() -> Generator[None]:
-    """What can't be read is refused."""
+    """Refuse unparsable input."""
     try:
         yield
     except AddressInvalid as error:
@@ -73,7 +73,7 @@ def _refusing() -> Generator[None]:
 
 
 class Reachable:
-    """What may be reached: schemes, hosts, ports; and no address off the public internet.
+    """The reachable schemes, hosts and ports; no address off the public internet.
 
     Args:
         hosts: exact names or addresses, `*.example.com` for all names below, `*` for all.
@@ -83,7 +83,7 @@ class Reachable:
             `[::1]:8080`, `db.internal:443`); they need not be in `hosts` and `ports`.
 
     Raises:
-        ValueError: an entry that can't be read.
+        ValueError: an entry that can't be parsed.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class Reachable:
         self._private = {_private(each) for each in private}
 
     def check(self, url: str) -> Target:
-        """Check what is written, and bring it into its one spelling.
+        """Check a written URL, and return it in its one spelling.
 
         Raises:
-            AddressRefused: says which part may not be.
+            AddressRefused: names the refused part.
         """
         with _refusing():
             scheme, host, port, rest = split_url(url, respelled=True)
@@ -126,10 +126,10 @@ class Reachable:
         return Target(f"{scheme}://{place}{rest}", scheme, host, port)
 
     def follow(self, origin: Target, location: str) -> Target:
-        """Check where a redirect leads, as strictly as what was asked for first.
+        """Check the target of a redirect, as strictly as the original URL.
 
         Raises:
-            AddressRefused: it may not be reached, or leads from https to http.
+            AddressRefused: the target may not be reached, or leads from https to http.
         """
         with _refusing():
             check_characters(location)  # before joining, which would leave some of them out
@@ -144,15 +144,15 @@ class Reachable:
         return target
 
     def is_private(self, target: Target) -> bool:
-        """Whether it is one of the pairs that may lie off the public internet."""
+        """Return whether the target is one of the pairs that may lie off the public internet."""
         return (target.host, target.port) in self._private
 
     def addresses(self, host: str, port: int, resolver: Resolver = system_resolver) -> list[str]:
-        """The addresses that may be connected to for a host: all that it has, or none.
+        """Return the addresses to connect to for a host: all of its addresses, or none.
 
         Raises:
-            AddressRefused: one of its addresses is none of the public internet.
-            OSError: it has no address.
+            AddressRefused: one of its addresses is not on the public internet.
+            OSError: the host has no address.
         """
         self._check_host(host, port)
         answers = [host] if is_address(host) else list(dict.fromkeys(resolver(host, port)))

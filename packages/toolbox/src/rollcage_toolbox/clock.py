@@ -1,4 +1,4 @@
-"""Tools over time. Only `current_time` looks at a clock; the others are arithmetic."""
+"""Tools for times. Only `current_time` reads a clock; the others are arithmetic."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _time(text: str) -> dt.datetime:
 
 def _zone(name: str) -> dt.tzinfo:
     if name == "UTC":
-        return dt.UTC  # also where there is no database of zones
+        return dt.UTC  # also without a time zone database
     try:
         return zoneinfo.ZoneInfo(name)
     except (OSError, ValueError, zoneinfo.ZoneInfoNotFoundError):

@@ -1,23 +1,23 @@
-"""Every error of the toolbox's own. What Python has an exception for is raised as that.
+"""The toolbox's own errors. Conditions with a Python exception raise that exception.
 
 ::
 
-    ToolboxError               code: what a program goes by
-    ├── PathRefused            a path, or what is there, that no tool of a workspace touches
-    ├── LimitExceeded          more than a tool takes, gives or goes through (limit_exceeded)
+    ToolboxError               code: for programs
+    ├── PathRefused            a path, or a file, that the tools of a workspace refuse
+    ├── LimitExceeded          a limit on input, output or work (limit_exceeded)
     ├── NotText                bytes that are no UTF-8, or text that is no base64 (not_text)
-    ├── EditRefused            what is to be replaced is not there exactly once (edit_refused)
+    ├── EditRefused            the text to replace does not occur exactly once (edit_refused)
     ├── ArchiveRefused         an archive that can't be unpacked safely (archive_refused)
-    ├── Changed                what would be undone is not what was made (changed)
-    ├── InputRefused           text, template, JSON or time that a tool can't take (input_refused)
+    ├── Changed                the state to undo was changed since (changed)
+    ├── InputRefused           text, template, JSON or time that a tool can't use (input_refused)
     ├── sql.SqlRefused         a statement that is not carried out here (sql_refused)
     ├── sql.SqlFailed          the database could not carry out a statement (sql_failed)
     ├── http.AddressRefused    a URL, name or address that may not be reached (address_refused)
-    └── http.HttpFailed        a request not made, or an answer not taken (http_failed)
+    └── http.HttpFailed        a request not made, or an answer not accepted (http_failed)
 
-`http.NoAnswer` is a `TimeoutError`: a write that nobody answered is of unknown outcome.
+`http.NoAnswer` is a `TimeoutError`: a write without an answer has an unknown outcome.
 
-Files that are missing or in the way are `FileNotFoundError`, `FileExistsError`,
+Missing files, and existing ones in the way, are `FileNotFoundError`, `FileExistsError`,
 `IsADirectoryError` and `NotADirectoryError`, as everywhere in Python.
 """
 
@@ -39,7 +39,7 @@ class ToolboxError(Exception):
     """A tool refused; nothing was changed.
 
     Attributes:
-        code: what a program goes by; the message is for people and models.
+        code: for programs; the message is for people and models.
     """
 
     code = "refused"
@@ -51,10 +51,10 @@ class ToolboxError(Exception):
 
 
 class PathRefused(ToolboxError):
-    """A path, or what is there, that no tool of a workspace touches.
+    """A path, or a file, that the tools of a workspace refuse.
 
     Codes: `path_absolute`, `path_parent`, `path_empty`, `path_name`, `path_encoded`,
-    `path_unicode`, `path_too_long`, `path_reserved`; of what is there: `path_symlink`,
+    `path_unicode`, `path_too_long`, `path_reserved`; for existing files: `path_symlink`,
     `path_hard_link`, `path_special`, `path_case`, `path_store`.
     """
 
@@ -62,7 +62,7 @@ class PathRefused(ToolboxError):
 
 
 class LimitExceeded(ToolboxError):
-    """More than a tool takes, gives or goes through; the message names the limit."""
+    """A limit on input, output or work; the message names the limit."""
 
     code = "limit_exceeded"
 
@@ -80,18 +80,18 @@ class EditRefused(ToolboxError):
 
 
 class ArchiveRefused(ToolboxError):
-    """An archive that can't be unpacked safely, or is none."""
+    """A file that is not an archive, or can't be unpacked safely."""
 
     code = "archive_refused"
 
 
 class Changed(ToolboxError):
-    """What would be undone is not what was made: somebody else changed it."""
+    """The state to undo was changed by others since."""
 
     code = "changed"
 
 
 class InputRefused(ToolboxError):
-    """Text, a template, JSON or a time that a tool can't take."""
+    """Text, a template, JSON or a time that a tool can't use."""
 
     code = "input_refused"

@@ -1,6 +1,6 @@
 """HTTP for agents: limited to hosts, ports, methods and sizes, off private networks, undoable.
 
-See `addresses` for what may be reached and `http_wire` for how it is.
+See `addresses` for the reachable addresses and `http_wire` for the connections.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["AddressRefused", "Http", "HttpFailed", "NoAnswer", "Request", "delet
 
 T = TypeVar("T")
 
-_LABELS: Final = ("untrusted",)  # what others wrote
+_LABELS: Final = ("untrusted",)  # text from others
 _WRITES: Final = ("POST", "PUT", "DELETE")
 _METHODS: Final = ("GET", *_WRITES)
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -44,10 +44,10 @@ class Request(NamedTuple):
     """A compensating request, as data.
 
     Attributes:
-        method: `DELETE` or `PUT`; `POST` only where the services honour idempotency keys.
-        url: what is asked.
+        method: `DELETE` or `PUT`; `POST` only if the services honour idempotency keys.
+        url: the URL.
         json: a body, sent as JSON.
-        text: a body, sent as it is.
+        text: a body, sent unchanged.
     """
 
     method: str
@@ -57,13 +57,13 @@ class Request(NamedTuple):
 
 
 Compensate = Callable[[Mapping[str, Any], Mapping[str, Any]], Sequence[Request] | None]
-"""Gives the requests that take a call back, from its arguments and result; None: nothing can."""
+"""Returns the requests that undo a call, from its arguments and result; None: there are none."""
 
 
 def delete_location(args: Mapping[str, Any], result: Mapping[str, Any]) -> list[Request] | None:  # noqa: ARG001 - the signature of all of them
-    """Undo what a POST created: DELETE of the `Location` that the answer gave.
+    """Undo a POST by a DELETE of the `Location` in its answer.
 
-    Without one the call can't be undone; one that was refused (4xx) left nothing to undo.
+    Without a location the call can't be undone; a refused call (4xx) left nothing to undo.
     """
     if result["status"] >= 400:
         return []
@@ -74,7 +74,7 @@ def delete_location(args: Mapping[str, Any], result: Mapping[str, Any]) -> list[
 def _touched(
     hosts: Collection[str], ports: Collection[int], private: Collection[str]
 ) -> tuple[str, ...]:
-    """The permissions that requests take."""
+    """Return the permissions that requests need."""
     shown = (f"[{host.strip('[]')}]" if host.count(":") > 1 else host for host in hosts)
     public = [f"net:{host}:{port}" for host in shown for port in ports]
     return (*public, *(f"net:{each}" for each in private))
@@ -89,25 +89,25 @@ class Http:
 
     Args:
         allowed_hosts: exact names, `*.example.com` for names below, `*` for the public internet.
-        methods: those that an agent gets tools for.
+        methods: the methods of an agent's tools.
         ports: the ports that may be connected to.
         schemes: `https`, `http` or both.
-        max_bytes: the most that an answer may have, packed and unpacked, and a request's body.
+        max_bytes: the maximal size of an answer, packed and unpacked, and of a request's body.
         timeout: seconds for a whole request, its answer included. The system's resolver has time
             limits of its own.
         max_redirects: how many redirects of a GET are followed.
         credentials: headers by host, sent to it over https and never recorded.
-        compensation: by method, what takes a call back (`delete_location`); without one a write is
+        compensation: by method, the undo of a call (`delete_location`); without one a write is
             irreversible.
         observe: by method, `observe=` of its tool: the state that it changes.
         probe: by method, `probe=` of its tool: whether a call happened.
         honours_keys: the services carry out a POST once per `Idempotency-Key`. PUT and DELETE are
             idempotent by definition (RFC 9110, 9.2.2).
         allow_private: exact `host:port` pairs that may lie off the public internet.
-        resolver: gives all addresses of a name.
-        backend: how an address is connected to.
-        ssl_context: how certificates are verified.
-        name: what the tools' names begin with.
+        resolver: returns all addresses of a name.
+        backend: connects to an address.
+        ssl_context: verifies certificates.
+        name: the prefix of the tools' names.
 
     Raises:
         ValueError: an option that can't be used.
@@ -162,12 +162,12 @@ class Http:
         self._methods = [each for each in _METHODS if each in methods]
 
     def tools(self, *, read_only: bool = False) -> list[Callable[..., Any]]:
-        """The tools for an agent; with `read_only`, GET alone."""
+        """Return the tools for an agent; with `read_only`, only GET."""
         offered = {"GET": self.get, "POST": self.post, "PUT": self.put, "DELETE": self.delete}
         return [offered[each] for each in self._methods if each == "GET" or not read_only]
 
     def __iter__(self) -> Iterator[Callable[..., Any]]:
-        """All tools: those for agents, and the one that takes their calls back."""
+        """Yield all tools: the tools for agents, and the compensating one."""
         yield from self.tools()
         yield self.compensating
 
@@ -194,7 +194,7 @@ class Http:
                     return self._answer(target, answer)
                 following = self._reachable.follow(target, location)
                 if following.origin != target.origin:
-                    sent = {}  # what was sent to one server is not for another
+                    sent = {}  # headers for one server are not for another
                 target = following
             raise HttpFailed(f"{url} redirects more than {self._max_redirects} times")
 
@@ -259,7 +259,7 @@ class Http:
         def compensating(
             method: str, url: str, json: Any = None, text: str | None = None
         ) -> dict[str, Any]:
-            """Take a call back; a refusal is an error, and what is gone already is not."""
+            """Undo a call; a refusal is an error, but a missing resource is not."""
             if method not in able:
                 raise HttpFailed(f"{method} takes nothing back here; what does: {list(able)}")
             result = self._send(method, url, None, self._body(json, text))
@@ -327,9 +327,10 @@ class Http:
         return None if text is None else ("text/plain; charset=utf-8", text.encode())
 
     def _answer(self, target: Target, answer: Exchange) -> dict[str, Any]:
-        """What a tool gives back: what belongs to the answer, not to the moment."""
+        """Return a tool's result: the stable parts of the answer."""
         headers = {name: answer.headers[name] for name in _GIVEN if name in answer.headers}
-        with contextlib.suppress(ValueError):  # what can't be joined is given as it came
+        # a location that can't be joined is returned unchanged
+        with contextlib.suppress(ValueError):
             if "location" in headers:
                 headers["location"] = urljoin(target.url, headers["location"])
         shown: dict[str, Any] = {"status": answer.status, "url": target.url, "headers": headers}
@@ -356,10 +357,10 @@ def _by_method(option: str, given: Mapping[str, T] | None) -> Mapping[str, T]:
 
 
 def _checked(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """An agent's own headers, by lower-case name.
+    """Return an agent's own headers, by lower-case name.
 
     Raises:
-        HttpFailed: one that is ours to set, or that no header can hold.
+        HttpFailed: a header that the tool sets itself, or that is invalid.
     """
     checked: dict[str, str] = {}
     for name, value in (headers or {}).items():

@@ -1,8 +1,8 @@
 """One exchange over HTTP: to a checked address, in bounded time, with a bounded answer.
 
-The name is resolved, checked and connected to in one place (`PinnedTransport`), so that a name
-that resolves to something else a moment later (DNS rebinding) gains nothing. TLS still verifies
-the host's name: only the address is pinned.
+The name is resolved, checked and connected to in one place (`PinnedTransport`), so that a name that
+resolves to another address a moment later (DNS rebinding) has no effect. TLS still verifies the
+host's name: only the address is pinned.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _CHUNK: Final = 65_536
 
 
 class HttpFailed(ToolboxError):
-    """A request that was not made, or whose answer can't be taken."""
+    """A request that was not made, or whose answer can't be accepted."""
 
     code = "http_failed"
 
 
 class NoAnswer(TimeoutError):
-    """A request was sent, wholly or partly, and nobody answered: it may have been carried out.
+    """A request was sent, wholly or partly, without an answer: it may have been carried out.
 
     As a TimeoutError it makes the outcome of a write unknown.
     """
@@ -43,10 +43,10 @@ class Exchange(NamedTuple):
 
     Attributes:
         status: its status code.
-        headers: by lower-case name; those that came several times are joined by commas.
+        headers: by lower-case name; repeated headers are joined by commas.
         body: decoded.
-        cut: whether the body is not all of it.
-        charset: what the answer says that its text is written in.
+        cut: whether the body is incomplete.
+        charset: the charset in the answer.
     """
 
     status: int
@@ -60,7 +60,7 @@ class Exchange(NamedTuple):
 
 
 class _TimedStream(httpcore.NetworkStream):
-    """A stream on which nothing waits longer than until `deadline` (monotonic seconds)."""
+    """A stream on which no operation waits past `deadline` (monotonic seconds)."""
 
     def __init__(self, stream: httpcore.NetworkStream, deadline: float) -> None:
         self._stream = stream
@@ -100,7 +100,7 @@ def _left(
 
 
 class _PinnedBackend(httpcore.NetworkBackend):
-    """Connects to the addresses that were checked, and to no others."""
+    """Connects only to the checked addresses."""
 
     def __init__(
         self,
@@ -141,18 +141,18 @@ class _PinnedBackend(httpcore.NetworkBackend):
 
 
 class PinnedTransport(httpx.BaseTransport):
-    """A transport for `httpx.Client` that reaches only what is allowed.
+    """A transport for `httpx.Client` that reaches only allowed addresses.
 
     It checks the URL of each request, resolves the name itself, checks every address and connects
-    to one of those. It makes a connection of its own for each request and knows no proxy. Give the
-    client `trust_env=False`, else it goes around this transport to a proxy of the environment.
+    to one of them. It makes a connection of its own for each request and knows no proxy. Give the
+    client `trust_env=False`, or it bypasses this transport to a proxy of the environment.
 
     Args:
-        reachable: what may be reached.
+        reachable: the allowed addresses.
         seconds: how long a request may take as a whole, its answer included.
-        resolver: gives all addresses of a name.
+        resolver: returns all addresses of a name.
         backend: connects to an address; for tests, and for networks that need it.
-        ssl_context: how the other side's certificate is verified.
+        ssl_context: verifies the server's certificate.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ class PinnedTransport(httpx.BaseTransport):
         """Make one request.
 
         Raises:
-            AddressRefused: it may not be reached; nothing was sent.
-            httpx.TransportError: what went wrong on the way.
+            AddressRefused: the address is not allowed; nothing was sent.
+            httpx.TransportError: a failure on the way.
         """
         target = self._reachable.check(str(request.url))
         url = request.url
@@ -208,12 +208,12 @@ class PinnedTransport(httpx.BaseTransport):
 
 @functools.cache
 def _verifying() -> ssl.SSLContext:
-    """The system's certificates; reading them takes longer than most requests."""
+    """Return the system's certificates; reading them takes longer than most requests."""
     return ssl.create_default_context()
 
 
 class _Answered(httpx.SyncByteStream):
-    """The body of an answer; ends its connection with itself."""
+    """The body of an answer; its end closes its connection."""
 
     def __init__(self, pool: httpcore.ConnectionPool, answer: httpcore.Response) -> None:
         self._pool = pool
@@ -231,7 +231,7 @@ class _Answered(httpx.SyncByteStream):
 
 
 def _spellings(target: Target) -> set[tuple[str, str, int | None]]:
-    """What httpx may read of a URL: it leaves out a scheme's own port."""
+    """Return httpx's possible readings of a URL: it leaves out a scheme's own port."""
     return {(target.scheme, target.host, port) for port in (None, target.port)}
 
 
@@ -266,12 +266,12 @@ def exchange(
 ) -> Exchange:
     """Send one request and take its answer; a redirect is an answer like any other.
 
-    The answer of a GET must fit into `max_bytes`, packed and unpacked. Of a write's answer what is
-    too much, or does not come, is cut: the write happened.
+    The answer of a GET must fit into `max_bytes`, packed and unpacked. A write's answer is cut if
+    it is too long or incomplete, because the write happened.
 
     Raises:
         AddressRefused: nothing was sent.
-        HttpFailed: nothing was sent, or the answer can't be taken.
+        HttpFailed: nothing was sent, or the answer can't be accepted.
         NoAnswer: something was sent, and no answer came.
     """
     try:
@@ -279,7 +279,7 @@ def exchange(
     except httpx.InvalidURL as error:
         raise AddressRefused(f"{target.url} is no URL: {error}") from None
     try:
-        # Not through a client: it adds cookies, and fails where a redirect's place can't be read.
+        # Not through a client, which adds cookies, and fails on unparsable redirects.
         response = transport.handle_request(request)
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.LocalProtocolError) as error:
         raise HttpFailed(f"{method} {target.url}: nothing was sent: {error}") from error
@@ -315,7 +315,7 @@ def _body(response: httpx.Response, max_bytes: int, *, may_cut: bool) -> tuple[b
 
 
 def _unpacked(response: httpx.Response) -> Iterator[bytes]:
-    """The body's parts, unpacked: never more than a part and one byte over the limit at once."""
+    """Yield the body's parts, unpacked: at most a part and one byte over the limit at once."""
     packed = response.headers.get("content-encoding", "identity").strip().lower()
     if packed in ("identity", ""):
         yield from response.iter_raw()

@@ -26,29 +26,29 @@ class Database:
     """Governed SQL tools over one database (SQLite, or PostgreSQL through psycopg).
 
     Reads: `sql_describe`, `sql_select` and, for SQL of the caller's own, `sql_query`. Writes that
-    can be undone: `sql_insert`, `sql_update`, `sql_delete`; they name rows by their whole
-    primary key. `sql_execute` takes any one statement and is irreversible: what it changes can't be
-    known from its text. `sql_restore` undoes the others and is no tool for agents.
+    can be undone: `sql_insert`, `sql_update`, `sql_delete`; they name rows by their whole primary
+    key. `sql_execute` takes any one statement and is irreversible: its effect can't be known from
+    its text. `sql_restore` undoes the others and is not a tool for agents.
 
-    Not undone: sequences and `AUTOINCREMENT` counters go on where they are, for a number that
-    was handed out once could otherwise name two rows. Tables without a primary key, with triggers
-    or rules, and rows that foreign keys would carry along (`CASCADE`, `SET NULL`) are refused by
-    the writes that can be undone.
+    Not undone: sequences and `AUTOINCREMENT` counters keep their values, because a number that was
+    handed out once could otherwise name two rows. Tables without a primary key, with triggers or
+    rules, and rows that foreign keys would carry along (`CASCADE`, `SET NULL`) are refused by the
+    writes that can be undone.
 
     Args:
         database: a URL of SQLAlchemy, or an engine of the caller's own, which stays the caller's.
-        tables: the only tables that may be touched; None: all. PostgreSQL can't hold SQL of the
+        tables: the only tables that may be used; None: all. PostgreSQL can't restrict SQL of the
             caller's own to tables (its roles can): there `sql_query` and `sql_execute` are left
-            out where this is given.
-        row_limit: the most rows that a call may give or change.
-        receipts: the name of a table in which inserts note the rows that the database gave a key;
-            it is made when first needed. Without it a row must come with its primary key: else
-            nothing could find it again.
+            out if this is given.
+        row_limit: the most rows that a call may return or change.
+        receipts: the name of a table in which inserts note the rows with keys from the database;
+            it is made on demand. Without it a row must come with its primary key: otherwise
+            it could not be found again.
         timeout: seconds that a statement, or the wait for a lock, may take.
-        name: what the tools' names begin with; two databases of a process need two.
+        name: the prefix of the tools' names; two databases of a process need two.
 
     Raises:
-        ValueError: a database that can't be held to all this.
+        ValueError: a database that can't be restricted like this.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Database:
         self.update_rows = changes.update
         self.delete_rows = changes.delete
         self.execute = self._execute_tool()
-        # See `tables` in Args: where they can't be held, SQL of a caller's own is not offered.
+        # See `tables` in Args: if they can't be enforced, SQL of the caller's own is not offered.
         self._free = tables is None or self._engine.dialect.name == "sqlite"
 
     def tools(self, *, read_only: bool = False) -> list[Callable[..., Any]]:
-        """The tools for an agent; with `read_only`, those that change nothing."""
+        """Return the tools for an agent; with `read_only`, only tools that change nothing."""
         reads: list[Callable[..., Any]] = [self.describe, self.select]
         writes: list[Callable[..., Any]] = [self.insert_rows, self.update_rows, self.delete_rows]
         if self._free:
@@ -97,7 +97,7 @@ class Database:
         return reads if read_only else [*reads, *writes]
 
     def __iter__(self) -> Iterator[Callable[..., Any]]:
-        """All tools: those for agents, and the one that undoes their calls."""
+        """Yield all tools: the tools for agents, and the compensating one."""
         yield from self.tools()
         yield self.restore
 
@@ -108,7 +108,7 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; those of a caller's own engine stay open."""
+        """Close the connections; the connections of the caller's own engine stay open."""
         if self._own:
             self._engine.dispose()
 
@@ -210,7 +210,7 @@ class Database:
             return {"columns": rows.columns, "rows": rows.rows, "more": rows.more}
         return {"changed": rows.changed}
 
-    # --- changes that can't ----------------------------------------------------------------------
+    # --- changes that can't be undone ------------------------------------------------------------
 
     def _execute_tool(self) -> Callable[..., dict[str, Any]]:
         @tool(

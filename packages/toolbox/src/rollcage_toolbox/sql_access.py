@@ -1,4 +1,4 @@
-"""What the SQL tools of one database share: how it is held, its tables, and their limits."""
+"""The shared parts of one database's SQL tools: the dialect, the tables, and the limits."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Access:
 
     Attributes:
         dialect: reads and writes in it.
-        tables: those that may be touched.
-        row_limit: the most rows that a call may give or change.
+        tables: the tables that may be used.
+        row_limit: the most rows that a call may return or change.
         timeout: seconds that a statement, or the wait for a lock, may take.
-        name: what the names of its tools begin with.
+        name: the prefix of its tools' names.
         reads: the permissions of a tool that reads.
         writes: the permissions of a tool that writes.
     """
@@ -40,12 +40,12 @@ class Access:
     writes: tuple[str, ...]
 
     def reading(self) -> contextlib.AbstractContextManager[sa.Connection]:
-        """A connection on which nothing can be changed."""
+        """Give a connection on which nothing can be changed."""
         return self.dialect.reading(self.timeout)
 
     @contextlib.contextmanager
     def changing(self, table: str, rows: Sequence[Row]) -> Generator[tuple[sa.Connection, Table]]:
-        """A transaction that changes rows of a table, so that they can be restored."""
+        """Give a transaction that changes rows of a table, so that they can be restored."""
         self.few(rows)
         with self.dialect.writing(self.timeout) as connection:
             found = self.tables.find(connection, table)
@@ -53,7 +53,7 @@ class Access:
             yield connection, found
 
     def few(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """These rows, unless they are none or too many for one call."""
+        """Return these rows, unless they are none or too many for one call."""
         if not 0 < len(rows) <= self.row_limit:
             raise SqlRefused(f"{len(rows)} rows; a call changes 1 to {self.row_limit}")
         return rows

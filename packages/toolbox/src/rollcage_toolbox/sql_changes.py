@@ -1,4 +1,4 @@
-"""Changes of rows that can be undone: inserts, updates and deletes, and what restores the rows."""
+"""Changes of rows that can be undone: inserts, updates and deletes, and their compensation."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Rows: TypeAlias = list[dict[str, Any]]
 
 
 class ReversibleChanges:
-    """The tools that change rows, each named by its primary key, and the one that restores them.
+    """The tools that change rows, each named by its primary key, and the tool that restores them.
 
     Args:
         access: the database.
-        receipts: where inserts note the rows that the database gave a key; None: nowhere.
+        receipts: where inserts note the rows with keys from the database; None: nowhere.
     """
 
     def __init__(self, access: Access, receipts: Receipts | None) -> None:
@@ -75,7 +75,7 @@ class ReversibleChanges:
             self._receipts_made = True
 
     def _observe_insert(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The rows that are named; and those that calls like this one made, by their receipts."""
+        """Return the named rows, and the rows that equal inserts made, by their receipts."""
         with self._access.reading() as connection:
             table = self._access.tables.find(connection, args["table"])
             table.reversible()
@@ -206,7 +206,7 @@ class ReversibleChanges:
             return dict(sql_rows.images(connection, table, keys))
 
     def _there(self, connection: sa.Connection, table: Table, where: Sequence[Row]) -> list[Row]:
-        """The keys of rows that exist, are as they were captured, and hold the given values."""
+        """Return the keys of rows that exist, are as captured, and hold the given values."""
         split = [table.split(row) for row in where]
         keys: list[Row] = [key for key, _ in split]
         if len({key_text(key) for key in keys}) != len(keys):
@@ -279,7 +279,7 @@ class ReversibleChanges:
 
     @staticmethod
     def _unchanged(now: Mapping[str, Any]) -> None:
-        """Refuse rows that somebody changed after they were captured: their undo would be wrong."""
+        """Refuse rows that were changed after they were captured: their undo would be wrong."""
         step = current_step()
         before = now if step is None or step.before is None else step.before
         changed = sorted(at for at in {*before, *now} if before.get(at) != now.get(at))

@@ -1,6 +1,6 @@
 """Transactions of the two dialects, limited by the engine's own means.
 
-SQLite is held by `PRAGMA query_only`, an authorizer and a progress handler; PostgreSQL by a
+SQLite is restricted by `PRAGMA query_only`, an authorizer and a progress handler; PostgreSQL by a
 read-only transaction, `statement_timeout` and prepared statements (which hold one statement each).
 """
 
@@ -46,13 +46,13 @@ class SqlFailed(ToolboxError):
 
 
 class Rows(NamedTuple):
-    """What a statement gave.
+    """The result of a statement.
 
     Attributes:
-        columns: their names, in order; empty where it gives no rows.
-        rows: at most as many as were asked for.
+        columns: their names, in order; empty if it returns no rows.
+        rows: at most as many as requested.
         more: whether there were more.
-        changed: how many rows it changed, as the database counts them; -1 where it does not.
+        changed: how many rows it changed, as the database counts them; -1 without a count.
     """
 
     columns: list[str]
@@ -62,14 +62,14 @@ class Rows(NamedTuple):
 
 
 class Dialect(Protocol):
-    """What differs between the databases."""
+    """The differences between the databases."""
 
     def reading(self, seconds: float) -> contextlib.AbstractContextManager[sa.Connection]:
-        """A transaction in which the engine itself refuses to write; rolled back at its end."""
+        """Give a transaction in which the engine itself refuses to write; roll it back."""
         ...
 
     def writing(self, seconds: float) -> contextlib.AbstractContextManager[sa.Connection]:
-        """A transaction that is committed at its end, and rolled back by an exception."""
+        """Give a transaction that is committed at its end, and rolled back by an exception."""
         ...
 
     def run(
@@ -82,19 +82,19 @@ class Dialect(Protocol):
         limit: int,
         read: bool,
     ) -> Rows:
-        """Run one statement of a caller's own, with `:name` for its parameters."""
+        """Run one statement of the caller, with `:name` for its parameters."""
         ...
 
     def defer_constraints(self, connection: sa.Connection) -> None:
-        """Check foreign keys at the end of the transaction, where that can be."""
+        """Check foreign keys at the end of the transaction, if possible."""
         ...
 
 
 def opened(url: str | sa.URL, seconds: float) -> sa.Engine:
-    """An engine of our own, for a file that exists or a server.
+    """Return an engine of our own, for a file that exists or a server.
 
     Raises:
-        ValueError: a database that can't be held here.
+        ValueError: a database that can't be restricted here.
     """
     parsed = sa.make_url(url)
     if parsed.get_backend_name() != "sqlite":
@@ -116,10 +116,10 @@ def opened(url: str | sa.URL, seconds: float) -> sa.Engine:
 
 
 def _check_no_store(place: Path) -> None:
-    """Refuse a file of a store: who writes it forges what people have approved.
+    """Refuse a file of a store: a writer of it could forge approvals.
 
     Raises:
-        ValueError: it is one.
+        ValueError: the file belongs to a store.
     """
     real = Path(os.path.realpath(place))
     if is_database(None, str(real)):
@@ -130,10 +130,10 @@ def _check_no_store(place: Path) -> None:
 
 
 def dialect_of(engine: sa.Engine, tables: Collection[str] | None) -> Dialect:
-    """The dialect of an engine.
+    """Return the dialect of an engine.
 
     Raises:
-        ValueError: one that can't be held.
+        ValueError: an engine that can't be restricted.
     """
     if engine.dialect.name == "sqlite" and engine.dialect.driver == "pysqlite":
         return Sqlite(engine, tables)
@@ -146,10 +146,10 @@ def dialect_of(engine: sa.Engine, tables: Collection[str] | None) -> Dialect:
 
 
 def touched_by(engine: sa.Engine) -> tuple[str, ...]:
-    """The permissions that a connection takes.
+    """Return the permissions that a connection needs.
 
-    SQLite opens its file to be written even where it only reads: what a crash has left in its
-    journal is put right first.
+    SQLite opens its file for writing even if it only reads, because it first recovers from the
+    journal of a crash.
     """
     url = engine.url
     if engine.dialect.name == "sqlite":
@@ -163,7 +163,7 @@ def touched_by(engine: sa.Engine) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _failures_named() -> Generator[None]:
-    """The database's own errors as ours: their texts hold no parameters."""
+    """Convert the database's own errors into ours, whose texts hold no parameters."""
     try:
         yield
     except (exc.DBAPIError, sqlite3.Error, sqlite3.Warning) as error:
@@ -189,7 +189,7 @@ _OUTSIDE: Final = frozenset({"edit", "fts3_tokenizer", "load_extension", "readfi
 
 
 class Sqlite:
-    """Files of SQLite."""
+    """SQLite files."""
 
     def __init__(self, engine: sa.Engine, tables: Collection[str] | None) -> None:
         self._engine = engine
@@ -208,7 +208,7 @@ class Sqlite:
 
     @contextlib.contextmanager
     def writing(self, seconds: float) -> Generator[sa.Connection]:  # noqa: ARG002 - see opened
-        """See `Dialect.writing`. It holds the write lock from its start: nobody writes between."""
+        """See `Dialect.writing`. It holds the write lock from its start."""
         with self._transaction("BEGIN IMMEDIATE") as connection:
             try:
                 yield connection
@@ -220,7 +220,8 @@ class Sqlite:
 
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Generator[sa.Connection]:
-        _check_no_store(Path(self._engine.url.database or ""))  # one that was made since, or a link
+        # a store that was made since, or a link
+        _check_no_store(Path(self._engine.url.database or ""))
         with _failures_named(), self._engine.connect() as plain:
             connection = plain.execution_options(isolation_level="AUTOCOMMIT")
             connection.exec_driver_sql(begin)  # by hand: the driver's own comes too late
@@ -276,7 +277,7 @@ class Sqlite:
 
 
 def in_sqlite(value: Any) -> Any:
-    """A value as SQLite stores it; dates in the form that SQLAlchemy gives them."""
+    """Return a value in SQLite's stored form; dates in SQLAlchemy's form."""
     if isinstance(value, dt.datetime):
         return value.isoformat(" ", "microseconds")
     if isinstance(value, dt.date | dt.time):
@@ -289,7 +290,7 @@ def in_sqlite(value: Any) -> Any:
 
 
 def _driver(connection: sa.Connection) -> Any:
-    """The driver's own connection, of which only its documented parts are used."""
+    """Return the driver's own connection, of which only documented parts are used."""
     driver: Any = connection.connection.driver_connection
     return driver
 
@@ -310,7 +311,7 @@ _TOLD: Final = (
 
 
 def _shown(value: Any) -> Any:
-    """A value that any reader of a trace can hold; a database's own types as their text."""
+    """Return a value for any reader of a trace; a database's own types as their text."""
     if isinstance(value, memoryview):
         return bytes(cast("memoryview[int]", value))
     return value if type(value) in _TOLD else str(value)
@@ -320,7 +321,7 @@ def _shown(value: Any) -> Any:
 
 
 class Postgres:
-    """Servers of PostgreSQL, through psycopg."""
+    """PostgreSQL servers, through psycopg."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -371,7 +372,7 @@ class Postgres:
     ) -> Rows:
         """See `Dialect.run`."""
         if read:
-            # A subquery can be nothing but a query, and the server sends what is asked for.
+            # A subquery can only be a query, and the server limits the returned rows.
             sql = f"SELECT * FROM ({sql.rstrip().removesuffix(';')}\n) AS asked LIMIT {limit + 1}"  # noqa: S608 - a query is what it takes; the transaction can't write
         driver = _driver(connection)
         threshold, driver.prepare_threshold = driver.prepare_threshold, 0
@@ -384,7 +385,7 @@ class Postgres:
         return rows
 
     def defer_constraints(self, connection: sa.Connection) -> None:
-        """See `Dialect.defer_constraints`; only those that were made deferrable."""
+        """See `Dialect.defer_constraints`; only for deferrable constraints."""
         connection.exec_driver_sql("SET CONSTRAINTS ALL DEFERRED")
 
 

@@ -1,8 +1,8 @@
-"""Receipts: which rows an insert made, where the database gave them their keys.
+"""Receipts: which rows an insert made, if the database gave them their keys.
 
-A row whose key the database gives out has no name before it exists, so nothing could tell later
-which row a call made: its contents change. A receipt, written in the same transaction as the row,
-can. It is what undo finds such rows by, and what a probe goes by.
+A row with a key from the database has no name before it exists, so nothing could tell later which
+row a call made, because its contents change. A receipt, written in the same transaction as the row,
+can. Undo and probes find such rows by it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Receipts:
     """A table of receipts.
 
     Args:
-        name: the table's name. It is made when it is first needed, and may be emptied when the
-            runs that it is about will not be undone any more.
+        name: the table's name. It is made on demand, and may be emptied when the
+            runs with its receipts will not be undone any more.
     """
 
     def __init__(self, name: str) -> None:
@@ -39,11 +39,11 @@ class Receipts:
         )
 
     def make(self, connection: sa.Connection) -> None:
-        """Make the table, where it is not there yet."""
+        """Make the table, unless it exists."""
         self._table.create(connection, checkfirst=True)
 
     def keys(self, connection: sa.Connection, call: str) -> list[dict[str, Any]]:
-        """The keys of the rows that calls like this one made, the oldest first."""
+        """Return the keys of the rows that equal calls made, the oldest first."""
         if not sa.inspect(connection).has_table(self.name):
             return []
         columns = self._table.c
@@ -52,7 +52,7 @@ class Receipts:
         return [_key(str(text)) for text in found.scalars()]
 
     def keep(self, connection: sa.Connection, call: str, table: str, keys: Sequence[Row]) -> None:
-        """Write down the rows that a call made."""
+        """Record the rows that a call made."""
         columns = self._table.c
         first = (connection.execute(sa.select(sa.func.max(columns.number))).scalar() or 0) + 1
         for number, key in enumerate(keys, first):
@@ -65,8 +65,8 @@ class Receipts:
     def drop(self, connection: sa.Connection, call: str, table: str, keys: Iterable[Row]) -> None:
         """Forget rows of a call that were undone.
 
-        A key that was given out again has other receipts, of rows that are gone: those stay, for
-        the undo of what came before.
+        A key that was given out again has other receipts, of rows that are gone: these stay, for
+        the undo of earlier calls.
         """
         if not sa.inspect(connection).has_table(self.name):
             return
@@ -82,7 +82,7 @@ class Receipts:
 
 
 def call_of(table: str, rows: Sequence[Row]) -> str:
-    """What identifies calls that insert the same into the same table."""
+    """Return the identity of calls that insert the same into the same table."""
     text = json.dumps([table, [key_text(row) for row in rows]])
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,8 +1,8 @@
 """Rows as they are stored: their images, and the statements that change and restore them.
 
 An image holds each column as the database wrote it (SQLite: the stored value; PostgreSQL: whole
-numbers, truth values and text as they are, all else as the text that the database reads again
-without loss, as pg_dump has it). Written back, it is the same row.
+numbers, truth values and text unchanged, other values as the text that the database reads again
+without loss, as in pg_dump). Written back, it is the same row.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ __all__ = [
 
 Image = dict[str, Any]
 
-_AT_ONCE: Final = 100  # keys in a statement: SQLite limits how deep a condition may be
+_AT_ONCE: Final = 100  # keys in a statement: SQLite limits the depth of a condition
 
 
 def images(
     connection: sa.Connection, table: Table, keys: Sequence[Row], *, lock: bool = False
 ) -> dict[str, Image | None]:
-    """By resource, the images of the rows with these keys; None where there is none.
+    """Return the images of the rows with these keys, by resource; None for a missing row.
 
     Args:
         connection: in a transaction.
-        table: whose rows they are.
+        table: the table of the rows.
         keys: whole primary keys, in their one form.
-        lock: keep others from changing them until the transaction ends.
+        lock: whether to lock them until the transaction ends.
 
     Raises:
-        SqlRefused: a key is written otherwise than it is stored.
+        SqlRefused: a key is not written in its stored form.
     """
     found: dict[str, Image | None] = {table.resource(key): None for key in keys}
     for some in _portions(keys):
@@ -53,16 +53,16 @@ def images(
 
 
 def holds(connection: sa.Connection, table: Table, values: Row) -> bool:
-    """Whether a row holds these values, its key among them."""
+    """Return whether a row, including its key, holds these values."""
     wanted = sa.select(sa.literal(1)).select_from(table.clause).where(equal(table, values))
     return connection.execute(wanted.limit(1)).first() is not None
 
 
 def insert(connection: sa.Connection, table: Table, values: Row) -> Image:
-    """Insert a row; gives its key.
+    """Insert a row; return its key.
 
     Raises:
-        SqlRefused: its key is no name for it.
+        SqlRefused: its key does not identify it.
     """
     statement = sa.insert(table.clause).prefix_with("OR ABORT", dialect="sqlite")
     filled = statement.values({n: _bound(v) for n, v in values.items()}) if values else statement
@@ -93,10 +93,10 @@ def delete(connection: sa.Connection, table: Table, keys: Sequence[Row]) -> None
 def restore(
     connection: sa.Connection, table: Table, wanted: Mapping[str, tuple[Row, Row | None]]
 ) -> None:
-    """Make rows what their images say: by resource, the key and the image, None for no row.
+    """Restore rows from their images: by resource, the key and the image, None for no row.
 
     Raises:
-        SqlRefused: they can't be made so; the transaction must be rolled back.
+        SqlRefused: the rows can't be restored; the transaction must be rolled back.
     """
     keys = [key for key, _ in wanted.values()]
     now = images(connection, table, keys, lock=True)
@@ -125,7 +125,7 @@ def refuse_followers(
     deleting: bool = False,
     updating: Iterable[str] = (),
 ) -> None:
-    """Refuse a change that foreign keys would carry on to rows of which no image is kept.
+    """Refuse a change that foreign keys would carry on to rows without an image.
 
     Raises:
         SqlRefused: names them.
@@ -160,12 +160,13 @@ def _follows(
 
 
 def _insert_images(connection: sa.Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Insert whole rows, the keys that the database gave out included."""
+    """Insert whole rows, including keys from the database."""
     if not rows:
         return
     names = [name for name, column in table.columns.items() if not column.generated]
     quoted = connection.dialect.identifier_preparer.quote
-    # One statement for all, as they may refer to each other. The identifiers are the schema's own.
+    # One statement for all, because they may refer to each other. The identifiers are the schema's
+    # own.
     parameters = {f"v{i}_{j}": row[n] for i, row in enumerate(rows) for j, n in enumerate(names)}
     places = ", ".join(
         "(" + ", ".join(f":v{i}_{j}" for j in range(len(names))) + ")" for i in range(len(rows))
@@ -187,7 +188,7 @@ def _any(table: Table, keys: Iterable[Row]) -> sa.ColumnElement[bool]:
 
 
 def equal(table: Table, values: Row) -> sa.ColumnElement[bool]:
-    """That a row holds these values."""
+    """Return the condition that a row holds these values."""
     same = (
         table.clause.c[name].is_(None) if value is None else table.clause.c[name] == _bound(value)
         for name, value in values.items()
@@ -196,7 +197,7 @@ def equal(table: Table, values: Row) -> sa.ColumnElement[bool]:
 
 
 def _bound(value: Any) -> sa.BindParameter[Any]:
-    """A value without a type: the database gives it that of the column."""
+    """Return a value without a type, which the database gives the column's type."""
     return sa.bindparam(None, value, type_=sa.types.NullType(), unique=True)
 
 

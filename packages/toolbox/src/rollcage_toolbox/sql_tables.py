@@ -1,6 +1,6 @@
-"""Tables as the database describes them: which table a name means, and what can be undone.
+"""Tables as the database describes them: the table of a name, and whether it can be undone.
 
-Every identifier that a statement is built of comes from here, never from a caller.
+Every identifier in a statement comes from here, never from a caller.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Column:
     Attributes:
         name: its name.
         type: as the database declares it.
-        generated: the database computes it; nothing can be written to it.
-        always: an identity that the database alone gives out.
-        optional: a row needs not give it.
-        plain: its values are taken as the driver gives them; others as the text that the database
-            writes for them, which it reads again without loss.
+        generated: whether the database computes it; nothing can be written to it.
+        always: whether it is an identity that only the database gives out.
+        optional: whether a row may omit it.
+        plain: whether its values are used as the driver gives them; others as the text that the
+            database writes for them, which it reads again without loss.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Column:
 
     @property
     def image(self) -> sa.ColumnElement[Any]:
-        """What is selected to keep its value."""
+        """Return the selected expression that keeps its value."""
         column: sa.ColumnElement[Any] = sa.column(self.name)
         reflected: sa.ColumnElement[Any] = column if self.plain else sa.cast(column, sa.Text)
         return reflected.label(self.name)
@@ -53,7 +53,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """A foreign key of another table to this one, that does something when a row here changes."""
+    """A foreign key of another table to this one, with an action on changes of a row."""
 
     table: str
     columns: tuple[str, ...]
@@ -70,8 +70,8 @@ class Table:
         name: its name.
         columns: by name, in order.
         key: the columns of its primary key.
-        why_not: why changes of its rows can't be undone; empty where they can.
-        references: those that follow a change of its rows.
+        why_not: why changes of its rows can't be undone; empty if they can.
+        references: the foreign keys that follow a change of its rows.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Table:
 
     @functools.cached_property
     def clause(self) -> sa.TableClause:
-        """What statements are built of: values go through as they are."""
+        """Return the table for statements: values pass unchanged."""
         columns: list[sa.ColumnClause[Any]] = [sa.column(name) for name in self.columns]
         return sa.table(self.name, *columns)
 
@@ -100,10 +100,10 @@ class Table:
             )
 
     def values(self, given: Row, *, what: str) -> dict[str, Any]:
-        """Values as they are written, by columns that exist.
+        """Return values in their written form, by existing columns.
 
         Raises:
-            SqlRefused: a column that does not exist, or that nobody can write to.
+            SqlRefused: a column that does not exist, or that can't be written.
         """
         self.known(given)
         for name in given:
@@ -113,7 +113,7 @@ class Table:
         return {name: self.written(name, value) for name, value in given.items()}
 
     def written(self, name: str, value: Any) -> Any:
-        """A value as it is bound."""
+        """Return a value in its bound form."""
         kind = self.columns[name].type
         if isinstance(value, str) and isinstance(kind, sa.LargeBinary):
             raise SqlRefused(f"{self.name}.{name} holds bytes, not text")
@@ -122,10 +122,10 @@ class Table:
         return json.dumps(value) if isinstance(kind, sa.JSON) and value is not None else value
 
     def split(self, where: Row) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The whole primary key of a row, and the other values that are given.
+        """Return the whole primary key of a row, and the other given values.
 
         Raises:
-            SqlRefused: it is not whole, or a column does not exist.
+            SqlRefused: the key is not whole, or a column does not exist.
         """
         self.known(where)
         if missing := [name for name in self.key if where.get(name) is None]:
@@ -137,7 +137,7 @@ class Table:
         return key, {n: self.written(n, v) for n, v in where.items() if n not in key}
 
     def _key_value(self, name: str, value: Any) -> Any:
-        """A part of a key in its one form, so that a row has one name."""
+        """Return a part of a key in its one form, so that a row has one name."""
         column = self.columns[name]
         if isinstance(column.type, sa.Integer):
             text = str(value)
@@ -148,7 +148,7 @@ class Table:
         return plain if column.plain or plain is None else str(plain)
 
     def names(self, row: Row) -> bool:
-        """Whether it holds a whole primary key."""
+        """Return whether a row has a whole primary key."""
         return all(row.get(name) is not None for name in self.key)
 
     def known(self, names: Iterable[str]) -> None:
@@ -161,12 +161,15 @@ class Table:
             raise SqlRefused(f"{self.name!r} has no columns {unknown}; it has {list(self.columns)}")
 
     def resource(self, key: Row) -> str:
-        """The name of a row, for a trace."""
+        """Return the name of a row, for a trace."""
         return f"row:{self.name}:{key_text(key)}"
 
 
 def key_text(key: Row) -> str:
-    """A key, or other values, as text: JSON with sorted names; what JSON has not, as its text."""
+    """Return a key, or other values, as JSON with sorted names.
+
+    Values that JSON lacks are in it as their text.
+    """
     return json.dumps(dict(key), sort_keys=True, ensure_ascii=False, default=_as_json)
 
 
@@ -180,14 +183,14 @@ _FOLLOWS: Final = frozenset({"CASCADE", "SET NULL", "SET DEFAULT"})
 
 
 class Tables:
-    """The tables that may be touched, read from the schema whenever they are."""
+    """The usable tables, read from the schema at each use."""
 
     def __init__(self, allowed: Collection[str] | None, *, hidden: str | None = None) -> None:
         self._allowed = None if allowed is None else frozenset(allowed)
         self._hidden = hidden
 
     def names(self, connection: sa.Connection) -> list[str]:
-        """The names of the tables that may be touched."""
+        """Return the names of the usable tables."""
         return self._of(sa.inspect(connection).get_table_names())
 
     def _of(self, names: Iterable[str]) -> list[str]:
@@ -195,10 +198,10 @@ class Tables:
         return sorted(name for name in found if name != self._hidden)
 
     def find(self, connection: sa.Connection, name: str) -> Table:
-        """A table by its exact name.
+        """Return a table by its exact name.
 
         Raises:
-            SqlRefused: there is none, or it may not be touched.
+            SqlRefused: the table does not exist, or may not be used.
         """
         inspector = sa.inspect(connection)
         known = inspector.get_table_names()
@@ -231,7 +234,7 @@ def _column(reflected: Mapping[str, Any], *, sqlite: bool) -> Column:
 
 
 def _side_effects(connection: sa.Connection, name: str, *, sqlite: bool) -> list[str]:
-    """What else runs when a row changes: triggers and rules."""
+    """Return the side effects of a row's change: triggers and rules."""
     if sqlite:
         schemas = ("sqlite_master", "sqlite_temp_master")
         found: list[str] = []
@@ -252,14 +255,17 @@ def _side_effects(connection: sa.Connection, name: str, *, sqlite: bool) -> list
 
 
 def _references(connection: sa.Connection, tables: Iterable[str], name: str) -> list[Reference]:
-    """The foreign keys of all tables that carry a change of this one on."""
+    """Return the foreign keys of all tables that carry on a change of this one."""
     reflected = _sqlite_keys if connection.dialect.name == "sqlite" else _reflected_keys
     found = [each for table in tables for each in reflected(connection, table, name)]
     return [each for each in found if each.on_delete or each.on_update]
 
 
 def _sqlite_keys(connection: sa.Connection, table: str, name: str) -> Iterable[Reference]:
-    """From SQLite itself: SQLAlchemy reads the actions from the text of CREATE TABLE."""
+    """Read the foreign keys from SQLite.
+
+    SQLAlchemy would read the actions from the text of CREATE TABLE.
+    """
     listed = connection.execute(
         sa.text('SELECT * FROM pragma_foreign_key_list(:name) ORDER BY "id", "seq"'),
         {"name": table},

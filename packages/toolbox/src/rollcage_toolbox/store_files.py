@@ -1,4 +1,4 @@
-"""How a store is distinguished from any other directory or file, by what is in it."""
+"""The signs by which a store differs from any other directory or file."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from rollcage.trace.keys import own_files, own_folders
 __all__ = ["DEFAULT_NAME", "is_database", "is_linked", "is_store", "is_store_file"]
 
 DEFAULT_NAME: Final = ".rollcage"
-"""What the store of a session is called that was given none."""
+"""The name of a session's store by default."""
 
 _OWN: Final = frozenset({"bell", "docs", "logs"})
 _SIDE_FILES: Final = ("-wal", "-shm", "-live")  # a SQLite file's name, and one of these
 _APPLICATION: Final = 0x526C6367  # in the header of a SQLite file that is a store
 _OF_RUN: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.")
 _BEGINS: Final = b'{"event":"run","format":"rollcage/'
-_CARE: Final = os.O_NONBLOCK | os.O_CLOEXEC  # a pipe keeps nobody waiting
+_CARE: Final = os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe does not wait
 _HEADER: Final = 100  # bytes of a SQLite file
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def is_store_file(name: str) -> bool:
-    """Return whether a file or folder that is called so in a store is the store's own."""
+    """Return whether a file or folder with this name in a store is the store's own."""
     shape = name.casefold()
     return any(shape == own or shape.startswith(f"{own}.") for own in _OWN)
 
 
 def is_linked(status: os.stat_result) -> bool:
-    """Return whether a file is a used store's own, by whichever of its names (hard links)."""
+    """Return whether a file is a used store's own, by any of its names (hard links)."""
     for folder in list(own_folders):
         for path in (Path(folder, "bell"), *Path(folder, "docs", "keys").glob("*")):
             with contextlib.suppress(OSError):
@@ -44,13 +44,13 @@ def is_linked(status: os.stat_result) -> bool:
 
 
 def is_database(fd: int | None, name: str) -> bool:
-    """Whether a file is a store in SQLite, or one of the files that belong to one.
+    """Return whether a file is a store in SQLite, or one of the files that belong to one.
 
-    One that this process uses is not opened: to close it would end the locks that SQLite has on it.
+    A file that this process uses is not opened, because closing it would end SQLite's locks on it.
 
     Args:
         fd: an open directory; None: `name` is a whole path.
-        name: of the file, in that one.
+        name: the name of the file in the directory.
     """
     ends = (end for end in _SIDE_FILES if name.endswith(end))
     return _is_database(fd, name) or any(_is_database(fd, name.removesuffix(end)) for end in ends)
@@ -69,12 +69,12 @@ def _is_database(fd: int | None, name: str) -> bool:
                 return True
     if status.st_size < _HEADER:
         return False
-    if fd is not None:  # which directory the name is in, for a session that watches
+    if fd is not None:  # the directory of the name, for a session that watches
         sys.audit("rollcage.dir_fd", fd)
     try:
         file_fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
     except OSError:
-        return False  # whoever is to use it can't either
+        return False  # it can't be used either
     try:
         header = os.pread(file_fd, _HEADER, 0)
     finally:
@@ -84,12 +84,12 @@ def _is_database(fd: int | None, name: str) -> bool:
 
 
 def is_store(fd: int | None, name: str = ".", *, with_name: str = "") -> bool:
-    """Whether a directory is a store, or was made to look like one.
+    """Return whether a directory is a store, or was made to look like one.
 
     Args:
         fd: an open directory; None: `name` is a whole path.
-        name: of the directory, in that one.
-        with_name: a file that is about to be made in it, and counts as if it was there.
+        name: the name of the directory in it.
+        with_name: a file that is about to be made in it, and counts as existing.
     """
 
     def there(own: str, kind: int) -> bool:
@@ -108,7 +108,7 @@ def is_store(fd: int | None, name: str = ".", *, with_name: str = "") -> bool:
 
 
 def _holds_logs(fd: int | None, name: str) -> bool:
-    """Whether a folder called `logs` has the log of a run in it."""
+    """Return whether a folder named `logs` has the log of a run in it."""
     for each in _names_in(fd, name):
         if _OF_RUN.match(each):
             with contextlib.suppress(OSError):
@@ -122,8 +122,8 @@ def _holds_logs(fd: int | None, name: str) -> bool:
 
 
 def _names_in(fd: int | None, name: str) -> list[str]:
-    """The names in a folder; none where that is unknown."""
-    if fd is not None:  # which directory the name is in, for a session that watches
+    """Return the names in a folder; none if they are unknown."""
+    if fd is not None:  # the directory of the name, for a session that watches
         sys.audit("rollcage.dir_fd", fd)
     try:
         folder = os.open(name, _DIRECTORY, dir_fd=fd)

@@ -1,4 +1,4 @@
-"""What an agent may know of a machine: nothing that names it, its users or its secrets."""
+"""Facts about a machine for an agent: nothing that names it, its users or its secrets."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Jinja templates that can neither reach into Python nor run away.
+"""Jinja templates that can neither reach into Python nor run without end.
 
-Jinja's sandbox bounds what a template may touch, not how long it runs or how much it makes. So only
-the parts of the language that the lists below name are taken: no calls, no macros, no attributes
-of Python objects; every turn of a loop and every character made is counted.
+Jinja's sandbox restricts access, but neither time nor output. So only the listed parts of the
+language are accepted: no calls, no macros, no attributes of Python objects; every turn of a loop
+and every output character is counted.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["render"]
 
 _TEMPLATE: Final = 64 * 1024  # characters
-_OUTPUT: Final = 2**20  # characters, of all that is made on the way too
+_OUTPUT: Final = 2**20  # characters, including intermediate texts
 _VALUES: Final = 2**20  # characters, as JSON
 _TURNS: Final = 100_000  # of all loops
-_WORK: Final = 2 * 10**6  # KiB that comparisons and slices in loops may go through
+_WORK: Final = 2 * 10**6  # KiB for comparisons and slices in loops
 _NODES: Final = frozenset({
     "Template", "Output", "TemplateData", "Name", "Const", "Getitem", "Getattr", "For", "If",
     "Assign", "Filter", "Test", "Compare", "Operand", "And", "Or", "Not", "CondExpr", "Add",
@@ -44,12 +44,12 @@ _SCALARS: Final = (str, int, float, bool, type(None))
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """The text that a template makes of JSON values.
+    """Render a template with JSON values.
 
     Raises:
-        InputRefused: the template is wrong, wants a value that is not there, or uses a part of the
-            language that is not taken.
-        LimitExceeded: it is too long, makes too much or loops too often.
+        InputRefused: the template is wrong, needs a missing value, or uses a part of the
+            language that is not accepted.
+        LimitExceeded: the template is too long, its output too large, or its loops too many.
     """
     import jinja2
 
@@ -72,7 +72,7 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 
 
 class _Work:
-    """What one rendering may still do."""
+    """The remaining budget of one rendering."""
 
     def __init__(self, given: int) -> None:
         self.given = given  # characters of the template and its values
@@ -81,7 +81,7 @@ class _Work:
         self.made = 0  # characters
 
     def turn(self, linear: int) -> bool:
-        """Count a turn of a loop, in which `linear` operations may each go through all there is."""
+        """Count a turn of a loop, in which `linear` operations may each take linear time."""
         self.turns += 1
         self.done += linear * ((self.given + self.made) // 1024)
         if self.turns > _TURNS or self.done > _WORK:
@@ -93,15 +93,15 @@ class _Work:
         if self.made > _OUTPUT:
             raise LimitExceeded(f"the template makes more than {_OUTPUT} characters")
 
-    # --- what makes something --------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------
 
     def shown(self, value: Any) -> str:
-        """A value as it is in the text; containers have more than one form, so none."""
+        """Return a value's text; containers have more than one form, so none."""
         if not isinstance(value, _SCALARS):
             import jinja2
 
             if isinstance(value, jinja2.Undefined):
-                str(value)  # says which name is missing
+                str(value)  # names the missing value
             raise InputRefused(
                 f"a {type(value).__name__} has no one form as text: use join, tojson or its parts"
             )
@@ -127,13 +127,13 @@ class _Work:
         return whole.replace(str(old), str(new), count)
 
     def tojson(self, value: Any) -> str:
-        """JSON of one of the values. They hold no part twice, so this is bounded by their size."""
+        """Return JSON of one of the values. Values hold no part twice, so their size bounds it."""
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         self.take(len(text))
         return text
 
     def bounded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A filter of Jinja's whose result counts."""
+        """Return a Jinja filter whose result counts."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
             self.take(sum(len(each) for each in args if isinstance(each, str | list | dict)))
@@ -150,7 +150,7 @@ def _environment(work: _Work) -> Environment:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Bounded(ImmutableSandboxedEnvironment):
-        """Names only what is in the values; numbers stay numbers."""
+        """Finds names only in the values; numbers stay numbers."""
 
         turn = staticmethod(work.turn)  # what `_refined` puts into the template calls these
         concat_of = staticmethod(work.concat)
@@ -202,7 +202,7 @@ _LOOP: Final = frozenset({"index", "index0", "revindex", "first", "last", "lengt
 
 
 def _refined(tree: nodes.Template, environment: Environment) -> nodes.Template:
-    """The template with its loops and joined texts counted; refuses what is not in the lists."""
+    """Return the template with its loops and joined texts counted; refuse unlisted parts."""
     from jinja2 import nodes
 
     for node in tree.find_all(nodes.Node):
@@ -221,7 +221,7 @@ def _refined(tree: nodes.Template, environment: Environment) -> nodes.Template:
         ).set_lineno(loop.lineno)
         if loop.test is None:
             loop.body.insert(0, nodes.ExprStmt(counted).set_lineno(loop.lineno))
-        else:  # what it leaves out counts as well
+        else:  # omitted parts count as well
             loop.test = nodes.And(counted, loop.test).set_lineno(loop.lineno)
     _count_concats(tree)
     tree.set_environment(environment)

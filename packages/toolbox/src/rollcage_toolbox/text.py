@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _LONGEST: Final = 4 * 2**20  # characters
-_DEEPEST: Final = 90  # levels of JSON; what is nested deeper can't be recorded
+_DEEPEST: Final = 90  # levels of JSON; deeper values can't be recorded
 _MOST: Final = 1_000  # matches
 
 _PURE: Final[dict[str, Any]] = {"effect": "pure", "version": "1", "risk": "low"}

@@ -1,7 +1,7 @@
-"""What is seen of recorded runs: pure functions over a store, for terminals, pages and programs.
+"""Views of recorded runs: pure functions over a store, for terminals, pages and programs.
 
-Each view has a form for machines, `as_data()` or a function that ends in `_data`. What is shown to
-somebody goes through a `Viewer`, which hides values from who must not see them.
+Each view has a form for machines, `as_data()` or a function that ends in `_data`. Displayed values
+go through a `Viewer`, which hides values from people without the right to see them.
 """
 
 from rollcage_views.alignment import Change, Pair, align, first_difference, in_order, pair_data

@@ -20,7 +20,7 @@ _ABSENT: Final = object()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """A place where two steps differ: `a` and `b` are None where there is nothing."""
+    """A place where two steps differ: `a` and `b` are None if the value is missing."""
 
     path: str
     a: Any
@@ -46,19 +46,19 @@ class Pair:
 
 
 def in_order(seen: Run) -> list[Step]:
-    """The steps of a run, in the order in which they were asked for."""
+    """Return the steps of a run, in the order of their requests."""
     return sorted(seen.steps, key=lambda row: (row.turn, row.slot, row.step))
 
 
 def first_difference(pairs: Sequence[Pair]) -> Pair | None:
-    """The first steps that are not the same."""
+    """Return the first pair that is not the same."""
     return next((pair for pair in pairs if pair.relation != "same"), None)
 
 
 def align(a: Sequence[Step], b: Sequence[Step]) -> list[Pair]:
     """Pair the steps of two runs.
 
-    First by call (kind, name, version, arguments); between those that agree, by kind and name.
+    First by call (kind, name, version, arguments); between matching calls, by kind and name.
     """
     pairs: list[Pair] = []
     for gap_a, gap_b, same in _split(a, b, lambda row: (row.kind, row.name, row.key)):
@@ -76,10 +76,10 @@ _Gap = tuple[Sequence[Step], Sequence[Step], Sequence[tuple[Step, Step]]]
 def _split(
     a: Sequence[Step], b: Sequence[Step], identity: Callable[[Step], Hashable]
 ) -> Iterator[_Gap]:
-    """Cut both where they agree: what comes before each agreement, and the two that agree.
+    """Split both runs at their matches: the steps before each match, and the match.
 
-    The n-th of identical steps agrees with the n-th, so that the longest common sequence is a
-    longest increasing one, found in n log n.
+    The n-th of identical steps matches the n-th, so that the longest common sequence is a longest
+    increasing one, found in n log n.
     """
     where = {each: index for index, each in enumerate(_numbered(b, identity))}
     common = [(i, where[each]) for i, each in enumerate(_numbered(a, identity)) if each in where]
@@ -101,10 +101,13 @@ def _numbered(
 
 
 def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Of pairs that rise in their first part, the most that rise in their second one too."""
-    ends: list[int] = []  # by length: the lowest second part that a sequence of it can end with
-    last: list[int] = []  # by length: the pair that does so
-    before: list[int] = []  # by pair: the one that comes before it
+    """Return the longest sequence of pairs that rises in both parts.
+
+    The input rises in the first part.
+    """
+    ends: list[int] = []  # by length: the lowest second part at which a sequence can end
+    last: list[int] = []  # by length: the pair at that end
+    before: list[int] = []  # by pair: the previous pair
     for index, (_, second) in enumerate(pairs):
         length = bisect_left(ends, second)
         before.append(last[length - 1] if length else -1)
@@ -119,7 +122,7 @@ def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int
 
 
 def _without_replayed_bodies(pairs: Sequence[Pair]) -> list[Pair]:
-    """Leave out what a body did whose replay in the other run answers for all of it."""
+    """Leave out the calls of a body whose replay in the other run answers for all of them."""
     replayed_in_b = {p.a.step for p in pairs if p.a and p.b and p.b.state == "hit"}
     replayed_in_a = {p.b.step for p in pairs if p.a and p.b and p.a.state == "hit"}
     kept: list[Pair] = []
@@ -144,7 +147,7 @@ def _pair(a: Step, b: Step) -> Pair:
 
 
 def _ended(row: Step) -> dict[str, Any]:
-    """What counts of an outcome: not whether it was replayed, nor how many tokens it took."""
+    """Return the compared parts of an outcome: without replay and token counts."""
     if row.state == "blocked":
         return {"status": "blocked", "verdict": row.verdict}
     if row.kind == "branch":
@@ -154,7 +157,7 @@ def _ended(row: Step) -> dict[str, Any]:
 
 
 def _differences(path: str, a: Any, b: Any, depth: int = 0) -> Iterator[Change]:
-    """Where two values differ; a tagged one is compared as a whole."""
+    """Yield the differences of two values; a tagged one is compared as a whole."""
     inside = _insides(a, b) if depth < _DEEPEST else []
     for name, x, y in inside:
         yield from _differences(f"{path}{name}", x, y, depth + 1)
@@ -163,7 +166,10 @@ def _differences(path: str, a: Any, b: Any, depth: int = 0) -> Iterator[Change]:
 
 
 def _insides(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
-    """What two values of one shape hold, side by side; nothing where they can't be inspected."""
+    """Return the parts of two values of one shape, side by side.
+
+    Without any if the values can't be inspected.
+    """
     x, y = mapping_of(a), mapping_of(b)
     if x is not None and y is not None and tag_of(x) is None and tag_of(y) is None:
         return [(f".{n}", x.get(n, _ABSENT), y.get(n, _ABSENT)) for n in {**x, **y}]
@@ -175,7 +181,7 @@ def _insides(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
 
 
 def pair_data(pair: Pair) -> dict[str, Any]:
-    """For machines."""
+    """Return a pair for machines."""
     row = pair.a or pair.b
     assert row is not None
     return {

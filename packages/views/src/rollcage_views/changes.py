@@ -1,8 +1,8 @@
-"""What a write changed, as far as its trace proves: the state before it, and the one after it.
+"""The change by a write, as far as its trace proves: the state before it, and the state after it.
 
-A trace holds the state before a write, and of the one after it digests only. What these are of is
-often recorded all the same: in the arguments, in the result, or as the state before a later write.
-A digest says so beyond doubt; where nothing has it, the state after it is not shown.
+A trace holds the state before a write, and only digests of the state after it. The value of such a
+digest is often recorded elsewhere: in the arguments, in the result, or as the state before a later
+write. A digest proves the value; without a matching value, the state after the write is not shown.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from rollcage_views.values import items_of, mapping_of, tag_of
 
 __all__ = ["DiffLine", "StateChange", "changes_of", "line_diff"]
 
-_DEEPEST: Final = 20  # levels of an argument that are looked through
-_TRIED: Final = 200  # values of a step that are tried as what a digest is of
+_DEEPEST: Final = 20  # levels of an argument that are searched
+_TRIED: Final = 200  # values of a step that are compared with a digest
 _LONGEST: Final = 2000  # characters of a line
 _LINES: Final = 400  # lines of a state that are compared
-_CONTEXT: Final = 3  # lines that stay, around those that don't
+_CONTEXT: Final = 3  # unchanged lines around the changed ones
 _UNKNOWN: Final = object()
 _NONE: Final = States()
 
 Sign = Literal["+", "-", " ", "…"]
 DiffLine = tuple[Sign, str]
-"""A line that came, went or stayed; `…` replaces those that are left out."""
+"""A line that was added, removed or kept; `…` replaces omitted lines."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StateChange:
-    """How a write changed one resource.
+    """The change of one resource by a write.
 
     Attributes:
         resource: its name.
         before: the state before, encoded.
-        after: the state after it, encoded; where only a part of it is known, that part.
-        fields: what of `after` is not known: the names of fields, or `*` for all of it.
-        changed: whether it is another state at all.
+        after: the state after it, encoded; if only a part of it is known, that part.
+        fields: the unknown fields of `after`, or `*` for all of it.
+        changed: whether the state is different.
     """
 
     resource: str
@@ -56,14 +56,14 @@ class StateChange:
     changed: bool = True
 
     def seen_by(self, value: Callable[[Any], Any]) -> StateChange:
-        """The change, with each state as `value` gives it."""
+        """Return the change, with each state converted by `value`."""
         return dataclasses.replace(self, before=value(self.before), after=value(self.after))
 
     def lines(self, *, back: bool = False) -> list[DiffLine]:
-        """The change, line by line; what is not known of it is described.
+        """Return the change, line by line; describe its unknown parts.
 
         Args:
-            back: as an undo makes it: from what is to what was.
+            back: whether to show the undo: from the new state to the old one.
         """
         if "*" in self.fields:
             return _unknown(_lines(self.before), "the state", back=back)
@@ -77,16 +77,17 @@ class StateChange:
         return lines
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the change for machines."""
         return dataclasses.asdict(self) | {"fields": list(self.fields), "lines": self.lines()}
 
 
 def changes_of(step: Step, states: States = _NONE) -> list[StateChange]:
-    """What a write changed, by resource.
+    """Return the changes by a write, by resource.
 
     Args:
         step: the write.
-        states: the states that the writes of its run found: a later one may tell what it left.
+        states: the states that the writes of its run found: a later write may show the state after
+            this one.
     """
     if not step.before or step.after is None:
         return []
@@ -102,7 +103,7 @@ def changes_of(step: Step, states: States = _NONE) -> list[StateChange]:
 def _change(
     resource: str, before: Any, digest: Any, tried: Sequence[Any], states: States
 ) -> StateChange:
-    """What a digest, or those of fields, are of."""
+    """Return the value of a digest, or of the digests of fields."""
     if isinstance(digest, str):
         after = next((value for value in tried if _digest(value) == digest), _UNKNOWN)
         if after is _UNKNOWN:
@@ -130,7 +131,7 @@ def _digest(value: Any) -> str:
 
 
 def _values_of(step: Step) -> Iterator[Any]:
-    """The values that a call was given, and gave, with what is inside of them."""
+    """Yield the arguments and the result of a call, with the values inside of them."""
     todo: list[tuple[Any, int]] = [((step.outcome or {}).get("value"), 0)]
     todo += [(value, 0) for value in reversed(step.args.values())]
     for _ in range(_TRIED):
@@ -145,7 +146,7 @@ def _values_of(step: Step) -> Iterator[Any]:
 
 
 def _unknown(was: list[str], what: str, *, back: bool) -> list[DiffLine]:
-    """What something was, of which nobody knows what it became."""
+    """Return the lines for a change to an unknown state."""
     lines = _signed("+" if back else " ", was[:_LINES])
     if back:
         return [("…", f"{what}: of what it is now, only the digest is recorded"), *lines]
@@ -156,7 +157,7 @@ def _unknown(was: list[str], what: str, *, back: bool) -> list[DiffLine]:
 
 
 def line_diff(before: Any, after: Any) -> list[DiffLine]:
-    """Two encoded values, line by line: `before` was, `after` is."""
+    """Return two encoded values, line by line: first the old one, then the new one."""
     old, new = _lines(before), _lines(after)
     if old and new and not old[-1].strip() and not new[-1].strip():
         del old[-1], new[-1]  # both end with a line feed
@@ -181,7 +182,7 @@ def _signed(sign: Sign, lines: Sequence[str]) -> list[DiffLine]:
 
 
 def _lines(value: Any) -> list[str]:
-    """A value as people would write it down; a text with its own lines."""
+    """Return a value as people would write it; a text with its own lines."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -198,7 +199,7 @@ def _lines(value: Any) -> list[str]:
 
 
 def _tagged_lines(value: Any) -> list[str]:
-    """A tagged value; bytes that are a text as that text."""
+    """Return a tagged value; bytes that are a text as that text."""
     if tag_of(value) in ("bytes", "bytearray"):
         try:
             text = base64.b64decode(value["value"], validate=True).decode()
@@ -209,7 +210,7 @@ def _tagged_lines(value: Any) -> list[str]:
 
 
 def _field(name: str, value: Any) -> list[str]:
-    """A field of a state: its name, and its value after it or, where that has lines, below it."""
+    """Return a field of a state: its name, and its value after it, or below it if it has lines."""
     plain = isinstance(value, str) or tag_of(value) is not None
     lines = _lines(value) if plain else [_json(value)]
     if len(lines) == 1:

@@ -16,7 +16,7 @@ __all__ = ["run_data", "step_data"]
 
 
 def step_data(step: Step) -> dict[str, Any]:
-    """A step."""
+    """Return a step for machines."""
     return dataclasses.asdict(step) | {"tokens": step.tokens}
 
 
@@ -27,13 +27,13 @@ def run_data(
     *,
     pause: Order | None = None,
 ) -> dict[str, Any]:
-    """A run.
+    """Return a run for machines.
 
     Args:
         seen: the run.
-        stands: what is open of it.
-        steps: those that are listed.
-        pause: the order by which its next call waits.
+        stands: its open problems.
+        steps: the listed steps.
+        pause: the order that makes its next call wait.
     """
     finished = seen.finished or {}
     return {

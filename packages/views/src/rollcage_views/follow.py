@@ -1,4 +1,4 @@
-"""A run while it is written: what is new in its log, read once."""
+"""A run while it is written: the news of its log, read once."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _HASH: Final = slice(-67, -3)  # of a line
 
 
 class Following:
-    """Follows a run: `news` tells what happened since it was last asked.
+    """Follow a run: `news` yields the events since the last time.
 
-    What it costs grows with what is new, not with the run.
+    The cost grows with the news, not with the run.
 
     Args:
-        store: where the run is.
+        store: the store of the run.
         run: its id.
-        begun: tell each step when it begins, too.
+        begun: yield each step when it begins, too.
 
     Attributes:
-        line: the number of the line that was yielded last.
+        line: the number of the last yielded line.
         lines: how many lines were read.
-        started: how the run began, in the form of a `run.started`; empty before it was read.
-        finished: how its last attempt ended, or that it was set aside; None while it has not.
+        started: the beginning of the run, in the form of a `run.started`; empty before it was read.
+        finished: the end of its last attempt, or its abandonment; None without one.
     """
 
     def __init__(self, store: Store, run: str, *, begun: bool = False) -> None:
@@ -48,12 +48,12 @@ class Following:
         self.finished: dict[str, Any] | None = None
 
     def news(self) -> Iterator[Step | dict[str, Any]]:
-        """Yield each step that has come to its end, and each other event.
+        """Yield each step that has ended, and each other event.
 
         Raises:
             RunNotFound: the run is gone.
-            TraceCorrupt: a line breaks the chain, or is none of a run.
-            StoreError: it can't be read.
+            TraceCorrupt: a line breaks the chain, or is not of a run.
+            StoreError: the run can't be read.
         """
         lines = self._store.read(self._run, self.lines)
         if not lines:
@@ -71,7 +71,7 @@ class Following:
         self.lines, self._head = before + len(lines), lines[-1][_HASH]
 
     def _take(self, number: int, event: dict[str, Any]) -> Step | dict[str, Any] | None:
-        """Take in a line; return what it means: a step, or an event as readers know it."""
+        """Fold in a line; return its meaning: a step, or an event as readers know it."""
         log, kind = self._log, event["event"]
         log.take(number, event)
         if kind in ("run", "forked"):

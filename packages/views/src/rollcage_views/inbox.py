@@ -1,4 +1,4 @@
-"""What waits for a person: calls to approve, and steps of which nobody knows what became."""
+"""The open decisions for a person: calls to approve, and steps with an unknown outcome."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from rollcage_views.viewer import SEES_ALL, Viewer
 
 __all__ = ["Inbox", "Waiting", "inbox_of", "may_answer", "queued_data"]
 
-_JOBS: Final = 200  # the newest that are looked through for unknown steps
+_JOBS: Final = 200  # newest jobs that are searched for unknown steps
 _SETTLED: Final = ("ok", "abandoned", "undone", "running")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waiting:
-    """A step that waits for somebody's word, as `rollcage resolve` takes it.
+    """A step that a person has to resolve, as `rollcage resolve` takes it.
 
     Attributes:
         job: the name of its job.
         run: the id of the run.
         step: the step.
-        why: `unknown`, where nobody knows whether it happened; `unclear` where it failed and nobody
-            knows how far it got; `not_replayable` where it happened, and its result can't be given
-            back.
+        why: `unknown`: it is unknown whether the step happened; `unclear`: it failed, and may have
+            had an effect; `not_replayable`: it happened, and its result can't be
+            replayed.
     """
 
     job: str
@@ -42,7 +42,7 @@ class Waiting:
     why: str
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the step for machines."""
         return {
             "job": self.job, "run": self.run, "step": self.step.step, "name": self.step.name,
             "kind": self.step.kind, "args": self.step.args, "agent": self.step.agent,
@@ -52,13 +52,13 @@ class Waiting:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inbox:
-    """What waits for a person, the oldest first.
+    """The open decisions, the oldest first.
 
     Attributes:
-        approvals: the requests that nobody has decided on, and that are not expired.
+        approvals: the requests without a decision that are not expired.
         unknown: the steps to resolve.
-        damaged: the ids of requests that can't be believed, with why: their calls do not run.
-        older: whether there are older jobs, which were not looked through for steps to resolve.
+        damaged: the ids of requests that can't be trusted, with the reason: their calls do not run.
+        older: whether there are older jobs that were not searched for steps to resolve.
     """
 
     approvals: list[Queued]
@@ -70,7 +70,7 @@ class Inbox:
         return len(self.approvals) + len(self.unknown)
 
     def as_data(self, now: int) -> dict[str, Any]:
-        """For machines.
+        """Return the inbox for machines.
 
         Args:
             now: Unix time (µs).
@@ -84,12 +84,12 @@ class Inbox:
 
 
 def inbox_of(store: Store, now: int, viewer: Viewer = SEES_ALL) -> Inbox:
-    """What waits for a person in a store.
+    """Return the open decisions in a store.
 
     Args:
-        store: where to look.
+        store: the store.
         now: Unix time (µs).
-        viewer: who looks.
+        viewer: the viewer.
 
     Raises:
         StoreError: the store can't be read.
@@ -115,7 +115,7 @@ def inbox_of(store: Store, now: int, viewer: Viewer = SEES_ALL) -> Inbox:
 
 
 def may_answer(queued: Queued, person: str) -> bool:
-    """Whether the yes of this person would count: that of who the run acts for does not."""
+    """Return whether a person may approve: the person for whom the run acts may not."""
     return bool(person) and not looks_like(person, queued.request.requested_by)
 
 
@@ -126,7 +126,7 @@ def _unknown(store: Store, jobs: Iterable[Job], viewer: Viewer) -> Iterator[Wait
         try:
             seen = read_run(trace_of(store, job.run))
         except RollcageError:
-            continue  # damaged, or gone: opening it reports that
+            continue  # damaged, or gone: opening the run reports it
         stands = standing(seen)
         found = [(each, "unknown") for each in stands.unknown]
         found += [(each, "unclear") for each in stands.unclear]
@@ -138,10 +138,10 @@ def _unknown(store: Store, jobs: Iterable[Job], viewer: Viewer) -> Iterator[Wait
 
 
 def queued_data(queued: Queued, now: int) -> dict[str, Any]:
-    """A request for approval, for machines.
+    """Return a request for approval for machines.
 
     Args:
-        queued: as the queue has it.
+        queued: the request, from the queue.
         now: Unix time (µs).
     """
     request, decision = queued.request, queued.decision

@@ -1,4 +1,4 @@
-"""What a list says of a run: for machines, and in the words of pages."""
+"""A run's entry in a list: for machines, and in the words of pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["info_data", "is_pruned", "mode_of"]
 def mode_of(info: RunInfo) -> str:
     """Return how a run came to be.
 
-    `record`, `fork`, `resume`: it goes on from another store; `imported`: something else has
+    `record`, `fork`, `resume`: it continues a run of another store; `imported`: another tool has
     recorded it.
     """
     if info.fork:
@@ -23,12 +23,12 @@ def mode_of(info: RunInfo) -> str:
 
 
 def is_pruned(info: RunInfo) -> bool:
-    """Return whether nothing but the first line of a run and its end is left."""
+    """Return whether only the first line and the end of a run are left."""
     return info.last == "pruned"
 
 
 def info_data(info: RunInfo) -> dict[str, Any]:
-    """Return what a list says of a run, for machines."""
+    """Return a run's entry in a list, for machines."""
     return {
         "run": info.run, "name": info.name, "mode": mode_of(info), "source": info.origin or None,
         "time": info.begun, "status": info.status, "ended": info.ended, "attempts": info.attempts,

@@ -1,4 +1,4 @@
-"""Jobs: what was to be done, and the runs of it, each of which went on with the one before."""
+"""Jobs, and the runs of each; each run continues the one before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollcage_views.orders import order_data, pause_of
 
 __all__ = ["Job", "JobRun", "job_of", "jobs_of", "newest_first"]
 
-_CHAIN: Final = 50  # runs of one job that are listed, the newest
+_CHAIN: Final = 50  # newest runs of one job that are listed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,9 +25,11 @@ class JobRun:
     """A run of a job, with all attempts at it.
 
     Attributes:
-        info: what the store says of it.
-        status: how its last attempt ended; `running`, or `died` if it did not and nobody writes it.
-        pause: the order by which its next call waits.
+        info: its entry in the store.
+        status: the status of its last attempt; `running`, or `died` if the attempt has not ended
+            and
+            has no writer.
+        pause: the order that makes its next call wait.
     """
 
     info: RunInfo
@@ -40,17 +42,17 @@ class JobRun:
         return self.info.attempts
 
     def as_data(self) -> dict[str, Any]:
-        """Return it for machines."""
+        """Return the run for machines."""
         return info_data(self.info) | {"status": self.status, "paused": order_data(self.pause)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """A job, by its runs, oldest first: one, unless it goes on with a run of another store.
+    """A job with its runs, oldest first: one, unless it continues a run of another store.
 
     Attributes:
         attempts: the runs; the last one has its status.
-        more: whether there are earlier ones that are not listed.
+        more: whether there are earlier runs that are not listed.
     """
 
     attempts: list[JobRun]
@@ -73,7 +75,7 @@ class Job:
 
     @property
     def pause(self) -> Order | None:
-        """The order by which its next call waits."""
+        """The order that makes its next call wait."""
         return self.attempts[-1].pause
 
     @property
@@ -82,7 +84,7 @@ class Job:
         return self.attempts[0].info.begun
 
     def as_data(self) -> dict[str, Any]:
-        """Return it for machines."""
+        """Return the job for machines."""
         attempts = [each.as_data() for each in self.attempts]
         return {
             "name": self.name, "status": self.status, "run": self.run, "began": self.began,
@@ -91,12 +93,12 @@ class Job:
 
 
 def jobs_of(store: Store, *, name: str | None = None, limit: int | None = None) -> list[Job]:
-    """Return the jobs of a store, the one with the newest run first.
+    """Return the jobs of a store, the job with the newest run first.
 
-    What they cost does not grow with the older runs of the store.
+    The cost does not grow with the older runs of the store.
 
     Args:
-        store: where they are.
+        store: the store.
         name: only the jobs of this name.
         limit: only so many.
 
@@ -107,7 +109,7 @@ def jobs_of(store: Store, *, name: str | None = None, limit: int | None = None) 
 
 
 def job_of(store: Store, info: RunInfo) -> Job:
-    """Return the job of which this run is the latest."""
+    """Return the job whose latest run this is."""
     chain, known = [info], {info.run}
     origin = "" if info.fork else info.origin
     while origin and origin not in known and len(chain) <= _CHAIN:
@@ -115,7 +117,7 @@ def job_of(store: Store, info: RunInfo) -> Job:
         try:
             before = run_info(store, origin)
         except RollcageError:
-            break  # it lies in another store, or is gone
+            break  # the run is in another store, or is gone
         chain.append(before)
         origin = "" if before.fork else before.origin
     shown = chain[:_CHAIN][::-1]
@@ -127,7 +129,7 @@ def job_of(store: Store, info: RunInfo) -> Job:
 def _jobs(store: Store, name: str | None) -> Iterator[Job]:
     seen: set[str] = set()
     for info in newest_first(store, name=name):
-        if info.run in seen or info.fork:  # a fork looks at a run, and is no attempt at its job
+        if info.run in seen or info.fork:  # a fork is not an attempt at the job
             continue
         job = job_of(store, info)
         seen.update(each.info.run for each in job.attempts)
@@ -143,16 +145,16 @@ def newest_first(
     before: int | None = None,
     behind: str = "",
 ) -> Iterator[RunInfo]:
-    """Yield runs, newest first; they are read from the store as they are asked for.
+    """Yield runs, newest first, read from the store on demand.
 
     Args:
-        store: where they are.
+        store: the store.
         name: only the runs of this job.
-        status: only runs with this one; `unfinished`: only those that have none.
+        status: only runs with this status; `unfinished`: only runs without one.
         since: only runs that began then or later (Unix, µs).
         before: only runs that began earlier than that (Unix, µs).
-        behind: the id of a run: only the runs that come behind it. Two that begin in one
-            millisecond need not come in the order of their times, so that a list goes on by this.
+        behind: the id of a run: only the runs after it in the list. Two runs that begin in one
+            millisecond need not be ordered by time, so a list continues by this id.
 
     Raises:
         StoreError: the store can't be read.

@@ -17,7 +17,8 @@ _LOOKED_AT: Final = 1000  # runs of a store, so that a short id costs the same a
 def short_ids(store: Store, runs: Iterable[str]) -> dict[str, str]:
     """Return the end of each id, as short as it is unique; all of one length.
 
-    Among more runs than are looked at, an end has 12 characters or more, which are random.
+    If there are more runs than the search covers, an end has at least 12 characters, which are
+    random.
     """
     wanted = list(dict.fromkeys(runs))
     infos = list_runs(store, limit=_LOOKED_AT + 1)

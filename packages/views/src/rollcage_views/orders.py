@@ -1,4 +1,4 @@
-"""Runs whose calls wait, because somebody paused them: who, why, and since when."""
+"""Runs whose calls wait because of a pause: the person, the reason, and the time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rollcage_views.text import time_text, visible
 
 __all__ = ["order_data", "pause_of", "pause_text"]
 
-_OVER: Final = ("ok", "abandoned", "would_write", "would_ask")  # no call of theirs is to come
+_OVER: Final = ("ok", "abandoned", "would_write", "would_ask")  # no call of such a run is to come
 
 
 def pause_of(store: Store, info: RunInfo) -> Order | None:
-    """Return the order by which the next call of a run waits; None if none does."""
+    """Return the order that makes a run's next call wait; None without one."""
     if info.status in _OVER:
         return None
     try:
         order = order_of(store, info.run)
     except RollcageError:
-        return None  # reading that one reports it
+        return None  # reading the run reports it
     return order if order is not None and order.kind == "pause" else None
 
 

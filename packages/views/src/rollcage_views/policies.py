@@ -1,4 +1,4 @@
-"""What policies decided: the calls that a rule hit, and what one that is only tried out says."""
+"""The decisions of policies: the calls that a rule hit, and the decisions in shadow mode."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from rollcage_views.runs import RefusedCall, Run, Step
 __all__ = ["Hit", "RuleCount", "denial_of", "hits_of", "rule_counts"]
 
 _NOT_MADE: Final = ("arguments_invalid", "refused", "tool_missing")
-"""Codes of calls that no guard decided on: their arguments do not pass, or there is no tool."""
+"""Codes of calls that no guard decided about: invalid arguments, or an unknown tool."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hit:
-    """A call that a rule decided on.
+    """A call that a rule decided about.
 
     Attributes:
         run: the id of the run.
         job: its name.
-        step: its number; None where an approval was asked for, and nothing came of it so far.
+        step: its number; None if an approval was requested, and no step followed so far.
         name: the tool's name, or the model's.
-        time: when it was asked for (Unix, µs).
-        state: what became of it; `waiting` where nothing did.
+        time: when it was requested (Unix, µs).
+        state: its state; `waiting` without one.
         decision: `allow`, `ask` or `deny`.
-        rule: which rule decided; empty where none concerned the call.
-        code: of the verdict.
-        reason: of the verdict.
-        shadow: what a policy that is only tried out says, as a verdict; None where it agrees.
+        rule: the rule that decided; empty if no rule matched.
+        code: the code of the verdict.
+        reason: the reason of the verdict.
+        shadow: the verdict of a policy in shadow mode; None if it agrees.
     """
 
     run: str
@@ -46,7 +46,7 @@ class Hit:
     shadow: dict[str, Any] | None = None
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the hit for machines."""
         return dataclasses.asdict(self)
 
 
@@ -56,8 +56,8 @@ class RuleCount:
 
     Attributes:
         rule: its id.
-        shadow: whether it is only tried out.
-        decisions: how often it decided what.
+        shadow: whether it is in shadow mode.
+        decisions: how often it made each decision.
         blocked: how many of these calls did not run.
     """
 
@@ -67,18 +67,18 @@ class RuleCount:
     blocked: int
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the counts for machines."""
         return dataclasses.asdict(self)
 
 
 def hits_of(seen: Run) -> list[Hit]:
-    """The calls of a run that a rule decided on, or that one in shadow mode would have."""
+    """Return the calls of a run that a rule decided about, or would have in shadow mode."""
     found = [*_of_steps(seen), *_of_refused(seen), *_of_approvals(seen)]
     return sorted(found, key=lambda hit: hit.time)
 
 
 def rule_counts(hits: Iterable[Hit]) -> list[RuleCount]:
-    """The rules that decided, the one with the most hits first; those in shadow mode apart."""
+    """Return the rules that decided, those with the most hits first; shadow mode apart."""
     counts: dict[tuple[str, bool], Counter[str]] = {}
     blocked: Counter[tuple[str, bool]] = Counter()
     for hit in hits:
@@ -102,7 +102,7 @@ def _of_steps(seen: Run) -> Iterator[Hit]:
 
 
 def denial_of(row: RefusedCall) -> Mapping[str, Any] | None:
-    """Return the verdict by which a call was denied; None if it could not be made anyhow."""
+    """Return the verdict that denied a call; None if the call was invalid."""
     return None if row.code in _NOT_MADE else row.verdict
 
 
@@ -116,7 +116,7 @@ def _of_refused(seen: Run) -> Iterator[Hit]:
 
 
 def _of_approvals(seen: Run) -> Iterator[Hit]:
-    """The requests of which no step came in this run."""
+    """Yield the requests that led to no step in this run."""
     for asked in seen.approvals:
         if asked.request and asked.decision is None:
             verdict: Mapping[str, Any] = asked.request.get("verdict") or {}

@@ -21,9 +21,9 @@ class Queued:
 
     Attributes:
         id: its id.
-        request: the call to decide on.
+        request: the call to decide about.
         decision: the decision, if there is one.
-        decided_at: when that was made (Unix, µs).
+        decided_at: the time of the decision (Unix, µs).
         use: `used` once its run has it on record; else empty.
     """
 
@@ -68,7 +68,7 @@ class Requests:
         """Return a request with its decision; None if there is none, or it is over.
 
         Raises:
-            ApprovalCorrupt: it was changed or damaged.
+            ApprovalCorrupt: the request was changed or damaged.
             StoreError: the store can't be read.
         """
         request = self._queue.get(approval)
@@ -80,12 +80,12 @@ class Requests:
         return Queued(approval, request, found.answer, found.at)
 
     def decide(self, approval: str, answer: Approval, *, now: int | None = None) -> Queued:
-        """Decide on a request; only the first decision counts. Return it with the decision.
+        """Decide about a request, and return it with the decision; only the first decision counts.
 
         Raises:
             ApprovalInvalid: there is no such request, it is decided or expired, or this person may
-                not decide on it.
-            ApprovalCorrupt: it was changed or damaged.
+                not decide about it.
+            ApprovalCorrupt: the request was changed or damaged.
             StoreError: the store can't be read or written.
         """
         asked = self.get(approval)

@@ -1,4 +1,4 @@
-"""Takes credentials out of what is shown: declared ones never were there, these are found."""
+"""Remove credentials from displayed values: undeclared ones, which a detector finds."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ except ImportError as error:
 __all__ = ["Screen"]
 
 _LONGEST: Final = 2000  # characters of one field that are shown
-_SHORT: Final = 200  # characters of a text that is remembered to be clean
-_READ: Final = 8000  # and of one text that are looked into for it: nothing hides on the edge
-_WHOLE: Final = 32_000  # characters of all the texts of one field that are looked into
+_SHORT: Final = 200  # characters of a text that is remembered as clean
+_READ: Final = 8000  # characters of one text that are searched for it: nothing hides at the edge
+_WHOLE: Final = 32_000  # characters of all the texts of one field that are searched
 _IN_BASE64: Final = ("bytes", "bytearray", "str")
 _DEEPEST: Final = 20  # levels, as many as are shown
 
 
 class Screen:
-    """Makes lines that are safe to print, to send and to keep of what a trace holds.
+    """Convert a trace's values into lines that are safe to print, to send and to keep.
 
     Attributes:
-        found: how many credentials were taken out, by kind.
+        found: how many credentials were removed, by kind.
     """
 
     def __init__(self) -> None:
         self.found: dict[str, int] = {}
 
     def value(self, encoded: Any) -> Any:
-        """A recorded value, and what is long of it cut."""
+        """Return a recorded value, with long parts cut."""
         return self._value(encoded, 0, _WHOLE)[0]
 
     def fields(self, mapping: Mapping[str, Any]) -> dict[str, Any]:
-        """Recorded values by name, each as `value`; a name may say that it is a credential."""
+        """Return recorded values by name, each like `value`; a name may mark a credential."""
         return {name: self._named(name, value, 0, _WHOLE)[0] for name, value in mapping.items()}
 
     def words_of(self, text: str) -> str:
-        """A text, with its lines."""
+        """Return a text, with its lines."""
         return self._screened(text[:_READ])
 
     def text(self, text: str) -> str:
-        """A text as one line."""
+        """Return a text as one line."""
         return _cut(visible(self._screened(text[:_READ])))
 
     def arguments(self, arguments: Mapping[str, Any]) -> str:
-        """A call's arguments as one line."""
+        """Return a call's arguments as one line."""
         shown, _ = self._fields(arguments, 0, _WHOLE)
         return _cut(arguments_text(shown))
 
     def words(self, value: Any) -> str:
-        """The user input as one line."""
+        """Return the user input as one line."""
         texts = items_of(value)
         if texts is None:
             return _cut(value_text(value))
@@ -71,7 +71,7 @@ class Screen:
         return _cut(" / ".join(visible(str(each)) for each in shown))
 
     def outcome(self, outcome: Mapping[str, Any]) -> str:
-        """What a call gave, or why not, as one line."""
+        """Return the result of a call, or its error, as one line."""
         if outcome.get("error"):
             error = mapping_of(outcome["error"]) or {}
             return self.text(f"{error.get('type')}: {error.get('message')}")
@@ -89,7 +89,7 @@ class Screen:
         return f"<{kind}>"
 
     def _value(self, encoded: Any, depth: int, left: int) -> tuple[Any, int]:
-        """A recorded value without credentials, and how much of others may still be read."""
+        """Return a recorded value without credentials, and how much may still be read."""
         if left <= 0 or depth > _DEEPEST:
             return "…", 0
         if isinstance(encoded, str):
@@ -140,13 +140,13 @@ class Screen:
         return kept, left
 
     def _named(self, name: Any, value: Any, depth: int, left: int) -> tuple[Any, int]:
-        """A value under a name, which may show that it is a credential."""
+        """Return a value under a name, which may mark a credential."""
         if isinstance(name, str) and isinstance(value, str) and value and names_secret(name):
             return self._stand_in("Secret Keyword", value), left - len(value)
         return self._value(value, depth + 1, left - 8)
 
     def _bytes(self, mapping: Mapping[str, Any]) -> dict[str, Any]:
-        """Bytes as they are; a stand-in, where they hold a credential."""
+        """Return bytes unchanged, or a stand-in if they hold a credential."""
         try:
             held = base64.b64decode(mapping["value"][:_READ]).decode("utf-8", "replace")
         except ValueError:  # a trace is hostile input
@@ -157,7 +157,10 @@ class Screen:
 
 
 def _is_clean(text: str) -> bool:
-    """Whether there is nothing to take out; names, and other short texts, come again and again."""
+    """Return whether there is nothing to remove.
+
+    Names, and other short texts, are remembered because they repeat.
+    """
     return not detect(text) if len(text) > _SHORT else _is_short_clean(text)
 
 
@@ -167,6 +170,6 @@ def _is_short_clean(text: str) -> bool:
 
 
 def _cut(text: str) -> str:
-    """What is shown of a line; its own credentials, if any still look like one, are taken out."""
+    """Cut a line for display, and remove credentials that show only in the cut form."""
     text = text if _is_clean(text) else hide_secrets(text, lambda kind, _: f"<{kind}>")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,4 +1,4 @@
-"""Runs and steps without what looks like a credential in them."""
+"""Runs and steps with possible credentials removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Event = dict[str, Any]
 
 
 def screened_run(seen: Run, step: Callable[[Step], Step]) -> Run:
-    """A run, with each step as `step` gives it."""
+    """Return a run, with each step converted by `step`."""
     return dataclasses.replace(
         seen,
         started=_event(seen.started),
@@ -55,7 +55,7 @@ def screened_run(seen: Run, step: Callable[[Step], Step]) -> Run:
 
 
 def screened_step(step: Step) -> Step:
-    """A step; of the messages of a model's request, only the last, which a row shows."""
+    """Return a step; of a model's request, only the last message, which a row shows."""
     args = step.args
     messages = items_of(args.get("messages")) if step.kind == "model" else None
     if messages:
@@ -77,7 +77,7 @@ def screened_step(step: Step) -> Step:
 
 
 def screened_change(change: Change) -> Change:
-    """Where two steps differ; the name of the place may say that it is a credential."""
+    """Return a difference of two steps; the name of the place may mark a credential."""
     name = change.path.rsplit(".", 1)[-1]
     both = (Screen().fields({name: each})[name] for each in (change.a, change.b))
     return Change(change.path, *both)
@@ -98,7 +98,7 @@ def _outcome(outcome: Mapping[str, Any]) -> Event:
 
 
 def _words(event: Mapping[str, Any]) -> Event:
-    """With the prose under known names screened; the rest are codes and places."""
+    """Return an event with the prose under known names screened; the rest are codes and places."""
     screened: Event = {
         name: Screen().words_of(text) if name in _WORDS and isinstance(text, str) else text
         for name, text in event.items()

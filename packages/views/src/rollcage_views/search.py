@@ -1,4 +1,4 @@
-"""Which runs are asked for, and which of their steps."""
+"""Filters for runs and for steps."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ MARKS: Final = (
     "undone", "rolled_back", "unclear", "once", "left_behind", "moved", "again", "accepted",
     "answered",
 )  # fmt: skip
-"""What else may have become of a step, besides its state."""
+"""Conditions of a step besides its state."""
 
 __all__ = ["MARKS", "FoundStep", "RunFilter", "StepFilter", "search_runs", "search_steps"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepFilter:
-    """What steps have to be like; an empty part asks for nothing.
+    """Conditions on steps; an empty part has no condition.
 
     Attributes:
         tools: globs over the names of tools, models and branches.
         states: of `rollcage_views.STATES`, or of `MARKS`.
         agents: globs over the names of agents.
-        since: from when on they began (Unix, µs).
-        text: what is in the arguments, the outcome or the name, in capitals or not.
+        since: the earliest beginning (Unix, µs).
+        text: a text in the arguments, the outcome or the name, in any case.
     """
 
     tools: Sequence[str] = ()
@@ -57,25 +57,25 @@ class StepFilter:
 
     @property
     def asks(self) -> bool:
-        """Whether anything is asked for."""
+        """Whether there is any condition."""
         return self != StepFilter()
 
     def of(self, steps: Iterable[Step]) -> list[Step]:
-        """Those that are like it."""
+        """Return the matching steps."""
         return [step for step in steps if step in self]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunFilter:
-    """What runs have to be like; an empty part asks for nothing.
+    """Conditions on runs; an empty part has no condition.
 
     Attributes:
         names: globs over the names of jobs.
-        statuses: as `RunInfo` has them; `unfinished` for those that have none.
-        modes: as `mode_of` says them.
-        since: from when on they began (Unix, µs).
-        before: before when they began (Unix, µs).
-        text: what is in the name, in capitals or not, or what the id begins or ends with.
+        statuses: as in `RunInfo`; `unfinished` for runs without a status.
+        modes: as in `mode_of`.
+        since: the earliest beginning (Unix, µs).
+        before: the time before which they began (Unix, µs).
+        text: a text in the name, in any case, or the beginning or end of the id.
     """
 
     names: Sequence[str] = ()
@@ -102,7 +102,7 @@ class RunFilter:
 
 
 class FoundStep(NamedTuple):
-    """A step that is like what was asked for, and its run."""
+    """A matching step, and its run."""
 
     info: RunInfo
     step: Step
@@ -111,13 +111,13 @@ class FoundStep(NamedTuple):
 def search_runs(
     store: Store, wanted: RunFilter, *, limit: int | None = None, behind: str = ""
 ) -> list[RunInfo]:
-    """The runs that are like what is asked for, the newest first.
+    """Return the matching runs, the newest first.
 
     Args:
-        store: where they are.
-        wanted: what they have to be like.
+        store: the store.
+        wanted: the conditions.
         limit: only so many.
-        behind: the id of a run: only the runs that come behind it in the list.
+        behind: the id of a run: only the runs after it in the list.
 
     Raises:
         StoreError: the store can't be read.
@@ -134,16 +134,15 @@ def search_steps(
     viewer: Viewer = SEES_ALL,
     limit: int | None = None,
 ) -> Iterator[FoundStep]:
-    """The steps that are like what is asked for, those of the newest runs first.
+    """Return the matching steps, steps of the newest runs first.
 
-    Runs that can't be read, and those whose traces were pruned, are passed over. Whoever does not
-    see values does not find by them.
+    Unreadable and pruned runs are skipped. A viewer without values can't search by values.
 
     Args:
-        store: where they are.
-        runs: what their runs have to be like.
-        steps: what they have to be like.
-        viewer: who looks.
+        store: the store.
+        runs: the conditions on their runs.
+        steps: the conditions.
+        viewer: the viewer.
         limit: only of so many runs, the newest.
 
     Raises:

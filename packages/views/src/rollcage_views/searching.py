@@ -1,4 +1,4 @@
-"""Search a store a page at a time: what a page costs does not grow with the store."""
+"""Search a store a page at a time: the cost of a page does not grow with the store."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from rollcage_views.viewer import SEES_ALL, Viewer
 
 __all__ = ["FoundRun", "Search", "search_page"]
 
-_LISTED: Final = 1_000  # runs whose names are looked at
+_LISTED: Final = 1_000  # runs whose names are searched
 _BYTES: Final = 32_000_000  # of traces
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoundRun:
-    """A run in which something was found.
+    """A run with matches.
 
     Attributes:
         info: the run.
-        steps: the first of the steps that are like what is asked for; none where its name is.
-        count: how many there are of them.
+        steps: the first matching steps; none if the run's name matches.
+        count: how many matching steps there are.
     """
 
     info: RunInfo
@@ -38,14 +38,14 @@ class FoundRun:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Search:
-    """A page of what was found.
+    """A page of matches.
 
     Attributes:
-        runs: in which something was found, the newest first.
-        looked: through how many runs' steps was looked.
-        unread: how many of the runs have steps that can't be read, or were pruned.
-        last: the id of the run that was looked at last: the next page is of the runs behind it.
-            Empty where all were looked at.
+        runs: the runs with matches, the newest first.
+        looked: how many runs' steps were searched.
+        unread: how many of the runs can't be read, or were pruned.
+        last: the id of the last searched run: the next page continues after it.
+            Empty if all runs were searched.
     """
 
     runs: tuple[FoundRun, ...]
@@ -65,19 +65,19 @@ def search_page(
     most_steps: int = 50,
     each: int = 10,
 ) -> Search:
-    """Look for steps, and for runs whose name or id has the text, the newest first.
+    """Search for steps, and for runs whose name or id has the text, the newest first.
 
-    Whoever does not see values does not find by them: how much is found, and how far is looked,
-    does not depend on a value. Large values, which are stored next to a trace, are not searched.
+    A viewer without values can't search by values: neither the number of matches nor the extent of
+    the search depends on a value. Large values, which are stored next to a trace, are not searched.
 
     Args:
-        store: where the runs are.
-        runs: what runs have to be like; its text is not looked at.
-        steps: what steps have to be like; its text may also be in the name or id of their run.
-        viewer: who looks.
-        behind: the id of a run: only the runs that come behind it are looked at.
-        most_runs: through the steps of how many runs is looked.
-        most_steps: how many steps and runs are shown; those of the last run may be more.
+        store: the store of the runs.
+        runs: the conditions on runs; its text is ignored.
+        steps: the conditions on steps; its text may also be in the name or id of their run.
+        viewer: the viewer.
+        behind: the id of a run: only the runs after it are searched.
+        most_runs: how many runs' steps are searched.
+        most_steps: how many steps and runs are shown; the last run may exceed it.
         each: how many steps of a run are shown.
 
     Raises:

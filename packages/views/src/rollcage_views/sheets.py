@@ -13,13 +13,13 @@ __all__ = ["Sheet", "sheet_of"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sheet:
-    """Some steps of a run, one after the other.
+    """Consecutive steps of a run.
 
     Attributes:
         run: the run, with these steps only.
         first: the place of the first of them, from 1.
         total: how many steps the run has.
-        lines: how many lines its log has: a follower goes on after them.
+        lines: how many lines its log has: a follower continues after them.
     """
 
     run: Run
@@ -29,15 +29,15 @@ class Sheet:
 
     @property
     def next(self) -> int:
-        """The place of the first step that is on no sheet up to this one; 0 where all are."""
+        """The place of the first step after this sheet; 0 after the last sheet."""
         after = self.first + len(self.run.steps)
         return after if after <= self.total else 0
 
 
 def sheet_of(trace: LogTrace, *, first: int = 1, count: int = 100) -> Sheet:
-    """Return so many steps of a run, by their places.
+    """Return a number of a run's steps, by their places.
 
-    All lines are read for it: what one means, all lines before it say.
+    All lines are read, because the meaning of a line depends on all lines before it.
 
     Args:
         trace: the lines of the run.
@@ -45,7 +45,7 @@ def sheet_of(trace: LogTrace, *, first: int = 1, count: int = 100) -> Sheet:
         count: how many; the last sheet has fewer.
 
     Raises:
-        TraceCorrupt: a line breaks the chain, or is none of a run.
+        TraceCorrupt: a line breaks the chain, or is not of a run.
     """
     seen, first = read_run(trace, schema=False), max(first, 1)
     steps = seen.steps[first - 1 : first - 1 + count]

@@ -1,4 +1,4 @@
-"""The states that writes found: what one left is what the next one on the same thing found."""
+"""The states that writes found: the state after one write is the state before the next."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rollcage_views.values import mapping_of
 __all__ = ["States"]
 
 _WORDS: Final = 20  # short values that are remembered of one field
-_SHORT: Final = 40  # characters of one
+_SHORT: Final = 40  # characters of a short value
 
 
 class States:
-    """The states that the writes of a run found before them.
+    """The states that the writes of a run found.
 
     Args:
         seen: the run; None: nothing is known.
@@ -38,7 +38,7 @@ class States:
             yield found[at][1]
 
     def words(self, field: str) -> Sequence[Any]:
-        """Short values that a field of this name had anywhere: `absent`, say."""
+        """Return short values that a field of this name had anywhere, for example `absent`."""
         return self._words.get(field, ())
 
     def _note(self, state: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is open of a run: steps of unknown outcome, and effects that nobody asks for any more."""
+"""The open problems of a run: steps with an unknown outcome, and effects no longer requested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rollcage_views.text import counted, visible
 __all__ = ["Effect", "Standing", "resolve_commands", "standing", "words"]
 
 _LISTED = 5
-_TOLD = ("partial", "paused", "halted", "error")  # an attempt that has said what it was given
+# statuses of an attempt that lists its replayed steps
+_TOLD = ("partial", "paused", "halted", "error")
 
 
 class Effect(NamedTuple):
@@ -28,14 +29,14 @@ class Effect(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Standing:
-    """What is open of a run.
+    """The open problems of a run.
 
     Attributes:
         unknown: writes whose outcome is unknown.
-        lost: writes that were performed, and whose result a replay can't give back.
-        left: writes that were performed, and that a new one was let past.
-        ahead: writes of earlier attempts that the last one has not asked for.
-        unclear: writes that failed, and may have happened all the same.
+        lost: performed writes whose result can't be replayed.
+        left: performed writes that a new write left behind.
+        ahead: writes of earlier attempts that the last attempt did not request.
+        unclear: failed writes that may have happened.
     """
 
     unknown: list[Effect]
@@ -45,7 +46,7 @@ class Standing:
     unclear: list[Effect] = dataclasses.field(default_factory=list["Effect"])
 
     def as_data(self) -> dict[str, Any]:
-        """Return it for machines."""
+        """Return the problems for machines."""
         return {
             "unknown": [[each.run, each.step] for each in self.unknown],
             "not_replayable": [[each.run, each.step] for each in self.lost],
@@ -56,7 +57,7 @@ class Standing:
 
 
 def standing(seen: Run) -> Standing:
-    """Return what is open of a run; of one that was imported, nobody knows it."""
+    """Return the open problems of a run; none are known for an imported run."""
     if seen.started.get("imported"):
         return Standing([], [], [], [])
     done = {
@@ -76,10 +77,10 @@ def standing(seen: Run) -> Standing:
 
 
 def _not_asked(seen: Run) -> set[int]:
-    """The steps of earlier attempts that the last one was given no answer by.
+    """Return the steps of earlier attempts that the last attempt did not replay.
 
-    One that undid steps looks at them without asking; of one that died, nobody knows what it was
-    given last.
+    An attempt that undid steps looks at them without requesting them; the last requests of an
+    attempt that died are unknown.
     """
     last = seen.attempts[-1] if seen.attempts else None
     if last is None or len(seen.attempts) == 1 or last.status not in _TOLD:
@@ -102,10 +103,10 @@ def words(stands: Standing, status: str, run: str, at: str) -> list[str]:
     """Return notes on a run, each a sentence or two with the command that helps.
 
     Args:
-        stands: what is open of it.
-        status: of the run.
+        stands: its open problems.
+        status: its status.
         run: its id.
-        at: what a command line needs to find its store.
+        at: its store for a command line.
     """
     texts = [
         f"{_begin(str(each))} has an unknown outcome. Find out whether it happened, then run: "
@@ -136,11 +137,11 @@ def words(stands: Standing, status: str, run: str, at: str) -> list[str]:
 
 
 def resolve_commands(effect: Effect, at: str) -> str:
-    """Return the two commands that record whether an effect of unknown outcome happened.
+    """Return the two commands that record whether an effect with an unknown outcome happened.
 
     Args:
-        effect: which one.
-        at: what a command line needs to find its store.
+        effect: the effect.
+        at: its store for a command line.
     """
     command = f"rollcage resolve {effect.run} {effect.step}{at}"
     return f"{command} --happened; or, if not: {command} --did-not-happen"

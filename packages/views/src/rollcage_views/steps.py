@@ -18,7 +18,7 @@ _CALLS: Final = 20  # calls of one answer that are listed
 
 
 def state_text(step: Step) -> str:
-    """What became of a step, and whether it was undone since."""
+    """Return the state of a step, and whether it was undone since."""
     text = step.state.replace("_", " ")
     if step.state == "hit" and step.outcome is not None and step.outcome["status"] != "ok":
         text += f" ({step.outcome['status']})"
@@ -26,7 +26,7 @@ def state_text(step: Step) -> str:
 
 
 def _marks(step: Step) -> Iterator[str]:
-    """What else became of a step."""
+    """Yield the further states of a step."""
     if step.rolled:
         yield "rolled back"
     elif step.undone in ("verified", "compensated"):
@@ -50,7 +50,7 @@ def _marks(step: Step) -> Iterator[str]:
 
 
 def call_text(step: Step) -> str:
-    """The arguments of a call; of a model's, its last message, and how many came before."""
+    """Return the arguments of a call; for a model, its last message, and a count of the others."""
     messages = items_of(step.args.get("messages")) if step.kind == "model" else None
     if not messages:
         return arguments_text(step.args)
@@ -61,7 +61,7 @@ def call_text(step: Step) -> str:
 
 
 def answer_text(step: Step) -> str | None:
-    """A model's answer and the tools that it called; None if that is not recorded."""
+    """Return a model's answer and the tools that it called; None if it is not recorded."""
     answer = mapping_of((step.outcome or {}).get("answer"))
     if step.kind != "model" or answer is None:
         return None
@@ -75,7 +75,7 @@ def answer_text(step: Step) -> str | None:
 
 
 def outcome_text(step: Step) -> str:
-    """What a step gave back, or why not, as one line."""
+    """Return the result of a step, or its error, as one line."""
     if step.state == "blocked" and step.verdict is not None:
         return f"{visible(step.verdict['code'])}: {visible(step.verdict['reason'])}"
     outcome = step.outcome or {}
@@ -100,7 +100,7 @@ def outcome_text(step: Step) -> str:
 
 
 def _drift_text(drift: dict[str, Any] | None) -> str:
-    """How an output breaks its contract, in front of the output."""
+    """Return how an output breaks its contract, as a prefix of the output."""
     if drift is None:
         return ""
     reported = ", reported only" if drift.get("reported") else ""
@@ -108,7 +108,7 @@ def _drift_text(drift: dict[str, Any] | None) -> str:
 
 
 def _asked_text(call: dict[str, Any]) -> str:
-    """A tool that a model asked for; its arguments are JSON of its own making."""
+    """Return a tool that a model requested; the JSON of its arguments is the model's own."""
     given = call.get("arguments", call.get("args"))
     if isinstance(given, str):
         try:
@@ -121,7 +121,7 @@ def _asked_text(call: dict[str, Any]) -> str:
 
 
 def _content_text(content: Any) -> str:
-    """What a message says: its text, or the texts of its parts."""
+    """Return the text of a message, or the texts of its parts."""
     parts = [mapping_of(each) or {} for each in items_of(content) or []]
     texts = [each["text"] for each in parts if isinstance(each.get("text"), str)]
     return value_text(" ".join(texts)[:_LONGEST]) if texts else value_text(content)

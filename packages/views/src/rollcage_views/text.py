@@ -1,6 +1,6 @@
 """Recorded values as text that can't command a terminal.
 
-A trace is hostile input. Nothing of it is shown before `visible` took its control characters away.
+A trace is hostile input. `visible` removes the control characters of every displayed part.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = [
 ]
 
 _DEEPEST: Final = 20  # levels of a value that are shown
-_LONGEST: Final = 4000  # characters of one value that are looked at for a table
+_LONGEST: Final = 4000  # characters of one value that are read for a table
 
-# C0 and C1 controls, what changes the direction or hides in text, lone surrogates, tags.
+# C0 and C1 controls, characters that change the direction or hide in text, lone surrogates, tags.
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
@@ -38,12 +38,12 @@ _NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
+    """Return a count with its noun: `1 run`, `2 runs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def visible(text: str) -> str:
-    """The text with every character that a terminal might act on written as an escape."""
+    """Return the text with every character that a terminal might act on as an escape."""
     return _UNSAFE.sub(_escaped, text)
 
 
@@ -56,7 +56,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def escape_json(text: str) -> str:
-    """JSON with the same characters as `visible` in its own escapes: it means what it meant."""
+    """Return JSON with the same characters as `visible` in JSON's escapes: its meaning stays."""
     return _UNSAFE.sub(_json_escaped, text)
 
 
@@ -65,7 +65,7 @@ def _json_escaped(found: re.Match[str]) -> str:
 
 
 def time_text(microseconds: int) -> str:
-    """An instant as people in this time zone read it."""
+    """Return a time as people in this time zone read it."""
     try:
         moment = datetime.fromtimestamp(microseconds / 1e6, tz=UTC).astimezone()
     except (OverflowError, ValueError, OSError):
@@ -74,7 +74,7 @@ def time_text(microseconds: int) -> str:
 
 
 def utc_text(microseconds: int) -> str:
-    """An instant as people everywhere read it: a page is read in other time zones, too."""
+    """Return a time in UTC, because a page is read in other time zones, too."""
     try:
         moment = datetime.fromtimestamp(microseconds // 1_000_000, tz=UTC)
     except (OverflowError, ValueError, OSError):
@@ -83,7 +83,7 @@ def utc_text(microseconds: int) -> str:
 
 
 def duration_text(microseconds: int | None) -> str:
-    """How long something took, in the unit that people would use."""
+    """Return a duration, in the unit that people would use."""
     if microseconds is None:
         return ""
     if microseconds < 1000:
@@ -94,13 +94,13 @@ def duration_text(microseconds: int | None) -> str:
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
-    """A call's arguments as one line."""
+    """Return a call's arguments as one line."""
     shown = (f"{visible(name)}={value_text(value)}" for name, value in arguments.items())
     return ", ".join(shown)
 
 
 def value_text(encoded: Any, depth: int = 0) -> str:
-    """A recorded value as one line of safe text, its encoding read but nothing of it revived."""
+    """Return a recorded value as one line of safe text; nothing of it is restored."""
     if depth > _DEEPEST:
         return "…"
     mapping, items = mapping_of(encoded), items_of(encoded)

@@ -1,4 +1,4 @@
-"""A run over time: its attempts, their steps, and what they waited for."""
+"""A run over time: its attempts, their steps, and their waits."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Bar:
         kind: `attempt`, a session from its beginning to its end; `step`; or `wait`: for an
             approval, or for the next attempt.
         run: the id of the run.
-        title: the tool's name, or what was waited for.
-        state: the attempt's status, the step's state, or how a wait ended: `approved`, `resumed`,
-            say, and `waiting` where it has not.
+        title: the tool's name, or the reason for a wait.
+        state: the attempt's status, the step's state, or the end of a wait, for example `approved`
+            or `resumed`; `waiting` without one.
         start: when it began (Unix, µs).
-        length: how long it took (µs); 0 for a step that was replayed.
-        step: its number; None where it is none.
+        length: how long it took (µs); 0 for a replayed step.
+        step: its number; None if it is no step.
         parent: the step in whose body it was called.
     """
 
@@ -57,16 +57,16 @@ class Timeline:
 
     @property
     def length(self) -> int:
-        """From the first beginning to the last end (µs); 1 at least."""
+        """From the first beginning to the last end (µs); at least 1."""
         return max(self.end - self.start, 1)
 
     def place(self, bar: Bar) -> tuple[float, float]:
-        """Where a bar begins, and how long it is, as parts of the whole: from 0 to 1."""
+        """Return the place and the length of a bar, as parts of the whole: from 0 to 1."""
         start = min(max((bar.start - self.start) / self.length, 0.0), 1.0)
         return start, min(max(bar.length, 0) / self.length, 1.0 - start)
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the timeline for machines."""
         bars = [dataclasses.asdict(bar) for bar in self.bars]
         return {"start": self.start, "end": self.end, "bars": bars}
 
@@ -85,7 +85,7 @@ def timeline_of(seen: Run) -> Timeline:
 
 
 def _attempts(seen: Run, waits: Sequence[Bar]) -> Iterator[Bar]:
-    """The attempts of one run, each followed by its steps, and by the wait for the next one."""
+    """Yield the attempts at a run, each followed by its steps, and by the wait for the next."""
     title, step = str(seen.started["name"]), _step(seen)
     pairs = zip(seen.attempts, [*seen.attempts[1:], None], strict=True)
     for number, (attempt, later) in enumerate(pairs, 1):
@@ -116,10 +116,9 @@ def _step(seen: Run) -> Callable[[Step], Bar]:
 
 
 def _waits(seen: Run) -> list[Bar]:
-    """The waits for approvals while the run was live.
+    """Return the waits for approvals while the run was live.
 
-    A call that is asked for again, by another attempt, waits once: from when it was asked for first
-    until it was decided on.
+    A call that another attempt requests again waits once: from its first request to its decision.
     """
     decisions = [each.decision for each in seen.approvals if each.decision is not None]
     decided = {each["id"]: each for each in decisions if each["id"]}
@@ -128,7 +127,7 @@ def _waits(seen: Run) -> list[Bar]:
     for each in seen.approvals:
         if not each.request or each.request["id"] in asked:
             continue
-        if each.request["id"]:  # it is hidden from who may not see values
+        if each.request["id"]:  # the id is hidden from viewers without values
             asked.add(each.request["id"])
         begun = each.request["time"]
         decision = each.decision or decided.get(each.request["id"], {})

@@ -1,4 +1,4 @@
-"""A run as a tree: agents, their turns, what they called, and what these calls called."""
+"""A run as a tree: agents, their turns, their calls, and the calls inside of these calls."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Node:
     """A place in the tree of a run.
 
     Attributes:
-        title: of a group, `turn 3`, an agent or a branch; empty where it is a step.
-        step: the step; None where it is a group.
-        children: what is inside, in the order of the trace.
+        title: of a group, `turn 3`, an agent or a branch; empty for a step.
+        step: the step; None for a group.
+        children: the nodes inside, in the order of the trace.
     """
 
     title: str = ""
@@ -26,7 +26,7 @@ class Node:
     children: list[Node] = dataclasses.field(default_factory=list["Node"])
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Node]]:
-        """Itself and all that is inside, each with its depth."""
+        """Yield the node and all nodes inside, each with its depth."""
         todo: list[tuple[int, Node]] = [(depth, self)]
         while todo:
             level, node = todo.pop()
@@ -34,18 +34,17 @@ class Node:
             todo += ((level + 1, child) for child in reversed(node.children))
 
     def as_data(self) -> dict[str, Any]:
-        """For machines: of a step, its number."""
+        """Return the tree for machines, with the numbers of steps."""
         number = None if self.step is None else self.step.step
         inside = [child.as_data() for child in self.children]
         return {"title": self.title, "step": number, "children": inside}
 
 
 def tree_of(steps: Sequence[Step]) -> list[Node]:
-    """The steps under their agents, branches and turns; nested calls under their parents.
+    """Return the steps under their agents, branches and turns; nested calls under their parents.
 
-    An agent or a branch is a group where there is one besides the first; so a run of one agent
-    that has no name begins with its turns. A step whose parent is not among these stands in its
-    turn.
+    An agent or a branch is a group if there is more than the first one; so a run with one agent
+    without a name begins with its turns. A step whose parent is not in the list stands in its turn.
     """
     roots: list[Node] = []
     nodes: dict[int, Node] = {}
@@ -60,7 +59,7 @@ def tree_of(steps: Sequence[Step]) -> list[Node]:
 
 
 def _turn_of(step: Step, groups: dict[tuple[str, ...], Node], roots: list[Node]) -> Node:
-    """The node of a step's turn, made with those above it where it is the first in it."""
+    """Return the node of a step's turn; make it, and the nodes above it, for the first step."""
     path = [(step.agent, f"agent {step.agent}"), (step.branch, f"branch {step.branch}")]
     titles = [title for name, title in path if name]
     titles.append(f"turn {step.turn}")

@@ -1,4 +1,4 @@
-"""What a run used up: calls, time and tokens, by tool, model and agent; and what replay spared."""
+"""The usage of a run: calls, time and tokens, by tool, model and agent; the savings by replay."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from rollcage_views.runs import Run, Step
 __all__ = ["Price", "Usage", "UsageRow", "usage_of"]
 
 Price = Callable[[Step], "float | None"]
-"""What a call costs, in the caller's currency; None if it is not known."""
+"""The cost of a call, in the caller's currency; None if unknown."""
 
 
 @dataclasses.dataclass(slots=True)
 class UsageRow:
-    """What the calls of one tool or model used up.
+    """The usage by the calls of one tool or model.
 
     Attributes:
         kind: `tool` or `model`; `run` for the sum.
         name: its name.
-        calls: those that ran here.
-        failed: those of them that failed.
+        calls: calls that ran here.
+        failed: how many of them failed.
         replayed: calls that were answered with a recorded outcome.
-        duration: how long their bodies ran (µs); what is called in a body counts in both.
-        input_tokens: that models were given.
-        output_tokens: that models gave.
-        spared_tokens: that replayed calls had taken.
-        spared: how long replayed calls had taken (µs).
-        cost: of the calls that ran; None where the price of one is not known.
+        duration: how long their bodies ran (µs); a call in a body counts in both.
+        input_tokens: tokens that models received.
+        output_tokens: tokens that models returned.
+        spared_tokens: tokens of the replayed calls.
+        spared: how long the replayed calls had taken (µs).
+        cost: the cost of the calls that ran; None if a price is unknown.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class UsageRow:
 
     def _add(self, step: Step, cost: float | None) -> None:
         if step.outcome is None:
-            return  # blocked, or cut off: nothing is known of it
+            return  # blocked, or cut off: its usage is unknown
         first = self.calls == 0
         self.calls += 1
         self.failed += step.state == "failed"
@@ -66,10 +66,10 @@ class UsageRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """What a run used up.
+    """The usage of a run.
 
     Attributes:
-        rows: by tool and model, what took the most tokens, then the most time, first.
+        rows: by tool and model; most tokens first, then most time.
         total: the sum.
     """
 
@@ -77,17 +77,17 @@ class Usage:
     total: UsageRow
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the usage for machines."""
         rows = [dataclasses.asdict(row) for row in self.rows]
         return {"rows": rows, "total": dataclasses.asdict(self.total)}
 
 
 def usage_of(seen: Run, price: Price | None = None) -> Usage:
-    """Return what a run used up.
+    """Return the usage of a run.
 
     Args:
         seen: the run.
-        price: what a call costs; without it, costs are unknown.
+        price: the cost of a call; without it, costs are unknown.
     """
     rows: dict[tuple[str, str], UsageRow] = {}
     total = UsageRow("run", "")
@@ -109,6 +109,6 @@ def usage_of(seen: Run, price: Price | None = None) -> Usage:
 
 
 def _answers(seen: Run) -> Iterator[int]:
-    """The numbers of the steps that answered calls, once for each attempt."""
+    """Yield the numbers of the steps that answered calls, once for each attempt."""
     for attempt in seen.attempts:
         yield from {n for first, last in attempt.replayed for n in range(first, last + 1)}

@@ -1,4 +1,4 @@
-"""The shape of recorded values: a trace is hostile input, so nothing of it is taken for granted."""
+"""The shape of recorded values: a trace is hostile input, so no shape is taken for granted."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ __all__ = ["items_of", "mapping_of", "pairs_of", "tag_of"]
 
 
 def mapping_of(encoded: Any) -> dict[str, Any] | None:
-    """The value if it is a JSON object, plain or tagged."""
+    """Return the value if it is a JSON object, plain or tagged."""
     return cast("dict[str, Any]", encoded) if isinstance(encoded, dict) else None
 
 
 def items_of(encoded: Any) -> list[Any] | None:
-    """The value if it is a JSON array."""
+    """Return the value if it is a JSON array."""
     return [*cast("Iterable[Any]", encoded)] if isinstance(encoded, list) else None
 
 
 def tag_of(encoded: Any) -> str | None:
-    """The tag of a tagged value; None of a plain one."""
+    """Return the tag of a tagged value; None for a plain one."""
     mapping = mapping_of(encoded)
     return None if mapping is None or TAG not in mapping else str(mapping[TAG])
 
 
 def pairs_of(mapping: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """What a mapping holds, be it plain or tagged; nothing where it is not well formed."""
+    """Return the pairs of a mapping, plain or tagged; none if it is not well formed."""
     if mapping.get(TAG) != "dict":
         return [(name, value) for name, value in mapping.items() if name != TAG]
     pairs = [items_of(pair) or [] for pair in items_of(mapping.get("value")) or []]

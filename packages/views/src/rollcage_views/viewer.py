@@ -1,7 +1,7 @@
-"""Who looks: what recorded values become for somebody who must not see them.
+"""The viewer: the form of recorded values for a person without the right to see them.
 
-Whatever is shown to a person or a program goes through a `Viewer` first. Views are made of what it
-gives back, so that none of them has to know what a value is.
+Every value for a person or a program goes through a `Viewer` first. Views are made from its
+results, so that no view has to know where values are.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ Event = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Viewer:
-    """What somebody may see.
+    """The rights of a viewer.
 
     Without values, no argument, result, message of an error, reason or state is left, and no hash
-    of one, since a short value could be guessed from it. Names, states, places, times, decisions,
+    of one, because a short value could be guessed from it. Names, states, places, times, decisions,
     rules, codes and tokens stay.
 
     Attributes:
-        values: whether they may see recorded values.
-        credentials: whether they may see what looks like a credential in them. Declared secrets
-            are in no trace; others are found by `rollcage-views[audit]`, and taken out of what is
-            written to be given away. Long values are cut then.
+        values: whether the viewer may see recorded values.
+        credentials: whether the viewer may see possible credentials in them. Declared secrets
+            are in no trace; `rollcage-views[audit]` finds others, and removes them from
+            output for others. Long values are cut then.
     """
 
     values: bool = True
@@ -54,19 +54,19 @@ class Viewer:
         return self.values and self.credentials
 
     def text(self, text: str) -> str:
-        """A text that may quote a value."""
+        """Return a text that may quote a value."""
         if self.sees_all or not text:
             return text
         return Screen().words_of(text) if self.values else _TEXT
 
     def value(self, encoded: Any) -> Any:
-        """A recorded value."""
+        """Return a recorded value."""
         if self.sees_all:
             return encoded
         return Screen().value(encoded) if self.values else HIDDEN
 
     def arguments(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call: their names stay."""
+        """Return the arguments of a call: their names stay."""
         if self.sees_all:
             return dict(args)
         return Screen().fields(args) if self.values else dict.fromkeys(args, HIDDEN)
@@ -74,7 +74,7 @@ class Viewer:
     # --- runs ------------------------------------------------------------------------------------
 
     def run(self, seen: Run) -> Run:
-        """A run."""
+        """Return a run."""
         if self.sees_all:
             return seen
         if self.values:
@@ -94,7 +94,7 @@ class Viewer:
         )
 
     def step(self, step: Step) -> Step:
-        """A step."""
+        """Return a step."""
         if self.sees_all:
             return step
         if self.values:
@@ -117,7 +117,7 @@ class Viewer:
         )
 
     def pair(self, pair: Pair) -> Pair:
-        """A step of each of two runs; of a difference, the part of the call where it is stays."""
+        """Return a step of each of two runs; the names of differing parts of a call stay."""
         if self.sees_all:
             return pair
         a, b = (None if each is None else self.step(each) for each in (pair.a, pair.b))
@@ -126,10 +126,10 @@ class Viewer:
         changes = {re.split(r"[.\[]", each.path)[0]: each for each in pair.changes}
         return Pair(a, b, [Change(path, HIDDEN, HIDDEN) for path in changes])
 
-    # --- what waits for somebody, and what would be undone ---------------------------------------
+    # --- requests and undos ----------------------------------------------------------------------
 
     def request(self, request: ApprovalRequest) -> ApprovalRequest:
-        """A request for approval; without its id, nobody answers it."""
+        """Return a request for approval; a hidden request has no id, so it can't be answered."""
         if self.values:
             return request
         verdict = dataclasses.replace(request.verdict, reason=_TEXT, remedy="", shadow=None)
@@ -139,7 +139,7 @@ class Viewer:
         )  # fmt: skip
 
     def plan(self, plan: UndoPlan) -> UndoPlan:
-        """What an undo would do."""
+        """Return the plan of an undo."""
         if self.values:
             return plan
         return dataclasses.replace(plan, steps=tuple(map(self._planned, plan.steps)))
@@ -153,10 +153,10 @@ class Viewer:
 
 
 SEES_ALL: Final = Viewer()
-"""Somebody who may see what is recorded."""
+"""A viewer who may see recorded values."""
 
 TO_GIVE_AWAY: Final = Viewer(credentials=False)
-"""Whoever a report is given to."""
+"""The reader of a report."""
 
 
 def _verdict(verdict: Mapping[str, Any]) -> Event:
@@ -182,7 +182,7 @@ def _outcome(outcome: Mapping[str, Any]) -> Event:
 
 
 def _error(error: Any) -> Event:
-    """Of an error, its type."""
+    """Return an error's type only."""
     named = isinstance(error, dict) and "type" in error
     return {"type": error["type"] if named else "", "message": _TEXT}
 
@@ -197,7 +197,7 @@ def _started(event: Event) -> Event:
 
 
 def _ended(event: Event | None) -> Event | None:
-    """What came to an end, and in words why: a run, an undo, a stop, the loading of a policy."""
+    """Return the end of a run, an undo, a stop or the loading of a policy, without the reason."""
     if event is None:
         return None
     kept = {name: value for name, value in event.items() if name not in ("differs", "hash")}
@@ -209,7 +209,7 @@ def _ended(event: Event | None) -> Event | None:
 
 
 def _refused(call: RefusedCall) -> RefusedCall:
-    """A call that never became a step; the names of its arguments are a model's own, too."""
+    """Return a refused call; the names of its arguments are the model's own, and hidden, too."""
     args = {"…": HIDDEN} if call.args else {}
     branch = _NESTED.sub("#…", call.branch)
     verdict = None if call.verdict is None else _verdict(call.verdict)
@@ -217,7 +217,7 @@ def _refused(call: RefusedCall) -> RefusedCall:
 
 
 def _attempt(attempt: Attempt) -> Attempt:
-    """A session's part of a run: of what it waited for, and what ended it, that it did."""
+    """Return an attempt, without the reasons for its waits and its end."""
     return dataclasses.replace(
         attempt,
         error=attempt.error and _error(attempt.error),

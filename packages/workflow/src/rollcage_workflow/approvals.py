@@ -1,7 +1,7 @@
-"""Approvals that a plan waits for, in the store's queue: `rollcage approve ID` decides there.
+"""Approvals in a plan, in the store's queue: `rollcage approve ID` decides about them.
 
-A request is bound to its execution, its step, the plan and the inputs: of another plan, or asked
-with other words, it is another request. After an undo of the step, it is another one, too.
+A request is bound to its execution, its step, the plan and the inputs: with another plan or another
+question, it is another request. After an undo of the step, it is another request as well.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from rollcage_workflow.records import APPROVAL
 
 __all__ = ["Approvals"]
 
-_ID: Final = 16  # hex digits, as those of a call's request
+_ID: Final = 16  # hex digits, as in a call's request
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Approvals:
-    """What an execution asks people.
+    """An execution's questions to people.
 
     Attributes:
-        store: where its run is kept.
+        store: the store of its run.
         execution: its id.
         plan: the plan's name.
-        digest: the plan's.
-        inputs: by name, the digest of what it was given.
-        requested_by: for whom it runs: they can't approve.
+        digest: the plan's digest.
+        inputs: the digest of each input, by name.
+        requested_by: the person for whom it runs, who can't approve.
         clock: the time now (Unix, ns).
     """
 
@@ -50,14 +50,14 @@ class Approvals:
     def request(
         self, step: str, question: str, wait: Wait, *, run: str, epoch: int
     ) -> ApprovalRequest:
-        """Return the request of a step; nobody is asked.
+        """Return the request of a step, without asking.
 
         Args:
             step: its path.
-            question: what people are asked.
+            question: the question for people.
             wait: how long, and who may decide.
             run: the run's id.
-            epoch: how often the step was undone: what was approved before that does not count.
+            epoch: how often the step was undone: earlier approvals do not count.
         """
         bound: list[Any] = ["rollcage workflow approval", self.execution, step, question]
         bound += [self.digest, epoch, dict(sorted(self.inputs.items()))]
@@ -80,33 +80,34 @@ class Approvals:
         )
 
     def ask(self, request: ApprovalRequest, wait: Wait) -> tuple[ApprovalRequest, Decision | None]:
-        """Put a request into the queue, if it is not there; return it, and what was decided.
+        """Put a request into the queue, if it is not there; return it, and its decision.
 
         Raises:
-            ApprovalCorrupt: what is there was changed.
-            StoreError: it can't be determined.
+            ApprovalCorrupt: the stored request was changed.
+            StoreError: the queue can't be read.
         """
         approvers = frozenset(wait.approvers) or None
         ApprovalQueue(self.store).ask(request, Terms(self.requested_by, approvers=approvers))
         return self.look(request)
 
     def look(self, request: ApprovalRequest) -> tuple[ApprovalRequest, Decision | None]:
-        """Do as `ask`, but ask nobody: return what was decided, if it was asked before."""
+        """Return the request and its decision like `ask`, without asking."""
         queue = ApprovalQueue(self.store)
         asked = queue.get(request.id) or request
         return asked, queue.decision(asked)
 
     def is_open(self, request: ApprovalRequest, decision: Decision | None) -> bool:
-        """Return whether somebody may still decide on it, and nobody has."""
+        """Return whether the request is undecided and may still be decided."""
         return decision is None and self.clock() // 1000 < request.expires
 
     def settle(
         self, request: ApprovalRequest, decision: Decision | None, wait: Wait
     ) -> dict[str, Any]:
-        """Return what was decided.
+        """Return the decision.
 
         Raises:
-            StepFailed: it was rejected, or not in time, or by somebody who may not decide on it.
+            StepFailed: the request was rejected, or decided too late, or by a person who may not
+                decide.
         """
         if decision is None or decision.at >= request.expires:
             raise StepFailed(f"nobody approved {request.id} in time")
@@ -122,5 +123,5 @@ class Approvals:
         return {"by": answer.by, "reason": answer.reason, "value": value}
 
     def over(self, request: ApprovalRequest) -> None:
-        """Take a request out of the queue: what was decided is on record."""
+        """Remove a request from the queue: its decision is on record."""
         ApprovalQueue(self.store).drop(request.id)

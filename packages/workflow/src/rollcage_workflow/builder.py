@@ -20,7 +20,7 @@ Tool = str | Callable[..., Any]
 
 
 class StepOptions(TypedDict, total=False):
-    """What any step may say besides what it does; see `Step`."""
+    """The options of any step, besides its kind; see `Step`."""
 
     after: Sequence[str]
     when: str
@@ -31,7 +31,7 @@ class StepOptions(TypedDict, total=False):
 
 
 class Steps:
-    """The steps of a block, in order: each method adds one, and gives the block back."""
+    """The steps of a block, in order: each method adds one, and returns the block."""
 
     def __init__(self) -> None:
         self._steps: dict[str, dict[str, Any]] = {}
@@ -59,7 +59,7 @@ class Steps:
         return self._add(name, {"agent": _named(agent), **_given(args=args)}, options)
 
     def value(self, name: str, value: Template, /, **options: Unpack[StepOptions]) -> Self:
-        """Compute something; nothing is called."""
+        """Compute a value, without a call."""
         return self._add(name, {"value": value}, options)
 
     def each(
@@ -74,7 +74,7 @@ class Steps:
         max_concurrent: int | None = None,
         **options: Unpack[StepOptions],
     ) -> Self:
-        """Steps for each element of a list; see `Each`."""
+        """Run steps for each element of a list; see `Each`."""
         inner = {"over": over, "steps": steps.data()}
         inner |= _given(result=result, size=size, max_concurrent=max_concurrent)
         return self._add(name, {"each": inner}, options)
@@ -91,7 +91,7 @@ class Steps:
         then: Literal["fail", "go_on"] | None = None,
         **options: Unpack[StepOptions],
     ) -> Self:
-        """Steps until something is true; see `Repeat`."""
+        """Repeat steps until a condition holds; see `Repeat`."""
         inner = {"steps": steps.data(), "until": until, "most": most}
         return self._add(name, {"repeat": inner | _given(result=result, then=then)}, options)
 
@@ -106,7 +106,7 @@ class Steps:
         max_concurrent: int | None = None,
         **options: Unpack[StepOptions],
     ) -> Self:
-        """Steps that are done at once; see `Team`."""
+        """Run steps concurrently; see `Team`."""
         inner = {"members": members.data()}
         inner |= _given(mode=mode, quorum=quorum, max_concurrent=max_concurrent)
         return self._add(name, {"team": inner}, options)
@@ -119,7 +119,7 @@ class Steps:
         /,
         **options: Unpack[StepOptions],
     ) -> Self:
-        """Another plan; see `check`'s `workflows`."""
+        """Run another plan; see `check`'s `workflows`."""
         named = workflow.name if isinstance(workflow, Plan) else workflow
         return self._add(name, {"workflow": named, **_given(inputs=inputs)}, options)
 
@@ -143,7 +143,7 @@ class Steps:
         return self._add(name, {"wait": inner}, options)
 
     def data(self) -> dict[str, Any]:
-        """The steps, as plans have them."""
+        """Return the steps, in a plan's form."""
         return {name: dict(step) for name, step in self._steps.items()}
 
     def _add(self, name: str, does: dict[str, Any], options: StepOptions) -> Self:
@@ -155,11 +155,11 @@ class Steps:
 
 
 class PlanBuilder(Steps):
-    """A plan that is being written; `build` ends it.
+    """A plan under construction; `build` completes it.
 
     Args:
-        name: of the plan.
-        inputs: by name, the JSON Schema of each.
+        name: the name of the plan.
+        inputs: the JSON Schema of each input, by name.
         description: for people.
         on_failure: see `Plan`.
         time_limit: see `Plan`.
@@ -181,16 +181,16 @@ class PlanBuilder(Steps):
                                time_limit=time_limit)  # fmt: skip
 
     def output(self, output: Template, /) -> Self:
-        """Say what the result of an execution is: a template."""
+        """Set the result of an execution: a template."""
         self._fields["output"] = output
         return self
 
     def build(self) -> Plan:
-        """The plan.
+        """Return the plan.
 
         Raises:
-            PlanInvalid: it has not the form of one, with all that is wrong. What `check` finds
-                besides, it finds before the plan runs.
+            PlanInvalid: the data do not have the form of a plan, with all problems. `check` finds
+                further problems before the plan runs.
         """
         checking = Checking({}, {}, ())
         plan = checking.read({**self._fields, "steps": self.data()})
@@ -200,12 +200,12 @@ class PlanBuilder(Steps):
 
 
 def steps() -> Steps:
-    """The beginning of a block of steps, for `each`, `repeat` and `team`."""
+    """Return the beginning of a block of steps, for `each`, `repeat` and `team`."""
     return Steps()
 
 
 def literal(value: Template) -> Template:
-    """A value as a template that gives just that: no text in it is taken for an expression."""
+    """Return a template for exactly this value: no text in it is an expression."""
     if isinstance(value, str):
         return f"={value}" if value.startswith("=") else value
     if isinstance(value, Mapping):
@@ -225,7 +225,7 @@ def _given(**fields: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As a file would have it."""
+    """Return a value in a file's form."""
     if isinstance(value, pydantic.BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What goes wrong with a plan, or with an execution of one."""
+"""The errors of a plan, or of an execution."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlanFinding:
-    """One thing that is wrong with a plan.
+    """One problem of a plan.
 
     Attributes:
-        file: the plan's file; `<plan>` for one that was built in Python.
-        line: from 1; 0 where the plan has no lines.
-        path: where in the plan: `steps.mail.args.to`.
-        code: which kind of mistake: `unknown_tool`, `cycle`, ...
-        reason: what is wrong, and what would be right.
+        file: the plan's file; `<plan>` for a plan that was built in Python.
+        line: from 1; 0 if the plan has no lines.
+        path: the place in the plan: `steps.mail.args.to`.
+        code: the kind of mistake: `unknown_tool`, `cycle`, ...
+        reason: the problem, and the way to fix it.
     """
 
     file: str
@@ -43,22 +43,22 @@ class PlanFinding:
 
 
 class WorkflowError(RollcageError):
-    """Something is wrong with a workflow."""
+    """A workflow can't be used, or can't continue."""
 
     code = "workflow"
 
 
 class CommandCorrupt(WorkflowError):
-    """A command in the store was changed, or is incomplete; nothing that it says is done."""
+    """A command in the store was changed, or is incomplete; it is not carried out."""
 
     code = "command_corrupt"
 
 
 class PlanInvalid(WorkflowError):
-    """A plan can't be run; nothing of it was.
+    """A plan can't be run; no step of it ran.
 
     Attributes:
-        findings: everything that was found, in the order of the file.
+        findings: all problems, in the order of the file.
     """
 
     code = "plan_invalid"
@@ -69,24 +69,24 @@ class PlanInvalid(WorkflowError):
 
 
 class InputsInvalid(WorkflowError):
-    """The inputs are not those that the plan declares; nothing was run."""
+    """The inputs do not match the plan's declaration; nothing ran."""
 
     code = "inputs_invalid"
 
 
 class ExpressionFailed(WorkflowError):
-    """An expression could not be evaluated: the step that it belongs to fails."""
+    """An expression could not be evaluated: its step fails."""
 
     code = "expression_failed"
 
 
 class StepFailed(WorkflowError):
-    """A step failed in a way that is no tool's own error: its time was up, a loop did not end."""
+    """A step failed without an error of its tool: its time was up, or a loop did not end."""
 
     code = "step_failed"
 
 
 class ExecutionFailed(WorkflowError):
-    """An execution ended with an error before; it is not run again unless that is asked for."""
+    """An execution ended with an error before; it runs again only on request."""
 
     code = "execution_failed"

@@ -1,7 +1,7 @@
 """Expressions in a plan: CEL over inputs and results.
 
-A text that begins with `=` is one. It only sees JSON: what a tool returned is what its JSON form
-is. Nothing is coerced; what fails makes its step fail.
+A text that begins with `=` is an expression. It sees only JSON: a tool's result has its JSON form.
+Nothing is coerced; a failing expression makes its step fail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "names_in", "plain", "templates",
 ]  # fmt: skip
 
-_PLAIN: Final = frozenset({str, bool, int, type(None)})  # of these, a value is its own JSON
+_PLAIN: Final = frozenset({str, bool, int, type(None)})  # a value of these types is its own JSON
 _MOST_CHARACTERS: Final = 4096
 _MOST_BRACKETS: Final = 24
 _MOST_ELEMENTS: Final = 1_000_000
@@ -33,8 +33,8 @@ _MOST_STEPS: Final = 10_000_000
 _MOST_SIZE: Final = 200_000_000
 _MOST_BITS: Final = 63  # of an integer, without its sign
 _MOST_MATCHED: Final = 200_000_000  # characters times states of a pattern: seconds
-_COMPILES: Final = 20_000  # as much as that costs to read a pattern, which each match does
-_MOST_STATES: Final = 250_000  # of a pattern that the engine takes
+_COMPILES: Final = 20_000  # the cost of compiling a pattern, which each match does
+_MOST_STATES: Final = 250_000  # of a pattern that the engine accepts
 
 _TEXTS: Final = re.compile(r"""[rRbB]{0,2}(\"(\\.|[^\"\\])*\"|'(\\.|[^'\\])*')""")
 _MACRO: Final = re.compile(r"\.\s*(?:map|filter|all|exists|exists_one)\s*\(\s*([A-Za-z_]\w*)\s*,")
@@ -49,17 +49,17 @@ _TYPES: Final = frozenset(
 
 
 class ExpressionInvalid(Exception):
-    """Why a text is no expression."""
+    """Why a text is not an expression."""
 
 
 class Expression:
-    """One that was read.
+    """A parsed expression.
 
     Attributes:
         source: its text, without the `=`.
         names: the variables that it uses.
-        members: the chains of fields that it asks for: `("fetch", "orders", "total")`.
-        path: the same, where it is nothing but one such chain or name.
+        members: the chains of fields that it uses: `("fetch", "orders", "total")`.
+        path: the chain or name, if the expression is only that.
     """
 
     def __init__(self, source: str) -> None:
@@ -91,20 +91,20 @@ class Expression:
         self._is_literal = self._matches == len(_LITERAL.findall(bare))
 
     def __call__(self, variables: Mapping[str, Any]) -> Any:
-        """Its value, as JSON.
+        """Return its value, as JSON.
 
         Args:
             variables: by name, each as JSON.
 
         Raises:
-            ExpressionFailed: it has none; nothing was changed.
+            ExpressionFailed: there is no value; nothing was changed.
         """
         given = {name: variables[name] for name in self.names if name in variables}
         size = _measured(given)
         if self._is_too_much(size):
             raise ExpressionFailed(f"={self.source}: what it looks at is too large")
         if size.widest.bit_length() > _MOST_BITS:
-            # CEL has none of these: it would go on with a float, which is another number.
+            # CEL would continue with a float, which is another number.
             if self.path is not None and self._is_there(given):
                 return plain(functools.reduce(lambda held, part: held[part], self.path, given))
             raise ExpressionFailed(
@@ -124,7 +124,7 @@ class Expression:
             raise ExpressionFailed(f"={self.source}: {reason[:300]}") from None
 
     def _is_there(self, given: Any) -> bool:
-        """Whether its chain of fields leads to a value."""
+        """Return whether its chain of fields leads to a value."""
         for part in self.path or ():
             if not isinstance(given, dict) or part not in given:
                 return False
@@ -132,7 +132,7 @@ class Expression:
         return True
 
     def _is_too_much(self, size: _Size) -> bool:
-        """Whether it may take for ever, or all memory: nothing can break it off."""
+        """Return whether it could take too much time or memory: it can't be interrupted."""
         if size.elements > _MOST_ELEMENTS:
             return True
         steps, growth = 1.0, 1.0
@@ -153,7 +153,7 @@ class Expression:
 
 
 def _states(pattern: str) -> int:
-    """How many states a pattern has at most: each may be looked at for each character."""
+    """Return how many states a pattern has at most: each may be visited for each character."""
     found = len(pattern)
     for least, most in _REPEATED.findall(pattern):
         found = min(found * max(int(least), int(most or 0), 1), _MOST_STATES)
@@ -172,7 +172,7 @@ def _syntax(message: str) -> str:
 
 
 def _depth(bare: str, macros: Iterable[re.Match[str]]) -> int:
-    """How many macros are one in the other, at the most."""
+    """Return the maximal nesting of macros."""
     begins = {bare.index("(", found.start()) for found in macros}
     stack: list[bool] = []
     deepest = 0
@@ -186,14 +186,14 @@ def _depth(bare: str, macros: Iterable[re.Match[str]]) -> int:
 
 
 class _Size(NamedTuple):
-    """How large a value is.
+    """The size of a value.
 
     Attributes:
-        elements: how many it has in all.
+        elements: how many elements it has in all.
         longest: how many its longest part has.
-        characters: of all its texts.
-        texts: those.
-        widest: of its integers, the one with the most bits.
+        characters: the characters of all its texts.
+        texts: its texts.
+        widest: the most bits of its integers.
     """
 
     elements: int
@@ -223,19 +223,19 @@ def _measured(value: Any) -> _Size:
 
 @functools.lru_cache(maxsize=4096)
 def expression(source: str) -> Expression:
-    """The expression with this text.
+    """Return the expression with this text.
 
     Raises:
-        ExpressionInvalid: it is none.
+        ExpressionInvalid: the text is not an expression.
     """
     return Expression(source)
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON: a model or a dataclass as a table, a date as text.
+    """Return a value as JSON: a model or a dataclass as a table, a date as text.
 
     Raises:
-        ValueError: it has no JSON form.
+        ValueError: the value has no JSON form.
     """
     if type(value) in _PLAIN:
         return value
@@ -243,7 +243,7 @@ def plain(value: Any) -> Any:
 
 
 def is_finite(data: Any) -> bool:
-    """Whether it holds no NaN and no infinity, which JSON has not."""
+    """Return whether a value holds no NaN and no infinity, which JSON lacks."""
     waiting = [data]
     while waiting:
         each = waiting.pop()
@@ -257,7 +257,7 @@ def is_finite(data: Any) -> bool:
 
 
 def templates(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """The texts of a template that are expressions, without their `=`."""
+    """Yield the texts of a template that are expressions, without their `=`."""
     if isinstance(value, str):
         if value.startswith("=") and not value.startswith("=="):
             yield path, value[1:]
@@ -270,10 +270,10 @@ def templates(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
 
 
 def fill(template: Any, variables: Mapping[str, Any]) -> Any:
-    """A template with its expressions evaluated.
+    """Return a template with its expressions evaluated.
 
     Raises:
-        ExpressionFailed: one of them has no value.
+        ExpressionFailed: an expression has no value.
     """
     if isinstance(template, str):
         if not template.startswith("="):
@@ -283,7 +283,7 @@ def fill(template: Any, variables: Mapping[str, Any]) -> Any:
         return expression(template[1:])(variables)
     if type(template) in _PLAIN:
         return template
-    if type(template) is dict or isinstance(template, Mapping):  # the first is what there is
+    if type(template) is dict or isinstance(template, Mapping):  # the first is the usual type
         return {name: fill(each, variables) for name, each in template.items()}
     if isinstance(template, list | tuple):
         return [fill(each, variables) for each in template]
@@ -291,7 +291,7 @@ def fill(template: Any, variables: Mapping[str, Any]) -> Any:
 
 
 def names_in(sources: Iterable[str]) -> frozenset[str]:
-    """The variables that expressions use; those that are no expressions use none."""
+    """Return the variables that expressions use; texts that are no expressions use none."""
     found: set[str] = set()
     for source in sources:
         try:
@@ -302,12 +302,12 @@ def names_in(sources: Iterable[str]) -> frozenset[str]:
 
 
 def bare(source: str) -> str:
-    """An expression's text, without the `=`."""
+    """Return an expression's text, without the `=`."""
     return source.removeprefix("=")
 
 
 def is_true(source: str, variables: Mapping[str, Any]) -> bool:
-    """Whether a condition holds.
+    """Return whether a condition holds.
 
     Raises:
         ExpressionFailed: it is neither true nor false.

@@ -1,4 +1,4 @@
-"""What a step's failure does to the execution, and whether the step is tried again."""
+"""The effect of a step's failure on the execution, and retries."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ _ON_FAILURE: Final = "on_failure: "
 
 
 def notes_of(error: BaseException) -> list[str]:
-    """What was noted of an error."""
+    """Return the notes on an error."""
     return list(getattr(error, "__notes__", ()))
 
 
 def say(error: BaseException, action: OnFailure | None) -> None:
-    """Note what an error does, unless something closer to it has noted that.
+    """Note the effect of an error, unless an inner step has noted it.
 
-    It is a note, so that it is on record with the error: a replay finds it there.
+    It is a note, so that it is recorded with the error: a replay finds it there.
     """
     if action is not None and on_failure(error) is None:
         error.add_note(f"{_ON_FAILURE}{action}")
 
 
 def on_failure(error: BaseException) -> str | None:
-    """What the step, or the plan, in which an error came up says of that; None: nothing."""
+    """Return the setting of the failed step, or of its plan; None without one."""
     action = (note for note in notes_of(error) if note.startswith(_ON_FAILURE))
     return next((note.removeprefix(_ON_FAILURE) for note in action), None)
 
 
 def type_name(error: BaseException) -> str:
-    """What an error is called in `retry.on` and in kept results."""
+    """Return an error's name in `retry.on` and in kept results."""
     named = getattr(error, "type_name", None)
     return str(named) if named else type(error).__name__
 
 
 def is_worth(retry: Retry, error: Exception) -> bool:
-    """Whether an error is worth another attempt: one that says that the call is wrong is not."""
+    """Return whether an error is worth another attempt: an error about the call itself is not."""
     if type_name(error) in ("ArgumentsInvalid", "Blocked", "ExpressionFailed", "ContractError"):
         return False
     names = {each.__name__ for each in type(error).__mro__} | {type_name(error)}

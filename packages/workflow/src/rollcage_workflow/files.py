@@ -1,7 +1,7 @@
-"""A plan's file as plain data, with the line of every value: so that an error can name it.
+"""A plan's file as plain data, with the line of every value, so that an error can name the line.
 
-YAML 1.2 or JSON, read by ruamel.yaml down to its nodes; what has more than one meaning, or grows
-while it is read, is refused: aliases, anchors, tags, one key twice, numbers that JSON has not.
+YAML 1.2 or JSON, read by ruamel.yaml down to its nodes; ambiguous or growing input is refused:
+aliases, anchors, tags, duplicate keys, numbers that JSON lacks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollcage_workflow.errors import PlanFinding, PlanInvalid
 __all__ = ["Document", "Path", "read_file", "read_text", "written"]
 
 Path = tuple[str | int, ...]
-"""Where in a plan a value is."""
+"""The place of a value in a plan."""
 
 _MOST_CHARACTERS: Final = 1_000_000
 _MOST_DEEP: Final = 48
@@ -36,7 +36,7 @@ class Document(NamedTuple):
     """A plan as data.
 
     Attributes:
-        where: what errors call it.
+        where: its name in errors.
         data: its table.
         lines: the line (from 1) in which each value begins; none for a plan built in Python.
     """
@@ -46,7 +46,7 @@ class Document(NamedTuple):
     lines: Mapping[Path, int]
 
     def finding(self, path: Path, code: str, reason: str) -> PlanFinding:
-        """Something that is wrong with a value."""
+        """Return a problem of a value."""
         at = path
         while at and at not in self.lines:
             at = at[:-1]
@@ -54,7 +54,7 @@ class Document(NamedTuple):
 
 
 def written(path: Path) -> str:
-    """A path as people write it: `steps.mails.each.steps[0]`."""
+    """Return a path as people write it: `steps.mails.each.steps[0]`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -62,10 +62,10 @@ def written(path: Path) -> str:
 
 
 def read_file(path: str | FilePath) -> Document:
-    """The plan in a file: `.yaml`, `.yml` or `.json`.
+    """Read the plan in a file: `.yaml`, `.yml` or `.json`.
 
     Raises:
-        PlanInvalid: it can't be read, or is more than plain data.
+        PlanInvalid: the file can't be read, or is more than plain data.
     """
     file = FilePath(path)
     where = str(path)
@@ -89,7 +89,7 @@ def read_file(path: str | FilePath) -> Document:
 
 
 def read_text(text: str, where: str = "<plan>") -> Document:
-    """The plan in a text, YAML or JSON.
+    """Read the plan in a text, YAML or JSON.
 
     Raises:
         PlanInvalid: as `read_file`.
@@ -114,7 +114,7 @@ def read_text(text: str, where: str = "<plan>") -> Document:
 
 
 def _scan(text: str, where: str) -> None:
-    """Refuse what takes for ever to be read, or is lost once it was: deep nesting, tags."""
+    """Refuse input that takes too long to read, or that reading would lose: deep nesting, tags."""
     deep = 0
     for token in YAML(typ="rt", pure=True).scan(text):
         line = token.start_mark.line + 1

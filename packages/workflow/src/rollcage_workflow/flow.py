@@ -1,4 +1,4 @@
-"""What goes on together in an execution: its place, how it ends, what breaks it off."""
+"""Concurrent parts of an execution: their place, their end, and their interruption."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ __all__ = [
 
 Variables = Mapping[str, Any]
 Branches = tuple[Any, ...]
-"""The branches that a step comes after, as `Session.branch` gives them."""
+"""The branches before a step, in the form of `Session.branch`."""
 
 
 class Waits(Halt):
-    """A step waits for something that is not there yet: the attempt ends, and another goes on.
+    """A step waits: the attempt ends, and another continues later.
 
     Attributes:
-        reasons: for what.
-        until: the time at which the first of it ends by itself (Unix, seconds); None: never.
-        approvals: the requests that people are asked to decide on.
+        reasons: the reasons of the waits.
+        until: the time at which the first wait ends by itself (Unix, seconds); None: never.
+        approvals: the requests for people to decide about.
     """
 
     code = "waits"
@@ -56,7 +56,7 @@ class Waits(Halt):
 
     @classmethod
     def both(cls, some: Iterable[Waits]) -> Waits:
-        """All of what several wait for."""
+        """Combine the waits of several steps."""
         each = list(some)
         times = [one.until for one in each if one.until is not None]
         return cls(
@@ -67,7 +67,7 @@ class Waits(Halt):
 
 
 class NotReached(Halt):
-    """A step that this one comes after did not end well: that is no outcome, and not recorded."""
+    """A step before this one failed: that is no outcome of this step, and not recorded."""
 
     code = "not_reached"
 
@@ -77,19 +77,19 @@ class Lost(Exception):
 
 
 NO_FAILURES = (Waits, NotReached, Lost, Halt, SessionHalted)
-"""What ends a step without being its failure."""
+"""The ends of a step without its failure."""
 
 
 @dataclasses.dataclass(slots=True)
 class Flow:
-    """What is going on together: where one part of it fails, no other begins.
+    """Concurrent steps: if one of them fails, no other begins.
 
     Attributes:
-        around: what this is a part of.
+        around: the enclosing flow.
         over: no other step begins.
-        calls: what is in flight, changes nothing, and may be broken off.
-        sleeps: the same, where it is nothing but a time that passes.
-        is_race: what is in flight here, or in what this is a part of, may be broken off.
+        calls: running calls that change nothing, and may be interrupted.
+        sleeps: running waits for a time.
+        is_race: whether steps in this flow, or in an enclosing one, may be interrupted.
     """
 
     around: Flow | None = None
@@ -102,13 +102,13 @@ class Flow:
         self.is_race = self.is_race or (self.around is not None and self.around.is_race)
 
     def end(self, *, calls: bool = False) -> None:
-        """Begin no other step; nobody sleeps on, and calls that change nothing may end, too."""
+        """Begin no other step; interrupt sleeps, and optionally calls that change nothing."""
         self.over = True
         for task in [*self.sleeps, *(self.calls if calls else ())]:
             task.cancel()
 
     def check(self) -> None:
-        """End what would begin here, where what is around it is over."""
+        """Refuse a new step if the flow, or an enclosing one, is over."""
         flow: Flow | None = self
         while flow is not None:
             if flow.over:
@@ -117,7 +117,7 @@ class Flow:
 
 
 class Done(NamedTuple):
-    """A step that ended: its result, the branches that stand for it, its error if it is kept."""
+    """A step that ended: its result, its branches, and its error if that is kept."""
 
     value: Any
     after: Branches
@@ -126,16 +126,16 @@ class Done(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """Where steps are done.
+    """The place of steps.
 
     Attributes:
-        variables: what their expressions see.
+        variables: the variables of their expressions.
         suffix: after their names, so that each round of a loop has branches of its own.
-        after: the branches that all of them come after.
-        flow: what they are a part of.
+        after: the branches before all of them.
+        flow: the flow of the steps.
         path: for messages: `mails[3].`.
-        in_row: one after the other, in the branch that is open.
-        round: in a row that is done again and again, before their names: `3/`.
+        in_row: whether they run one after the other, in the open branch.
+        round: for a repeated row, the prefix of their names: `3/`.
     """
 
     variables: Variables
@@ -147,16 +147,16 @@ class BlockPlace:
     round: str = ""
 
     def call_id(self, name: str) -> str:
-        """The id of the call of a step; empty where its branch is named after it."""
+        """Return the id of a step's call; empty if its branch is named after the step."""
         return f"{self.round}{name}{self.suffix}" if self.in_row else ""
 
     def with_(self, variables: Variables, **changed: Any) -> BlockPlace:
-        """The same, with more variables."""
+        """Return the place with more variables."""
         return dataclasses.replace(self, variables={**self.variables, **variables}, **changed)
 
 
 def values_of(done: Mapping[str, Done]) -> dict[str, Any]:
-    """The results of steps, by name."""
+    """Return the results of steps, by name."""
     return {name: each.value for name, each in done.items()}
 
 
@@ -173,7 +173,7 @@ def _around(flow: Flow | None) -> Iterable[Flow]:
 async def breakable(
     what: Coroutine[Any, Any, Any], flow: Flow, kind: Literal["calls", "sleeps"] = "calls"
 ) -> Any:
-    """Wait for what changes nothing, and may be broken off where what is around it is over."""
+    """Wait for an awaitable that changes nothing, and may be interrupted when the flow is over."""
     if kind == "calls" and not flow.is_race:
         return await what
     task = asyncio.ensure_future(what)
@@ -200,7 +200,7 @@ def _is_cancelled() -> bool:
 
 @contextlib.contextmanager
 def cancelling(tasks: Iterable[asyncio.Task[Any]]) -> Generator[None]:
-    """Where the one who waits is cancelled, so are those."""
+    """Cancel the tasks when the waiting task is cancelled."""
     try:
         yield
     except asyncio.CancelledError:
@@ -210,7 +210,7 @@ def cancelling(tasks: Iterable[asyncio.Task[Any]]) -> Generator[None]:
 
 
 def raise_halts(ended: Iterable[object]) -> None:
-    """Raise what ends all of an attempt: a halt, a cancellation."""
+    """Raise an error that ends the whole attempt: a halt, a cancellation."""
     for kind in (SessionHalted, Halt, asyncio.CancelledError):
         for each in ended:
             if isinstance(each, kind) and not isinstance(each, Waits | NotReached):
@@ -218,7 +218,7 @@ def raise_halts(ended: Iterable[object]) -> None:
 
 
 def raise_first(ended: Iterable[object]) -> None:
-    """Raise what ends a block: a halt before a failure, that before a wait."""
+    """Raise the error that ends a block: a halt before a failure, a failure before a wait."""
     failed = [each for each in ended if isinstance(each, BaseException)]
     raise_halts(sorted(failed, key=lambda each: isinstance(each, SessionHalted)))
     for each in failed:

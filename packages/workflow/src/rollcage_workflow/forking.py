@@ -1,4 +1,4 @@
-"""A fork of an execution: its plan runs again, and the execution itself is left alone."""
+"""Forks of an execution: its plan runs again, and the execution itself is unchanged."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _STAGE: Final = "ROLLCAGE_STAGE"
 
 
 def fork_of(options: Mapping[str, Any]) -> Stage | None:
-    """Return the fork that an attempt is to be.
+    """Return the fork of an attempt.
 
     Raises:
-        WorkflowError: its process was started as a fork, which executions can't be.
+        WorkflowError: the process was started as a fork, which executions can't be.
     """
     given: Stage | None = options.get("fork")
     if given is None and os.environ.get(_STAGE):
@@ -34,12 +34,12 @@ def fork_of(options: Mapping[str, Any]) -> Stage | None:
 
 
 async def before_fork(fork: Stage, id: str, store: Store) -> Execution:  # noqa: A002
-    """Return the execution at the end of the run that a fork is one of, as one that goes on.
+    """Return the execution at the end of a fork's original run, as one that continues.
 
     Raises:
-        StoreError: that run can't be read.
-        TraceCorrupt: the file that it is in is no log.
-        WorkflowError: it is none of the execution.
+        StoreError: the run can't be read.
+        TraceCorrupt: the file of the run is not a log.
+        WorkflowError: the run is not of this execution.
     """
     assert fork.copies is not None
     run = fork.copies
@@ -53,10 +53,10 @@ async def before_fork(fork: Stage, id: str, store: Store) -> Execution:  # noqa:
 
 
 def refuse_fork() -> None:
-    """Refuse to serve if the process was started as a fork: a fork does what no command asks for.
+    """Refuse to serve if the process was started as a fork: a fork carries out no command.
 
     Raises:
-        WorkflowError: it was.
+        WorkflowError: the process was started as a fork.
     """
     if os.environ.get(_STAGE):
         raise WorkflowError(f"a worker is no fork: unset {_STAGE}")

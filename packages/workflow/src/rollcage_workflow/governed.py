@@ -1,7 +1,7 @@
-"""Plans under governance: proposed, approved by digest, and put into packs, as tools are.
+"""Plans under governance: proposed, approved by digest, and put into packs, like tools.
 
-Where a session is given a facade, an execution starts only if that gives its plan, and each plan
-that is a step in it. What it puts on record beside its calls is then given, too.
+With a facade, an execution starts only if the facade gives its plan, and each plan inside it. The
+execution's own records are then given, too.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["governed", "plan_contract"]
 
 @runtime_checkable
 class FacadeByName(Protocol):
-    """What stands in a gate for a facade of the registry, as `rollcage_governance.Facade`."""
+    """The entry of a registry's facade in a gate, as `rollcage_governance.Facade`."""
 
     name: str
 
     def taken(self, store: Store) -> FacadeSnapshot:
-        """Return what it grants, as a store's registry has it now."""
+        """Return the facade's grants, from a store's registry as it is now."""
         ...
 
 
 def plan_contract(plan: Plan) -> Contract:
-    """A plan as what a registry knows: `Registry.propose(plan_contract(plan), by="ann")`.
+    """Return a plan's contract for a registry: `Registry.propose(plan_contract(plan), by="ann")`.
 
-    Its name is `plan.NAME`, its version the plan's digest: of a changed plan, it is another one.
+    Its name is `plan.NAME`, its version the plan's digest: a changed plan is another version.
     """
     needed = [name for name, schema in plan.inputs.items() if "default" not in schema]
     return Contract(
@@ -53,10 +53,10 @@ def plan_contract(plan: Plan) -> Contract:
 
 
 def governed(checked: Checked, options: Mapping[str, Any], store: Store) -> dict[str, Any]:
-    """Return what an attempt's session is given, if a facade is among that.
+    """Return the options of an attempt's session, if a facade is among them.
 
     Raises:
-        ToolRefused: the facade does not give the plan, or one inside it; nothing was run.
+        ToolRefused: the facade does not give the plan, or a plan inside it; nothing ran.
         FacadeMissing: there is no such facade.
     """
     given = dict(options)
@@ -78,7 +78,7 @@ def _check(facade: FacadeSnapshot, contracts: list[Contract]) -> None:
 
 
 def _plans(checked: Checked) -> Iterator[Plan]:
-    """A plan, and all those that are steps in it."""
+    """Yield a plan, and all plans that are steps in it."""
     yield checked.plan
     for block in blocks_in(checked.graph):
         waiting = [*block.units]
@@ -91,27 +91,27 @@ def _plans(checked: Checked) -> Iterator[Plan]:
 
 
 class _OfPlan:
-    """A facade that gives what an execution of a plan puts on record, if it gives the plan."""
+    """A facade that also gives an execution's own records, if it gives the plan."""
 
     def __init__(self, named: FacadeByName, contracts: list[Contract]) -> None:
         self._named = named
         self._contracts = contracts
 
     def of_session(self) -> Stage:
-        """Return what holds one session to it."""
+        """Return the stage that holds one session to it."""
         from rollcage_governance import FacadeSnapshot, FacadeStage
         from rollcage_governance.pin import described, digest_of
 
         contracts = self._contracts
 
         class OfPlan(FacadeStage):
-            """A facade, with what an execution puts on record."""
+            """A facade, with the execution's own records."""
 
             def describes(self, session: Session) -> dict[str, Any]:
-                """Return what it grants.
+                """Return the facade's grants.
 
                 Raises:
-                    ToolRefused: it does not give the plan any more.
+                    ToolRefused: the facade no longer gives the plan.
                 """
                 granted = super().describes(session)
                 found = self.facade

@@ -1,4 +1,4 @@
-"""A plan as it is run: which step comes after which, and which are done again by a jump."""
+"""A plan as a graph: the order of the steps, and the loops of its jumps."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """A step, with all that it needs to run.
+    """A step, with everything that it needs to run.
 
     Attributes:
         name: its name in its block.
-        step: what the plan says of it.
-        before: the steps of its block that it comes after.
-        contract: of the tool that a call or an agent calls.
-        body: that tool's own function.
+        step: its part of the plan.
+        before: the steps of its block before it.
+        contract: the contract of the tool of a call or an agent.
+        body: the function of the tool.
         inner: the steps inside it.
-        plan: of a workflow step, that plan.
+        plan: the plan of a workflow step.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loop:
-    """What a jump does again: all steps from `first` to `last`.
+    """The steps that a jump repeats: all steps from `first` to `last`.
 
     Attributes:
         units: the steps, and the loops inside this one.
-        names: all of the steps, those of the loops inside too.
-        before: the steps outside that one of these comes after.
+        names: all of the steps, including the steps of inner loops.
+        before: the steps outside that come before one of these.
         opens: see `opens_of`.
     """
 
@@ -65,7 +65,7 @@ Unit = Node | Loop
 
 
 class Opens(Mapping[str, Collection[str]]):
-    """The branches of steps, in whichever round or attempt, and those that each comes after."""
+    """The branches of steps, in any round or attempt, and the branches before each."""
 
     def __init__(self, before: Mapping[str, Collection[str]]) -> None:
         self._before = before
@@ -81,7 +81,7 @@ class Opens(Mapping[str, Collection[str]]):
 
 
 def opens_of(units: Iterable[Unit]) -> Opens:
-    """By step, those that it comes after; within a loop, all that the loop comes after."""
+    """Return the steps before each step; within a loop, all steps before the loop."""
     return Opens(_before(units))
 
 
@@ -97,12 +97,12 @@ def _before(units: Iterable[Unit]) -> dict[str, Collection[str]]:
 
 
 def names_of(unit: Unit) -> Collection[str]:
-    """The steps that a unit is, or does again."""
+    """Return the steps of a unit."""
     return unit.names if isinstance(unit, Loop) else (unit.name,)
 
 
 def _ordered(units: tuple[Unit, ...]) -> tuple[Unit, ...]:
-    """Units, each after those that it depends on; else as they are."""
+    """Return units, each after its dependencies; otherwise in the given order."""
     owner = {name: at for at, unit in enumerate(units) for name in names_of(unit)}
     after: list[list[int]] = [[] for _ in units]
     missing = [0] * len(units)
@@ -124,9 +124,9 @@ def _ordered(units: tuple[Unit, ...]) -> tuple[Unit, ...]:
 
 
 def _is_row(units: tuple[Unit, ...]) -> bool:
-    """Whether each step comes after the one before it. In a row, none is tried again."""
+    """Return whether each step comes after the one before it. In a row, no step is retried."""
     last = 0
-    reaches: dict[str, int] = {}  # by step, the last of those that it comes after
+    reaches: dict[str, int] = {}  # by step, the last step before it
     for unit in units:
         if isinstance(unit, Loop) or unit.step.retry is not None:
             return False
@@ -144,10 +144,10 @@ class Graph:
     """The steps of a block.
 
     Attributes:
-        units: what is run, each after those that it depends on.
+        units: the units, each after its dependencies.
         last: the last step, whose result is the block's if none is declared.
-        at: where the block is: the plan's name, and its place in that.
-        is_row: each step comes after the one before it; those that only compute do not count.
+        at: the place of the block: the plan's name, and the place in the plan.
+        is_row: whether each step comes after the one before it, not counting values.
         opens: see `opens_of`.
         result: the template of the block's result, if there is one.
     """
@@ -161,17 +161,17 @@ class Graph:
 
     @classmethod
     def of(cls, units: tuple[Unit, ...], last: str, at: str) -> Graph:
-        """The graph of a block's units."""
+        """Return the graph of a block's units."""
         units = _ordered(units)
         return cls(units, last, at, _is_row(units), opens_of(units))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checked:
-    """A plan in which nothing was found, with its tools.
+    """A plan without findings, with its tools.
 
     Attributes:
-        where: what errors call it.
+        where: its name in errors.
     """
 
     plan: Plan
@@ -181,7 +181,7 @@ class Checked:
 
 
 def cycle(before: Mapping[str, Iterable[str]]) -> list[str]:
-    """A circle of steps that wait for each other; empty where there is none."""
+    """Return a circle of steps that wait for each other; empty without one."""
     done: set[str] = set()
     for start in before:
         stack = [(start, iter(before[start]))]
@@ -202,7 +202,7 @@ def cycle(before: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def ancestors(before: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
-    """By step, all that it comes after; there is no cycle."""
+    """Return all steps before each step; there is no cycle."""
     found: dict[str, frozenset[str]] = {}
     for start in before:
         waiting = [start]
@@ -219,7 +219,7 @@ def ancestors(before: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
 
 
 def between(first: str, last: str, above: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The steps from one to another, both included; none if the second comes first."""
+    """Return the steps from one to another, both included; none if the second comes first."""
     if first != last and first not in above[last]:
         return frozenset()
     return frozenset(
@@ -230,7 +230,7 @@ def between(first: str, last: str, above: Mapping[str, frozenset[str]]) -> froze
 
 
 def loops_of(nodes: Mapping[str, Node]) -> tuple[Unit, ...]:
-    """What is run of a block's steps; the loops in it are disjoint, or one in the other."""
+    """Return the units of a block's steps; its loops are disjoint or nested."""
     above = ancestors({name: node.before for name, node in nodes.items()})
     spans = {
         name: between(node.step.next.to, name, above)
@@ -265,7 +265,7 @@ def _units(
 
 
 def blocks_in(graph: Graph) -> Iterator[Graph]:
-    """A block, and all those inside it, of other plans too."""
+    """Yield a block, and all blocks inside it, also of other plans."""
     waiting: list[Graph | Loop] = [graph]
     while waiting:
         block = waiting.pop()

@@ -1,8 +1,8 @@
-"""What keeps an execution from going on: that somebody paused it, or cancelled it.
+"""Holds on an execution: a pause, or a cancellation.
 
-Each is a document in the store, so it holds before the first attempt and between two, too. Who
-gives one puts the document first and then stops the attempt that is live; an attempt opens its run
-first and then looks for the document. So one of them sees the other, however they overlap.
+Each is a document in the store, so it also holds before the first attempt and between two. The
+sender puts the document first and then stops the live attempt; an attempt opens its run first and
+then looks for the document. So one of them sees the other, in any order.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ Kind = Literal["paused", "cancelled"]
 
 
 def job_name(name: str) -> str:
-    """Return a name by which a job is known: however its accents were typed, it is one (NFC)."""
+    """Return the canonical name of a job, independent of how accents were typed (NFC)."""
     return unicodedata.normalize("NFC", name)
 
 
 def prefix_of(execution: str) -> str:
-    """How the keys of an execution's documents begin: of one name, however Unicode writes it."""
+    """Return the prefix of the keys of an execution's documents, with its name normalised."""
     return hashlib.sha256(job_name(execution).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hold:
-    """That an execution was paused or cancelled.
+    """A pause or a cancellation of an execution.
 
     Attributes:
         kind: which of the two.
-        by: who did it.
+        by: the name of the person.
         reason: why.
-        rollback: of one that was cancelled, whether what it did is to be undone.
+        rollback: for a cancellation, whether to undo the execution.
         time: when (Unix, µs).
     """
 
@@ -64,7 +64,7 @@ class Holds:
     """The holds of an execution.
 
     Args:
-        store: where its runs are kept.
+        store: the store of its runs.
         execution: its id.
     """
 
@@ -73,54 +73,54 @@ class Holds:
         self._execution = job_name(execution)
 
     def read(self) -> Hold | None:
-        """What holds it, if anything does; that it was cancelled before that it is paused.
+        """Return the hold, if there is one; a cancellation comes before a pause.
 
         Raises:
-            WorkflowError: what is kept there is no hold.
-            StoreError: it can't be determined.
+            WorkflowError: the stored document is not a hold.
+            StoreError: the hold can't be read.
         """
         return self._read("cancelled") or self._read("paused")
 
     def put(self, kind: Kind, *, by: str, reason: str = "", rollback: bool = False) -> bool:
-        """Hold it; False if it is held like that already: the first one counts.
+        """Hold the execution; return False if there is such a hold already: the first one counts.
 
         Raises:
-            StoreError: that can't be kept.
+            StoreError: the hold can't be stored.
         """
         fields: dict[str, Any] = {"execution": self._execution, "kind": kind, "by": by}
         fields |= {"reason": reason, "rollback": rollback, "time": time.time_ns() // 1000}
         return self._store.swap(_KIND, self._key(kind), None, orjson.dumps(fields))
 
     def lift(self) -> bool:
-        """End its pause; whether there was one. That it was cancelled stays.
+        """End the pause; return whether there was one. A cancellation stays.
 
         Raises:
-            StoreError: that can't be stored.
+            StoreError: the change can't be stored.
         """
         return drop(self._store, _KIND, self._key("paused"))
 
     def stop(self, run: str, hold: Hold) -> None:
-        """Have a run that is live end at its next call.
+        """Make a live run end at its next call.
 
         Raises:
             StoreError: the order can't be given.
         """
         if run and self._store.is_live(run):
-            with contextlib.suppress(OrderRefused):  # it has just ended
+            with contextlib.suppress(OrderRefused):  # the run has just ended
                 stop_run(self._store, run, by=hold.by, reason=_shortened(f"{self._was}{hold}"))
 
     def gave(self, reason: str) -> bool:
-        """Whether an order to stop, of this reason, was given as the execution was paused."""
+        """Return whether an order to stop with this reason was given for a pause."""
         return reason.startswith(f"{self._was}paused")
 
     def let_go(self, run: str) -> None:
-        """Lift the order to stop that a run has, so that the next attempt can go on with it."""
+        """Lift the order to stop a run, so that the next attempt can continue it."""
         if run:
             lift_order(self._store, run)
 
     @property
     def _was(self) -> str:
-        """How the reason of each order begins that is given for a hold."""
+        """Return the prefix of the reasons of orders that belong to a hold."""
         return f"the execution {self._execution!r} was "
 
     def _read(self, kind: Kind) -> Hold | None:
@@ -147,17 +147,17 @@ class Holds:
 
 
 def _shortened(text: str) -> str:
-    """A text's start, as long as an order to stop can hold in any script."""
+    """Return the beginning of a text that fits into an order to stop, in any script."""
     while len(orjson.dumps(text.encode("utf-8", "replace").decode())) > _LONGEST:
         text = text[: len(text) * 3 // 4]
     return text
 
 
 def held(store: Store, kind: Kind) -> frozenset[str]:
-    """How the keys of all executions begin that are held like that: see `prefix_of`.
+    """Return the key prefixes of all executions with such a hold: see `prefix_of`.
 
     Raises:
-        StoreError: it can't be determined.
+        StoreError: the holds can't be read.
     """
     ends = f".{kind}"
     keys = (key for key in every_key(store, _KIND) if key.endswith(ends))

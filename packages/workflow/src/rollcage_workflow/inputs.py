@@ -20,10 +20,10 @@ __all__ = ["check_same_inputs", "digests_of", "given_inputs"]
 
 
 def given_inputs(checked: Checked, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of an execution, with the plan's defaults.
+    """Return the inputs of an execution, with the plan's defaults.
 
     Raises:
-        InputsInvalid: they are not what the plan declares; says all that is wrong.
+        InputsInvalid: the inputs do not match the declaration; the message lists all problems.
     """
     plan, wrong = checked.plan, []
     found: dict[str, Any] = {}
@@ -49,10 +49,10 @@ def given_inputs(checked: Checked, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _canonical(value: Any) -> bytes:
-    """A value in one form; JCS has none for integers of more than 53 bits, which JSON does have.
+    """Return a value in one form; JCS lacks integers of more than 53 bits, which JSON allows.
 
     Raises:
-        ValueError: it is no JSON: it holds NaN, an infinity, or half a character.
+        ValueError: the value is not JSON: it holds NaN, an infinity, or a lone surrogate.
     """
     try:
         return jcs(value)
@@ -63,7 +63,7 @@ def _canonical(value: Any) -> bytes:
 def digests_of(
     store: Store, inputs: Mapping[str, Any], results: Mapping[str, Any]
 ) -> dict[str, str]:
-    """By input and given result, a digest under the store's key: nobody guesses a secret by it."""
+    """Return a digest of each input and given result, under the store's key."""
     if not (inputs or results):
         return {}
     seal = StoreSeal(store)
@@ -82,10 +82,10 @@ def check_same_inputs(
     given_now: bool,
     again: bool,
 ) -> None:
-    """Refuse what an execution was not given before; inputs that the plan gained are no others.
+    """Refuse inputs that differ from the recorded ones, except new inputs of the plan.
 
     Raises:
-        InputsInvalid: they are others, or some have to be given again.
+        InputsInvalid: inputs differ, or some have to be given again.
     """
     if not before.plan:
         return

@@ -1,14 +1,13 @@
-"""Does the steps of a plan, each as a call of a session, in an order that their results allow.
+"""Run the steps of a plan, each as a call of a session, in an order that their results allow.
 
-Where the steps of a block depend on one another in a row, they are calls one after the other. In
-any other block, each runs in a branch of its own that comes after those of the steps it depends
-on: what it does is found again after a crash, whatever went on beside it. Which of the two it is
-stays as it was first, however the plan is edited.
+If each step of a block depends on the one before it, they are calls one after the other. In any
+other block, each step runs in a branch of its own, after the branches of its dependencies: its
+calls are matched after a crash, whatever ran concurrently. The first attempt decides between the
+two forms, however the plan is edited later.
 
-Nothing in flight is ever broken off because something else failed: no other step begins, and what
-was begun ends.
+A failure never interrupts other steps in flight: no other step begins, and started steps end.
 
-What the steps of one kind do is in `kinds`.
+The work of each kind of step is in `kinds`.
 """
 
 from __future__ import annotations
@@ -53,19 +52,19 @@ _HERE: Final = contextlib.nullcontext()
 
 
 class Interpreter:
-    """Does a checked plan in an open session.
+    """Runs a checked plan in an open session.
 
     Args:
-        session: it is open; all calls go through it.
-        signals: what was sent to the execution.
+        session: the open session; all calls go through it.
+        signals: the signals to the execution.
         clock: the time now (Unix, ns).
-        patience: how long a time is waited for in the process (seconds); for one that is further
-            off, the attempt ends.
-        on_step: is called as each step begins and ends: path, state.
-        approvals: what people are asked.
-        ends: gives a reason where no further step is to begin.
-        rows: by block that was reached before, whether its steps were done in a row.
-        given: the results of steps that are not done, as the execution starts after them.
+        patience: how long the process waits for a time (seconds); for a later time,
+            the attempt ends.
+        on_step: called as each step begins and ends: path, state.
+        approvals: the questions to people.
+        ends: returns a reason if no further step is to begin.
+        rows: by block that was reached before, whether its steps ran in a row.
+        given: the results of steps that do not run, because the execution starts after them.
     """
 
     def __init__(
@@ -93,18 +92,18 @@ class Interpreter:
     async def plan(
         self, checked: Checked, inputs: Mapping[str, Any], flow: Flow | None = None, path: str = ""
     ) -> Any:
-        """All of a plan; its output.
+        """Run the whole plan; return its output.
 
         Raises:
-            Waits: it is not through: something is waited for.
-            Exception: of the first step that failed.
+            Waits: the plan is not finished: a step waits.
+            Exception: the error of the first step that failed.
         """
         place = BlockPlace({"inputs": dict(inputs)}, flow or Flow(), path=path)
         limit = checked.plan.time_limit
         if limit is None:
             return await self.block(checked.graph, place)
         began = await self.reached("")
-        if self.session.copier is not None:  # what was recorded took its time before
+        if self.session.copier is not None:  # recorded steps took their time earlier
             began = self.now()
         ends = began + limit
         timeout = asyncio.timeout(ends - self.now())
@@ -115,18 +114,18 @@ class Interpreter:
             if not timeout.expired():
                 raise
         except Waits as waits:
-            if self.now() < ends:  # the next attempt is made by then, to end it
+            if self.now() < ends:  # the next attempt is made at that time, to end it
                 until = ends if waits.until is None else min(ends, waits.until)
                 raise Waits(waits.reasons, until, waits.approvals) from None
         what = path.removesuffix(".") or "the execution"
         raise StepFailed(f"{what} took longer than {limit:g} s")
 
     def now(self) -> float:
-        """The time now (Unix, seconds)."""
+        """Return the time now (Unix, seconds)."""
         return self._clock() / 1e9
 
     async def reached(self, step: str) -> float:
-        """When a step, or a plan, was reached first (Unix, seconds)."""
+        """Return when a step, or a plan, was reached first (Unix, seconds)."""
 
         async def now(**_: object) -> str:
             return utc(self._clock())
@@ -137,24 +136,24 @@ class Interpreter:
     # --- blocks ----------------------------------------------------------------------------------
 
     async def block(self, graph: Graph, place: BlockPlace) -> Any:
-        """The steps of a block, and its result."""
+        """Run the steps of a block; return its result."""
         done = await self.steps(graph, place)
         if graph.result is None:
             return done[graph.last]
         return fill(graph.result, {**place.variables, **done})
 
     async def steps(self, graph: Graph, place: BlockPlace) -> dict[str, Any]:
-        """The steps of a block; their results, by name."""
+        """Run the steps of a block; return their results, by name."""
         if self.is_row(graph):
             return values_of(await self._row(graph, dataclasses.replace(place, in_row=True)))
         return values_of(await self._units(graph, place))
 
     def is_row(self, graph: Graph) -> bool:
-        """Whether the steps of a block are done one after the other, in the branch that is open."""
+        """Return whether the steps of a block run one after the other, in the open branch."""
         return self._rows.get(graph.at, graph.is_row)
 
     async def _row(self, block: Graph | Loop, place: BlockPlace) -> dict[str, Done]:
-        """Do units, one after the other in the branch that is open; what each step gave."""
+        """Run units one after the other in the open branch; return the result of each step."""
         seen = dict(place.variables)
         here = dataclasses.replace(place, variables=seen)
         done: dict[str, Done] = {}
@@ -170,10 +169,10 @@ class Interpreter:
         return done
 
     async def _units(self, block: Graph | Loop, place: BlockPlace) -> dict[str, Done]:
-        """Do units, each as soon as those are done that it comes after; what each step gave."""
+        """Run units, each as soon as its dependencies are done; return the result of each step."""
         flow = Flow(place.flow)
-        # Within other units, a loop's steps are of their turn: what else has ended by the time that
-        # the loop begins is as chance has it, and another attempt would begin it elsewhere.
+        # Within other units, a loop's steps belong to their turn: the set of ended steps at the
+        # loop's beginning is random, and another attempt would begin the loop elsewhere.
         is_within = isinstance(block, Loop)
         turn = contextlib.nullcontext() if is_within else self.session.turn(opens=block.opens)
         place = dataclasses.replace(place, flow=flow, in_row=False, round="")
@@ -211,13 +210,13 @@ class Interpreter:
                 place.flow.end()
             for name in names:
                 waiting[name].set_exception(NotReached())
-                waiting[name].exception()  # it is raised here, to whom it concerns
+                waiting[name].exception()  # raised at the step that needs the result
             raise
         for name in names:
             waiting[name].set_result(found[name])
 
     async def _loop(self, loop: Loop, place: BlockPlace) -> dict[str, Done]:
-        """The steps of a jump, as often as it is taken."""
+        """Run the steps of a jump, as often as the jump is taken."""
         last: Any = None
         for number in range(1, loop.jump.most + 2):
             suffix = place.suffix if number == 1 else f"{place.suffix}.{number}"
@@ -225,7 +224,7 @@ class Interpreter:
             found = await (self._row if place.in_row else self._units)(loop, here)
             jumps = found[loop.last]
             if number == 1 and f"{place.path}{loop.last}" in self._given:
-                return found  # whether it went back was decided before
+                return found  # whether the step jumped was decided before
             last = jumps.value
             seen = {**place.variables, **values_of(found), "last": last}
             if number > loop.jump.most or not is_true(loop.jump.when, seen):
@@ -241,7 +240,7 @@ class Interpreter:
     # --- a step ----------------------------------------------------------------------------------
 
     async def step(self, node: Node, place: BlockPlace) -> Done:
-        """A step: skipped, kept though it failed, tried again, or done."""
+        """Run a step: it is skipped, kept though it failed, retried, or done."""
         step, path = node.step, f"{place.path}{node.name}{place.suffix}"
         if path in self._given:
             return await self._give(node, place)
@@ -279,7 +278,7 @@ class Interpreter:
         return Done({"ok": False, "error": fields}, done.after)
 
     async def _give(self, node: Node, place: BlockPlace) -> Done:
-        """A step whose result is given: that is put on record in its place."""
+        """Record a step whose result is given, in its place."""
         value = self._given[node.name]
         fields = {"step": node.name, "value": value}
         if place.in_row:
@@ -300,7 +299,7 @@ class Interpreter:
         say(error, step.on_failure)
 
     async def _attempts(self, node: Node, retry: Retry, place: BlockPlace) -> Done:
-        """A step, tried as often as it may be; of one that is kept, its last error."""
+        """Run a step as often as it may be retried; if its error is kept, return the last error."""
         wait, attempt = retry.wait, 1
         while True:
             failed: Exception
@@ -324,13 +323,13 @@ class Interpreter:
             place.flow.check()
 
     async def _once(self, node: Node, place: BlockPlace, mark: str = "") -> Done:
-        """One attempt at a step; of one that is kept, its error, too: what it did stays done."""
+        """Run one attempt at a step; if its error is kept, return it: its effects stay."""
         step = node.step
         if step.kind == "value":
             return Done(await KINDS["value"].run(self, node, place), place.after)
         around: contextlib.AbstractContextManager[Any]
         if place.in_row:
-            # A call of a tool says its id itself: that takes less than a place of its own.
+            # A tool call passes its id itself, which is faster than a place of its own.
             if node.body is not None and step.retry is None:
                 around = _HERE
             else:
@@ -348,7 +347,7 @@ class Interpreter:
             except NO_FAILURES:
                 raise
             except Exception as error:
-                if self.session.halted is not None:  # the next attempt sees what comes of it
+                if self.session.halted is not None:  # the next attempt sees the outcome
                     raise NotReached from error
                 if step.on_failure != "keep":
                     raise
@@ -372,8 +371,8 @@ async def _of(future: asyncio.Future[Done]) -> Done:
 
 
 def _nearest(after: Iterable[Any], place: BlockPlace) -> Branches:
-    """What a step comes after; not what all steps of its block do, where these stand between.
+    """Return the branches before a step, without those that stand before its whole block.
 
-    So what a round of a loop has to say does not grow with the rounds before it.
+    So the record of a loop's round does not grow with the number of rounds.
     """
     return tuple(dict.fromkeys(each for each in after if each not in place.after)) or place.after

@@ -1,4 +1,4 @@
-"""Where the steps of a plan stand in a drawing: in rows, each below those that it comes after."""
+"""The layout of a plan's drawing: rows of steps, each step below the steps before it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rollcage_workflow.outline import Box, Outline
 
 __all__ = ["Layout", "Line", "NodePlace", "layout_of"]
 
-_WIDTH: Final = 208  # of a step without steps inside
+_WIDTH: Final = 208  # of a step without inner steps
 _LINE: Final = 17  # of text
 _GAP: Final = 18  # between two steps of a row
 _ROW: Final = 34  # between two rows
 _EDGE: Final = 14  # around the steps inside a step
-_BESIDE: Final = 12  # between two ways back
-_MOST: Final = 6  # steps in a row; more stand in several
+_BESIDE: Final = 12  # between two jumps
+_MOST: Final = 6  # steps in a row; more are split into several rows
 
 Size = tuple[int, int]
 
@@ -27,7 +27,7 @@ class NodePlace:
     """A step in the drawing, from the left and from the top.
 
     Attributes:
-        path: the names of the steps that it is in, and its own.
+        path: the names of its enclosing steps, and its own.
         lines: how many lines of text it has room for.
     """
 
@@ -40,25 +40,25 @@ class NodePlace:
     lines: int
 
     def moved(self, x: int, y: int, inside: str) -> NodePlace:
-        """The same one, in a step at that place."""
+        """Return the place inside of a step at these coordinates."""
         return dataclasses.replace(self, x=self.x + x, y=self.y + y, path=(inside, *self.path))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """From one step to another: the points that it goes through; `back` is a jump."""
+    """A line from one step to another: its points; `back` is a jump."""
 
     points: tuple[tuple[int, int], ...]
     back: bool = False
 
     def moved(self, x: int, y: int) -> Line:
-        """The same one, in a step at that place."""
+        """Return the line inside of a step at these coordinates."""
         return Line(tuple((one + x, two + y) for one, two in self.points), self.back)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """A drawing; what is inside of another step comes after that."""
+    """A drawing; inner steps come after their enclosing step."""
 
     width: int
     height: int
@@ -67,13 +67,13 @@ class Layout:
 
 
 def layout_of(outline: Outline) -> Layout:
-    """The place of each step of a plan."""
+    """Return the place of each step of a plan."""
     return _block(outline.boxes)
 
 
 @dataclasses.dataclass(slots=True)
 class _Cell:
-    """A step in a row; or, without one, room for a line that goes past the row."""
+    """A step in a row; or, without one, room for a line that passes the row."""
 
     row: int
     box: Box | None = None
@@ -84,7 +84,7 @@ class _Cell:
     at: float = 0.0
     x: int = 0
     y: int = 0
-    end: int = 0  # of its row, from the top
+    end: int = 0  # the end of its row, from the top
 
 
 def _block(boxes: Sequence[Box]) -> Layout:
@@ -126,7 +126,7 @@ def _cell(box: Box) -> _Cell:
 
 
 def _lines_of(box: Box) -> int:
-    """Its name, its state, and its caption."""
+    """Return how many lines a step has: its name, its state, and its caption."""
     return 2 + bool(box.says) + bool(box.when) + (box.back is not None)
 
 
@@ -135,7 +135,7 @@ def _head(lines: int) -> int:
 
 
 def _direct(boxes: Sequence[Box]) -> dict[str, list[str]]:
-    """By step, those that it comes after, less those that one of these comes after itself."""
+    """Return the steps directly before each step."""
     bits: dict[str, int] = {}
     above: dict[str, int] = {}
     found: dict[str, list[str]] = {}
@@ -152,7 +152,7 @@ def _direct(boxes: Sequence[Box]) -> dict[str, list[str]]:
 
 
 def _set_rows(cells: dict[str, _Cell], needs: dict[str, list[str]]) -> None:
-    """Each step below all that it comes after, and no more than so many in a row."""
+    """Set each step's row below all steps before it, with a limited number in a row."""
     held: Counter[int] = Counter()
     for name, cell in cells.items():
         cell.row = max((cells[each].row + 1 for each in needs[name]), default=0)
@@ -162,9 +162,9 @@ def _set_rows(cells: dict[str, _Cell], needs: dict[str, list[str]]) -> None:
 
 
 def _joined(cells: dict[str, _Cell], needs: dict[str, list[str]]) -> list[_Cell]:
-    """Join each step with those that it comes after; the cells that lines need on their way.
+    """Join each step with the steps before it; return the cells that lines pass through.
 
-    Lines from one step go together as far as they can, and so do those to one.
+    Lines from one step, and lines to one step, run together as far as they can.
     """
     leave = Counter(each for names in needs.values() for each in names)
     ways: dict[tuple[str, bool], dict[int, _Cell]] = {}
@@ -188,7 +188,7 @@ def _joined(cells: dict[str, _Cell], needs: dict[str, list[str]]) -> list[_Cell]
 
 
 def _untangle(rows: list[list[_Cell]]) -> None:
-    """Order each row by what its steps are joined with: fewer lines cross."""
+    """Order each row by its connections, so that fewer lines cross."""
     for row in rows:
         _number(row)
     for _ in range(2):
@@ -229,7 +229,7 @@ def _set_places(rows: list[list[_Cell]]) -> Size:
 
 
 def _lines_below(cell: _Cell) -> Iterable[Line]:
-    """The lines from a cell to the row below, and past the row that it makes room in."""
+    """Yield the lines from a cell to the row below, and past its own row."""
     x, foot = cell.x + cell.size[0] // 2, cell.y + cell.size[1]
     if cell.box is None:
         yield Line(((x, cell.y), (x, foot)))
@@ -240,7 +240,7 @@ def _lines_below(cell: _Cell) -> Iterable[Line]:
 
 
 def _way_back(cell: _Cell, target: _Cell, x: int) -> Line:
-    """Beside the block, up to an earlier step."""
+    """Return the line of a jump: beside the block, up to an earlier step."""
     start = cell.x + cell.size[0], cell.y + cell.size[1] // 2
     end = target.x + target.size[0], target.y + target.size[1] // 2 - 8
     return Line((start, (x, start[1]), (x, end[1]), end), back=True)

@@ -1,8 +1,8 @@
-"""Commands: what people and programs ask workers to do, as documents in the store.
+"""Commands: requests of people and programs to workers, as documents in the store.
 
-A command is open until what it asks for is in the store; then its result takes its place. Nothing
-else knows of it: an engine's database gets the open commands, and can be lost. What a command
-does is fenced by the lock of the run that it is about, so that two workers may take the same one.
+A command is open until its effect is in the store; then its result takes its place. Commands are
+only in the store: an engine's database gets the open commands, and can be lost. The effect of a
+command is fenced by the lock of its run, so that two workers may take the same one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from rollcage_workflow.state import Execution, execution
 __all__ = ["Command", "Commands", "Do", "Result"]
 
 Do = Literal["start", "wake", "cancel", "plan", "undo"]
-"""What is asked for.
+"""The action of a command.
 
-`start` an execution; `wake` one: another attempt at it; `cancel`: undo what a cancelled one did;
-`plan` the undo of a run, and `undo` it.
+`start` an execution; `wake` one: another attempt at it; `cancel`: undo a cancelled one; `plan` the
+undo of a run, and `undo` it.
 """
 _OPEN: Final = "commands"
 _RESULTS: Final = "results"
@@ -39,28 +39,28 @@ _MOST_BYTES: Final = 4_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Command:
-    """One thing that is asked for.
+    """One command.
 
     Attributes:
-        key: by which it is known.
+        key: its key.
         do: see `Do`.
-        execution: which one, by its id; of `undo`, the name of the run's job.
-        plan: of a start, the plan's name.
-        by: who asks for it; empty where a worker does so itself.
-        time: when it was asked for (Unix, µs).
+        execution: the execution's id; for `undo`, the name of the run's job.
+        plan: for a start, the plan's name.
+        by: the name of the person; empty for a worker's own command.
+        time: when it was given (Unix, µs).
         reason: why.
-        token: distinguishes two that have one key.
-        at: not before then (Unix, seconds), unless an approval comes; 0: at once.
-        inputs: of a start.
-        digest: of a start, the plan that is meant; empty: the one that the worker has.
-        start: of a start, the step that it starts at; empty: the first.
-        given: of a start, the results of the steps before that.
-        again: an execution that failed is run once more.
+        token: distinguishes two commands with the same key.
+        at: not before this time (Unix, seconds), unless an approval comes; 0: at once.
+        inputs: for a start, the inputs.
+        digest: for a start, the digest of the plan; empty: the worker's plan.
+        start: for a start, the step to start at; empty: the first.
+        given: for a start, the results of the steps before that.
+        again: whether a failed execution is run once more.
         approvals: not before one of these requests is decided, unless its time comes.
-        attempts: where an execution is run once more, how many attempts there had been.
-        run: of an undo or its plan, the run.
-        to: of an undo or its plan, the last step that stays.
-        plan_digest: of an undo, the plan that somebody has seen; another one is not carried out.
+        attempts: if an execution is run once more, the number of earlier attempts.
+        run: for an undo or its plan, the run.
+        to: for an undo or its plan, the last step that stays.
+        plan_digest: for an undo, the confirmed plan; another plan is not carried out.
     """
 
     key: str
@@ -86,16 +86,16 @@ class Command:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a command.
+    """The result of a command.
 
     Attributes:
-        command: it; without its inputs and given results, which are in the trace.
+        command: the command, without its inputs and given results, which are in the trace.
         outcome: one word: the execution's status, `planned`, `undone`, `incomplete`, `changed`
-            if an undo would not do what was planned, or `refused`.
-        detail: what there is to say of that.
-        worker: who did it.
+            if an undo would differ from the plan, or `refused`.
+        detail: an explanation.
+        worker: the worker's name.
         time: when (Unix, µs).
-        data: of an undo or its plan, that of it: as `rollcage undo --json` prints it.
+        data: for an undo or its plan, its data: as `rollcage undo --json` prints it.
     """
 
     command: Command
@@ -107,10 +107,10 @@ class Result:
 
 
 class Commands:
-    """The commands in a store: for who gives them, and for the workers that take them.
+    """The commands in a store: for their senders, and for the workers that take them.
 
     Args:
-        store: where the runs are kept.
+        store: the store of the runs.
     """
 
     def __init__(self, store: Store) -> None:
@@ -130,22 +130,22 @@ class Commands:
         start: str = "",
         given: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Have an execution started; False if one of this id was before: that one counts.
+        """Have an execution started; return False if its id exists: the first start counts.
 
         Args:
             plan: the name of a plan that workers have.
-            inputs: by name. They lie in the store as they are until the first attempt has begun:
-                give no secrets.
-            id: of the execution.
-            by: in whose name; they can't approve what it asks for.
-            at: not before then (Unix, seconds).
-            digest: of the plan, where no other plan of that name will do.
-            start: the step to start at. The worker refuses it where the plan has none of this name.
+            inputs: by name. They lie in the store in plain text until the first attempt has begun:
+                pass no secrets.
+            id: the id of the execution.
+            by: the person for whom it runs, who can't approve its requests.
+            at: not before this time (Unix, seconds).
+            digest: the plan's digest, if no other plan of that name will do.
+            start: the step to start at. The worker refuses it if the plan has no step of this name.
             given: by name, the results of the steps before that.
 
         Raises:
-            WorkflowError: the inputs or the given results are no JSON, or too long.
-            StoreError: it can't be kept.
+            WorkflowError: the inputs or the given results are not JSON, or too long.
+            StoreError: the command can't be stored.
         """
         what = {"inputs": _plain(inputs or {}), "start": start, "given": _plain(given or {})}
         key = f"{prefix_of(id)}.start"
@@ -154,29 +154,30 @@ class Commands:
         command = _new(key, "start", id, plan=plan, by=by, at=at, digest=digest, **what)
         if not self._put(command):
             return False
-        known = self.result(key)  # by a worker that has just done with another one
+        known = self.result(key)  # by a worker that has just finished another one
         return known is None or known.command.token == command.token
 
     def wake(self, id: str, *, by: str = "", again: int = 0) -> str:  # noqa: A002
-        """Have another attempt made at an execution; the key of the command.
+        """Have another attempt made at an execution; return the key of the command.
 
         Args:
-            id: of the execution.
-            by: in whose name.
-            again: of one that failed, the number of the attempt after which it is run once more.
+            id: the id of the execution.
+            by: the name of the person.
+            again: for a failed execution, the number of the attempt after which it is run once
+                more.
 
         Raises:
-            StoreError: it can't be kept.
+            StoreError: the command can't be stored.
         """
         key = f"{prefix_of(id)}.wake.{uuid.uuid4().hex}"
         self._put(_new(key, "wake", id, by=by, again=bool(again), attempts=again))
         return key
 
     def wake_when(self, id: str, at: float, approvals: tuple[str, ...]) -> str:  # noqa: A002
-        """Have one made when a time comes, or somebody decides; the same command for the same.
+        """Have an attempt made at a time, or after a decision; equal requests share a command.
 
         Raises:
-            StoreError: it can't be kept.
+            StoreError: the command can't be stored.
         """
         what = hashlib.sha256(orjson.dumps([at, sorted(approvals)])).hexdigest()[:32]
         key = f"{prefix_of(id)}.when.{what}"
@@ -184,12 +185,12 @@ class Commands:
         return key
 
     def pause(self, id: str, *, by: str, reason: str = "") -> Execution:  # noqa: A002
-        """Let no step of an execution begin until `resume`; what is in flight ends.
+        """Let no step of an execution begin until `resume`; steps in flight end.
 
-        This needs no worker. One that is over stays as it is.
+        This needs no worker. A finished execution is not changed.
 
         Raises:
-            WorkflowError: nobody has started it, or it is over.
+            WorkflowError: the execution was not started, or is over.
             StoreError: the order can't be given.
         """
         found = self._known(id)
@@ -201,15 +202,15 @@ class Commands:
         """End an execution's pause, if it is paused, and have the next attempt made.
 
         Args:
-            id: of the execution.
-            by: in whose name.
-            again: run one that failed once more.
+            id: the id of the execution.
+            by: the name of the person.
+            again: whether to run a failed execution once more.
 
         Returns:
             The key of the command.
 
         Raises:
-            WorkflowError: nobody has started it, or it is over.
+            WorkflowError: the execution was not started, or is over.
             StoreError: the order can't be given.
         """
         found = self._known(id, again=again)
@@ -226,12 +227,12 @@ class Commands:
         reason: str = "",
         rollback: bool = False,
     ) -> Execution:
-        """Let no further step of an execution begin, ever; with `rollback`, have it undone.
+        """Let no further step of an execution begin, permanently; with `rollback`, undo it.
 
-        The first needs no worker, the second does. One that ends before that stays completed.
+        Only the rollback needs a worker. An execution that ends first stays completed.
 
         Raises:
-            WorkflowError: nobody has started it, or it is over.
+            WorkflowError: the execution was not started, or is over.
             StoreError: the order can't be given.
         """
         found = self._known(id, rollback=rollback)
@@ -244,11 +245,11 @@ class Commands:
         return now
 
     def plan(self, run: str, *, by: str, to: int | None = None) -> str:
-        """Have a worker that has a run's tools say what its undo would do; the key of the command.
+        """Have a worker with a run's tools plan its undo; return the key of the command.
 
         Raises:
             RunNotFound: there is no such run.
-            StoreError: it can't be kept.
+            StoreError: the command can't be stored.
         """
         info = run_info(self.store, run)
         key = f"{prefix_of(run)}.plan.{uuid.uuid4().hex}"
@@ -258,19 +259,19 @@ class Commands:
     def undo(
         self, run: str, *, by: str, to: int | None = None, plan_digest: str = "", once: str = ""
     ) -> str:
-        """Have a run undone by a worker that has its tools; the key of the command.
+        """Have a run undone by a worker with its tools; return the key of the command.
 
         Args:
             run: its id.
-            by: in whose name.
+            by: the name of the person.
             to: the last step that stays; None: none does.
-            plan_digest: of the plan that somebody has seen (see `rollcage.UndoPlan.digest`):
-                where the undo would do something else by then, nothing is done.
-            once: names this asking: who asks twice with the same one asks once.
+            plan_digest: the digest of the confirmed plan (see `rollcage.UndoPlan.digest`):
+                if the undo would differ from it, nothing is done.
+            once: names the request: repeated with the same name, it counts once.
 
         Raises:
             RunNotFound: there is no such run.
-            StoreError: it can't be kept.
+            StoreError: the command can't be stored.
         """
         info = run_info(self.store, run)
         key = f"{prefix_of(run)}.undo.{once or uuid.uuid4().hex}"
@@ -282,23 +283,23 @@ class Commands:
     # --- taking them -----------------------------------------------------------------------------
 
     def open_keys(self) -> list[str]:
-        """The keys of all that are open; what that costs does not grow with those that are not."""
+        """Return the keys of all open commands; the cost does not grow with the finished ones."""
         return [*every_key(self.store, _OPEN)]
 
     def get(self, key: str) -> Command | None:
-        """An open command; None where it is done.
+        """Return an open command; None if it is done.
 
         Raises:
-            CommandCorrupt: it is not as it was given.
+            CommandCorrupt: the command was changed.
         """
         data = self.store.get(_OPEN, key)
         return None if data is None else _command(opened(self.store, key, data))
 
     def result(self, key: str) -> Result | None:
-        """What became of a command; None where it is open, or nobody has given it by name.
+        """Return the result of a command; None if it is open or unknown.
 
         Raises:
-            CommandCorrupt: it is not as it was written.
+            CommandCorrupt: the result was changed.
         """
         data = self.store.get(_RESULTS, key)
         if data is None:
@@ -317,7 +318,7 @@ class Commands:
         worker: str = "",
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """A command's effect is in the store: the first to say so writes its result."""
+        """Write the result of a command whose effect is in the store; the first result counts."""
         if command.by:
             kept = dataclasses.asdict(command) | {"inputs": {}, "given": {}}
             fields: dict[str, Any] = {
@@ -331,11 +332,11 @@ class Commands:
         drop(self.store, _OPEN, command.key)
 
     def drop(self, key: str) -> None:
-        """Take a command away that nobody can read."""
+        """Remove an unreadable command."""
         drop(self.store, _OPEN, key)
 
     def started(self, id: str) -> Command | None:  # noqa: A002
-        """By what an execution was started; None where no command did that."""
+        """Return the command that started an execution; None if no command did."""
         key = f"{prefix_of(id)}.start"
         known = self.result(key)
         return self.get(key) if known is None else known.command
@@ -376,7 +377,7 @@ def _command(fields: Mapping[str, Any]) -> Command:
 
 
 def _plain(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs or results that are JSON as they are: nothing else is written down unasked."""
+    """Return inputs or results that are plain JSON: other values are not stored unasked."""
     for name, each in inputs.items():
         try:
             orjson.dumps({name: each})

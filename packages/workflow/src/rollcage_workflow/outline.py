@@ -1,8 +1,8 @@
-"""The outline of a plan: its steps, what each calls and comes after; no argument, no result.
+"""The outline of a plan: its steps, their calls and their order; no argument, no result.
 
-It is kept in the store when an execution begins, under the plan's digest, so that whoever has the
-store alone can draw what runs: a trace has the digest. It is all that is kept of a plan: arguments
-may hold what nobody else is to see. To read one runs nothing.
+It is kept in the store when an execution begins, under the plan's digest, so that a program with
+only the store can draw the execution: a trace has the digest. Nothing else of a plan is kept,
+because arguments may be confidential. Reading an outline runs nothing.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class _Part(pydantic.BaseModel):
 
 
 class Back(_Part):
-    """Back to an earlier step.
+    """A jump to an earlier step.
 
     Attributes:
-        to: that step.
+        to: the step.
         when: the condition.
         most: how many times, at the most.
     """
@@ -52,10 +52,10 @@ class Box(_Part):
     Attributes:
         name: its name in its block.
         kind: as in `rollcage_workflow.plan.KINDS`.
-        says: what it calls, waits for, or goes through.
-        before: the steps of its block that it comes after; each is before it.
-        when: its condition; empty where it has none.
-        back: where it may jump to.
+        says: its call, its wait, or its list.
+        before: the steps of its block before it.
+        when: its condition; empty without one.
+        back: its jump.
         inner: the steps inside it.
     """
 
@@ -72,9 +72,9 @@ class Outline(_Part):
     """The outline of a plan.
 
     Attributes:
-        format: of the document.
-        name: the plan's.
-        boxes: its steps, each after those that it depends on.
+        format: the format of the document.
+        name: the plan's name.
+        boxes: its steps, each after its dependencies.
     """
 
     format: Literal["rollcage/plan/1"] = "rollcage/plan/1"
@@ -93,26 +93,26 @@ class Outline(_Part):
 
     @property
     def count(self) -> int:
-        """How many steps there are, with those inside of others."""
+        """Return how many steps there are, including inner steps."""
         return sum(map(len, _blocks(self.boxes)))
 
     def seen(self, *, values: bool) -> Outline:
-        """As somebody may see it: conditions and messages may hold values, names do not."""
+        """Return the outline for a viewer: conditions and messages may hold values."""
         return self if values else self.model_copy(update={"boxes": _hidden(self.boxes)})
 
 
 def outline_of(checked: Checked) -> Outline:
-    """The outline of a plan."""
+    """Return the outline of a plan."""
     return Outline(name=checked.plan.name, boxes=_boxes(checked.graph))
 
 
 def keep_outline(store: Store, checked: Checked) -> None:
-    """Keep the outline of a plan in the store, where it is not there yet.
+    """Keep the outline of a plan in the store, if it is not there yet.
 
-    Not that of a plan of more than 5,000 steps: nobody could look at it, and it need not be drawn.
+    The outline of a plan with more than 5,000 steps is not kept: it would be too large to draw.
 
     Raises:
-        StoreError: it can't be determined, or can't be kept.
+        StoreError: the outline can't be read, or can't be stored.
     """
     digest = checked.plan.digest
     if store.get(KIND, digest) is not None:
@@ -124,11 +124,11 @@ def keep_outline(store: Store, checked: Checked) -> None:
 
 
 def kept_outline(store: Store, digest: str) -> Outline | None:
-    """The outline of the plan with this digest; None where none was kept.
+    """Return the outline of the plan with this digest; None if none was kept.
 
     Raises:
-        WorkflowError: what is kept is none.
-        StoreError: it can't be read.
+        WorkflowError: the stored document is not an outline.
+        StoreError: the outline can't be read.
     """
     held = store.get(KIND, digest) if digest.isalnum() else None
     if held is None:
@@ -197,7 +197,7 @@ def _caption(step: PlanStep) -> str:
 
 
 def _hidden(boxes: tuple[Box, ...]) -> tuple[Box, ...]:
-    """Steps without what may hold a value."""
+    """Return steps without the texts that may hold a value."""
     return tuple(
         box.model_copy(
             update={
@@ -212,7 +212,7 @@ def _hidden(boxes: tuple[Box, ...]) -> tuple[Box, ...]:
 
 
 def _blocks(boxes: tuple[Box, ...]) -> Iterator[tuple[Box, ...]]:
-    """A block, and all inside it."""
+    """Yield a block, and all blocks inside it."""
     waiting = [boxes]
     while waiting:
         block = waiting.pop()

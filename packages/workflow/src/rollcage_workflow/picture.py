@@ -1,4 +1,4 @@
-"""A plan as a Mermaid flowchart, with the states of an execution where there is one."""
+"""A plan as a Mermaid flowchart, optionally with the states of an execution."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _SHAPES: Final = {"wait": ("([", "])"), "value": ("[/", "/]"), "agent": ("{{", "
 
 
 def picture(outline: Outline, execution: Execution | None = None) -> str:
-    """The flowchart of a plan: paste it where Mermaid is drawn.
+    """Return the flowchart of a plan: paste it into a page that draws Mermaid.
 
     Args:
-        outline: of the plan.
-        execution: colours each step by its state in this one; a step in a block, by that which
-            is the most informative of all its elements.
+        outline: the outline of the plan.
+        execution: colours each step by its state in this execution; a step in a block, by the
+            most informative state of its elements.
     """
     states = states_of(execution)
     lines = ["flowchart TD"]
@@ -66,13 +66,13 @@ def _block(boxes: tuple[Box, ...], around: str, states: States, deep: int = 1) -
 
 
 def _id(name: str) -> str:
-    """A step's name, where it is none of Mermaid's words; of a forged outline, nothing else."""
+    """Return a step's name that is no word of Mermaid's; safe even for a forged outline."""
     kept = "".join(each if each.isalnum() else "_" for each in name)
     return f"{kept}_" if kept.lower() in _WORDS else kept
 
 
 def _text(text: str) -> str:
-    """A text that means nothing to Mermaid or to a browser."""
+    """Escape a text for Mermaid and for a browser."""
     kept = "".join(each if each.isprintable() else " " for each in text[:80])
     for sign, entity in (("&", "#amp;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
         kept = kept.replace(sign, entity)

@@ -26,10 +26,12 @@ __all__ = [
 ]
 
 KINDS: Final = ("call", "agent", "team", "each", "repeat", "workflow", "wait", "value")
-"""What a step does: one of these fields says it."""
+"""The kinds of steps: exactly one of these fields is set."""
 
 OnFailure = Literal["stop", "rollback", "keep"]
-"""What a failed step does: `stop` ends the execution, `rollback` undoes it, too, `keep` goes on."""
+"""The effect of a failed step: `stop` ends the execution, `rollback` also undoes it, `keep`
+continues.
+"""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 RESERVED: Final = frozenset({"inputs", "item", "index", "round", "last"}) | {
@@ -37,7 +39,7 @@ RESERVED: Final = frozenset({"inputs", "item", "index", "round", "last"}) | {
     *("if", "import", "let", "loop", "package", "namespace", "return", "var", "void", "while"),
     *("int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"),
 }
-"""What no step can be called: variables of expressions, and words of CEL."""
+"""Reserved names of steps: variables of expressions, and words of CEL."""
 
 
 def _check_id(name: str) -> str:
@@ -50,7 +52,7 @@ def _check_id(name: str) -> str:
 
 StepId = Annotated[str, pydantic.AfterValidator(_check_id)]
 Template = Any
-"""JSON; a text that begins with `=` is an expression, one with `==` is that text less one `=`."""
+"""JSON; a text that begins with `=` is an expression, `==` stands for a text with one `=`."""
 
 Seconds = Annotated[float, pydantic.Field(gt=0, le=10 * 365 * 86400)]
 
@@ -60,12 +62,12 @@ class _Part(pydantic.BaseModel):
 
 
 class Retry(_Part):
-    """When a failed step is tried again. Only what failed is: never an unknown outcome or a halt.
+    """Retries of a failed step. Only failures are retried: never an unknown outcome or a halt.
 
     Attributes:
         attempts: how often it is tried, the first time included.
         wait: seconds before the second attempt.
-        factor: by how much each further wait is longer.
+        factor: the factor by which each further wait is longer.
         on: names of the exception types that are worth another attempt; all by default.
     """
 
@@ -81,11 +83,11 @@ class Retry(_Part):
 
 
 class Jump(_Part):
-    """Back to an earlier step, all between done again.
+    """A jump to an earlier step; all steps in between are repeated.
 
     Attributes:
-        to: that step.
-        when: the condition; in it, and in the steps that are done again, `last` is the result
+        to: the step.
+        when: the condition; in it, and in the repeated steps, `last` is the result
             of the step that jumps.
         most: how many times, at the most.
     """
@@ -96,11 +98,11 @@ class Jump(_Part):
 
 
 class Block(_Part):
-    """Steps that belong together.
+    """A block of steps.
 
     Attributes:
         steps: by name.
-        result: a template; the result of the last step where it is not given.
+        result: a template; by default the result of the last step.
     """
 
     steps: dict[StepId, PlanStep] = pydantic.Field(min_length=1)
@@ -108,12 +110,12 @@ class Block(_Part):
 
 
 class Each(Block):
-    """The steps once for each element of a list.
+    """Steps that run once for each element of a list.
 
     Attributes:
         over: an expression for the list.
-        size: give so many elements to each pass, as a list (sharding); one, as itself, by default.
-        max_concurrent: how many passes go on at once.
+        size: how many elements each pass gets, as a list (sharding); by default one, not in a list.
+        max_concurrent: how many passes run at once.
     """
 
     over: str
@@ -122,12 +124,12 @@ class Each(Block):
 
 
 class Repeat(Block):
-    """The steps again and again; `round` counts from 1, `last` is the last round's result.
+    """Repeated steps; `round` counts from 1, `last` is the last round's result.
 
     Attributes:
-        until: ends it where it is true after a round; there, `last` is this round's result.
+        until: ends the loop if it is true after a round; there, `last` is this round's result.
         most: how many rounds, at the most.
-        then: `"fail"`, or `"go_on"` with the last round's result, where `until` never was true.
+        then: if `until` never became true: `"fail"`, or `"go_on"` with the last round's result.
     """
 
     until: str
@@ -136,14 +138,14 @@ class Repeat(Block):
 
 
 class Team(_Part):
-    """Steps that are done at once, towards one result.
+    """Concurrent steps, towards one result.
 
     Attributes:
         members: by name.
-        mode: `all`: the results by name; `race`: that of the first to end well; `quorum`: those
-            of the first so many to end well, by name.
+        mode: `all`: the results by name; `race`: the result of the first to succeed; `quorum`: the
+            results of the first so many to succeed, by name.
         quorum: how many, for `quorum`.
-        max_concurrent: how many go on at once.
+        max_concurrent: how many run at once.
     """
 
     members: dict[StepId, PlanStep] = pydantic.Field(min_length=1)
@@ -153,15 +155,17 @@ class Team(_Part):
 
 
 class Wait(_Part):
-    """What a step waits for; the result is what came.
+    """A step's wait; the result is the event's.
 
     Attributes:
         signal: its name: `rollcage workflow signal ID NAME`.
         accepts: JSON Schema of a signal's data.
         seconds: how long, from when the step was first reached.
         until: an expression for a time (ISO 8601, with an offset).
-        approval: what somebody is asked to approve, in words: a template.
-        approvers: by name, who may; anybody but for whom the execution runs, by default.
+        approval: the question for people: a template.
+        approvers: who may approve, by name; by default anyone except the person for whom the
+            execution
+            runs.
         expires: how long an approval can be given (seconds).
     """
 
@@ -191,26 +195,26 @@ class Wait(_Part):
 
 
 class PlanStep(_Part):
-    """One step. Exactly one of `KINDS` says what it does.
+    """One step. Exactly one of `KINDS` sets its kind.
 
     Attributes:
         call: a tool's name.
-        args: its arguments, or what an agent is given: templates by name.
+        args: the arguments of the tool or the agent: templates by name.
         agent: an agent's name; a tool with the effect `scope`.
-        team: steps that are done at once.
+        team: concurrent steps.
         each: steps for each element of a list.
-        repeat: steps until something is true.
+        repeat: steps that repeat until a condition holds.
         workflow: another plan, by name.
-        inputs: of that one.
+        inputs: the inputs of that plan.
         wait: a signal, a time or an approval.
-        value: a template; nothing is called.
-        after: steps that this one comes after, though it uses nothing of theirs.
-        when: an expression; where it is false the step is skipped, and its result is null.
-        on_failure: see `OnFailure`; what the plan says by default. With `keep`, the result is
+        value: a template; there is no call.
+        after: steps before this one, besides the steps whose results it uses.
+        when: an expression; if it is false the step is skipped, and its result is null.
+        on_failure: see `OnFailure`; by default the plan's. With `keep`, the result is
             `{"ok": true, "value": ...}` or `{"ok": false, "error": {"type": ..., "message": ...}}`.
-        retry: when it is tried again.
+        retry: its retries.
         timeout: seconds that an attempt may take.
-        next: back to an earlier step, on a condition.
+        next: a jump to an earlier step, on a condition.
     """
 
     call: str | None = None
@@ -249,11 +253,11 @@ class PlanStep(_Part):
 
     @functools.cached_property
     def kind(self) -> str:
-        """Which of `KINDS`."""
+        """Which of `KINDS` it is."""
         return next(kind for kind in KINDS if kind in self.model_fields_set)
 
     def blocks(self) -> Iterator[tuple[tuple[str, ...], Mapping[str, PlanStep]]]:
-        """The steps inside it, with their place in it."""
+        """Yield the steps inside it, with their place in it."""
         if self.team is not None:
             yield ("team", "members"), self.team.members
         if self.each is not None:
@@ -266,12 +270,13 @@ class Plan(_Part):
     """A workflow.
 
     Attributes:
-        name: what it is called.
+        name: its name.
         description: for people.
-        inputs: by name, the JSON Schema of each; one without a `default` has to be given.
-        steps: by name. What a step uses of others' results, it comes after.
-        output: a template: the result of an execution; that of the last step by default.
-        on_failure: what a failed step does that does not say so itself.
+        inputs: the JSON Schema of each input, by name; an input without a `default` has to be
+            given.
+        steps: by name. A step comes after the steps whose results it uses.
+        output: a template: the result of an execution; by default the last step's.
+        on_failure: the effect of a failed step without a setting of its own.
         time_limit: seconds that all of it may take, from its first attempt on, waits included.
     """
 
@@ -289,7 +294,7 @@ class Plan(_Part):
         return hashlib.sha256(jcs(self.data())).hexdigest()
 
     def data(self) -> dict[str, Any]:
-        """The plan as JSON, without what it leaves at its default."""
+        """Return the plan as JSON, without default values."""
         found: dict[str, Any] = self.model_dump(mode="json", exclude_unset=True)
         return found
 

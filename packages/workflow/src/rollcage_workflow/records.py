@@ -1,4 +1,4 @@
-"""What an execution puts on record beside its steps' calls: as calls themselves, in its trace."""
+"""The records of an execution besides its steps' calls: calls of their own, in its trace."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = [
 ]  # fmt: skip
 
 INPUT: Final = "workflow"
-"""What the job of an execution is given as its input: no other session of its name is resumed."""
+"""The input of an execution's job: no other session of its name is resumed."""
 
 PREFIX: Final = "workflow."
-"""How the names of all of these begin."""
+"""The prefix of the names of all these calls."""
 
 UNTOLD: Final = "~"
-"""How the names of branches begin that are no part of a step's path."""
+"""The prefix of branch names that are not part of a step's path."""
 
 _OPEN: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties": True}
 
@@ -74,18 +74,18 @@ _CONTAINERS: Final = {
 
 
 OWN: Final = (PLAN, ENDED, GIVEN, NOW, SIGNAL, APPROVAL, *_CONTAINERS.values())
-"""All of these."""
+"""All of these calls."""
 
 
 def container(kind: str) -> Contract:
-    """The contract of a step that has steps inside: it replays as one hit."""
+    """Return the contract of a step with inner steps: it replays as one hit."""
     return _CONTAINERS[kind]
 
 
 async def nothing(**_: object) -> None:
-    """The body of what only goes on record."""
+    """Do nothing: the body of a call that only records."""
 
 
 def utc(now: int) -> str:
-    """A time (Unix, ns) as plans have it."""
+    """Return a time (Unix, ns) in a plan's form."""
     return dt.datetime.fromtimestamp(now / 1e9, dt.UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""Runs a plan: one attempt at an execution, which goes on where the last one ended."""
+"""Run a plan: one attempt at an execution, which continues the previous one."""
 
 from __future__ import annotations
 
@@ -81,48 +81,49 @@ async def run(
     clock: Callable[[], int] = time.time_ns,
     **session: Any,
 ) -> Execution:
-    """Run an execution of a plan, or go on with it.
+    """Run an execution of a plan, or continue it.
 
-    The first call with an `id` starts it. Each further one goes on where the last one ended,
-    however that was: what is recorded is not done again. Of one that is completed it gives the
+    The first call with an `id` starts the execution. Each further call continues it, however the
+    last attempt ended: recorded steps are not done again. For a completed execution it returns the
     recorded output, and runs nothing.
 
     Args:
         plan: a plan, its data, or the path of its file.
         inputs: by name.
-        id: of the execution.
-        store: where its runs are kept: a folder, a URL or a `Store`.
-        tools: what its steps call, agents included.
+        id: the id of the execution.
+        store: the store of its runs: a folder, a URL or a `Store`.
+        tools: the tools of its steps, agents included.
         workflows: the plans that its `workflow:` steps name.
-        again: run an execution that failed once more: what ended well in it is not done again.
-        start: a step of the plan: an execution that is new starts there. Those before it are not
-            done; their results are in `given`.
-        given: by name, the results of all the steps before `start` that call something.
-        patience: a time that is no further off is waited for here (seconds). For one that is, and
+        again: whether to run a failed execution once more: its successful steps are not done again.
+        start: a step of the plan: a new execution starts there. The steps before it do not
+            run; their results are in `given`.
+        given: by name, the results of all steps before `start` that make calls.
+        patience: the process waits for a time that is no further off (seconds). For a later time,
+            and
             for a signal, the attempt ends, and the execution is `waiting`.
-        on_step: is called as each step begins and ends, with its path and its state.
-        ends: is asked before each step. Where it gives a reason, the step does not begin and the
-            attempt ends; the next one goes on.
-        waits: is called with what the attempt ended for, if it waits for something.
+        on_step: called as each step begins and ends, with its path and its state.
+        ends: asked before each step. If it returns a reason, the step does not begin and the
+            attempt ends; the next attempt continues.
+        waits: called with the reasons if the attempt ended to wait.
         clock: the time now (Unix, ns).
         **session: further arguments of each attempt's `rollcage.Session`: `gate=`, `approver=`,
-            `observers=` and the like; `stages=` as a function that makes them anew. With
+            `observers=` and the like; `stages=` as a function that makes new ones. With
             `fork=`, a `rollcage_fork.Fork`, it is a fork of the execution, which takes no signal
-            from it, asks nobody, and undoes nothing of it.
+            from it, asks no person, and undoes nothing of it.
 
     Returns:
-        Its state: `completed`, `waiting`, or `paused` or `cancelled` by somebody else; that of a
-        fork of it stands.
+        Its state: `completed`, `waiting`, or `paused` or `cancelled` by others; a fork's
+        state is recorded in the fork.
 
     Raises:
-        PlanInvalid: something is wrong with the plan; nothing was run.
-        InputsInvalid: the inputs are not what it declares; nothing was run.
-        RunInUse: another attempt at it goes on right now.
-        ToolRefused: a facade is given that does not give the plan; nothing was run.
-        ExecutionFailed: it had failed before, and `again` is not given.
-        UndoIncomplete: it failed, and not all that it did could be undone.
-        Halt: somebody has to decide something first: the error says what.
-        Exception: what the step raised that it failed with; a note says which one that was.
+        PlanInvalid: the plan has problems; nothing ran.
+        InputsInvalid: the inputs are not as declared; nothing ran.
+        RunInUse: another attempt at it is running.
+        ToolRefused: the facade does not give the plan; nothing ran.
+        ExecutionFailed: the execution had failed before, and `again` is not set.
+        UndoIncomplete: the execution failed, and could not be undone completely.
+        Halt: a person has to decide first: the error names the question.
+        Exception: the error of the failed step; a note names the step.
     """
     checked = plan if isinstance(plan, Checked) else check(plan, tools, workflows)
     own = open_store(store)
@@ -162,7 +163,8 @@ async def run(
                        options, before=before, retries=again)  # fmt: skip
     try:
         return await attempt.run()
-    except _Over:  # another attempt ended it since it was looked at: that was the one more, if any
+    # another attempt ended the execution since the check: it was the extra attempt, if any
+    except _Over:
         return await run(checked, inputs, id=id, store=own, start=start, given=given,
                          patience=patience, on_step=on_step, ends=ends, waits=waits, clock=clock,
                          **session)  # fmt: skip
@@ -173,12 +175,12 @@ def run_sync(
     inputs: Mapping[str, Any] | None = None,
     **given: Any,
 ) -> Execution:
-    """`run`, where there is no event loop."""
+    """Call `run` without an event loop."""
     return asyncio.run(run(plan, inputs, **given))
 
 
 class _Over(Exception):
-    """An execution that an attempt was to go on with is over by now."""
+    """The execution of an attempt is over already."""
 
 
 class _Attempt:
@@ -265,20 +267,20 @@ class _Attempt:
         return found
 
     def _check_goes_on(self, run: str) -> None:
-        """See that nobody has ended it since it was looked at; now that it is locked, nobody can.
+        """Check that no attempt has ended it since the last check; now that it is locked, none can.
 
         Raises:
-            _Over: it was.
+            _Over: an attempt has ended it.
         """
-        del run  # that of the execution
+        del run  # the execution's run
         now, before = execution(self.store, self.id), self.before
         if now.is_over and (now.status, now.attempts) != (before.status, before.attempts):
             raise _Over
 
     async def _failed(self, error: Exception) -> None:
-        """Undo what the attempt did, where that was asked for."""
+        """Undo the attempt's effects, if requested."""
         if not self.session.run_id or self.is_fork:
-            return  # it did not open; or of the execution, nothing is undone
+            return  # it did not open; or it is a fork, which undoes nothing of the execution
         try:
             now = await asyncio.to_thread(execution, self.store, self.id)
             await _roll_back(self.checked, self.store, now, self.options)
@@ -292,7 +294,7 @@ class _Attempt:
         return execution(self.store, self.id)
 
     def _begun(self) -> Hold | None:
-        """What the attempt is not to go on for; whoever holds the execution now sees the run."""
+        """Return the hold against the attempt; later holds see the run."""
         keep_outline(self.store, self.checked)
         return self._hold()
 
@@ -332,16 +334,16 @@ _OWN: Final = ("fork", "options", "stages")
 
 
 def _stages(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The stages of one session: each knows what it was told of one run."""
+    """Return the stages of one session: each belongs to one run."""
     given, fork = options.get("stages", ()), options.get("fork")
     stages = cast("Iterable[Any]", given() if callable(given) else given)
     return {"stages": stages if fork is None else (fork, *stages)}
 
 
 def _tools(checked: Checked, options: Mapping[str, Any]) -> Any:
-    """Where an undo looks for tools: among those of the steps, then among all of this process.
+    """Return the tools for an undo: the steps' tools, then all tools of this process.
 
-    The tool that undoes another one is not called by a step, so nobody has to give it.
+    A compensating tool is not called by a step, so it need not be passed.
     """
     given = options.get("options", Options()).tools
     return [*declared_in(checked.tools.values()), ...] if given is None else given
@@ -350,10 +352,10 @@ def _tools(checked: Checked, options: Mapping[str, Any]) -> Any:
 async def _roll_back(
     checked: Checked, store: Store, now: Execution, options: Mapping[str, Any]
 ) -> None:
-    """Undo what a failed execution did, or finish that, where the plan or the step asked for it.
+    """Undo a failed execution, or finish its undo, if the plan or the step requires it.
 
     Raises:
-        UndoIncomplete: not everything could be undone.
+        UndoIncomplete: the execution could not be undone completely.
     """
     if now.status != "failed" or not now.rolls_back:
         return

@@ -1,6 +1,6 @@
-"""Whether what one step gives can be what the next one takes, by JSON Schema.
+"""Whether one step's result can be another step's argument, by JSON Schema.
 
-Only what can't fit is reported: an empty schema fits everywhere.
+Only certain misfits are reported: an empty schema fits everywhere.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Schema = Mapping[str, Any]
 
 
 class Shape(NamedTuple):
-    """A JSON Schema, with the document that its `$ref`s are in."""
+    """A JSON Schema, with the document of its `$ref`s."""
 
     schema: Schema
     root: Schema
 
     @classmethod
     def of(cls, schema: object) -> Shape:
-        """One that is a document of its own."""
+        """Return a schema that is a document of its own."""
         found = cast("Schema", schema) if isinstance(schema, Mapping) else {}
         return cls(found, found)
 
     def inside(self, schema: object) -> Shape:
-        """A part of it."""
+        """Return a part of the schema."""
         return Shape(cast("Schema", schema) if isinstance(schema, Mapping) else {}, self.root)
 
     def resolved(self) -> Shape:
-        """What it refers to."""
+        """Return the schema that a `$ref` refers to."""
         shape = self
         for _ in range(32):
             target = shape.schema.get("$ref")
@@ -60,7 +60,7 @@ _ALL: Final = frozenset({"null", "boolean", "string", "integer", "number", "arra
 
 
 def of_type(declared: Any) -> Shape:
-    """The shape of a tool's return type; `ANY` where it has none."""
+    """Return the shape of a tool's return type; `ANY` without one."""
     if declared is None:
         return ANY
     try:
@@ -71,7 +71,7 @@ def of_type(declared: Any) -> Shape:
 
 
 def types(shape: Shape) -> frozenset[str]:
-    """The JSON types that it allows."""
+    """Return the JSON types that the shape allows."""
     shape = shape.resolved()
     schema = shape.schema
     found = _ALL
@@ -108,7 +108,7 @@ def _type(value: Any) -> str:
 
 
 def invalid(value: Any, shape: Shape) -> str | None:
-    """Why a value is not of this shape."""
+    """Return why a value is not of this shape."""
     schema = {**shape.schema}
     for word in ("$defs", "definitions"):
         if word in shape.root:
@@ -126,7 +126,7 @@ def invalid(value: Any, shape: Shape) -> str | None:
 
 
 def unusable(schema: Schema) -> str | None:
-    """Why nothing can be compared with a schema that somebody wrote."""
+    """Return why a foreign schema can't be used for comparisons."""
     validator = jsonschema.Draft202012Validator
     try:
         validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)
@@ -137,7 +137,7 @@ def unusable(schema: Schema) -> str | None:
 
 
 def misfit(given: Shape, taken: Shape, depth: int = 0) -> str | None:
-    """Why what is `given` can't be what is `taken`; None where it may."""
+    """Return why a `given` shape can't be a `taken` one; None if it may."""
     given, taken = given.resolved(), taken.resolved()
     if "const" in given.schema:
         why = invalid(given.schema["const"], taken)
@@ -183,7 +183,7 @@ def _either(some: Iterable[str]) -> str:
 
 
 def part(shape: Shape, path: Iterable[str]) -> tuple[Shape, str | None]:
-    """What is at a chain of fields, and what is wrong with the chain."""
+    """Return the shape at a chain of fields, and the problem of the chain, if any."""
     for name in path:
         shape = _but_null(shape.resolved())
         value = shape.schema.get("const")
@@ -205,7 +205,7 @@ def part(shape: Shape, path: Iterable[str]) -> tuple[Shape, str | None]:
 
 
 def _but_null(shape: Shape) -> Shape:
-    """What it is where it is not null, if that is one thing."""
+    """Return the shape without null, if it is a single one."""
     for word in ("anyOf", "oneOf"):
         some = shape.schema.get(word)
         if isinstance(some, list):
@@ -216,7 +216,7 @@ def _but_null(shape: Shape) -> Shape:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What was meant, to be put after the name that nothing has."""
+    """Return a suggestion of the nearest name, to follow the unknown name."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, 1)
     if near:
@@ -225,7 +225,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def of_template(template: Any, variables: Mapping[str, Shape]) -> Shape:
-    """The shape of a template's value."""
+    """Return the shape of a template's value."""
     if isinstance(template, str) and template.startswith("="):
         if template.startswith("=="):
             return Shape.of({"const": template[1:]})
@@ -258,7 +258,7 @@ def _of_expression(found: Expression, variables: Mapping[str, Shape]) -> Shape:
 
 
 def table(fields: Mapping[str, Shape]) -> Shape:
-    """A table of parts that may come from several documents: each keeps its own where it can."""
+    """Return a table of parts from several documents; each part keeps its own if possible."""
     described = {
         name: dict(shape.schema) if shape.schema is shape.root or "$ref" not in str(shape.schema)
         else {}

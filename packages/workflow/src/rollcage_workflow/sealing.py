@@ -1,4 +1,4 @@
-"""How commands and their results are written: nobody changes one without the store's key."""
+"""The format of commands and their results: changes need the store's key."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _FORMAT: Final = "rollcage/command/1"
 
 
 def sealed(store: Store, key: str, fields: Mapping[str, Any]) -> bytes:
-    """The document of a command, or of its result, under its key."""
+    """Return the document of a command, or of its result, under its key."""
     document = {"format": _FORMAT, "key": key, "content": fields}
     return orjson.dumps({**document, "mac": _mac(store, document)})
 
 
 def opened(store: Store, key: str, data: bytes) -> dict[str, Any]:
-    """What a document holds.
+    """Return a document's content.
 
     Raises:
-        CommandCorrupt: it is not what was written under this key.
+        CommandCorrupt: the document was not written under this key.
     """
     try:
         document = orjson.loads(data)

@@ -1,4 +1,4 @@
-"""Plans as tools that start them: what a server of tools offers, whichever protocol it speaks."""
+"""Plans as tools that start them, for a server of tools with any protocol."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ __all__ = ["orders"]
 
 
 def orders(plans: Iterable[Checked], store: Store, *, by: str) -> list[Callable[..., Any]]:
-    """For each plan, the tool `start.NAME`: it has a worker start an execution, and gives its id.
+    """Return each plan's tool `start.NAME`, which has a worker start an execution.
 
-    Call them through a session, as any tool declared with `@rollcage.tool`. A facade gives one that
-    was approved: its version is the plan's digest, so of a plan that was changed it is another one.
-    A worker that has another plan of the name refuses to start it.
+    It returns the execution's id.
+
+    Call them through a session, like any tool declared with `@rollcage.tool`. A facade gives
+    approved ones: their version is the plan's digest, so a changed plan is another version. A
+    worker that has another plan of the name refuses to start it.
 
     A tool's arguments are the plan's `inputs`, and an `id`. Without an `id`, the execution's is
-    made of the call's idempotency key: a call that is made again after a crash starts none twice.
+    made from the call's idempotency key: a call that is repeated after a crash starts nothing
+    twice.
 
     Args:
-        plans: checked.
-        store: where the workers look for commands.
-        by: in whose name they start; they can't approve what it asks for.
+        plans: checked plans.
+        store: the store in which the workers look for commands.
+        by: the person for whom they start, who can't approve their requests.
     """
     return [_starter(each, store, by) for each in plans]
 

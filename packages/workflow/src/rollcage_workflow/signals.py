@@ -1,4 +1,4 @@
-"""Signals: what people and programs send to an execution, from wherever the store is reached."""
+"""Signals: messages of people and programs to an execution, through the store."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _MOST_BYTES: Final = 1_000_000
 
 
 class Signals:
-    """The signals of an execution: by name a queue, of which each wait takes the next one.
+    """The signals of an execution: by name a queue, from which each wait takes the next one.
 
-    What a wait has taken is its own: it is kept with the wait's place in the plan, and given to it
-    again when an attempt that was cut off is made anew.
+    A signal belongs to the wait that took it: it is stored with the wait's place in the plan, and a
+    repeated attempt gets it again.
 
     Args:
-        store: where the execution's runs are kept.
+        store: the store of the execution's runs.
         execution: its id.
-        keeps: what a wait takes is gone for all others. Not in a fork, which only looks.
+        keeps: whether a taken signal is gone for other waits. A fork only looks.
     """
 
     def __init__(self, store: Store, execution: str, *, keeps: bool = True) -> None:
@@ -42,33 +42,35 @@ class Signals:
         self._execution = job_name(execution)
         self._prefix = prefix_of(execution)
         self._lock = threading.Lock()
-        self._taken: dict[str, dict[str, int]] = {}  # by name: by place, the number that it took
-        self._next: dict[str, int] = {}  # by name, the first number that nobody has taken
+        # by name: by place, the number of the taken signal
+        self._taken: dict[str, dict[str, int]] = {}
+        self._next: dict[str, int] = {}  # by name, the first number that no wait has taken
 
     def send(self, name: str, data: Any, *, by: str, once: str = "") -> bool:
-        """Send one, after those of its name that were sent before.
+        """Send a signal, after the earlier ones of its name.
 
-        Workers, if there are any, are ordered to go on with the execution.
+        Workers, if there are any, are ordered to continue the execution.
 
         Args:
-            name: the signal's.
-            data: what it brings: JSON.
-            by: who sends it.
-            once: names this sending: who is not sure that it was sent says the same once more.
+            name: the signal's name.
+            data: its data: JSON.
+            by: the sender.
+            once: names this sending: repeated with the same name, it counts once.
 
         Returns:
-            Whether it was sent; False where that was done under the same `once` before.
+            Whether it was sent; False if it was sent before under the same `once`.
 
         Raises:
-            WorkflowError: it has no such form, or the execution is over and takes none any more.
-            StoreError: it can't be kept.
+            WorkflowError: the signal has another form, or the execution is over and takes no
+                signals.
+            StoreError: the signal can't be stored.
         """
         if _NAME.fullmatch(name) is None:
             raise WorkflowError(f"{name!r} can't name a signal: letters, digits, - and _, up to 64")
         if not is_finite(data):
             raise WorkflowError(f"the data of signal {name} is no JSON: NaN and infinity are none")
         fields = {"execution": self._execution, "name": name, "data": data, "by": by}
-        fields |= {"nonce": secrets.token_hex(8)}  # two that are sent at once are two
+        fields |= {"nonce": secrets.token_hex(8)}  # two concurrent sendings are two signals
         fields |= {"time": time.time_ns() // 1000} | ({"once": once} if once else {})
         try:
             written = orjson.dumps(fields)
@@ -82,15 +84,15 @@ class Signals:
         return is_new
 
     def take(self, name: str, place: str) -> dict[str, Any] | None:
-        """What a wait is given: `data`, `by`, `time` (Unix, µs), `number`; None: nothing yet.
+        """Return a wait's signal: `data`, `by`, `time` (Unix, µs), `number`; None: nothing yet.
 
         Args:
-            name: the signal's.
-            place: the wait's in the plan, with its round.
+            name: the signal's name.
+            place: the wait's place in the plan, with its round.
 
         Raises:
-            WorkflowError: what is there is no signal of this execution.
-            StoreError: it can't be determined.
+            WorkflowError: the stored document is not a signal of this execution.
+            StoreError: the signals can't be read.
         """
         with self._lock:
             taken = self._taken_by(name)
@@ -104,9 +106,9 @@ class Signals:
                 "number": number}  # fmt: skip
 
     def _check_takes(self, name: str, once: str) -> None:
-        """Refuse what no wait will ever take, unless it was sent before under the same `once`."""
+        """Refuse a signal that no wait will take, unless it was sent before with that `once`."""
         found = execution(self._store, self._execution)
-        if not found.is_over or found.error:  # one that failed may be run once more
+        if not found.is_over or found.error:  # a failed execution may be run once more
             return
         sent = range(1, self._end(name)) if once else ()
         if not any(self._is_once(name, number, once) for number in sent):
@@ -131,7 +133,7 @@ class Signals:
         return sent is not None and sent.get("once") == once
 
     def _end(self, name: str) -> int:
-        """The first number that was not sent: they have no gaps."""
+        """Return the first number that was not sent: the numbers have no gaps."""
         known, free = 0, 1
         while self._store.get(_KIND, self._key(name, free)) is not None:
             known, free = free, free * 2
@@ -144,7 +146,7 @@ class Signals:
         return free
 
     def _taken_by(self, name: str) -> dict[str, int]:
-        """By place, what was taken. It is looked up once: one attempt goes on at a time."""
+        """Return the taken signals by place. They are read once: one attempt runs at a time."""
         known = self._taken.get(name)
         if known is None:
             known, number = {}, 1

@@ -1,4 +1,4 @@
-"""Executions that start at a chosen step: what the steps before it gave is given by hand."""
+"""Executions that start at a chosen step, with given results of the steps before it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["given_results", "start_of"]
 
 
 def given_results(checked: Checked, start: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The results of the steps before the one at which an execution starts.
+    """Check the results of the steps before an execution's first step.
 
-    Those that only compute something may be left out: they do so again. One that may go back has to
-    be given, for whether it did was decided before.
+    Results of steps that only compute may be left out: they are computed again. A step that may
+    jump must be given, because whether it jumped was decided before.
 
     Raises:
-        InputsInvalid: there is no such step, or the results are not those of all the steps before
-            it; says all that is wrong.
+        InputsInvalid: there is no such step, or the results are not of all steps before
+            it; the message lists all problems.
     """
     if not start:
         if given:
@@ -62,10 +62,10 @@ def given_results(checked: Checked, start: str, given: Mapping[str, Any]) -> dic
 def start_of(
     checked: Checked, before: Execution, start: str, given: Mapping[str, Any] | None
 ) -> tuple[str, dict[str, Any]]:
-    """At which step an execution starts, and the results of those before it.
+    """Return the step at which an execution starts, and the results of the steps before it.
 
     Raises:
-        InputsInvalid: it has started elsewhere; or see `given_results`.
+        InputsInvalid: it has started at another step; or see `given_results`.
     """
     if before.plan and start not in ("", before.start):
         where = f"at {before.start}" if before.start else "with its first step"
@@ -79,7 +79,7 @@ def start_of(
 
 
 def _misfit(node: Node, value: Any) -> str | None:
-    """Why a value can't be what a step gave; null is what a step gives that is skipped."""
+    """Return why a value can't be a step's result; null is the result of a skipped step."""
     skipped = value is None and node.step.when is not None
     if node.contract is None or node.step.on_failure == "keep" or skipped:
         return None

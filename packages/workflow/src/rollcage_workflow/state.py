@@ -1,4 +1,4 @@
-"""The state of an execution, derived from its log: nothing keeps a second copy of it."""
+"""The state of an execution, derived from its log, without a second copy."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Status = Literal[
 ]  # fmt: skip
 """The state of an execution.
 
-`pending`: no attempt has begun; `running`: one goes on now; `waiting`: for a signal, a time or an
-approval; `paused`: somebody stopped it; `completed`; `failed`; `cancelled`: somebody ended it;
-`rolled_back`: whatever came of it, all that it did was undone; `halted`: somebody has to
-decide something first; `interrupted`: its last attempt was cut off, and the next one goes on.
+`pending`: no attempt has begun; `running`: an attempt is running; `waiting`: for a signal, a time
+or an approval; `paused`: by a person; `completed`; `failed`; `cancelled`: by a person;
+`rolled_back`: all its effects were undone; `halted`: a person has to decide first; `interrupted`:
+its last attempt was cut off, and the next one continues.
 """
 _NOT_HELD: Final = ("running", "completed", "failed", "rolled_back")
 OVER: Final = frozenset({"completed", "failed", "cancelled", "rolled_back"})
-"""Where no attempt goes on by itself."""
+"""The states in which no attempt follows by itself."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,24 +41,24 @@ class Execution:
     """An execution of a plan.
 
     Attributes:
-        id: under which it was started.
+        id: its id.
         status: see `Status`.
-        plan: the plan's name; empty where no attempt has begun.
-        digest: of the plan that the newest attempt was given.
-        inputs: what it was given.
+        plan: the plan's name; empty if no attempt has begun.
+        digest: the digest of the newest attempt's plan.
+        inputs: its inputs.
         sealed: the names of the inputs that hold a secret: their values are not on record.
-        digests: by input, its digest under the store's key: by it, another one is recognised.
+        digests: by input, its digest under the store's key, to recognise a different one.
         rows: by block of the plan, whether its steps are calls one after the other.
-        start: the step that it started at; empty where that was the first.
+        start: the step that it started at; empty for the first.
         given: the results of the steps before that.
-        output: of a completed one.
-        error: of a failed one: `step`, `type` and `message`.
-        rolls_back: whether what a failed one did is to be undone.
-        waits: what it waits for, why it halted, or who paused or cancelled it.
-        run: the run that it is; empty where there is none.
+        output: the output of a completed one.
+        error: the error of a failed one: `step`, `type` and `message`.
+        rolls_back: whether a failed one is to be undone.
+        waits: its waits, why it halted, or who paused or cancelled it.
+        run: its run; empty if there is none.
         attempts: how many there were.
-        began: when the first attempt did (Unix, µs).
-        ended: when the newest attempt last wrote something (Unix, µs).
+        began: when the first attempt began (Unix, µs).
+        ended: when the newest attempt last wrote a line (Unix, µs).
     """
 
     id: str
@@ -85,7 +85,7 @@ class Execution:
 
     @property
     def steps(self) -> tuple[StepState, ...]:
-        """What became of its steps, in the order in which they began; read when it is asked for.
+        """The states of its steps, in the order in which they began; read on demand.
 
         Raises:
             StoreError: the run can't be read.
@@ -94,7 +94,7 @@ class Execution:
 
     @property
     def is_over(self) -> bool:
-        """Whether no attempt goes on by itself."""
+        """Whether no attempt follows by itself."""
         return self.status in OVER
 
 
@@ -106,7 +106,7 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
     """
     hold = Holds(store, id).read()
     info = newest_run(store, id, INPUT)
-    # Whether it is live is asked before it is read, or it may end in between, unseen.
+    # The lock is checked before the log is read, or an end in between would be missed.
     is_live = info is not None and info.status is None and store.is_live(info.run)
     outline = None if info is None else _Outline(store.read(info.run), info.run)
     if outline is None or not (outline.plan or is_live):
@@ -118,8 +118,8 @@ def as_of(store: Store, run: str, id: str) -> Execution:  # noqa: A002
     """Return the state of an execution by one run: its own, or a fork of it.
 
     Raises:
-        StoreError: that run can't be read.
-        WorkflowError: it is none of the execution.
+        StoreError: the run can't be read.
+        WorkflowError: the run is not of this execution.
     """
     is_live = store.is_live(run)
     found = _Outline(store.read(run), run)
@@ -129,11 +129,11 @@ def as_of(store: Store, run: str, id: str) -> Execution:  # noqa: A002
 
 
 def executions(store: Store, *, limit: int | None = None) -> list[Execution]:
-    """Return the executions that the store knows, the one that began last at the end.
+    """Return the executions in the store, the newest at the end.
 
     Args:
-        store: where their runs are kept.
-        limit: only so many, of which began last; the older ones cost nothing then.
+        store: the store of their runs.
+        limit: only the newest ones; older ones then cost nothing.
     """
     seen: set[str] = set()
     found: list[Execution] = []
@@ -149,7 +149,7 @@ def executions(store: Store, *, limit: int | None = None) -> list[Execution]:
 
 
 def _readable(store: Store, name: str) -> Execution:
-    """Return an execution; if its log can't be read, one that says so."""
+    """Return an execution; if its log can't be read, one with the error."""
     try:
         return execution(store, name)
     except RollcageError as error:
@@ -158,29 +158,29 @@ def _readable(store: Store, name: str) -> Execution:
 
 # --- reading --------------------------------------------------------------------------------------
 
-_OF_CALLS: Final = (b'{"event":"step",', b'{"event":"outcome",')  # how most lines begin
+_OF_CALLS: Final = (b'{"event":"step",', b'{"event":"outcome",')  # the beginning of most lines
 _OWN: Final = (f'"name":"{PLAN.name}"'.encode(), f'"name":"{ENDED.name}"'.encode())
 _SECRET: Final = re.compile(r'<secret [0-9a-f]{32}>|"\$rollcage":"(?:secret|redacted)"')
 
 
 class _Outline:
-    """What the lines of a log say about an execution as a whole: its steps are passed over.
+    """The lines of a log about an execution as a whole, without its steps.
 
     The chain of the lines is not checked: the next attempt does so, and `rollcage verify`.
 
     Attributes:
         run: the run's id.
-        name: of its job: the execution's id.
-        plan: what the newest attempt that got so far said about its plan; empty: none did.
-        end: what that attempt said about how it ended; empty: nothing.
-        over: the line with which an attempt ended after that; None: it was cut off, or is live.
+        name: the name of its job: the execution's id.
+        plan: the newest record of the plan; empty without one.
+        end: that attempt's record of its end; empty without one.
+        over: the line that ended an attempt after that; None: it was cut off, or is live.
         attempts: how many attempts at the plan there were.
-        to: the step that the run was undone to behind the end; 0: all of it; None: it was not.
+        to: the step to which the run was undone after the end; 0: all of it; None: it was not.
         began: the time of the first line (Unix, µs).
         last: the time of the last line that has one.
 
     Raises:
-        TraceCorrupt: one of these lines is none.
+        TraceCorrupt: one of these lines is damaged.
     """
 
     def __init__(self, lines: Sequence[bytes], run: str) -> None:
@@ -221,7 +221,7 @@ class _Outline:
             elif event["name"] == ENDED.name:
                 self.end = event["args"]
         elif kind in ("undoing", "undone") and event["why"] == "undo":
-            if self._undo is None:  # it is no attempt at the plan
+            if self._undo is None:  # not an attempt at the plan
                 self.attempts, self.over = self.attempts - 1, self._before
             self._undo = event
             if kind == "undone" and not {"branch", "within"} & event.keys():
@@ -231,12 +231,12 @@ class _Outline:
 
     @property
     def status(self) -> str:
-        """How the newest attempt ended; empty if it did not."""
+        """The status of the newest attempt; empty if it has not ended."""
         return "" if self.over is None else str(self.over["status"])
 
 
 def _state_of(store: Store, found: _Outline, hold: Hold | None, *, is_live: bool) -> Execution:
-    """Return the state of an execution by its run, and by what holds it."""
+    """Return the state of an execution by its run, and by its hold."""
     plan, end = decode(found.plan), decode(found.end)
     undone = found.to is not None and _is_all_undone(store, found.run)
     if not undone and found.to:
@@ -313,7 +313,7 @@ def _steps_of(store: Store, run: str) -> tuple[StepState, ...]:
 
 
 def _sealed(inputs: Any) -> tuple[str, ...]:
-    """The names of the inputs that hold a secret."""
+    """Return the names of the inputs that hold a secret."""
     if not isinstance(inputs, dict):
         return ()
     held = cast("dict[str, Any]", inputs)

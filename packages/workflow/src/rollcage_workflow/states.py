@@ -1,4 +1,4 @@
-"""The states of a plan's steps, by their places in it: those of all elements as one."""
+"""The states of a plan's steps, by their places in it, with all elements of a step combined."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from rollcage_workflow.state import Execution
 __all__ = ["Shown", "States", "inside", "shown_in", "states_of", "telling"]
 
 Shown = Mapping[tuple[str, ...], str]
-"""By the names of the steps that a step is in, and its own: its state.
+"""The state of a step, by the names of its enclosing steps and its own.
 
-One of the states of `StepState`, or: `cut_off`; `waiting`, or `paused`, where it is a step that the
-execution stands in; `skipped`; `computed`, where nothing is recorded; `not_started`.
+One of the states of `StepState`, or: `cut_off`; `waiting`, or `paused`, for the current step of the
+execution; `skipped`; `computed`, without a record; `not_started`.
 """
 
 States = Mapping[str, list[str]]
-"""By the path of a step in a block: its states, of all the elements for which it was done."""
+"""The states of a step in a block for all of its elements, by its path."""
 
 _FIRST: Final = ("unknown", "blocked", "failed", "running", "completed", "given", "undone")
-"""Of a step that was done for several elements, the first of these is shown."""
+"""Of a step with several elements, the first of these states is shown."""
 
 
 def states_of(execution: Execution | None) -> dict[str, list[str]]:
-    """By path, the states of an execution's steps; of none, none."""
+    """Return the states of an execution's steps, by path; empty without an execution."""
     found: dict[str, list[str]] = {}
     for step in () if execution is None else execution.steps:
         found[step.path] = [step.state]
@@ -34,14 +34,14 @@ def states_of(execution: Execution | None) -> dict[str, list[str]]:
 
 
 def telling(states: Collection[str]) -> str:
-    """Of several states, the most informative."""
+    """Return the most informative of several states."""
     return min(states, key=_FIRST.index)
 
 
 def inside(states: States, box: Box) -> dict[str, list[str]]:
-    """The states of the steps in a block: of `mails/0/send` and `mails/1/send`, those of `send`.
+    """Return the states of the steps in a block: `mails/0/send` and `mails/1/send` become `send`.
 
-    Of a `repeat:`, those of the last round in which a step was done.
+    For a `repeat:`, the states of the last round in which a step ran.
     """
     found: dict[str, dict[str, list[str]]] = {}  # by step: by element, member or round
     for path, own in states.items():
@@ -55,14 +55,14 @@ def inside(states: States, box: Box) -> dict[str, list[str]]:
 
 
 def shown_in(outline: Outline, execution: Execution) -> Shown:
-    """The state of each step of a plan in an execution, recorded or not."""
+    """Return the state of each step of a plan in an execution, recorded or not."""
     clocks = {step.path: ["now"] for step in execution.steps if step.name == NOW.name}
     now = _Now(execution.status, execution.waits)
     return dict(_shown(outline.boxes, states_of(execution), clocks, now, ()))
 
 
 class _Now(NamedTuple):
-    """The state of what is around a step; empty if that has not begun."""
+    """The state of an enclosing step; empty if that has not begun."""
 
     status: str
     waits: str
@@ -76,7 +76,7 @@ def _shown(
         own = telling(states[box.name]) if box.name in states else ""
         begun = any(box.name in each.before and each.name in states for each in boxes)
         if box.kind == "wait" and box.name in clocks and status == "waiting" and not begun:
-            own = "waiting"  # that it was reached is on record, and nothing that comes after it
+            own = "waiting"  # its beginning is recorded, and nothing after it
         elif own == "running" and status != "running":
             own = status if box.inner and status in ("waiting", "paused") else "cut_off"
         elif not own:
@@ -86,19 +86,19 @@ def _shown(
         if box.inner:
             within = "" if own in ("not_started", "skipped") else status
             if own == "completed" and status != "running":
-                within = "completed"  # what did not run in it never will
+                within = "completed"  # a step that did not run in it never will
             part = now._replace(status=within)
             yield from _shown(box.inner, inside(states, box), inside(clocks, box), part, path)
 
 
 def _without(box: Box, boxes: tuple[Box, ...], states: States, now: _Now) -> str:
-    """The state of a step of which nothing is recorded."""
+    """Return the state of a step without a record."""
     if now.status == "completed":
         return "computed" if box.kind == "value" and not box.when else "skipped"
     if box.kind != "wait" or now.status != "waiting":
         return "not_started"
     if box.when and box.says not in now.waits:
-        return "not_started"  # or skipped: what it waits for would be named
+        return "not_started"  # or skipped: otherwise its wait would be named
     before = [each for each in boxes if each.name in box.before]
     is_open = any(e.name not in states and not e.when and e.kind != "value" for e in before)
     return "not_started" if is_open else "waiting"

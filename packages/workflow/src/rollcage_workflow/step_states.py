@@ -1,4 +1,4 @@
-"""What became of the steps of a plan, read off the log of an execution."""
+"""The states of a plan's steps, from the log of an execution."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["StepState", "is_undone", "step_states"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepState:
-    """A step of a plan, as its execution stands now.
+    """A step of a plan in its execution.
 
     Attributes:
         path: its place: `mails/3/send`.
         state: `completed`, `given` (by a fork, too), `failed`, `running` (or cut off there),
             `blocked`, `undone` or `unknown`.
-        name: what it calls.
+        name: the name of its tool.
         duration: how long its call ran (s), where it first ran; None without an end.
     """
 
@@ -36,7 +36,7 @@ _TAKEN_BACK: Final = ("verified", "compensated", "accepted")
 
 
 def is_undone(lines: Sequence[bytes], where: str) -> bool:
-    """Return whether nothing that a run did is in effect any more.
+    """Return whether all effects of a run were undone.
 
     Raises:
         TraceCorrupt: the log was changed or damaged.
@@ -48,8 +48,8 @@ def step_states(lines: Sequence[bytes], where: str) -> tuple[StepState, ...]:
     """Return the steps of a plan, in the order in which they began.
 
     Args:
-        lines: of the log.
-        where: what errors call it.
+        lines: the lines of the log.
+        where: its name in errors.
 
     Raises:
         TraceCorrupt: the log was changed or damaged.
@@ -66,7 +66,7 @@ def step_states(lines: Sequence[bytes], where: str) -> tuple[StepState, ...]:
 
 
 class _Read:
-    """The lines of a log beside the run that they make."""
+    """The lines of a log, with its run."""
 
     def __init__(self, events: Sequence[dict[str, Any]], run: Run) -> None:
         self._events, self._run = events, run
@@ -79,7 +79,7 @@ class _Read:
                 self._took.setdefault(event["step"], event["duration"])
 
     def states(self) -> list[StepState]:
-        """Return the state of each step of the plan that was asked for, and not left since."""
+        """Return the state of each requested step of the plan that was not left behind since."""
         found: list[StepState] = []
         for event in self._events:
             if event["event"] == "refused" and event["kind"] == "tool":
@@ -114,7 +114,8 @@ class _Read:
     def _path_of(self, branch: str, call_id: str) -> list[str]:
         """Return the path of a call in a branch.
 
-        Its own id is a part of it if it is a step of a plan, and not made by a step's agent.
+        The call's own id is a part of it if the call is a step of a plan, not a call of a step's
+        agent.
         """
         path, is_of_plan = self._around(branch)
         return [*path, call_id] if call_id and is_of_plan else path

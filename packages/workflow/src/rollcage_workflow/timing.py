@@ -1,4 +1,4 @@
-"""How long a step may take: the time in which its run was paused does not count."""
+"""Timeouts of steps: the time in which their run was paused does not count."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LOOK: Final = 0.05  # seconds between two looks at a paused run, at least
 
 @contextlib.asynccontextmanager
 async def within(session: Session, limit: float) -> AsyncGenerator[asyncio.Timeout]:
-    """As `asyncio.timeout`, but for the time in which calls waited because the run was paused.
+    """Limit a block like `asyncio.timeout`, without the time in which a paused run's calls waited.
 
     Args:
-        session: of the run.
+        session: the session of the run.
         limit: seconds.
 
     Raises:

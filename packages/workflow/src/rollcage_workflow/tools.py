@@ -16,10 +16,10 @@ Tools = Iterable[Callable[..., Any]] | Mapping[str, Callable[..., Any]]
 
 
 def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
-    """The tools by the names under which a plan calls them.
+    """Return the tools by the names under which a plan calls them.
 
     Raises:
-        ContractError: one is none, or two have one name.
+        ContractError: an object is not a tool, or two have the same name.
     """
     if isinstance(tools, Mapping):
         return dict(cast("Mapping[str, Callable[..., Any]]", tools))
@@ -34,16 +34,16 @@ def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
 
 
 def declared_in(tools: Iterable[Callable[..., Any]]) -> list[Callable[..., Any]]:
-    """Those that are declared: the others undo nothing, and nothing undoes them."""
+    """Return the declared tools: undeclared ones take no part in an undo."""
     return [each for each in tools if _declared(each) is not None]
 
 
 def contract_of(tool: Callable[..., Any]) -> Contract:
-    """A tool's contract; that of an undeclared function is a write's."""
+    """Return a tool's contract; an undeclared function has the contract of a write."""
     return _declared(tool) or Contract.of(tool)
 
 
 def _declared(tool: Callable[..., Any]) -> Contract | None:
-    """Return what `@rollcage.tool` attached to a function."""
+    """Return the contract that `@rollcage.tool` attached to a function."""
     found = getattr(tool, "__rollcage_contract__", None)
     return found if isinstance(found, Contract) else None

@@ -1,7 +1,7 @@
-"""JSON Schema, for schemas that somebody else wrote: no pattern hangs it, no reference leaves it.
+"""JSON Schema for foreign schemas: no pattern can hang it, no reference leaves it.
 
 Patterns are matched by the regular expressions of pydantic-core (Rust), in time that is linear in
-the text. What those can't express, look-around and back references, is refused.
+the text. Patterns that need look-around or back references are refused.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LITERALS: Final = frozenset({"const", "default", "enum", "examples"})
 
 
 class SchemaUnusable(ValueError):
-    """Nothing can be compared with this schema; the message says why."""
+    """The schema can't be used for comparisons; the message says why."""
 
 
 def validator_of(schema: Mapping[str, Any]) -> jsonschema.Draft202012Validator:
-    """What compares values with a schema.
+    """Return a validator for a schema.
 
     Raises:
         SchemaUnusable: one of its patterns can't be matched in linear time.
@@ -35,7 +35,7 @@ def validator_of(schema: Mapping[str, Any]) -> jsonschema.Draft202012Validator:
     made: jsonschema.Draft202012Validator = _Validator(
         schema,
         format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER,
-        registry=referencing.Registry(),  # which fetches nothing
+        registry=referencing.Registry(),  # it fetches nothing
     )
     return made
 
@@ -73,7 +73,7 @@ def _matches(pattern: str, text: str) -> bool:
     return _matcher(pattern).isinstance_python(text)
 
 
-# --- the words of JSON Schema that hold patterns -------------------------------------------------
+# --- the keywords of JSON Schema that hold patterns ----------------------------------------------
 
 
 def _pattern(

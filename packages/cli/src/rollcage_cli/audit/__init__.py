@@ -1,4 +1,4 @@
-"""`rollcage audit`: who called what, decided by which rule, and what was undone."""
+"""`rollcage audit`: who made each call, which rule decided, and which calls were undone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["audit"]
 
 
 class Format(StrEnum):
-    """What an audit is written as."""
+    """The format of an audit."""
 
     TABLE = "table"
     JSONL = "jsonl"
@@ -35,7 +35,7 @@ class Format(StrEnum):
 
 
 class Decided(StrEnum):
-    """What the gate says of a call."""
+    """The gate's decision on a call."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -96,12 +96,12 @@ def audit(
     html: HtmlOption = None,
     force: ForceOption = OFF,
 ) -> None:
-    """Report who called what, and how each call was decided.
+    """Report who called which tool, and how each call was decided.
 
-    With the rule of each decision, the approvals, and what was undone.
+    The report shows the rule of each decision, the approvals, and the undone calls.
 
-    Options that name something can be repeated. Credentials are taken out of what is shown. A run
-    that can't be read is reported, the others go on, and the exit code is 3.
+    Options that name something can be repeated. Credentials are hidden. A run that can't be read is
+    reported, the others are processed, and the exit code is 3.
     """
     if html is not None and (form is not None or output is not None):
         raise UsageError("--html is a page of its own: leave out --format and --output")
@@ -125,7 +125,7 @@ def audit(
         if html is None:
             _write(chosen, items, summary, output)
         else:
-            from rollcage_views.html import write_audit  # templates, which only a page waits for
+            from rollcage_views.html import write_audit  # templates, only for a page
 
             with page_file(html, force=force) as page:
                 write_audit(page, items, summary)
@@ -138,7 +138,7 @@ def audit(
 
 
 def _form_of(output: Path | None) -> Format:
-    """The format that the name of a file asks for."""
+    """Return the format for a file's extension."""
     if output is None:
         return Format.TABLE
     known = {f".{form.value}": form for form in Format if form is not Format.TABLE}
@@ -153,7 +153,7 @@ def _form_of(output: Path | None) -> Format:
 
 @contextlib.contextmanager
 def _progress(total: int, *, shown: bool) -> Generator[Callable[[], None]]:
-    """How far it is, on a terminal that the audit itself is not written to."""
+    """Show the progress, on a terminal that does not show the audit itself."""
     columns = TextColumn("reading runs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     bar = Progress(*columns, console=console(error=True), transient=True, disable=not shown)
     with bar:
@@ -171,7 +171,7 @@ def _write(form: Format, items: Iterator[Item], summary: Summary, output: Path |
 
 @contextlib.contextmanager
 def _opened(output: Path | None) -> Generator[TextIO]:
-    """The file to write, which takes an old one's place when it is whole; or stdout."""
+    """Open the output: a file that replaces an old one once it is complete, or stdout."""
     if output is None:
         yield sys.stdout
         sys.stdout.flush()

@@ -45,7 +45,7 @@ _MARKS: Final = re.compile(r"([\\`*_\[\]|~#])")
 
 
 def write_table(items: Iterator[Item], summary: Summary, out: Console) -> None:
-    """A table for each run, and the counts."""
+    """Print a table for each run, and the counts."""
     table: Table | None = None
     for item in items:
         if isinstance(item, AuditEntry):
@@ -99,7 +99,7 @@ def _print_summary(summary: Summary, out: Console) -> None:
 
 
 def write_markdown(items: Iterator[Item], summary: Summary, out: TextIO) -> None:
-    """A report that any Markdown reader shows, GitHub's among them."""
+    """Write a report that any Markdown reader shows, including GitHub's."""
     out.write("# Audit\n")
     for item in items:
         if isinstance(item, RunHeading):
@@ -126,6 +126,6 @@ def write_markdown(items: Iterator[Item], summary: Summary, out: TextIO) -> None
 
 
 def _marked(text: str) -> str:
-    """A text that means nothing to Markdown, nor to HTML inside of it."""
+    """Escape a text for Markdown, and for HTML inside of it."""
     plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKS.sub(r"\\\1", plain).replace("://", ":&#47;&#47;").replace("@", "&#64;")

@@ -1,4 +1,4 @@
-"""Which runs are meant by what was typed."""
+"""The runs chosen on the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["runs_meant"]
 def runs_meant(
     store: str, references: Sequence[str], names: Sequence[str], until: int | None
 ) -> list[Named]:
-    """Return the runs that are meant, oldest first.
+    """Return the chosen runs, oldest first.
 
     Args:
         store: the URL of a store.
@@ -25,7 +25,7 @@ def runs_meant(
         until: runs that began later are left out.
 
     Raises:
-        RollcageError: a reference means no run, or the store can't be read.
+        RollcageError: a reference names no run, or the store can't be read.
     """
     own = opened(store)
     meant = _named(own, store, references) if references else None
@@ -41,7 +41,7 @@ def _named(own: Store, store: str, references: Sequence[str]) -> list[Named]:
 
 
 def _info(own: Store, found: Found) -> RunInfo | None:
-    """What a list of the store says of a run; None of one that is elsewhere."""
+    """Return the store's entry for a run; None if the run is not in the store."""
     if isinstance(found.store, LogFile) or found.store.url != own.url:
         return None
     return run_info(found.store, found.run)

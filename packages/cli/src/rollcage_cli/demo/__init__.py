@@ -1,7 +1,7 @@
-"""`rollcage demo`: an agent dies at its ninth step, is started again, and goes on there.
+"""`rollcage demo`: an agent dies at its ninth step, and is resumed in a new process.
 
-`stage` says what is played and checks it, all of it read off the traces; `agent` is the program of
-the processes that it starts.
+`stage` plays the demo and checks it against the traces; `agent` is the program of the processes
+that it starts.
 """
 
 from rollcage_cli.demo.stage import demo

@@ -1,4 +1,4 @@
-"""The program of the demo's agent: a LangChain agent over tools that Rollcage did not write.
+"""The program of the demo's agent: a LangChain agent over third-party tools.
 
 Run as `python -m rollcage_cli.demo.agent FOLDER`. It imports LangChain and plays the acts that it
 reads (see `process`). It reports `turn` at each call of its model: then the trace is shown.
@@ -58,7 +58,7 @@ _ASKS: Final[Mapping[str, tuple[str, Sequence[IssuedCall]]]] = {
 def main(arguments: Sequence[str]) -> int:
     """Play acts: `slip`, `resume`, `escape`, `drift`, `missing`, `wreck`."""
     with warnings.catch_warnings():
-        # The package announces on import that it will be split up; nobody watching can act on it.
+        # The package announces on import that it will be split up, which the audience can't change.
         warnings.simplefilter("ignore", DeprecationWarning)
         for module in _HEAVY:
             importlib.import_module(module)
@@ -88,7 +88,7 @@ def _play(scene: Scene, act: str, asked: Callable[[], None]) -> str:
 
 
 def _run_agent(model: BaseChatModel, tools: Sequence[BaseTool], session: Session) -> str:
-    """The agent, as anybody would write it; its tools are guarded, and one name is Rollcage's."""
+    """Run an ordinary agent with guarded tools; one name in it is Rollcage's."""
     from langchain.agents import (
         create_agent,  # pyright: ignore[reportUnknownVariableType] - partly untyped there
     )
@@ -101,14 +101,14 @@ def _run_agent(model: BaseChatModel, tools: Sequence[BaseTool], session: Session
 
 
 def _own_tools(tools: Sequence[Callable[..., Any]], session: Session) -> Sequence[BaseTool]:
-    """Functions that declare what they are, as LangChain's tools."""
+    """Return declared functions as LangChain tools."""
     from rollcage_langchain import as_tools
 
     return as_tools(tools, session)
 
 
 def _others_tools(scene: Scene, model: BaseChatModel, session: Session) -> Sequence[BaseTool]:
-    """The tools of two of langchain-community's toolkits, as they are, and guarded."""
+    """Return the unchanged tools of two langchain-community toolkits, guarded."""
     from langchain_community.agent_toolkits import FileManagementToolkit, SQLDatabaseToolkit
     from langchain_community.utilities import SQLDatabase
     from rollcage_langchain import guard_tools
@@ -121,7 +121,7 @@ def _others_tools(scene: Scene, model: BaseChatModel, session: Session) -> Seque
 
 
 def _inside(workspace: Path) -> Any:
-    """A rule: whatever is called a path stays in the workspace."""
+    """Return a rule: every path argument stays in the workspace."""
 
     def inside_workspace(view: StepView) -> Verdict | None:
         for name, value in view.args.items():
@@ -135,20 +135,20 @@ def _inside(workspace: Path) -> Any:
 
 
 def _scripted_model(asks: Sequence[IssuedCall], asked: Callable[[], None]) -> BaseChatModel:
-    """A chat model that issues these calls one after the other, then repeats what it last heard."""
+    """Return a chat model that issues these calls in order, then repeats its last input."""
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
     from langchain_core.outputs import ChatGeneration, ChatResult
 
     class ScriptedModel(BaseChatModel):
-        """Knows its answers beforehand; all else of the agent is real."""
+        """Returns prepared answers; every other part of the agent is real."""
 
         @property
         def _llm_type(self) -> str:
             return "scripted"
 
         def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-            """The script names the tools already."""
+            """Return the model: the script names the tools already."""
             del tools, kwargs
             return self
 

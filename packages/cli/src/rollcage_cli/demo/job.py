@@ -1,4 +1,4 @@
-"""The demo's job: its folder and database, and what the scripted model asks for, turn by turn."""
+"""The demo's job: its folder and database, and the scripted model's calls, turn by turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME_DRIFT: Final = "price check"
 NAME_MISSING: Final = "reminder"
 NAME_WRECK: Final = "spring cleaning"
 
-# What the two toolkits' tools do to the world; whatever is not named here counts as a write.
+# The effects of the two toolkits' tools; any tool not named here counts as a write.
 EFFECTS: Final[Mapping[str, Literal["read"]]] = {
     "file_search": "read",
     "list_directory": "read",
@@ -30,7 +30,7 @@ EFFECTS: Final[Mapping[str, Literal["read"]]] = {
     "sql_db_schema": "read",
 }
 
-# What says that a tool changed nothing: a path that can't be one.
+# The sign that a tool changed nothing: an impossible path.
 CLEAN: Final[Mapping[str, Mapping[str, Any]]] = {"copy_file": {"raises": ValueError}}
 
 _ORDERS: Final = "order,customer,amount\n1,Ann,120.50\n2,Bob,80.00\n3,Cid,33.25\n"
@@ -54,7 +54,7 @@ class IssuedCall(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """Where the demo plays."""
+    """The places of the demo."""
 
     folder: Path
 
@@ -70,7 +70,7 @@ class Scene(NamedTuple):
 
     @property
     def store(self) -> Path:
-        """Where its runs are kept."""
+        """The store of its runs."""
         return self.folder / ".rollcage"
 
     @property
@@ -79,7 +79,7 @@ class Scene(NamedTuple):
         return self.folder / "edited"
 
     def orders(self) -> int:
-        """How many orders the database holds."""
+        """Return how many orders the database holds."""
         with closing(sqlite3.connect(self.database)) as connection:
             (count,) = connection.execute("SELECT count(*) FROM orders").fetchone()
             return int(count)
@@ -100,7 +100,7 @@ class Scene(NamedTuple):
 
 
 def prepare(folder: Path) -> Scene:
-    """Make the folder and the database on the spot; OSError if the folder is there."""
+    """Make the folder and the database; OSError if the folder exists."""
     scene = Scene(folder)
     folder.mkdir(parents=True)
     (scene.workspace / "outbox").mkdir(parents=True)
@@ -115,7 +115,7 @@ def prepare(folder: Path) -> Scene:
 
 
 def report(*, slip: bool) -> Sequence[IssuedCall]:
-    """The ten calls of the job. `slip`: the model puts a NUL byte into the ninth one's path."""
+    """Return the ten calls of the job. `slip`: the ninth one's path has a NUL byte."""
     target = "outbox/report\0.md" if slip else "outbox/report.md"
     return (
         IssuedCall("list_directory", {"dir_path": "."}),

@@ -1,9 +1,8 @@
 """Processes that play: imports take long, so one process imports, and forks one for each entrance.
 
-`Program` is the side of who looks on, `serve` the side of the program. Its stdin has a line for
-each entrance: `ACT...`, played one after the other in one process. Its stdout says what an act
-tells, and at the end of each `end` with what that gave; then `exit`, with the process's
-code.
+`Program` is the side of the stage, `serve` the side of the program. The program's stdin has a line
+for each entrance: `ACT...`, played one after the other in one process. Its stdout has the messages
+of an act, and after each act `end` with its result; then `exit`, with the process's code.
 """
 
 from __future__ import annotations
@@ -22,15 +21,18 @@ Tell = Callable[[str], None]
 
 
 def own_environment(**more: str) -> dict[str, str]:
-    """What is around this process, less the store of the user: all stays in its folder."""
+    """Return this process's environment, without the user's store.
+
+    All runs stay in the demo's folder.
+    """
     kept = {name: value for name, value in os.environ.items() if name != "ROLLCAGE_STORE"}
     return kept | more
 
 
 def serve(play: Callable[[str, Tell], str]) -> int:
-    """Fork a process for each entrance, and play its acts there; the exit code.
+    """Fork a process for each entrance, and play its acts there; return the exit code.
 
-    Whatever else is printed there, by a framework for example, goes to stderr.
+    Other output in it, by a framework for example, goes to stderr.
     """
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -49,7 +51,7 @@ def serve(play: Callable[[str, Tell], str]) -> int:
 
 
 class Program:
-    """A program on `serve`, started: its process forks another one for each entrance."""
+    """A started program on `serve`: its process forks another one for each entrance."""
 
     def __init__(
         self,
@@ -77,18 +79,21 @@ class Program:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._process.kill()  # where we stop in the middle
+        self._process.kill()  # the demo stopped in the middle
         self._process.__exit__(None, None, None)
 
     def enter(self, *acts: str) -> None:
         """Play these acts in a new process."""
         assert self._process.stdin is not None
         self._code = None
-        with contextlib.suppress(BrokenPipeError):  # nobody plays: the first claim says so
+        with contextlib.suppress(BrokenPipeError):  # no process plays: the first claim reports it
             self._process.stdin.write(" ".join(acts) + "\n")
 
     def act(self, tell: Callable[[], None]) -> str:
-        """Look on until the act or its process ends, telling what happens; the agent's answer."""
+        """Follow the act until it or its process ends; return the agent's answer.
+
+        Its messages are shown as they come.
+        """
         assert self._process.stdout is not None
         for line in self._process.stdout:
             tell()
@@ -102,7 +107,7 @@ class Program:
         return ""
 
     def wait(self) -> int:
-        """The exit code of the process that played, when it has ended."""
+        """Return the exit code of the process that played, when it has ended."""
         while self._code is None:
             self.act(lambda: None)
         return self._code

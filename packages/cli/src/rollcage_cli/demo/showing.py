@@ -1,4 +1,4 @@
-"""What is shown on a terminal and checked: claims, commands that are run, a folder of its own."""
+"""Checked output on a terminal: claims, commands that are run, a folder of its own."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ T = TypeVar("T")
 
 
 class Claim(NamedTuple):
-    """Something that is shown, and whether it holds."""
+    """A displayed statement, and whether it holds."""
 
     text: str
     true: bool
 
 
 def new_folder(wanted: Path | None, default: Path, make: Callable[[Path], T]) -> T:
-    """Make the folder, and all that is in it; one that is there is never touched.
+    """Make the folder and its contents; an existing folder is never touched.
 
     Args:
-        wanted: the folder that the user names.
-        default: where none is named; a number is added to one that is there.
-        make: makes it; FileExistsError where it is there.
+        wanted: the user's folder.
+        default: the folder to use otherwise; an existing one gets a number.
+        make: makes the folder; FileExistsError if it exists.
 
     Raises:
-        DemoUnavailable: the folder is there, or can't be made.
+        DemoUnavailable: the folder exists, or can't be made.
     """
     folder = wanted or default
     number = 1
@@ -52,7 +52,7 @@ def new_folder(wanted: Path | None, default: Path, make: Callable[[Path], T]) ->
 
 
 class Show:
-    """Tells what happens in a folder, and checks it."""
+    """Shows events in a folder, and checks them."""
 
     def __init__(self, folder: Path, out: Console) -> None:
         self.claims: list[Claim] = []
@@ -71,10 +71,10 @@ class Show:
         self.out.print(mark.append(text, style="default"), soft_wrap=True)
 
     def check(self) -> None:
-        """Stop here where something was not so.
+        """Stop if a claim did not hold.
 
         Raises:
-            ClaimFailed: it names what.
+            ClaimFailed: names the claim.
         """
         failed = [claim.text for claim in self.claims if not claim.true]
         if failed:
@@ -83,7 +83,7 @@ class Show:
             )
 
     def command(self, *arguments: str, quiet: bool = False) -> int:
-        """Run `rollcage` in the folder, and show what it says, unless `quiet`; its exit code."""
+        """Run `rollcage` in the folder, show its output unless `quiet`; return the exit code."""
         self.out.print(f"    $ rollcage {' '.join(arguments)}", soft_wrap=True)
         with (self._folder / f"{arguments[0]}.log").open("ab") as errors:
             ended = subprocess.run(  # noqa: S603 - our own program
@@ -97,7 +97,7 @@ class Show:
         return ended.returncode
 
     def farewell(self, title: str, commands: Sequence[str]) -> None:
-        """What to type next."""
+        """Print the next commands to type."""
         self.title(title)
         for command in commands:
             self.out.print(f"    {command}", soft_wrap=True)

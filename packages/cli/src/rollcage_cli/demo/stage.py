@@ -1,4 +1,4 @@
-"""Plays the demo: starts the agent's processes, tells what their traces show, and checks it."""
+"""Play the demo: start the agent's processes, show their traces, and check them."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ __all__ = ["NEEDED", "demo", "folder_for"]
 NEEDED: Final = (
     "langchain", "langchain_community", "rollcage_langchain", "rollcage_toolbox", "sqlalchemy",
 )  # fmt: skip
-"""What is imported, and comes with the extra `rollcage[demo]`."""
+"""The imported modules of the extra `rollcage[demo]`."""
 _AGENT: Final = "rollcage_cli.demo.agent"
 _FOLDER: Final = Path("rollcage-demo")
-_EDIT: Final = (b"120.50", b"920.50")  # what somebody writes into the record of what was done
+_EDIT: Final = (b"120.50", b"920.50")  # an edit of a recorded value
 
 
 def demo(
@@ -56,9 +56,9 @@ def demo(
     """See it work: an agent crashes, is resumed, and is undone.
 
     Ten steps of a LangChain agent with real tools and a scripted model, offline: it dies at the
-    ninth, a second process replays eight and goes on. Then a blocked call, an output that breaks
-    its contract, a call without one of its arguments, an edited trace, and an agent that wrecks its
-    folder and its database: `rollcage undo` restores both.
+    ninth, and a second process replays eight and continues. Then a blocked call, an output that
+    breaks its contract, a call without one of its arguments, an edited trace, and an agent that
+    wrecks its folder and its database: `rollcage undo` restores both.
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
@@ -75,10 +75,10 @@ def demo(
 
 
 def folder_for(folder: Path | None) -> Scene:
-    """Make the folder, and all that is in it.
+    """Make the folder and its contents.
 
     Raises:
-        DemoUnavailable: the folder is there, or can't be made.
+        DemoUnavailable: the folder exists, or can't be made.
     """
     return new_folder(folder, _FOLDER, prepare)
 
@@ -92,13 +92,13 @@ class _Stage:
         self._scene = scene
         self._out = out
         self._store = open_store(scene.store)
-        self._known: dict[str, int] = {}  # by run, how many attempts it had
+        self._known: dict[str, int] = {}  # by run, the number of its attempts
 
     def play(self) -> None:
-        """All of it.
+        """Play all acts.
 
         Raises:
-            ClaimFailed: an act does not show what it should; the later ones are not played.
+            ClaimFailed: an act does not show the promised result; the later ones are not played.
         """
         with self._agent() as agent:
             self._enter(agent, "slip")
@@ -225,7 +225,7 @@ class _Stage:
             self.show.claim(message, now != before[what])
 
     def _undo(self, before: dict[str, str]) -> None:
-        """Undo, in a process that knows the run's id and no more."""
+        """Undo, in a process that knows only the run's id."""
         run = self.runs["wrecked"]
         (self._scene.folder / "pyproject.toml").write_text(SETTING, encoding="utf-8")
         code = self.show.command("undo", run[-12:], "--yes")
@@ -239,28 +239,28 @@ class _Stage:
             self.show.claim(f"the {what} is as it was: {now[:16]}…", now == before[what])
 
     def _digests(self) -> dict[str, str]:
-        """What is there, looked at by the demo itself."""
+        """Return the digests of the folder and the database, computed by the demo itself."""
         scene = self._scene
         return {"folder": scene.folder_digest(), "database": scene.database_digest()}
 
-    # --- what its processes leave ----------------------------------------------------------------
+    # --- the processes' traces -------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _agent(self) -> Generator[Program]:
-        """What runs the agent, as long as it is on."""
+        """Return the running agent's program."""
         log = self._scene.folder / "agent.log"
         folder = str(self._scene.folder)
         with log.open("wb") as errors, Program(_AGENT, folder, errors=errors) as agent:
             yield agent
 
     def _enter(self, agent: Program, *acts: str) -> None:
-        """A new process plays these acts; it makes runs, or attempts at those that are there."""
+        """Play these acts in a new process; it makes runs, or attempts at existing ones."""
         runs = [self._run(info.run) for info in list_runs(self._store)]
         self._known = {run.id: len(run.attempts) for run in runs}
         agent.enter(*acts)
 
     def _teller(self, role: str, name: str) -> Callable[[], None]:
-        """Tells what a new attempt at the job of this name does, each step once, as it ends."""
+        """Return a function that shows a job's new attempt, each step once, as it ends."""
         shown: set[int] = set()
 
         def tell() -> None:
@@ -288,7 +288,7 @@ class _Stage:
     def _run(self, run: str) -> Run:
         return read_run(trace_of(self._store, run))
 
-    # --- telling it ------------------------------------------------------------------------------
+    # --- the output ------------------------------------------------------------------------------
 
     def _tell_step(self, row: Step, *, is_hit: bool) -> None:
         text = Text(f"{row.step:>5}  ")

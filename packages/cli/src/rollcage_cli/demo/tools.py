@@ -11,11 +11,11 @@ from rollcage_cli.demo.job import Scene
 __all__ = ["SETTING", "for_agents", "for_contracts", "for_undo"]
 
 SETTING = f'[tool.rollcage]\ntools = ["{__name__}:for_undo"]\n'
-"""What says to `rollcage undo`, in the demo's folder, where its tools are."""
+"""The setting that tells `rollcage undo`, in the demo's folder, the place of its tools."""
 
 
 def for_agents(scene: Scene) -> list[Callable[..., Any]]:
-    """What the agent gets."""
+    """Return the agent's tools."""
     from rollcage_toolbox import Workspace
     from rollcage_toolbox.sql import Database
 
@@ -23,7 +23,7 @@ def for_agents(scene: Scene) -> list[Callable[..., Any]]:
 
 
 def for_contracts(scene: Scene) -> list[Callable[..., Any]]:
-    """Tools that declare what they take and what they give."""
+    """Return tools that declare their arguments and results."""
     from rollcage import tool
 
     @tool(effect="read", returns=float)
@@ -42,7 +42,7 @@ def for_contracts(scene: Scene) -> list[Callable[..., Any]]:
 
 
 def for_undo() -> list[Callable[..., Any]]:
-    """The same tools, and those that take their calls back, in the working directory."""
+    """Return the same tools, and the compensating ones, for the working directory."""
     from rollcage_toolbox import Workspace
     from rollcage_toolbox.sql import Database
 

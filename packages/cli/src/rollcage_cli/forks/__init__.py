@@ -1,4 +1,4 @@
-"""`rollcage fork`: a recorded run once more, with one thing changed."""
+"""`rollcage fork`: repeat a recorded run, with one thing changed."""
 
 from __future__ import annotations
 

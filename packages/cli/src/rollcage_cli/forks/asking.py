@@ -1,4 +1,4 @@
-"""What is asked of a fork, as the file that a program gets."""
+"""The request for a fork, as the file that the program reads."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from rollcage_cli.output import counted, visible
 
 __all__ = ["ForkRequest", "asked_fork"]
 
-_POLICY: Final = "rollcage_policy:Policy.load"  # what loads one, in the process of the program
+_POLICY: Final = "rollcage_policy:Policy.load"  # loads a policy, in the program's process
 _LEFT_OUT: Final[tuple[object, ...]] = (None, [], {}, False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ForkRequest:
-    """A fork that is asked for.
+    """A request for a fork.
 
     Attributes:
-        found: the run, and where it lies.
-        origin: the run, as its log tells.
-        data: as the file has it that `ROLLCAGE_STAGE=fork:FILE` names.
+        found: the run, and its place.
+        origin: the run, from its log.
+        data: the content of the file that `ROLLCAGE_STAGE=fork:FILE` names.
     """
 
     found: Found
@@ -39,7 +39,7 @@ class ForkRequest:
     data: dict[str, Any]
 
     def write(self, path: Path) -> None:
-        """Write it where a program finds it, for this user only."""
+        """Write the request to a file for the program, readable by this user only."""
         path.touch(mode=0o600)
         path.write_text(json.dumps(self.data, indent=2) + "\n", encoding="utf-8")
 
@@ -57,10 +57,10 @@ def asked_fork(
     answers: Sequence[str] = (),
     live: bool = False,
 ) -> ForkRequest:
-    """The fork that options of a command line ask for; nothing is run or written.
+    """Return the fork that the options request; nothing is run or written.
 
     Raises:
-        UsageError: they contradict, or are not what they should be.
+        UsageError: the options contradict each other, or are not valid.
         StepNotFound: the run has no such step.
     """
     origin = read_run(found.read())
@@ -80,7 +80,7 @@ def asked_fork(
     changes = {name: each for name, each in changed.items() if each not in _LEFT_OUT}
     if result is not None:
         changes["result"] = json_given("--result", result)
-    try:  # tools are loaded where the program is
+    try:  # tools are loaded in the program's process
         checked = {name: each for name, each in changes.items() if name != "at" or not tools}
         fork = Fork(found.run, **checked)
     except SessionError as wrong:

@@ -1,6 +1,6 @@
-"""`python -m rollcage_cli.forks.calling MODULE:FUNCTION`: calls it in the process of a fork.
+"""`python -m rollcage_cli.forks.calling MODULE:FUNCTION`: call it in the process of a fork.
 
-Where it takes an argument, that is the input of the recorded run.
+If the function takes an argument, it gets the input of the recorded run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["call", "main"]
 
 
 def call(spec: str) -> Any:
-    """Call a function by its name, with the input of the run that this process is a fork of.
+    """Call a function by its name, with the input of the run that this process forks.
 
     Raises:
         UsageError: there is no such function, or the run had no input.
@@ -53,7 +53,7 @@ def _input(spec: str) -> Any:
 
 
 def main() -> None:
-    """Call what the command line names."""
+    """Call the function on the command line."""
     call(sys.argv[1])
 
 

@@ -94,9 +94,9 @@ def fork(
 ) -> None:
     """Fork a run: replay it with one thing changed ("what if?").
 
-    The record answers up to the step, and after it wherever the same call is made. Reads and
-    models that are not recorded run. A new write is never made without --live: --answer gives
-    its result, or the fork ends there. The fork is a run of its own, which no session of the job
+    The recording answers up to the step, and after it for each call that is the same. Reads and
+    models that are not recorded run. A new write is never made without --live: --answer gives its
+    result, or the fork ends there. The fork is a run of its own, which no session of the job
     resumes.
     """
     asked = asked_fork(

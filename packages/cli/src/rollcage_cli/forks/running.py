@@ -1,4 +1,4 @@
-"""Runs a program whose session becomes a fork, and finds what that has left."""
+"""Run a program whose session becomes a fork, and find the fork's run."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from rollcage_cli.output import visible
 __all__ = ["ENDED", "ForkResult", "NotForked", "Program", "run_fork", "would_have"]
 
 ENDED: Final = ("would_write", "would_ask")
-"""How a fork ends that came to what is not for it: as it should."""
+"""The regular end of a fork that came to a call which it must not make."""
 
 _LAST: Final = 2000  # characters of a program's stderr that are quoted
 
 
 class NotForked(RollcageError):
-    """The program opened no session of the job, or that could not be a fork."""
+    """The program opened no session of the job, or the session could not be a fork."""
 
     code = "not_forked"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Program:
-    """What is run.
+    """The program to run.
 
     Attributes:
-        command: with its arguments.
+        command: the command with its arguments.
     """
 
     command: tuple[str, ...]
 
     @classmethod
     def of(cls, command: Sequence[str], function: str | None) -> Program:
-        """A command, or a function as `module:function`.
+        """Return a command, or a function as `module:function`.
 
         Raises:
             UsageError: there is neither, or both.
@@ -63,12 +63,12 @@ class Program:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ForkResult:
-    """What a program has left.
+    """The result of a program.
 
     Attributes:
-        run: the fork, as its log tells.
-        code: with what the program ended.
-        stderr: what it wrote there.
+        run: the fork, from its log.
+        code: the program's exit code.
+        stderr: its output on stderr.
     """
 
     run: Run
@@ -82,10 +82,10 @@ class ForkResult:
 
 
 def run_fork(asked: ForkRequest, program: Program, *, quiet: bool = False) -> ForkResult:
-    """Run a program; its session of the job is the fork. Its output goes on, unless `quiet`.
+    """Run a program; its session of the job is the fork. Its output is passed on, unless `quiet`.
 
     Raises:
-        NotForked: there was none; says what the program wrote.
+        NotForked: there was no fork; the message quotes the program's output.
         UsageError: there is no such program.
     """
     store = open_store(asked.data["store"])
@@ -116,9 +116,9 @@ def run_fork(asked: ForkRequest, program: Program, *, quiet: bool = False) -> Fo
 
 
 def would_have(run: Run) -> list[Step | RefusedCall]:
-    """The writes that a fork would have made: answered for, or the one that it ended before.
+    """Return the writes that a fork would have made: answered ones, and the one that ended it.
 
-    Not a write that was made, and whose recorded result is only replaced or assumed.
+    Without writes that were made, and whose recorded result is only replaced or assumed.
     """
     of_step = run.started["fork"]["change"] in ("result", "error")
     answered = [
@@ -132,7 +132,7 @@ def would_have(run: Run) -> list[Step | RefusedCall]:
 
 
 def _forks(store: Store, run: str) -> list[str]:
-    """The forks of a run, the oldest first."""
+    """Return the forks of a run, the oldest first."""
     return [info.run for info in reversed(list_runs(store)) if info.origin == run and info.fork]
 
 

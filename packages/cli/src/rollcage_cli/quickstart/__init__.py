@@ -1,7 +1,7 @@
-"""`rollcage quickstart`: one incident in each framework that is installed, without and with.
+"""`rollcage quickstart`: one incident in each installed framework, without and with Rollcage.
 
-`job` is what the agents do, `program` a process of theirs, and each framework has a module that
-builds the agent as anybody would write it; `stage` plays them and checks what is left.
+`job` has the agents' work, `program` one of their processes, and each framework has a module that
+builds an ordinary agent; `stage` plays them and checks the result.
 """
 
 from rollcage_cli.quickstart.stage import quickstart

@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 
 def run(outbox: Path, session: Session | None, *, dies: bool) -> str:
-    """The agent; with a session, its model and its tools are guarded."""
+    """Run the agent; with a session, its model and its tools are guarded."""
     from autogen_agentchat.agents import AssistantAgent
     from autogen_core.tools import FunctionTool
     from rollcage_autogen import as_tools, guard_model
@@ -37,7 +37,7 @@ def run(outbox: Path, session: Session | None, *, dies: bool) -> str:
 
 
 def _scripted_model() -> ChatCompletionClient:
-    """A model client that knows its answers beforehand."""
+    """Return a model client with prepared answers."""
     from autogen_core import FunctionCall
     from autogen_core.models import (
         AssistantMessage,
@@ -49,10 +49,10 @@ def _scripted_model() -> ChatCompletionClient:
     )
 
     class ScriptedModel(ChatCompletionClient):
-        """Stands in for a real one, so that this runs offline."""
+        """Stands in for a real client, so that this runs offline."""
 
         async def create(self, messages: Sequence[Any], **_: Any) -> CreateResult:
-            """The next message of the script."""
+            """Return the next message of the script."""
             turn = sum(isinstance(message, AssistantMessage) for message in messages)
             content: str | list[FunctionCall] = FINAL
             if turn < len(TURNS):
@@ -68,38 +68,38 @@ def _scripted_model() -> ChatCompletionClient:
         async def create_stream(
             self, messages: Sequence[Any], **_: Any
         ) -> AsyncGenerator[str | CreateResult, None]:
-            """The same, whole."""
+            """Return the next message as a whole."""
             yield await self.create(messages)
 
         async def close(self) -> None:
-            """Nothing is open."""
+            """Do nothing: no connection is open."""
 
         def actual_usage(self) -> RequestUsage:
-            """Nobody counts."""
+            """Return no usage."""
             return RequestUsage(0, 0)
 
         def total_usage(self) -> RequestUsage:
-            """Nobody counts."""
+            """Return no usage."""
             return RequestUsage(0, 0)
 
         def count_tokens(self, messages: Sequence[Any], **_: Any) -> int:
-            """Nobody counts."""
+            """Return zero."""
             del messages
             return 0
 
         def remaining_tokens(self, messages: Sequence[Any], **_: Any) -> int:
-            """Enough for the script."""
+            """Return enough tokens for the script."""
             del messages
             return 1_000_000
 
         @property
         def capabilities(self) -> Any:
-            """What `model_info` says; AutoGen still asks for both."""
+            """Return `model_info`; AutoGen still asks for both."""
             return self.model_info
 
         @property
         def model_info(self) -> ModelInfo:
-            """It calls tools."""
+            """Return that the model calls tools."""
             return ModelInfo(
                 vision=False,
                 function_calling=True,

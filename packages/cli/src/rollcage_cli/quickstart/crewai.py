@@ -17,7 +17,7 @@ __all__ = ["run"]
 
 
 def run(outbox: Path, session: Session | None, *, dies: bool) -> str:
-    """The crew; with a session, its model, its tools and itself are guarded."""
+    """Run the crew; with a session, its model, its tools and the crew itself are guarded."""
     from crewai import Agent, Crew, Task
     from crewai.tools import tool as crewai_tool
     from rollcage_crewai import as_tools, guard_crew, guard_model
@@ -39,26 +39,26 @@ def run(outbox: Path, session: Session | None, *, dies: bool) -> str:
 
 
 def _scripted_model() -> BaseLLM:
-    """A model that knows its answers beforehand."""
+    """Return a model with prepared answers."""
     from crewai.llms.base_llm import BaseLLM
 
     class ScriptedModel(BaseLLM):
-        """Stands in for a real one, so that this runs offline."""
+        """Stands in for a real model, so that this runs offline."""
 
         def supports_function_calling(self) -> bool:
-            """Calls are given as such, not as text."""
+            """Return that calls are given as such, not as text."""
             return True
 
         def get_context_window_size(self) -> int:
-            """Enough for the script, in tokens."""
+            """Return enough tokens for the script."""
             return 1_000_000
 
         def get_input_tokens_count(self, *_: Any, **__: Any) -> int:
-            """Nobody counts."""
+            """Return zero."""
             return 0
 
         def call(self, messages: Any, *_: Any, **__: Any) -> Any:
-            """The next message of the script."""
+            """Return the next message of the script."""
             turn = sum(message["role"] == "assistant" for message in messages)
             if turn == len(TURNS):
                 return FINAL

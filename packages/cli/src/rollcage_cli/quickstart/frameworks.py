@@ -38,10 +38,10 @@ ALL: Final = (
 
 
 def installed() -> list[Framework]:
-    """Those that are installed with their adapter; plain Python where none is."""
+    """Return the installed frameworks with an adapter; plain Python if there is none."""
     return [each for each in ALL if all(map(find_spec, each.needs))] or [PLAIN]
 
 
 def unguarded() -> list[Framework]:
-    """Those that are installed without their adapter."""
+    """Return the frameworks that are installed without their adapter."""
     return [each for each in ALL if find_spec(each.needs[0]) and not find_spec(each.needs[1])]

@@ -1,4 +1,4 @@
-"""What the agents of the quickstart do: remind three customers, by mails that can be recalled."""
+"""The job of the quickstart's agents: remind three customers, by mails that can be recalled."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = [
 OUTBOX: Final = "outbox"
 CUSTOMERS: Final = ("ann", "bob", "cid")
 SETTING: Final = f'[tool.rollcage]\ntools = ["{__name__}:for_undo"]\n'
-"""What says to `rollcage undo`, in the folder of the quickstart, where its tools are."""
+"""The setting that tells `rollcage undo`, in the quickstart's folder, the place of its tools."""
 QUESTION: Final = "Remind the customers who have not paid."
 FINAL: Final = "3 reminders are sent."
 YOURS: Final = "yours"
-"""The name of the run that is left to look at."""
+"""The name of the run that is left for the user."""
 
 
 class IssuedCall(NamedTuple):
@@ -56,7 +56,7 @@ TURNS: Final[Sequence[Sequence[IssuedCall]]] = (
 
 
 class Functions(NamedTuple):
-    """The tools, as functions that know nothing of Rollcage."""
+    """The tools, as plain functions."""
 
     unpaid: Callable[[], list[str]]
     send: Callable[[str, str], int]
@@ -64,14 +64,14 @@ class Functions(NamedTuple):
 
 
 def functions(outbox: Path, *, dies: bool = False) -> Functions:
-    """The tools on a folder of mails; with `dies`, the process is killed in the ninth step."""
+    """Return the tools on a folder of mails; with `dies`, the ninth step kills the process."""
 
     def unpaid() -> list[str]:
         """List the customers who have not paid."""
         return list(CUSTOMERS)
 
     def send(customer: str, text: str) -> int:
-        """Put a mail into a customer's box; gives how many are there now."""
+        """Put a mail into a customer's box; return the number of mails in it."""
         outbox.mkdir(parents=True, exist_ok=True)
         with (outbox / f"{customer}.txt").open("a", encoding="utf-8") as box:
             box.write(f"{text}\n")
@@ -87,7 +87,7 @@ def functions(outbox: Path, *, dies: bool = False) -> Functions:
 
 
 def declared(outbox: Path, *, dies: bool = False) -> list[Callable[..., Any]]:
-    """The same tools with what Rollcage is to know of them; the last is for undo alone."""
+    """Return the same tools with declarations for Rollcage; the last one is for undo only."""
 
     def text_in(customer: str) -> str | None:
         path = outbox / f"{customer}.txt"
@@ -99,7 +99,7 @@ def declared(outbox: Path, *, dies: bool = False) -> list[Callable[..., Any]]:
 
     @tool(effect="write", idempotent=True, observe=observe)
     def recall(customer: str, text: str | None) -> None:
-        """Leave in a customer's box what was there before."""
+        """Restore the previous content of a customer's box."""
         box = outbox / f"{customer}.txt"
         if text is None:
             box.unlink(missing_ok=True)
@@ -120,11 +120,11 @@ def declared(outbox: Path, *, dies: bool = False) -> list[Callable[..., Any]]:
 
 
 def for_undo() -> list[Callable[..., Any]]:
-    """The tools on the outbox in the working directory."""
+    """Return the tools on the outbox in the working directory."""
     return declared(Path(OUTBOX))
 
 
 def mails(outbox: Path) -> dict[str, int]:
-    """How many mails lie in each customer's box."""
+    """Return how many mails lie in each customer's box."""
     boxes = sorted(outbox.glob("*.txt"))
     return {box.stem: box.read_text(encoding="utf-8").count("\n") for box in boxes}

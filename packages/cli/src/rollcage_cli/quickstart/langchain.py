@@ -16,7 +16,7 @@ __all__ = ["run"]
 
 
 def run(outbox: Path, session: Session | None, *, dies: bool) -> str:
-    """The agent; with a session, its model, its tools and itself are guarded."""
+    """Run the agent; with a session, its model, its tools and the agent itself are guarded."""
     from langchain.agents import (
         create_agent,  # pyright: ignore[reportUnknownVariableType] - partly untyped there
     )
@@ -37,20 +37,20 @@ def run(outbox: Path, session: Session | None, *, dies: bool) -> str:
 
 
 def _scripted_model() -> BaseChatModel:
-    """A chat model that knows its answers beforehand."""
+    """Return a chat model with prepared answers."""
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
     from langchain_core.outputs import ChatGeneration, ChatResult
 
     class ScriptedModel(BaseChatModel):
-        """Stands in for a real one, so that this runs offline."""
+        """Stands in for a real model, so that this runs offline."""
 
         @property
         def _llm_type(self) -> str:
             return "scripted"
 
         def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-            """The script names the tools already."""
+            """Return the model: the script names the tools already."""
             del tools, kwargs
             return self
 

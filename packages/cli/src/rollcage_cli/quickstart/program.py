@@ -25,8 +25,8 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play what stdin says."""
-    warnings.simplefilter("ignore")  # frameworks warn of what they do themselves
+    """Play the acts from stdin."""
+    warnings.simplefilter("ignore")  # frameworks warn of their own actions
     (framework,) = (each for each in (*ALL, PLAIN) if each.key == arguments[0])
     for module in framework.needs:
         importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""The agent in plain Python: a loop of one's own."""
+"""The agent in plain Python: a hand-written loop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["run"]
 
 
 def decide(turn: int) -> list[dict[str, Any]]:
-    """Stands in for a model: the calls of this turn; none at the end."""
+    """Return the calls of this turn, in place of a model; none at the end."""
     return [each._asdict() for each in TURNS[turn]] if turn < len(TURNS) else []
 
 
 def run(outbox: Path, session: Session | None, *, dies: bool) -> str:
-    """The agent; guarded by the session that is open, if one is."""
+    """Run the agent; an open session guards it."""
     tools: list[Any] = list(functions(outbox, dies=dies))
     ask = decide
     if session is not None:

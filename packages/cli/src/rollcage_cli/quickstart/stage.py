@@ -1,4 +1,4 @@
-"""Plays the quickstart, and checks what its processes leave."""
+"""Play the quickstart, and check the results of its processes."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ def quickstart(
     """See one crash without and with Rollcage.
 
     An agent sends three reminders. Its process is killed at the ninth of ten steps, and started
-    again: without Rollcage, each mail is sent twice; with it, none is, and `rollcage undo` recalls
-    them. Models are scripted; nothing reaches the network. At the end there is a run to look at.
+    again: without Rollcage, each mail is sent twice; with Rollcage, none is, and `rollcage undo`
+    recalls them. Models are scripted; nothing reaches the network. At the end there is a run to
+    look at.
     """
     chosen = _chosen(framework or [])
     out = console(error=as_json)
@@ -81,7 +82,7 @@ def quickstart(
 
 
 def _chosen(names: list[str]) -> list[Framework]:
-    """The frameworks to play.
+    """Return the frameworks to play.
 
     Raises:
         UsageError: one is unknown, or not installed.
@@ -117,17 +118,17 @@ class _Stage:
         self._chosen = chosen
 
     def play(self) -> None:
-        """All of it.
+        """Play all incidents.
 
         Raises:
-            ClaimFailed: what a process leaves is not what is shown; the later ones don't play.
+            ClaimFailed: a process left another result than promised; the later ones don't play.
         """
         self.show.out.print(_STORY)
         for each in unguarded():
             hint = f'{each.name} is here without its adapter: pip install "rollcage[{each.key}]"'
             self.show.out.print(hint, soft_wrap=True)
         with contextlib.ExitStack() as stack:
-            # All begin to import now, which takes longest; each waits for its turn.
+            # All start to import now, which takes longest; each waits for its turn.
             programs = [stack.enter_context(self._program(each)) for each in self._chosen]
             for each, program in zip(self._chosen, programs, strict=True):
                 incident = _Incident(self.show, self._folder, each, program)
@@ -137,7 +138,7 @@ class _Stage:
 
     @contextlib.contextmanager
     def _program(self, framework: Framework) -> Generator[Program]:
-        """The process that plays a framework's agents; what it says besides goes to a file."""
+        """Return the process that plays a framework's agents; its other output goes to a file."""
         own = _QUIET | {"XDG_DATA_HOME": str(self._folder.resolve() / "crewai")}
         log = self._folder / f"{framework.key}.log"
         with (
@@ -147,7 +148,7 @@ class _Stage:
             yield program
 
     def _leave_one(self, program: Program) -> None:
-        """A run whose mails are not recalled, and what can be typed to look at it."""
+        """Leave a run with its mails, and print commands to look at it."""
         self.show.title("Your turn: one more run, whose mails are not recalled.")
         program.enter(YOURS)
         outbox = self._folder / OUTBOX
@@ -172,10 +173,10 @@ class _Incident:
         self._store = open_store(folder / ".rollcage")
 
     def play(self) -> None:
-        """Without Rollcage, with it, and the undo.
+        """Play it without Rollcage, with Rollcage, and undo it.
 
         Raises:
-            ClaimFailed: that is not what is left.
+            ClaimFailed: the result is another one.
         """
         self._show.title(self._framework.title)
         self._show.out.print("  without Rollcage: killed, and started again")
@@ -192,14 +193,14 @@ class _Incident:
         self._show.check()
 
     def _killed_and_again(self, act: str) -> bool:
-        """Whether the first process was killed, and the second came to its end."""
+        """Return whether the first process was killed, and the second one finished."""
         self._program.enter(f"{act}-dies")
         killed = self._program.wait() == -signal.SIGKILL
         self._program.enter(act)
         return self._program.wait() == 0 and killed
 
     def _read(self, *, ended: bool) -> None:
-        """What the attempts of the run show, and the outbox."""
+        """Check the attempts of the run, and the outbox."""
         infos = list_runs(self._store, name=self._framework.job)
         runs = [self._run(info.run) for info in reversed(infos)]
         if runs:
@@ -221,7 +222,7 @@ class _Incident:
         return read_run(trace_of(self._store, run))
 
     def _undo(self) -> None:
-        """Recall the mails, in a process that knows the run's name and no more."""
+        """Recall the mails, in a process that knows only the run's name."""
         code = self._show.command("undo", f"@{self._framework.job}", "--yes", quiet=True)
         rows = self._run(self.runs["run"]).steps
         ends = [row.undone for row in rows if row.name == "send" and row.undoes is None]

@@ -86,11 +86,11 @@ def show(
     force: ForceOption = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Show the steps of a run: of the newest, where none is given.
+    """Show the steps of a run; by default, of the newest run.
 
-    A step is a hit (replayed, nothing ran), seen (held by the framework's own memory, so not asked
-    for), ran, failed, blocked, waiting (for a decision), unknown (it may have happened: see
-    `rollcage resolve`), cut off or not started. A page has all values but likely secrets.
+    A step is a hit (replayed, nothing ran), seen (held by the framework's own memory, so not
+    requested), ran, failed, blocked, waiting (for a decision), unknown (it may have happened: see
+    `rollcage resolve`), cut off or not started. A page has all values except likely secrets.
     """
     if html is not None and (as_json or tree or step is not None):
         raise UsageError("--html is a page of a whole run: leave out --json, --tree and --step")
@@ -108,7 +108,7 @@ def show(
         print_json(run_data(seen, standing(seen), rows, pause=_pause(found)))
         return
     if html is not None:
-        from rollcage_views.html import write_run  # templates, which only a page waits for
+        from rollcage_views.html import write_run  # templates, only for a page
 
         with page_file(html, force=force) as page:
             write_run(page, seen, at=found.at, steps=rows)
@@ -121,7 +121,7 @@ def show(
 
 
 class _Layout(NamedTuple):
-    """How a run is printed."""
+    """The layout of a printed run."""
 
     limit: int
     tree: bool
@@ -129,7 +129,7 @@ class _Layout(NamedTuple):
 
 
 def _print(out: Console, found: Found, seen: Run, rows: Sequence[Step], how: _Layout) -> None:
-    """A whole run, or the steps of it that are asked for."""
+    """Print a whole run, or the selected steps."""
     print_head(out, seen)
     print_attempts(out, seen)
     if how.pause is not None:
@@ -150,7 +150,7 @@ def _pause(found: Found) -> Order | None:
 
 
 def _state(word: str) -> str:
-    """A state as it is typed.
+    """Return a state by its typed name.
 
     Raises:
         UsageError: there is no such state.
@@ -201,7 +201,7 @@ def _sums(seen: Run) -> Text:
 
 
 def _print_refused(out: Console, seen: Run) -> None:
-    """The calls that never became steps."""
+    """Print the calls that never became steps."""
     for row in seen.refused:
         asked = f"{visible(row.name)}({arguments_text(row.args)})"
         agent = f" by {visible(row.agent)}" if row.agent else ""

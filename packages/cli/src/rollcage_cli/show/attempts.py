@@ -1,4 +1,4 @@
-"""The attempts at a run: how each ended, and what it was given back."""
+"""The attempts at a run: how each ended, and which steps it replayed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rollcage_cli.table import Table
 
 __all__ = ["print_attempts"]
 
-_FIXED: Final = 64  # columns of the table besides why an attempt ended
+_FIXED: Final = 64  # columns of the table besides the reason for an attempt's end
 _SHOWN: Final = 20  # attempts: the last ones
 
 
 def print_attempts(out: Console, seen: Run) -> None:
-    """A line for each attempt at a run that had several."""
+    """Print a line for each attempt at a run with several."""
     if len(seen.attempts) < 2:
         return
     left_out = max(len(seen.attempts) - _SHOWN, 0)
@@ -46,7 +46,7 @@ def print_attempts(out: Console, seen: Run) -> None:
 
 
 def _spans_text(spans: Sequence[tuple[int, int]]) -> str:
-    """`1-4, 7`: the numbers of the steps that answered calls."""
+    """Return the numbers of the steps that answered calls: `1-4, 7`."""
     joined: list[list[int]] = []
     for first, last in sorted(spans):
         if joined and first <= joined[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""The head of a run, above its steps: which it is, and how it came about."""
+"""The head of a run, above its steps: its identity and its origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["print_head"]
 
 
 def print_head(out: Console, seen: Run) -> None:
-    """The job, the run, its status and its source."""
+    """Print the job, the run, its status and its source."""
     started = seen.started
     out.print(
         Text(f"{visible(started['name'])}  ", style="bold").append(started["run"], style="dim")
@@ -52,7 +52,7 @@ def print_head(out: Console, seen: Run) -> None:
 
 
 def _fork_text(fork: dict[str, Any]) -> str:
-    """What a fork changes, and what of it really happened."""
+    """Return what a fork changes, and which of its effects really happened."""
     where = f"from step {fork['step']} on" if fork.get("step") else "from the start"
     named = f" {visible(fork['to'])}" if fork.get("to") else ""
     if fork["change"] in ("result", "args", "error"):
@@ -75,7 +75,7 @@ def _imported_text(imported: dict[str, Any]) -> str:
 
 
 def _shut_text(event: dict[str, Any]) -> str:
-    """Why nothing may be added to a run."""
+    """Return why nothing may be added to a run."""
     if event["event"] == "held":
         return f"A copy: it may go on in {visible(event['from'])}, and not here."
     if event["event"] == "gone":

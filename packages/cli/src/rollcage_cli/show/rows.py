@@ -19,16 +19,16 @@ STYLES: Final = {
     "waiting": "yellow",
 }  # fmt: skip
 _FIXED: Final = 47  # columns of the table besides the call, its arguments and its outcome
-_WIDE: Final = 110  # columns from which on effects, turns and arguments have their own
-_STATE: Final = 12  # columns of a state on a narrower terminal
-_LONG_STATE: Final = 24  # columns that a longer one may take
+_WIDE: Final = 110  # columns from which on effects, turns and arguments have their own column
+_STATE: Final = 12  # columns of a state on a narrow terminal
+_LONG_STATE: Final = 24  # columns of a long state
 _ATTEMPT: Final = "attempt"  # of the run, in which a step ran
 _RIGHT: Final = ("step", _ATTEMPT, "turn", "took")
-_NARROW_FIXED: Final = 34  # and of all besides the call and its outcome
+_NARROW_FIXED: Final = 34  # columns besides the call and its outcome
 
 
 def styled_state(row: Step) -> Text:
-    """A step's state, in its colour."""
+    """Return a step's state, in its colour."""
     text = Text(state_text(row), style=STYLES[row.state])
     if row.state == "hit":
         text.highlight_regex(r"\(.*\)", "red")
@@ -36,7 +36,7 @@ def styled_state(row: Step) -> Text:
 
 
 def table_of(rows: Sequence[Step], width: int) -> Table:
-    """A line a step, in so many columns of a terminal."""
+    """Return a table with a line a step, for a terminal of this width."""
     names = [name_of(row) for row in rows]
     agents = [visible(row.agent) for row in rows]
     by = min(max(map(len, agents)), 12 if width < _WIDE else 20)
@@ -72,13 +72,13 @@ def table_of(rows: Sequence[Step], width: int) -> Table:
 
 
 def _attempt_text(row: Step) -> str:
-    return str(row.attempt) if row.attempt else ""  # it ran in another run
+    return str(row.attempt) if row.attempt else ""  # the step ran in another run
 
 
 def _narrow(
     rows: Sequence[Step], names: Sequence[str], by: int, room: int, *, state: int, several: bool
 ) -> Table:
-    """What a terminal of 80 columns has room for: the call with its arguments in one column."""
+    """Return the row for a terminal of 80 columns: call and arguments in one column."""
     calls = [
         f"{name}({call_text(row)})" if row.kind != "branch" else name
         for row, name in zip(rows, names, strict=True)
@@ -102,14 +102,14 @@ def _narrow(
 
 
 def cell(text: str | Text, width: int) -> Text:
-    """A text, cut off where it is too long."""
+    """Return a text, cut if it is too long."""
     shown = text if isinstance(text, Text) else Text(text[: 2 * width])
     shown.truncate(width, overflow="ellipsis")
     return shown
 
 
 def name_of(row: Step) -> str:
-    """What a step is called, with a sign where it is nested or undoes another."""
+    """Return a step's name, with a sign if it is nested or undoes another step."""
     name = visible(row.name)
     if row.kind == "branch":
         return block_name(row)
@@ -119,6 +119,6 @@ def name_of(row: Step) -> str:
 
 
 def block_name(row: Step) -> str:
-    """What a block is called, by its kind."""
+    """Return a block's name, by its kind."""
     name = visible(row.name)
     return name if row.block == name else f"{row.block} {name}"

@@ -13,7 +13,7 @@ __all__ = ["print_step"]
 
 
 def print_step(out: Console, row: Step, attempts: int = 1) -> None:
-    """Its place, its times, its arguments and its outcome."""
+    """Print a step's place, times, arguments and outcome."""
     out.print(Text(f"step {row.step}  ", style="bold").append(name_of(row)).append("  ").append(
         styled_state(row)
     ))  # fmt: skip

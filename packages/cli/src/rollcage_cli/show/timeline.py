@@ -17,7 +17,7 @@ _WIDTH: Final = 40  # columns of the timeline
 
 
 def over_time(rows: Sequence[Step], *, ascii_only: bool) -> Table:
-    """Each step at its place between the first step's beginning and the last one's end."""
+    """Return each step at its place between the first step's beginning and the last one's end."""
     start = min(row.time for row in rows)
     end = max(row.time + _ran_for(row) for row in rows)
     table = Table()
@@ -32,7 +32,7 @@ def over_time(rows: Sequence[Step], *, ascii_only: bool) -> Table:
 
 
 def _ran_for(row: Step) -> int:
-    """How long the step took in this run: one that was replayed took nothing."""
+    """Return how long the step took in this run; zero for a replayed step."""
     return 0 if row.state == "hit" else row.duration or 0
 
 

@@ -15,10 +15,10 @@ __all__ = ["print_tree"]
 
 
 def print_tree(out: Console, rows: Sequence[Step]) -> None:
-    """Agents, branches and turns, with what was called in each."""
+    """Print agents, branches and turns, each with its calls."""
     ascii_only = out.options.ascii_only
     rail = ("|  ", "|- ", "`- ", "   ") if ascii_only else ("│  ", "├─ ", "└─ ", "   ")
-    # Last of its siblings or not, by depth: what precedes a line.
+    # By depth, whether a node is the last of its siblings: the prefix of a line.
     todo = [(node, "", at == 0, "") for at, node in enumerate(reversed(tree_of(rows)))]
     while todo:
         node, front, last, sign = todo.pop()

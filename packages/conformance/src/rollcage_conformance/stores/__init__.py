@@ -1,4 +1,4 @@
-"""What every store promises: logs, writers, values, orders, and sessions that rely on them.
+"""The promises of every store: logs, writers, values, orders, and sessions that rely on them.
 
 ::
 
@@ -35,7 +35,7 @@ class StoreSuite(
     CrashSuite,
     SessionSuite,
 ):
-    """Subclass it, and say with the fixture `url` where a new store of each test's own is.
+    """Subclass it, and return the URL of a new store for each test from the fixture `url`.
 
     With the fixture `tamper` it tests more: see `StoreBase`.
     """

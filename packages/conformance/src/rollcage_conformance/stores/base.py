@@ -1,4 +1,4 @@
-"""What the tests of stores share: a store, other processes that use it, logs, tools, and damage."""
+"""The shared parts of store tests: a store, other processes on it, logs, tools, and damage."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ODD: Final = [
     "nul.txt", "a\nb", "日本", "😀" * 40, "x" * 200, ".lock", ".part", "a.jsonl", "'; DROP TABLE--",
     "\x1b[31m", "\u202e", "con", " ",
 ]  # fmt: skip
-"""Texts that somebody takes for a name, and that a careless store takes for something else."""
+"""Texts that users choose as names, and that a careless store misreads."""
 
 
 class Other:
@@ -60,24 +60,24 @@ class Other:
         self.pid = self._process.pid
 
     def ask(self, name: str, /, **given: Any) -> None:
-        """Ask it to do something, and don't wait for that."""
+        """Send a command, without waiting."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([name, given]) + "\n")
         self._process.stdin.flush()
 
     def answer(self) -> Any:
-        """Return its answer to the oldest question, or the name of the error."""
+        """Return its answer to the oldest command, or the name of the error."""
         assert self._process.stdout is not None
         found = json.loads(self._process.stdout.readline())
         return found.get("error") or found["gave"]
 
     def do(self, name: str, /, **given: Any) -> Any:
-        """Ask it to do something, and return its answer."""
+        """Send a command, and return its answer."""
         self.ask(name, **given)
         return self.answer()
 
     def freeze(self) -> None:
-        """Stop the process where it is."""
+        """Stop the process at its current place."""
         os.kill(self.pid, signal.SIGSTOP)
         self.until_frozen()
 
@@ -86,7 +86,7 @@ class Other:
         assert os.WIFSTOPPED(os.waitpid(self.pid, os.WUNTRACED)[1])
 
     def wake(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
@@ -109,19 +109,19 @@ def begun(store: Store, run: str = "r1", **options: Any) -> Chain:
 
 
 def events_of(store: Store, run: str = "r1") -> list[dict[str, Any]]:
-    """Return all events of a run, its chain checked."""
+    """Return all events of a run, after checking its chain."""
     return parse(store.read(run), run)
 
 
 def numbers(store: Store, run: str = "r1") -> list[int]:
-    """Return the number in each line of a run behind the first."""
+    """Return the number in each line of a run after the first."""
     return [event["n"] for event in events_of(store, run)[1:]]
 
 
 def on_a_loop(
     test: Callable[Concatenate[Self, Asked], Coroutine[Any, Any, None]],
 ) -> Callable[Concatenate[Self, Asked], None]:
-    """Run an async test in a loop of its own: a store's author may have no plugin for that."""
+    """Run an async test in a loop of its own: a store's author may have no plugin for it."""
 
     @functools.wraps(test)
     def run(self: Self, /, *given: Asked.args, **more: Asked.kwargs) -> None:
@@ -159,18 +159,18 @@ world: Final[list[int]] = []
 
 
 class StoreBase:
-    """Subclass it, and say with the fixture `url` where a new store of each test's own is."""
+    """Subclass it, and return the URL of a new store for each test from the fixture `url`."""
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
-        """Return the URL of a store of the test's own, which is not there yet."""
+        """Return the URL of a store of the test's own, which does not exist yet."""
         raise NotImplementedError
 
     @pytest.fixture
     def tamper(self) -> Tamper | None:
-        """Return what replaces bytes by as many others in all that the store keeps.
+        """Return a function that replaces bytes by as many others in all stored data.
 
-        Without it, nothing shows that changed lines and values are found: those tests are skipped.
+        Without it, the tests for changed lines and values are skipped.
         """
         return None
 
@@ -197,12 +197,12 @@ class StoreBase:
                 each.end()
 
     def until_free(self, store: Store, run: str = "r1") -> None:
-        """Wait until the store has seen that the writer of a run was killed."""
+        """Wait until the store has noticed that the writer of a run was killed."""
         store.open(run).close()
 
     @pytest.fixture
     def start(self, url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-        """Return what runs a program in another process, with the store's URL and arguments."""
+        """Return a function that runs a program on the store, in another process."""
         started: list[subprocess.Popen[str]] = []
 
         def begin(program: str, *arguments: str) -> subprocess.Popen[str]:

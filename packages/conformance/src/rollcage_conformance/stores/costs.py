@@ -1,4 +1,4 @@
-"""What a store's answers cost: the same, however many other runs there are."""
+"""The cost of a store's answers: independent of the number of other runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["CostSuite"]
 
 FEW: Final = 20
 MANY: Final = 300
-OFTEN: Final = 5  # times that it is asked first: what a store keeps at hand, it has then
+OFTEN: Final = 5  # warm-up calls, so that the store's caches are filled
 
 
 def calls_of(ask: Callable[[], Any]) -> int:
-    """Count the calls that a question takes in this thread, into C too: each row and line is one.
+    """Count the calls of a question in this thread, into C too: each row and line is one.
 
-    No time: that depends on what else the machine does.
+    Time is not measured, because it depends on the machine's load.
     """
     count = 0
 
@@ -42,10 +42,10 @@ def calls_of(ask: Callable[[], Any]) -> int:
 
 
 class CostSuite(StoreBase):
-    """What answers cost."""
+    """The cost of answers."""
 
     lists_by_name: bool = False
-    """Whether a list reads the names of all runs, as that of a folder must."""
+    """Whether a list reads the names of all runs, as for a folder."""
 
     def test_what_is_asked_for_costs_the_same_however_many_lie_beside(self, store: Store) -> None:
         def fill(numbers: range) -> None:

@@ -1,4 +1,4 @@
-"""Processes that die, freeze, fork, or race for a run: what a session promises all the same."""
+"""Sessions of processes that die, freeze, fork, or race for a run."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ class CrashSuite(StoreBase):
     def test_jobs_that_begin_at_once_share_a_run_or_have_one_each(
         self, store: Store, url: str
     ) -> None:
-        """Nobody who looks for the newest run of the job finds one that is not there."""
+        """A search for the newest run of the job never finds a missing run."""
         ready = threading.Barrier(4)
 
         def job(_: int) -> str:

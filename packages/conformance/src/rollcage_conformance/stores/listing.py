@@ -1,4 +1,4 @@
-"""What lists say of the runs of a store."""
+"""Lists of a store's runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["ListingSuite"]
 
 @tool(effect="write")
 def listed_write(text: str) -> str:
-    """Give the text back, or nobody knows."""
+    """Return the text; `lost` ends with an unknown outcome."""
     if text == "lost":
         raise TimeoutError("nobody knows")
     return text
 
 
 def _run(store: Store, name: str, *texts: str, at: int = 1000, **given: Any) -> str:
-    """Write these texts in a session; return its run. One that writes `lost` halts."""
+    """Write these texts in a session; return its run. A session that writes `lost` halts."""
     session = Session(
         name, store=store, options=Options(clock=Clock(wall=lambda: at * 10**9)), **given
     )
@@ -38,7 +38,7 @@ def _run(store: Store, name: str, *texts: str, at: int = 1000, **given: Any) -> 
 
 
 class ListingSuite(StoreBase):
-    """What lists say of the runs of a store."""
+    """Lists of a store's runs."""
 
     def test_a_store_that_is_not_there_has_no_runs(self, store: Store) -> None:
         assert list_runs(store) == []
@@ -80,7 +80,7 @@ class ListingSuite(StoreBase):
             found = run_info(store, session.run_id)
             assert (found.status, found.attempts) == ("error", attempts)
             until = time.monotonic() + 5
-            while store.is_live(found.run):  # PostgreSQL sees in a moment that a client has gone
+            while store.is_live(found.run):  # PostgreSQL soon notices that a client has gone
                 assert time.monotonic() < until
         abandon_run(store, run_id)
         assert (run_info(store, run_id).status, run_info(store, run_id).attempts) == (
@@ -137,7 +137,7 @@ class ListingSuite(StoreBase):
         assert listed(name="a", before=1_004_000_000, limit=1) == [2]
 
     def test_runs_of_a_job_stay_in_order_where_clocks_go_back(self, store: Store) -> None:
-        """Also those that begin within a millisecond, whose ids are random in the end."""
+        """Also runs that begin within a millisecond, whose ids end in random digits."""
         runs = [_run(store, "a", "x", at=at) for at in (1000, 900, 900, 5, 5, 2000, 1)]
         found = list_runs(store, name="a")
         assert [each.run for each in found] == runs[::-1]

@@ -1,4 +1,4 @@
-"""Logs: lines that are appended, read, and listed; what takes the place of a log."""
+"""Logs: lines that are appended, read, and listed; replacements of a log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LogSuite"]
 
 
 class LogSuite(StoreBase):
-    """Logs: lines that are appended, read, and listed; what takes the place of a log."""
+    """Logs: lines that are appended, read, and listed; replacements of a log."""
 
     def test_it_is_a_store(self, store: Store) -> None:
         assert isinstance(store, Store)
@@ -168,7 +168,7 @@ class LogSuite(StoreBase):
         with pytest.raises(TraceCorrupt, match="mixed, line 3"):
             parse(mixed, "mixed")
 
-    # --- lists, and what takes a log's place ---
+    # --- lists, and replacements of a log ---
 
     def test_runs_are_listed_from_the_greatest_id_downwards(self, store: Store) -> None:
         assert store.runs() == []

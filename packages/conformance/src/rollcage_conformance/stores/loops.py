@@ -1,4 +1,4 @@
-"""What a store does for an event loop: nothing on its thread."""
+"""A store on an event loop: it never blocks the loop's thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["LoopSuite"]
 
 
 class LoopSuite(StoreBase):
-    """What a store does for an event loop: nothing on its thread."""
+    """A store on an event loop: it never blocks the loop's thread."""
 
     @on_a_loop
     async def test_nothing_of_a_store_runs_on_the_thread_of_a_loop(self, store: Store) -> None:
@@ -38,7 +38,7 @@ class LoopSuite(StoreBase):
 
         chain = await asyncio.to_thread(lambda: Chain(Queued(store.open("r1"))))
         await asyncio.to_thread(chain.read)
-        gc.collect()  # what other tests have left closes its connections wherever it is collected
+        gc.collect()  # garbage of other tests closes its connections wherever it is collected
         sys.setprofile(note)
         try:
             chain.append(FIRST)

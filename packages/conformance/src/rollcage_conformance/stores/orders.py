@@ -50,7 +50,7 @@ class OrderSuite(StoreBase):
     def test_an_order_is_heard_without_any_look(self, store: Store, other: Other) -> None:
         chain = begun(store)
         told = chain.log.hear()
-        if told is None:  # of a database on another machine
+        if told is None:  # for a database on another machine
             chain.close()
             return
         heard = [told()]
@@ -85,7 +85,7 @@ class OrderSuite(StoreBase):
         chain.close()
 
     def test_an_order_that_is_refused_rings_all_the_same(self, store: Store) -> None:
-        """Who put it may have died before the bell rang; whoever tries again rings it."""
+        """The writer may have died before the bell rang; a repeated attempt rings it."""
         assert store.swap("orders", "r1", None, b"stop")
         before = store.bell()
         assert not store.swap("orders", "r1", None, b"stop")

@@ -1,4 +1,4 @@
-"""What a session promises on a store: resume, undo, once, approvals, orders, large values."""
+"""A session's promises on a store: resume, undo, once, approvals, orders, large values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _asks(view: StepView) -> Verdict | None:
 
 
 class SessionSuite(StoreBase):
-    """What a session promises on a store."""
+    """A session's promises on a store."""
 
     # --- one after another, and many at once ------------------------------------------------------
 

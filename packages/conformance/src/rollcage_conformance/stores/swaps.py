@@ -86,7 +86,7 @@ class SwapSuite(StoreBase):
 
     @pytest.mark.parametrize("seed", range(6))
     def test_values_are_those_of_a_dict(self, store: Store, seed: int) -> None:
-        """A model: whatever is swapped, a store says what a dict would."""
+        """Compare the store with a dict as the model, for any sequence of swaps."""
         chance = Random(seed)  # noqa: S311 - reproducible
         model: dict[str, bytes] = {}
         values = [None, b"a", b"b", b""]

@@ -1,4 +1,4 @@
-"""A process that uses a store as it is told, line by line: what one worker of several does.
+"""A process that uses a store on command, line by line, like one of several workers.
 
 It may be frozen, killed and forked between any two of its steps; `stop_at` freezes it at a call of
 the standard library.
@@ -16,7 +16,7 @@ from rollcage.trace.store import open_store
 
 
 class Worker:
-    """What a process can be told to do."""
+    """The commands of a worker process."""
 
     def __init__(self, url: str) -> None:
         self.store = open_store(url)
@@ -30,7 +30,7 @@ class Worker:
         self.chain.append(event)
 
     def write(self, **event: Any) -> None:
-        """What a session does before a body."""
+        """Append an event, as a session does before a body."""
         self.chain.append(event)
         self.chain.wait()
 
@@ -45,7 +45,7 @@ class Worker:
         return self.store.swap(kind, key, old, value)
 
     def count_up(self, key: str, times: int) -> int:
-        """Swap a number so often for the next one; how often another was first."""
+        """Increment a number so often by swaps; return how often another process was first."""
         lost = 0
         while times:
             was = self.store.get("counts", key)
@@ -57,7 +57,7 @@ class Worker:
         return lost
 
     def stop_at(self, name: str, nth: int = 1) -> None:
-        """Freeze before the nth call of a function of `os`, and go on with it when woken."""
+        """Freeze before the nth call of a function of `os`, and continue when woken."""
         call = getattr(os, name)
         left = [nth]
 
@@ -73,7 +73,7 @@ class Worker:
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def fork(self, **event: Any) -> str:
-        """What a forked child is told where it appends."""
+        """Fork, append in the child, and return the child's result."""
         read, write = os.pipe()
         if not os.fork():
             try:
@@ -89,7 +89,7 @@ class Worker:
 
 
 def main() -> None:
-    """Do what each line of the input says, and answer in a line."""
+    """Carry out each line of the input, and answer in a line."""
     worker = Worker(sys.argv[1])
     for asked in sys.stdin:
         name, given = json.loads(asked)

@@ -1,4 +1,4 @@
-"""Who writes a run: its live writer, whoever takes it over, nobody else."""
+"""The writer of a run: its live writer, or the one that takes it over, and no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["WriterSuite"]
 
 
 class WriterSuite(StoreBase):
-    """Who writes a run: its live writer, whoever takes it over, nobody else."""
+    """The writer of a run: its live writer, or the one that takes it over, and no other."""
 
     def test_a_live_writer_is_left_alone(self, store: Store, other: Other) -> None:
         chain = begun(store)
@@ -34,7 +34,7 @@ class WriterSuite(StoreBase):
         new = begun(store, take=True)
         new.append({"n": 2})
         new.wait()
-        for _ in range(2):  # it stays so
+        for _ in range(2):  # the result stays the same
             with pytest.raises(Fenced):
                 old.append({"n": 3})
                 old.wait()
@@ -50,7 +50,7 @@ class WriterSuite(StoreBase):
         old = begun(store)
         log = store.open("r1", take=True)
         new = Chain(log)
-        # Its first line decides, or that it was opened at all: both are good.
+        # Either its first line decides, or its opening: both are correct.
         try:
             old.append({"n": 1})
             old.wait()

@@ -1,4 +1,4 @@
-"""The suites: each class is one side of what an adapter promises."""
+"""The suites: each class is one side of an adapter's promises."""
 
 from rollcage_conformance.suites.approval import ApprovalSuite
 from rollcage_conformance.suites.facade import FacadeSuite
@@ -53,4 +53,4 @@ class AdapterSuite(
     MemorySuite,
     TraceSuite,
 ):
-    """All suites at once: what an adapter subclasses."""
+    """All suites at once, for an adapter to subclass."""

@@ -1,4 +1,4 @@
-"""A call that somebody has to allow: it halts the run, and the run can go on another day."""
+"""Calls that require approval: they halt the run, and the run can continue another day."""
 
 from typing import Any
 
@@ -22,24 +22,24 @@ __all__ = ["ApprovalSuite"]
 
 
 def ask_for_b(step: StepView) -> Verdict | None:
-    """A rule that wants somebody to allow one call."""
+    """Ask for approval of one call."""
     if step.args.get("text") != "b":
         return None
     return Verdict.ask("somebody has to read this first", code="needs_reading")
 
 
 def reject(_: ApprovalRequest) -> Approval:
-    """An approver that says no."""
+    """Reject."""
     return Approval(False, by="ann", reason="use another word")
 
 
 def broken_approver(request: ApprovalRequest) -> Approval:
-    """An approver that has a bug."""
+    """Fail with a bug."""
     raise ZeroDivisionError(request.name)
 
 
 class ApprovalSuite(Suite):
-    """Rules that ask: while nobody is there to answer, and where an approver is."""
+    """Rules that ask: without an approver, and with one."""
 
     def test_a_call_that_needs_approval_halts_and_runs_nothing(
         self, stage: Stage, mode: Mode
@@ -117,7 +117,7 @@ class ApprovalSuite(Suite):
         assert played.error is None
         assert played.ran == ("send",) * ran
         assert played.seen == [("sent a",), (text,), ("sent c",)]
-        for replay in ("resume", "offline", "resume"):  # what an earlier replay wrote, too
+        for replay in ("resume", "offline", "resume"):  # includes the lines of an earlier replay
             again = stage.play(notes("a", "b", "c"), mode, replay=replay, **how)
             assert (again.error, again.ran, again.seen) == (None, (), played.seen)
         assert asked == ["b"]

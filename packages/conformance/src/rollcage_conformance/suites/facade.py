@@ -1,4 +1,4 @@
-"""A tool that nobody approved is seen by no agent, and runs by no way that leads to it."""
+"""A tool that is not approved is not shown to any agent, and runs in no way."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,7 +18,7 @@ LOOKING: Final[Sequence[Message]] = [[("look", {"place": "b"})], "all done"]
 
 
 def contracts(stage: Stage, mode: Mode, scenario: Scenario) -> dict[str, Contract]:
-    """The contracts of the tools that a scenario calls, as this framework's adapter has them."""
+    """Return the contracts of a scenario's tools, from this framework's adapter."""
     found: dict[str, Contract] = {}
 
     def note(step: StepView) -> None:
@@ -41,10 +41,10 @@ def approve(stage: Stage, *given: Contract) -> Registry:
 
 
 def check_refused(played: Played, name: str, code: str) -> None:
-    """A tool was refused before it was called, is not offered, or its call was denied."""
+    """Check that a tool was refused before the call, is not offered, or its call was denied."""
     assert name not in played.ran
     if isinstance(played.error, ToolRefused):
-        assert played.script.asked <= 1  # where the agent is made, or at the very first call
+        assert played.script.asked <= 1  # when the agent is made, or at the very first call
         assert name in str(played.error)
     elif any(step["name"] == name for step in played.steps):
         (step,) = [each for each in played.steps if each["name"] == name]
@@ -54,7 +54,7 @@ def check_refused(played: Played, name: str, code: str) -> None:
 
 
 class FacadeSuite(Suite):
-    """Facades: what is approved runs, whatever else is there."""
+    """Facades: approved tools run, with any others present."""
 
     def test_an_agent_has_what_was_approved(self, stage: Stage, mode: Mode) -> None:
         scenario = Scenario([SEND, LOOK], BOTH)

@@ -1,4 +1,4 @@
-"""What a page says does not decide who gets a mail: labels follow values, in every framework."""
+"""Text from a page can't choose a mail's receiver: labels follow values, in every framework."""
 
 from typing import Any, Final
 
@@ -46,7 +46,7 @@ READ: Final[Message] = [("fetch", {"url": "https://tulips.example"})]
 
 
 class FlowSuite(Suite):
-    """Labels of results, what they are derived into, and what the user named."""
+    """Labels of results, derived values, and values that the user named."""
 
     def test_what_a_page_says_is_not_done_unless_the_user_named_it(
         self, stage: Stage, mode: Mode

@@ -1,4 +1,4 @@
-"""What must not run does not run, whatever else breaks."""
+"""A denied call does not run, whatever else fails."""
 
 from typing import Any
 
@@ -16,25 +16,25 @@ REASON = "no sending after six; look instead"
 
 
 def no_sending(step: StepView) -> Verdict | None:
-    """A rule that denies one tool and has no opinion on the others."""
+    """Deny one tool, without an opinion on the others."""
     return Verdict.deny(REASON, code="too_late") if step.name == "send" else None
 
 
 def broken_rule(step: StepView) -> Verdict | None:
-    """A rule that has a bug."""
+    """Fail with a bug."""
     raise ZeroDivisionError(step.name)
 
 
 class Stopped(Halt):
-    """Somebody pulled the plug."""
+    """The run was stopped."""
 
 
 class HookCrash(Exception):
-    """A bug in the adapter, or in what it calls."""
+    """A bug in the adapter, or in a function that it calls."""
 
 
 class FaultySession(Session):
-    """A session in which one of the methods that adapters call has a bug."""
+    """A session with a bug in one of the methods that adapters call."""
 
     faulty: frozenset[str] = frozenset()
     crashes = 0
@@ -50,7 +50,7 @@ class FaultySession(Session):
         return super().place(**arguments)
 
     def turn(self, **arguments: Any) -> Any:
-        """Crash, or state a turn."""
+        """Crash, or begin a turn."""
         self._maybe("place")
         return super().turn(**arguments)
 
@@ -120,7 +120,7 @@ class GateSuite(Suite):
     def test_arguments_that_do_not_fit_run_nothing(self, stage: Stage, mode: Mode) -> None:
         script: list[Message] = [[("send", {"wrong": "a"})], [("send", {"text": "b"})], "all done"]
         played = stage.play(Scenario([SEND], script), mode)
-        assert played.ran in {("send",), ()}  # () where the framework ends the agent
+        assert played.ran in {("send",), ()}  # () if the framework ends the agent
         assert all(step["args"] == {"text": "b"} for step in played.steps)
 
     def test_a_halted_session_runs_nothing(self, stage: Stage, mode: Mode) -> None:
@@ -142,7 +142,7 @@ class GateSuite(Suite):
 
 
 def _halted_on_the_way(stage: Stage, mode: Mode) -> Played:
-    """An agent whose first tool halts the session."""
+    """Play an agent whose first tool halts the session."""
     sessions: list[Session] = []
 
     def stop() -> str:

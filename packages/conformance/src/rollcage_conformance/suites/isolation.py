@@ -1,4 +1,4 @@
-"""A session guards its own agent, all of what that does, and nothing else."""
+"""A session guards its own agent, with all its calls, and nothing else."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from rollcage_conformance.tools import Crash, notes
 
 __all__ = ["IsolationSuite"]
 
-YIELDS = 100_000  # turns of an event loop that an agent waits for another; it needs few
+YIELDS = 100_000  # turns of an event loop that an agent waits for another; few are needed
 PATIENCE = 60.0  # seconds until a broken adapter's agents no longer wait for each other
 
 
@@ -146,12 +146,12 @@ class IsolationSuite(Suite):
 
 
 def ask_always(step: StepView) -> Verdict:
-    """A rule that wants somebody to allow each call."""
+    """Ask for approval of each call."""
     return Verdict.ask(f"may {step.name} run?")
 
 
 def meeting(own: str, here: dict[str, int]) -> Scenario:
-    """An agent whose tool goes on once the other's has come as far (or never does)."""
+    """Return an agent whose tool waits for the other's tool (or forever)."""
 
     async def meet(text: str) -> str:
         """Wait until the other agent is here too."""
@@ -167,7 +167,7 @@ def meeting(own: str, here: dict[str, int]) -> Scenario:
 
 
 def check_own(own: str, played: Played) -> None:
-    """An agent saw its own answers, and its trace holds its own steps."""
+    """Check that an agent saw its own answers, and that its trace holds its own steps."""
     assert played.error is None
     assert played.result.text == own
     assert played.seen == [(f"{own}: {own}{i}",) for i in range(3)]

@@ -1,4 +1,4 @@
-"""Budgets, circles and the kill switch hold in every framework, however it calls."""
+"""Budgets, loops and the kill switch hold in every framework."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ ignore = ["look"]
 
 
 def codes(played: Played) -> list[str]:
-    """The codes of what was denied, in the order of the calls."""
+    """Return the codes of the denied calls, in order."""
     return [step["verdict"]["code"] for step in played.steps if step["how"] == "blocked"]
 
 
@@ -142,7 +142,7 @@ class LimitSuite(Suite):
 
 
 def _stopped_on_the_way(stage: Stage, mode: Mode) -> Played:
-    """An agent whose run somebody stops while its second tool runs."""
+    """Play an agent whose run is stopped while its second tool runs."""
     sessions: list[Session] = []
 
     def alarm() -> str:

@@ -22,17 +22,17 @@ TURNS: Final[Sequence[Sequence[ToolCall]]] = [
 
 
 def scenario(*turns: Message, end: Message = "all done", guarded: bool = False) -> Scenario:
-    """An agent that takes these turns, and ends."""
+    """Return an agent that takes these turns, and ends."""
     return Scenario([SEND, LOOK], [*turns, end], guarded_model=guarded)
 
 
 def asks(step: StepView) -> Verdict | None:
-    """A rule that asks, where nobody is there to be asked."""
+    """Ask for approval, without an approver."""
     return Verdict.ask("is that so?") if step.args.get("text") == "d" else None
 
 
 class MemorySuite(Suite):
-    """Goes on from the framework's own memory after a crash, a halt, and once more."""
+    """Resumes from the framework's own memory after a crash, a halt, and once more."""
 
     @needs("memory")
     @pytest.mark.parametrize("model", ["bare", "guarded"])
@@ -58,7 +58,7 @@ class MemorySuite(Suite):
         assert resumed.stats.hits == 0
         assert resumed.status == "ok"
         sent = [line["args"]["text"] for line in resumed.of("step") if line["name"] == "send"]
-        assert sorted(sent) == ["a", "b", "c", "d"]  # one run holds all that the job did, once
+        assert sorted(sent) == ["a", "b", "c", "d"]  # one run holds all calls of the job, once
 
     @needs("memory")
     def test_it_goes_on_after_crash_after_crash(self, stage: Stage, mode: Mode) -> None:
@@ -91,7 +91,7 @@ class MemorySuite(Suite):
         resumed = stage.play(scenario(*TURNS), mode, memory=memory)
         if resumed.error is None:
             assert (resumed.ran, resumed.result.text) == (("send",), "all done")
-        else:  # a framework that keeps it all the same: the agent does not read that it was done
+        else:  # the framework keeps it, but the agent does not read that it was done
             assert isinstance(resumed.error, Halt)
             assert "never ran" in str(resumed.error)
             assert (resumed.ran, resumed.result.text) == ((), "")

@@ -18,17 +18,17 @@ THOUGHT = "first one, then the other"
 
 
 def guarded(*texts: str, end: str | Exception = TEXT) -> Scenario:
-    """An agent whose model calls are guarded too."""
+    """Return an agent whose model calls are guarded too."""
     return dataclasses.replace(notes(*texts, end=end), guarded_model=True)
 
 
 def turns(played: Played) -> list[tuple[int, int, str, object]]:
-    """The tool calls of an agent: in which turn, in which slot, and what."""
+    """Return the tool calls of an agent: turn, slot, and call."""
     return [(step["turn"], step["slot"], step["name"], step["args"]) for step in played.steps]
 
 
 def _room(stage: Stage, run: str) -> int:
-    """Bytes of a run's log and its blobs."""
+    """Return the size of a run's log and its blobs in bytes."""
     log = b"".join(stage.store.read(run))
     blobs = set(re.findall(rb'"sha256":"([0-9a-f]{64})","size":([0-9]+)', log))
     return len(log) + sum(int(size) for _, size in blobs)
@@ -60,7 +60,7 @@ class ModelSuite(Suite):
 
     @needs("models")
     def test_a_log_grows_with_the_conversation(self, stage: Stage, mode: Mode) -> None:
-        """Its lines do not repeat earlier messages: twice the turns take twice the room."""
+        """Lines do not repeat earlier messages: twice the turns take twice the room."""
         sizes: list[int] = []
         for turns in (4, 8, 16):
             texts = [f"{turn} ".ljust(3000, "x") for turn in range(turns)]
@@ -88,7 +88,7 @@ class ModelSuite(Suite):
         asked, ended = played.answers
         assert asked["tool_calls"] == [
             list(call) for call in calls
-        ]  # as the model wrote them: not validated
+        ]  # the model's arguments: not validated
         assert asked.get("text", "") == ""
         assert ended["text"] == TEXT
         assert "tool_calls" not in ended

@@ -1,4 +1,4 @@
-"""How calls end: in an error, cancelled, or with nobody knowing."""
+"""The ends of calls: an error, a cancellation, an unknown outcome."""
 
 import asyncio
 from collections.abc import Callable

@@ -49,9 +49,7 @@ class OutputSuite(Suite):
         (step, *_) = played.steps
         assert step["outcome"]["value"] == raw
         assert step["outcome"]["drift"]["code"] == code
-        if (
-            played.error is None
-        ):  # as with any tool that raises: the model reads it, or the run ends
+        if played.error is None:  # like any tool that raises: the model reads it, or the run ends
             assert code in played.seen[0][0]
             assert RAW not in played.seen[0][0]
             assert played.seen[1] == ("sent b",)

@@ -1,4 +1,4 @@
-"""A policy decides in every framework alike: on each call, live or recorded, whatever breaks."""
+"""A policy decides the same in every framework: live or recorded, and after any failure."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -96,23 +96,23 @@ reason = "no model is asked today"
 
 
 def not_today(step: StepView) -> Verdict | None:
-    """A rule in Python, besides the policy."""
+    """Return a rule in Python, besides the policy."""
     return Verdict.deny("not today", code="today") if step.name == "send" else None
 
 
 def rubbish(_: StepView) -> Any:
-    """What is no rule."""
+    """Return something that is no rule."""
     return True
 
 
 def shouting(*more: Message) -> Scenario:
-    """An agent that shouts, reads why it may not, and goes on."""
+    """Return an agent that shouts, reads why it may not, and continues."""
     script: list[Message] = [[("send", {"text": "LOUD"})], [("send", {"text": "quiet"})], *more]
     return Scenario([SEND, LOOK, ORDER], [*script, "all done"])
 
 
 def ruling(rule: str, *, mode: str = "enforce") -> Policy:
-    """A policy that allows everything, with one more rule, or with a table of limits."""
+    """Return a policy that allows everything, with one more rule, or with a table of limits."""
     return Policy.parse(f'version = 1\nname = "one"\nmode = "{mode}"\ndefault = "allow"\n{rule}')
 
 
@@ -175,7 +175,7 @@ class PolicySuite(Suite):
         assert again.steps[0]["verdict"]["rule"] == "no-shouting"
         assert SAID in again.seen[0][0]
         assert again.ran == ()
-        assert isinstance(again.error, Diverged)  # the recorded effect is still out there
+        assert isinstance(again.error, Diverged)  # the recorded effect still exists
 
     def test_what_a_policy_denied_is_denied_in_replay_and_runs_where_it_may(
         self, stage: Stage, mode: Mode
@@ -201,7 +201,7 @@ class PolicySuite(Suite):
         assert verdicts == [("reading", "to_be_read"), ("reading", "approval_not_entitled")]
         assert [each["policy"] for each in played.of("requested")] == [policy.digest] * 2
 
-    # --- what fails denies -----------------------------------------------------------------------
+    # --- failures deny ---------------------------------------------------------------------------
 
     @pytest.mark.parametrize("when", FAILING)
     def test_a_condition_that_fails_runs_nothing(self, stage: Stage, mode: Mode, when: str) -> None:
@@ -325,7 +325,7 @@ class PolicySuite(Suite):
 
 
 def _blocked(error: BaseException | None) -> bool:
-    """Whether an agent ended because something was denied, however its framework wraps that."""
+    """Return whether a denial ended an agent, in any wrapping by its framework."""
     while error is not None:
         if isinstance(error, Blocked):
             return True

@@ -1,4 +1,4 @@
-"""What is recorded happens once; what is replayed happens not at all."""
+"""A recorded call happens once; a replayed call does not happen."""
 
 from typing import Literal
 

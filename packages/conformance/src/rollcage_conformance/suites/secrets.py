@@ -17,7 +17,7 @@ SECRET: Final = "correct-horse-battery-staple"  # noqa: S105 - nobody's
 
 
 def no_login(step: StepView) -> Verdict | None:
-    """A rule that denies everything."""
+    """Deny everything."""
     return Verdict.deny(f"no {step.name} today")
 
 
@@ -61,7 +61,7 @@ class SecretSuite(Suite):
 
 
 def login(form: str, used: list[str], password: str = SECRET) -> Scenario:
-    """An agent that logs in with a password; `used` notes with which."""
+    """Return an agent that logs in with a password; `used` notes with which."""
 
     def typed(user: str, password: SecretStr) -> str:
         """Log in."""
@@ -79,7 +79,7 @@ def login(form: str, used: list[str], password: str = SECRET) -> Scenario:
 
 
 def check_files(stage: Stage) -> None:
-    """Nothing of the store holds the secret, or a hash from which it could be guessed."""
+    """Check that no file of the store holds the secret, or a guessable hash of it."""
     files = [path.read_bytes() for path in stage.root.rglob("*") if path.is_file()]
     values = {
         kind: [stage.store.get(kind, key) or b"" for key in stage.store.keys(kind)]

@@ -117,7 +117,7 @@ _NEEDED: Final = {"parallel": {"parallel", "decided"}, "models": {"decided"}}
 
 
 def traces(name: str, stage: Stage, mode: Mode) -> list[dict[str, Any]]:
-    """The normalised traces that a harness leaves for a golden scenario."""
+    """Return the normalised traces of a harness for a golden scenario."""
     played = GOLDENS[name](stage, mode)
     attempts = [normalise(each.steps, each.asked) for each in played]
     return [*attempts, normalise_log(played[-1].lines)]

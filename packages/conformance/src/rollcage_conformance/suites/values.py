@@ -1,4 +1,4 @@
-"""Arguments and results are the same values everywhere, whatever form a framework gives them."""
+"""Arguments and results are the same values in every framework."""
 
 import pytest
 
@@ -38,7 +38,7 @@ NATIVE = {
 
 
 class ValueSuite(Suite):
-    """Canonical arguments, native results, what the framework injects."""
+    """Canonical arguments, native results, injected values."""
 
     @pytest.mark.parametrize("raw", [{"count": "3"}, {"count": 3}, {"count": 3, "unit": "box"}])
     def test_arguments_are_recorded_coerced_and_with_defaults(

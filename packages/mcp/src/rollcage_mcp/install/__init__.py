@@ -1,1 +1,1 @@
-"""`rollcage mcp install`: a client's own configuration, changed so that its servers are guarded."""
+"""`rollcage mcp install`: guard the servers in a client's own configuration."""

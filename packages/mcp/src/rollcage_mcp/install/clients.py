@@ -1,4 +1,4 @@
-"""The clients whose configuration is known: where their files are, and how they name servers."""
+"""The known clients: the places of their files, and the form of their servers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ class Client:
     """A client of MCP servers.
 
     Attributes:
-        name: as a user gives it.
-        title: as its makers do.
-        files: of a user, the first that is there; a beginning in capitals is a variable, or what
-            stands for it below.
-        project: of a project, below its folder; empty where it has none.
-        holders: where in a file its servers are, by their names; `*` is any name.
-        again: what makes it read a changed file.
+        name: its name in commands.
+        title: its makers' name for it.
+        files: the user's files, of which the first existing one is used; a beginning in capitals is
+            a
+            variable, or its default below.
+        project: the file of a project, below its folder; empty if there is none.
+        holders: the places of servers in a file; `*` is any name.
+        again: how to make it read a changed file.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Client:
         return self.files[0].endswith(".toml")
 
     def file(self, project: Path | None = None) -> Path:
-        """Its file: of the user, or of a project. The first of its names where there is none.
+        """Return its file: the user's, or a project's; without any, the first possible one.
 
         Raises:
             ConfigInvalid: it has no file in projects.
@@ -55,7 +56,7 @@ class Client:
 
 
 def client_of(name: str) -> Client:
-    """The client of a name. Raises `ConfigInvalid`."""
+    """Return the client with a name. Raises `ConfigInvalid`."""
     if name not in CLIENTS:
         raise ConfigInvalid(f"no client {name!r} is known, but: {', '.join(CLIENTS)}")
     return CLIENTS[name]
@@ -115,4 +116,4 @@ _ALL: Final = (
 )  # fmt: skip
 
 CLIENTS: Final[Mapping[str, Client]] = {each.name: each for each in _ALL}
-"""All that are known, by name."""
+"""All known clients, by name."""

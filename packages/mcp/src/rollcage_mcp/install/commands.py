@@ -84,8 +84,8 @@ def install(
 ) -> None:
     """Have the servers of a client run through rollcage mcp run.
 
-    Shows how its configuration changes, and asks. All else in the file stays as it is, and rollcage
-    mcp uninstall takes it back. Values of env blocks are not shown.
+    Shows the change of its configuration, and asks. The rest of the file stays unchanged, and
+    rollcage mcp uninstall reverts the change. Values of env blocks are not shown.
     """
     if list_:
         _list(client, project, file, as_json=as_json)
@@ -108,10 +108,10 @@ def uninstall(
     yes: YesOption = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Undo what rollcage mcp install has changed.
+    """Undo the changes of rollcage mcp install.
 
-    Each server is started again just as it was before. Where somebody has changed what was
-    installed, nothing is written.
+    Each server gets its original command back. If an installed entry was changed since, nothing is
+    written.
     """
     which, path = _file(client, project, file)
     plan = plan_uninstall(which, path, servers or [])
@@ -126,7 +126,7 @@ def _file(client: str, project: Path | None, file: Path | None) -> tuple[Client,
 
 
 def _rollcage() -> list[str]:
-    """How a client starts this program: by its whole path, as clients know no environments."""
+    """Return how a client starts this program: with its absolute path, without an environment."""
     here = Path(sys.executable).with_name("rollcage")
     return [str(here)] if here.is_file() else [sys.executable, "-m", "rollcage"]
 
@@ -138,7 +138,7 @@ def _options(
     store: str | None,
     project: Path | None,
 ) -> list[str]:
-    """The options of the guard, with whole paths. Raises `UsageError`."""
+    """Return the options of the guard, with absolute paths. Raises `UsageError`."""
     if store is None:
         store = str((project or Path.home()).absolute() / _STORE)
     elif "://" not in store:
@@ -167,7 +167,7 @@ _SQLITE: Final = "sqlite:///"
 
 
 def _do(plan: InstallPlan, *, yes: bool, as_json: bool, verb: str) -> None:
-    """Show a plan, ask, and do it."""
+    """Show a plan, ask, and carry it out."""
     out = console()
     named = visible(str(plan.file.path))
     if plan.changes and not yes and (as_json or not is_terminal(sys.stdin)):
@@ -208,7 +208,7 @@ def _data(plan: InstallPlan, verb: str) -> dict[str, Any]:
 
 
 def _list(client: str | None, project: Path | None, file: Path | None, *, as_json: bool) -> None:
-    """What is configured, of one client or of all whose files are there."""
+    """List the configured servers, of one client or of all clients with a file."""
     if client is None and file is not None:
         raise UsageError("say whose file that is: rollcage mcp install CLIENT --list --file FILE")
     clients = [client_of(client)] if client is not None else [*CLIENTS.values()]

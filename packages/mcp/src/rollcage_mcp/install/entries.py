@@ -1,4 +1,4 @@
-"""The servers in a client's file: how each is started, and what has to change to guard it."""
+"""The servers in a client's file: how each is started, and the change that guards it."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ class Text(Protocol):
 
     @property
     def data(self) -> Any:
-        """What it says."""
+        """Return its content."""
         ...
 
     def raw(self, place: Place) -> str | None:
-        """The text of a value; None where there is none."""
+        """Return the text of a value; None without one."""
         ...
 
     def changed(self, changes: Mapping[Place, str | None]) -> str:
-        """The document with other values; None takes one away. Raises `ConfigInvalid`."""
+        """Return the document with other values; None removes one. Raises `ConfigInvalid`."""
         ...
 
     def quoted(self, text: str) -> str:
-        """A text as a value."""
+        """Return a text as a value."""
         ...
 
     def value_of(self, text: str) -> Any:
-        """What the text of a value says."""
+        """Return the value of a text."""
         ...
 
     def shown(self, kept: Mapping[Place, Any]) -> str:
-        """The document with all values hidden but those at these places."""
+        """Return the document with all values hidden except those at these places."""
         ...
 
 
@@ -58,13 +58,13 @@ class ServerEntry:
     """A server in a client's file.
 
     Attributes:
-        name: what the client calls it.
-        place: where it is.
-        command: where its command is.
-        args: where its arguments are, or would be; None where the command holds them.
+        name: the client's name for it.
+        place: its place.
+        command: the place of its command.
+        args: the place of its arguments; None if the command holds them.
         starts: the command and its arguments.
         state: whether it is guarded, is not, or can't be.
-        why: it can't be guarded; empty where it can.
+        why: why it can't be guarded; empty if it can.
     """
 
     name: str
@@ -77,24 +77,24 @@ class ServerEntry:
 
     @property
     def values(self) -> tuple[Place, ...]:
-        """Where the values are that guarding it changes."""
+        """The places of the values that guarding it changes."""
         return (self.command,) if self.args is None else (self.command, self.args)
 
     @property
     def where(self) -> str:
-        """Which of a file's parts it is in; empty where there is but one."""
+        """Its part of the file; empty if there is only one."""
         return self.place[1] if self.place[0] == "projects" else ""
 
 
 class Config:
-    """What a client's file says of servers.
+    """The servers in a client's file.
 
     Args:
-        client: whose file it is.
-        text: what is in it.
+        client: its client.
+        text: its content.
 
     Raises:
-        ConfigInvalid: it can't be read.
+        ConfigInvalid: the file can't be read.
     """
 
     def __init__(self, client: Client, text: str) -> None:
@@ -111,15 +111,15 @@ class Config:
         ]
 
     def value(self, place: Place) -> Any:
-        """A value; None where there is none."""
+        """Return a value; None without one."""
         return _get(self.text.data, place)
 
     def guarded(self, entry: ServerEntry, guard: Sequence[str]) -> dict[Place, str | None]:
-        """The values that guard a server.
+        """Return the values that guard a server.
 
         Args:
             entry: the server.
-            guard: `rollcage mcp run …`, to and with the `--`.
+            guard: `rollcage mcp run …`, including the `--`.
         """
         quoted = [self.text.quoted(each) for each in guard]
         own = self.text.raw(entry.command) or ""
@@ -129,7 +129,7 @@ class Config:
         return {entry.command: quoted[0], entry.args: inserted(args, [*quoted[1:], own])}
 
     def shown(self, chosen: Sequence[Place]) -> str:
-        """The file for a person's eyes: but for how these servers are started, nothing of it.
+        """Return the file for display, with only the commands of these servers.
 
         Args:
             chosen: the servers.
@@ -143,7 +143,7 @@ class Config:
 
 
 def _at(data: Any, pattern: Sequence[str]) -> Iterator[tuple[Place, Mapping[str, Any]]]:
-    """What a pattern of names leads to."""
+    """Yield the values that match a pattern of names."""
     if not isinstance(data, Mapping):
         return
     named = cast("Mapping[str, Any]", data)
@@ -163,7 +163,7 @@ def _get(data: Any, place: Place) -> Any:
 
 
 def _is_holder(name: str, each: Any) -> bool:
-    """Whether that is not a server of opencode, but what its second version keeps them in."""
+    """Return whether a key is not a server of opencode, but its second version's container."""
     return name == "servers" and isinstance(each, Mapping) and "type" not in each
 
 
@@ -172,7 +172,7 @@ def _entry(place: Place, each: Any) -> ServerEntry:
     fields = cast("Mapping[str, Any]", each) if isinstance(each, Mapping) else {}
     own: Any = fields.get("command")
     given: Any = fields.get("args")
-    if isinstance(own, Mapping):  # of Zed, once
+    if isinstance(own, Mapping):  # an older form of Zed
         command, args = (*command, "path"), (*command, "args")
         own, given = own.get("path"), own.get("args")
     if isinstance(own, list):
@@ -190,7 +190,7 @@ _URLS: Final = {"url", "httpUrl", "serverUrl", "serverURL"}
 
 
 def _judged(entry: ServerEntry, starts: list[Any], wrong: Any) -> ServerEntry:
-    """The server with its state."""
+    """Return the server with its state."""
     words = [each for each in starts if isinstance(each, str)]
     entry = dataclasses.replace(entry, starts=tuple(words))
     if wrong is not None or not words or len(words) < len(starts) or not words[0]:
@@ -209,7 +209,7 @@ def _judged(entry: ServerEntry, starts: list[Any], wrong: Any) -> ServerEntry:
 
 
 def _hidden(value: Any) -> Any:
-    """A command or its arguments, without what may be a secret."""
+    """Return a command or its arguments, without possible secrets."""
     if not isinstance(value, list):
         return value
     found: list[Any] = []

@@ -1,4 +1,4 @@
-"""What goes wrong with a client's configuration."""
+"""The errors of a client's configuration."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class ConfigInvalid(UsageError):
 
 
 class ConfigChanged(UsageError):
-    """Somebody else has changed a client's file; the text says what. Nothing was written."""
+    """A client's file was changed by others; the text names the change. Nothing was written."""
 
     code = "config_changed"

@@ -1,4 +1,4 @@
-"""A file of somebody else's, changed as a whole or not at all."""
+"""A foreign file, changed as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class ConfigFile:
     """A file as it was read.
 
     Args:
-        path: its name; where that is a link, what it leads to is read and written.
+        path: its name; for a link, its target is read and written.
 
     Attributes:
         path: the name.
-        real: where it is.
-        text: what was in it.
+        real: the real path.
+        text: its content.
 
     Raises:
-        ConfigInvalid: it can't be read.
+        ConfigInvalid: the file can't be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class ConfigFile:
         return raw
 
     def check(self) -> None:
-        """Find out whether it may be written. Raises `ConfigInvalid`."""
+        """Check that it may be written. Raises `ConfigInvalid`."""
         named = visible(str(self.path))
         if not self.real.stat().st_mode & 0o222 or not os.access(self.real, os.W_OK):
             raise ConfigInvalid(f"{named} is read-only: chmod u+w {named}")
@@ -61,11 +61,11 @@ class ConfigFile:
             raise ConfigInvalid(f"the folder of {named} is read-only, so it can't be replaced")
 
     def write(self, text: str) -> None:
-        """Put a new file in its place, of the same mode and owner.
+        """Replace it by a new file, with the same mode and owner.
 
         Raises:
-            ConfigChanged: it is not as it was read any more.
-            ConfigInvalid: it can't be written.
+            ConfigChanged: the file was changed since it was read.
+            ConfigInvalid: the file can't be written.
         """
         self.check()
         try:
@@ -86,23 +86,24 @@ class ConfigFile:
 
 
 def replace(path: Path, data: bytes, *, like: Path | None = None, unless: object = None) -> None:
-    """Write a file beside another, and put it in its place.
+    """Write a file beside another, and replace that one.
 
     Args:
         path: the file.
-        data: what is to be in it.
-        like: a file whose mode and owner it gets; else nobody else may read it.
-        unless: is called before it takes its place, and raises where it must not.
+        data: its new content.
+        like: a file whose mode and owner it gets; otherwise only the user can read it.
+        unless: called before the replacement, and raises to prevent it.
 
     Raises:
-        OSError: it can't be written.
+        OSError: the file can't be written.
     """
     number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(number, "wb") as file:
             if like is not None:
                 old = like.stat()
-                with contextlib.suppress(PermissionError):  # another's: only root may give it away
+                # another user's: only root may give it away
+                with contextlib.suppress(PermissionError):
                     os.fchown(file.fileno(), old.st_uid, old.st_gid)
                 os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
             file.write(data)

@@ -1,7 +1,7 @@
-"""JSON with comments as text that is edited in place: all but what is changed stays as it is.
+"""JSON with comments as text that is edited in place: everything else stays unchanged.
 
 VS Code, Zed and opencode allow comments and trailing commas in their files; a library that reads
-values and writes them anew would lose both, and every other client's formatting.
+values and writes them again would lose both, and every other client's formatting.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rollcage_mcp.install.errors import ConfigInvalid
 __all__ = ["HIDDEN", "JsonText", "Place", "inserted"]
 
 Place = tuple[str, ...]
-"""Where a value is: the names on the way to it."""
+"""The place of a value: the names on the way to it."""
 
 HIDDEN: Final = "…"
-"""Stands for a value that is not shown."""
+"""Stands for a hidden value."""
 
 _DEEPEST: Final = 100
 _TOKEN: Final = re.compile(
@@ -34,12 +34,12 @@ _GAP: Final = re.compile(r"\s*")
 
 @dataclasses.dataclass(frozen=True)
 class _Value:
-    """A value, and where its text is.
+    """A value, and the place of its text.
 
     Attributes:
         at: where it begins.
         end: where it ends.
-        keys: of an object, where each key begins.
+        keys: for an object, where each key begins.
     """
 
     data: Any
@@ -51,13 +51,13 @@ class _Value:
 
 
 class JsonText:
-    """A document of JSON, with comments or without.
+    """A JSON document, with or without comments.
 
     Args:
-        text: all of it.
+        text: its whole text.
 
     Raises:
-        ConfigInvalid: it is no JSON, names a key twice in one object, or is too deep.
+        ConfigInvalid: the text is not JSON, names a key twice in one object, or is too deep.
     """
 
     def __init__(self, text: str) -> None:
@@ -74,23 +74,23 @@ class JsonText:
 
     @property
     def data(self) -> Any:
-        """What it says."""
+        """Return its content."""
         return self._root.data
 
     def raw(self, place: Place) -> str | None:
-        """The text of a value; None where there is none."""
+        """Return the text of a value; None without one."""
         found = self._find(place)
         return None if found is None else self.text[found.at : found.end]
 
     def changed(self, changes: Mapping[Place, str | None]) -> str:
-        """The document with other values.
+        """Return the document with other values.
 
         Args:
-            changes: the text of each new value; None takes a value away. A value that is new comes
-                after the first that its object has among the changes.
+            changes: the text of each new value; None removes a value. A new value comes
+                after the first value of its object that is among the changes.
 
         Raises:
-            ConfigInvalid: something stands around a value that would be lost with it.
+            ConfigInvalid: the change would lose text around a value.
         """
         edits: list[tuple[int, int, str]] = []
         for place, text in changes.items():
@@ -108,15 +108,15 @@ class JsonText:
         return whole
 
     def quoted(self, text: str) -> str:
-        """A text as a value."""
+        """Return a text as a value."""
         return json.dumps(text, ensure_ascii=False)
 
     def value_of(self, text: str) -> Any:
-        """What the text of a value says."""
+        """Return the value of a text."""
         return JsonText(text).data
 
     def shown(self, kept: Mapping[Place, Any]) -> str:
-        """The document with each value hidden, and each comment, but for those at these places."""
+        """Return the document with all comments, and all other values, hidden."""
         edits = [(at, end, "/*…*/" if self.text[at + 1] == "*" else "//…")
                  for at, end in self._comments]  # fmt: skip
         found: list[tuple[Place, _Value]] = [((), self._root)]
@@ -171,7 +171,7 @@ class JsonText:
     # --- reading ---------------------------------------------------------------------------------
 
     def _scanned(self) -> list[tuple[str, int, int]]:
-        """The kind of each token, where it begins and ends."""
+        """Return the kind of each token, and where it begins and ends."""
         found: list[tuple[str, int, int]] = []
         at = 1 if self.text.startswith("\ufeff") else 0
         while at < len(self.text):
@@ -236,7 +236,7 @@ class JsonText:
         return _Value([each.data for each in several], at, end, several=tuple(several))
 
     def _closes(self, mark: str) -> bool:
-        """Whether what was read ends here; otherwise a comma stands here."""
+        """Return whether a container ends here; otherwise expect a comma."""
         kind = self._tokens[self._next][0]
         if kind not in (mark, ","):
             raise self._wrong("a comma is missing")
@@ -257,7 +257,7 @@ class JsonText:
 
 
 def inserted(array: str, values: list[str]) -> str:
-    """The text of an array, of JSON or TOML, with more values at its beginning."""
+    """Return the text of an array, of JSON or TOML, with more values at its beginning."""
     gap = _GAP.match(array, 1)
     rest = array[gap.end() :] if gap else ""
     if gap is None or rest.startswith("]"):

@@ -1,4 +1,4 @@
-"""What an installation changes in a client's file, or takes back; before anything is written."""
+"""The planned change of a client's file, before anything is written."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class InstallPlan:
 
     Attributes:
         file: as it was read.
-        config: what it says.
-        text: what it is to say.
-        servers: which are changed.
-        left: which stay as they are, each with why.
-        keeps: what is to be remembered of the change.
-        drops: of which servers nothing has to be remembered any more.
+        config: its content.
+        text: its new text.
+        servers: the changed servers.
+        left: the unchanged servers, each with the reason.
+        keeps: the record of the change.
+        drops: the servers whose records are dropped.
     """
 
     file: ConfigFile
@@ -46,11 +46,11 @@ class InstallPlan:
 
     @property
     def changes(self) -> bool:
-        """Whether the file is to change."""
+        """Whether the file will change."""
         return self.text != self.file.text
 
     def diff(self) -> list[str]:
-        """The change for a person, line by line; of the rest of the file, no value is shown."""
+        """Return the change for display, line by line, without other values of the file."""
         places = [each.place for each in self.servers]
         after = Config(self.config.client, self.text).shown(places)
         name = visible(str(self.file.path))
@@ -63,15 +63,15 @@ class InstallPlan:
         ]  # fmt: skip
 
     def write(self) -> None:
-        """Do it.
+        """Carry it out.
 
         Raises:
-            ConfigChanged: somebody else has changed the file meanwhile.
-            ConfigInvalid: it can't be written.
+            ConfigChanged: the file was changed meanwhile.
+            ConfigInvalid: the file can't be written.
         """
         records = Records()
         with records.alone():
-            if self.keeps:  # first: what was written has to be known, also after a crash
+            if self.keeps:  # first, so that the change is known after a crash
                 records.keep(self.file.real, dict(self.keeps))
             if self.changes:
                 self.file.write(self.text)
@@ -80,7 +80,7 @@ class InstallPlan:
 
 
 def read(client: Client, path: Path) -> tuple[ConfigFile, Config]:
-    """A client's file, and what it says. Raises `ConfigInvalid`."""
+    """Return a client's file, and its content. Raises `ConfigInvalid`."""
     file = ConfigFile(path)
     try:
         return file, Config(client, file.text)
@@ -91,16 +91,16 @@ def read(client: Client, path: Path) -> tuple[ConfigFile, Config]:
 def plan_install(
     client: Client, path: Path, names: Sequence[str], guard: Sequence[str]
 ) -> InstallPlan:
-    """Have a client's servers run through a guard.
+    """Plan to run a client's servers through a guard.
 
     Args:
         client: the client.
         path: its file.
-        names: which servers; all that can be, where it is empty.
-        guard: `rollcage mcp run …`, to and with the `--`.
+        names: the servers; empty: all possible ones.
+        guard: `rollcage mcp run …`, including the `--`.
 
     Raises:
-        ConfigInvalid: the file can't be used or written, or one that is named is not there, or
+        ConfigInvalid: the file can't be used or written, or a named server does not exist, or
             can't be guarded.
     """
     file, config = read(client, path)
@@ -129,10 +129,10 @@ def plan_install(
 
 
 def _check(plan: InstallPlan, changes: Mapping[Place, str | None]) -> None:
-    """Find out whether just that is changed, and whether it can be taken back.
+    """Check that exactly these values change, and that the change can be reverted.
 
     Raises:
-        ConfigInvalid: it is not, or can't; the file has a form of which nobody thought.
+        ConfigInvalid: the file has an unexpected form.
     """
     after = Config(plan.config.client, plan.text)
     backward = {own.place: own.before for each in plan.keeps.values() for own in each}
@@ -147,16 +147,16 @@ def _check(plan: InstallPlan, changes: Mapping[Place, str | None]) -> None:
 
 
 def plan_uninstall(client: Client, path: Path, names: Sequence[str]) -> InstallPlan:
-    """Take back what was installed.
+    """Plan to revert an installation.
 
     Args:
         client: the client.
         path: its file.
-        names: which servers; all that were installed, where it is empty.
+        names: the servers; empty: all installed ones.
 
     Raises:
-        ConfigInvalid: the file can't be used or written, or one that is named was not installed.
-        ConfigChanged: somebody has changed what was installed.
+        ConfigInvalid: the file can't be used or written, or a named server was not installed.
+        ConfigChanged: an installed entry was changed since.
     """
     file, config = read(client, path)
     known = Records().of(file.real)
@@ -195,7 +195,7 @@ def _is(config: Config, place: Place, text: str | None) -> bool:
 
 
 def _chosen(config: Config, path: Path, names: Sequence[str]) -> list[ServerEntry]:
-    """The servers of these names; all where there are none. Raises `ConfigInvalid`."""
+    """Return the servers with these names; all without names. Raises `ConfigInvalid`."""
     missing = sorted({*names} - {each.name for each in config.entries})
     if missing:
         listed = ", ".join(sorted({visible(each.name) for each in config.entries})) or "none"

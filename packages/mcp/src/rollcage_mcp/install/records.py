@@ -1,4 +1,4 @@
-"""What was changed in clients' files, kept so that it can be taken back."""
+"""The changes of clients' files, recorded so that they can be reverted."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["FileChange", "Records"]
 
 
 class FileChange(pydantic.BaseModel):
-    """A value of a client's file that was changed.
+    """A changed value of a client's file.
 
     Attributes:
-        place: where it is.
-        before: its text as it was; None where there was none.
+        place: its place.
+        before: its original text; None if it was new.
         after: its text since.
     """
 
@@ -50,30 +50,30 @@ class _Records(pydantic.BaseModel):
 
 
 class Records:
-    """The changes that can be taken back, in a file of this user that nobody else reads."""
+    """The recorded changes, in a file that only this user can read."""
 
     def __init__(self) -> None:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         self.path: Final = Path(state) / "rollcage" / "mcp-install.json"
 
     def of(self, file: Path) -> dict[Place, tuple[FileChange, ...]]:
-        """What was changed in a file, server by server. Raises `ConfigInvalid`."""
+        """Return the changes of a file, server by server. Raises `ConfigInvalid`."""
         return {each.place: each.changes for each in self._read().files.get(str(file), [])}
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """While no other process changes them."""
+        """Lock the records against other processes."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self.path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def keep(self, file: Path, changed: dict[Place, tuple[FileChange, ...]]) -> None:
-        """Keep what is changed in a file. Call it within `alone`."""
+        """Record the changes of a file. Call it within `alone`."""
         self._write(file, self.of(file) | changed)
 
     def drop(self, file: Path, servers: list[Place]) -> None:
-        """Forget what was changed of servers. Call it within `alone`."""
+        """Drop the records of servers. Call it within `alone`."""
         self._write(file, {at: own for at, own in self.of(file).items() if at not in servers})
 
     def _write(self, file: Path, servers: dict[Place, tuple[FileChange, ...]]) -> None:

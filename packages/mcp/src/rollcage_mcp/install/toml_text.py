@@ -18,13 +18,13 @@ _COMMENT: Final = re.compile(r"^\s*#.*$", re.MULTILINE)
 
 
 class TomlText:
-    """A document of TOML.
+    """A TOML document.
 
     Args:
-        text: all of it.
+        text: its whole text.
 
     Raises:
-        ConfigInvalid: it is no TOML.
+        ConfigInvalid: the text is not TOML.
     """
 
     def __init__(self, text: str) -> None:
@@ -38,7 +38,7 @@ class TomlText:
         return tomlkit.parse(self.text)
 
     def raw(self, place: Place) -> str | None:
-        """The text of a value; None where there is none."""
+        """Return the text of a value; None without one."""
         found: Any = self._parsed()
         for name in place:
             if not isinstance(found, Mapping) or name not in found:
@@ -47,7 +47,7 @@ class TomlText:
         return str(found.as_string())
 
     def changed(self, changes: Mapping[Place, str | None]) -> str:
-        """The document with other values; None takes one away."""
+        """Return the document with other values; None removes one."""
         document = self._parsed()
         for place, text in changes.items():
             holder: Any = document
@@ -60,15 +60,15 @@ class TomlText:
         return tomlkit.dumps(document)
 
     def quoted(self, text: str) -> str:
-        """A text as a value."""
+        """Return a text as a value."""
         return tomlkit.string(text).as_string()
 
     def value_of(self, text: str) -> Any:
-        """What the text of a value says."""
+        """Return the value of a text."""
         return TomlText(f"value = {text}").data["value"]
 
     def shown(self, kept: Mapping[Place, Any]) -> str:
-        """The document with each value hidden, and each comment, but for those at these places."""
+        """Return the document with all comments, and all other values, hidden."""
         document = self._parsed()
         _hide(document, (), kept)
         return _COMMENT.sub("#…", tomlkit.dumps(document))

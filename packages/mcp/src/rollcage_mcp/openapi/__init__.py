@@ -1,1 +1,1 @@
-"""Operations of an OpenAPI document as tools, which are proposals until somebody approves them."""
+"""Operations of an OpenAPI document as tools, which are proposals until they are approved."""

@@ -1,4 +1,4 @@
-"""Calls operations by HTTP: of the one base URL that was approved, for a session with a facade."""
+"""Call operations by HTTP, only at the approved base URL, for a session with a facade."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LARGEST: Final = 16 * 1024 * 1024  # bytes of an answer
 _SHOWN: Final = 2_000  # characters of an error
 _TIMEOUT: Final = httpx.Timeout(60.0, connect=10.0)
 _WHOLE: Final = 300.0  # seconds for one call
-_SHORTEST: Final = 4  # characters of a secret that is looked for in answers
+_SHORTEST: Final = 4  # minimal length of a secret that is searched for in answers
 _TEXT: Final = ("text/", "application/json", "application/xml", "application/problem")
 
 
@@ -46,11 +46,11 @@ class Operations:
     """The operations of a document as tools.
 
     Args:
-        path: of the document.
-        url: where they are called; the document's own first server, where it is empty.
-        only: the names of those that are taken; all, where it is empty.
+        path: the path of the document.
+        url: their base URL; empty: the document's own first server.
+        only: the names of the used operations; empty: all.
         secrets: by security scheme, the variable of this process's environment with its secret.
-        pack: what is declared of them.
+        pack: declarations of them.
 
     Raises:
         OpenAPIInvalid: the document or its URL can't be used.
@@ -80,20 +80,21 @@ class Operations:
         }
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """Each operation as a function with its contract, by name."""
+        """Return each operation as a function with its contract, by name."""
         return {name: self.function(name) for name in self._contracts}
 
     def function(self, name: str) -> Callable[..., Any]:
-        """An operation as a function with its contract."""
+        """Return an operation as a function with its contract."""
         function = tool_function(self._contracts[name], name, self)
         vars(function)[NEEDS_FACADE] = True
         return function
 
     async def look(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Call an operation; its answer as the result of a tool.
+        """Call an operation; return its answer as the result of a tool.
 
         Raises:
-            ServerError: it is not approved, its arguments are wrong, or the server has refused
+            ServerError: the operation is not approved, its arguments are wrong, or the server has
+                refused
                 them: nothing has happened.
             ServerGone: the server has failed, or not answered: whether it has happened is unknown.
         """
@@ -116,10 +117,10 @@ class Operations:
             reason = f"{name} was not answered: {type(error).__name__}: {error}"
             raise ServerGone(_without(reason, hidden)) from None
 
-    # --- what is declared ------------------------------------------------------------------------
+    # --- the declarations ------------------------------------------------------------------------
 
     def _contract(self, operation: Operation, pack: Pack | None) -> Contract:
-        """The contract of an operation: a write, until somebody has declared and approved more."""
+        """Return the contract of an operation: a write, until another declaration is approved."""
         called = {
             "method": operation.method,
             "url": self.base + operation.path,
@@ -149,14 +150,15 @@ class Operations:
             )
         contract = self._contracts[name]
         for facade in facades:
-            verdict = facade.check(contract, undo=True)  # the gate has seen whether it may besides
+            # the gate has checked its other permissions
+            verdict = facade.check(contract, undo=True)
             if verdict is not None:
                 raise ServerError(_REFUSED, str(facade.refusal(contract, verdict)))
 
     # --- secrets ---------------------------------------------------------------------------------
 
     def _way(self, operation: Operation) -> tuple[Scheme, ...]:
-        """The schemes by which to say who calls. Raises `ServerError`."""
+        """Return the schemes for authentication. Raises `ServerError`."""
         if not operation.security:
             return ()
         for way in operation.security:
@@ -187,7 +189,8 @@ class Operations:
         if _origin(url) != _origin(httpx.URL(self.base)):
             raise ServerError(_INVALID, "the request would leave the URL that was approved")
         headers = {"Accept": "application/json, */*;q=0.5", "Accept-Encoding": "identity"}
-        # Neither proxies nor .netrc of the environment: they would send it, or secrets, elsewhere.
+        # Neither proxies nor .netrc of the environment: they could send requests or secrets
+        # elsewhere.
         async with (
             httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, follow_redirects=False) as client,
             client.stream(
@@ -228,12 +231,12 @@ def _result(answer: httpx.Response, raw: bytes, hidden: list[str]) -> dict[str, 
 def _decoded(raw: bytes, encoding: str | None) -> str:
     try:
         return raw.decode(encoding or "utf-8", "replace")
-    except LookupError:  # what it names is no encoding of text
+    except LookupError:  # the name is no text encoding
         return raw.decode("utf-8", "replace")
 
 
 def _check(operation: Operation, arguments: Mapping[str, Any]) -> None:
-    """Hold arguments against their schema. Raises `ServerError`."""
+    """Validate arguments against their schema. Raises `ServerError`."""
     validator = jsonschema.Draft202012Validator(
         without_patterns(operation.schema), registry=referencing.Registry()
     )
@@ -249,7 +252,7 @@ def _check(operation: Operation, arguments: Mapping[str, Any]) -> None:
 
 
 def _own_url(document: Document) -> str:
-    """The URL of the document's first server, with the defaults of its variables."""
+    """Return the URL of the document's first server, with the defaults of its variables."""
     servers: Any = document.data.get("servers")
     first: Any = servers[0] if isinstance(servers, list) and servers else {}
     url: Any = first.get("url") if isinstance(first, dict) else None
@@ -294,7 +297,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _forms(secrets: list[str]) -> list[str]:
-    """The texts by which secrets could come back: as they are, encoded, a password alone."""
+    """Return the forms in which secrets could come back: plain, encoded, a password only."""
     found: set[str] = set()
     for each in secrets:
         password = each.partition(":")[2]

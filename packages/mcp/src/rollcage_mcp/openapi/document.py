@@ -1,4 +1,4 @@
-"""An OpenAPI document as data: JSON or YAML, without anything that YAML would make of it."""
+"""An OpenAPI document as data: JSON or YAML, without YAML's own types."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Document:
-    """An OpenAPI document, of 3.0 or 3.1.
+    """An OpenAPI document, of version 3.0 or 3.1.
 
     Args:
-        data: what it says.
-        source: what an error calls it.
+        data: its content.
+        source: its name in errors.
 
     Attributes:
         is_old: whether it is of 3.0, whose schemas are not quite JSON Schema.
 
     Raises:
-        OpenAPIInvalid: it is of no such version.
+        OpenAPIInvalid: the document has another version.
     """
 
     def __init__(self, data: Any, source: str) -> None:
@@ -47,10 +47,10 @@ class Document:
         self.is_old = version.startswith("3.0.")
 
     def at(self, reference: str) -> Any:
-        """What a reference leads to.
+        """Return the target of a reference.
 
         Raises:
-            OpenAPIInvalid: it leads out of the document, or to nothing.
+            OpenAPIInvalid: the reference leads out of the document, or to nothing.
         """
         if not reference.startswith("#/"):
             raise OpenAPIInvalid(
@@ -69,11 +69,11 @@ class Document:
         return found
 
     def resolved(self, each: Any, where: str) -> dict[str, Any]:
-        """An object, or what its reference leads to in the end.
+        """Return an object, or the final target of its reference.
 
         Args:
             each: the object.
-            where: it is, for errors.
+            where: its place, for errors.
 
         Raises:
             OpenAPIInvalid: it is no object; its reference leads nowhere, or in a circle.
@@ -89,11 +89,12 @@ class Document:
 
 
 def load_document(path: Path) -> Document:
-    """The document in a file.
+    """Load the document in a file.
 
     Raises:
-        OpenAPIInvalid: it can't be read: no file, too large, too deep, neither JSON nor YAML; or
-            YAML with aliases, keys that are there twice, or values that JSON does not have.
+        OpenAPIInvalid: the file can't be read: no file, too large, too deep, neither JSON nor YAML;
+            or
+            YAML with aliases, duplicate keys, or values that JSON does not have.
     """
     try:
         with path.open("rb") as file:
@@ -111,7 +112,7 @@ def load_document(path: Path) -> Document:
 
 
 def _check_depth(data: Any) -> None:
-    """Raises ValueError where the data is too deep for whatever walks through it."""
+    """Raise ValueError if the data is too deep for a recursive walk."""
     level = [data]
     for _ in range(_DEEPEST):
         inner: list[Any] = []
@@ -142,7 +143,7 @@ def _from_yaml(text: str) -> Any:
 
 
 class _Plain(_Loader):  # type: ignore[misc, unused-ignore]  # of the library in C, or in Python
-    """Reads what JSON has: no dates, sets or binary, and no key twice."""
+    """Reads JSON's types only: no dates, sets or binary, and no duplicate keys."""
 
 
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[str, Any]:

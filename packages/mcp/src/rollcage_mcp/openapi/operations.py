@@ -1,4 +1,4 @@
-"""The operations of an OpenAPI document: what each takes, and where in a request that goes."""
+"""The operations of an OpenAPI document: their arguments, and the place of each in a request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OURS: Final = {
 }  # fmt: skip
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, "token"
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
-_LONGEST: Final = 64  # characters of a tool's name, which clients and models take
+_LONGEST: Final = 64  # characters of a tool's name, accepted by clients and models
 _STYLES: Final = {
     "path": ("simple",),
     "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
@@ -40,9 +40,9 @@ class Argument:
     """A parameter of an operation.
 
     Attributes:
-        name: as a tool's argument.
-        own: as the document has it.
-        where: in a request it goes.
+        name: the name of the tool's argument.
+        own: the document's name.
+        where: its place in a request.
         style: how an array or an object is written.
         explode: whether each of its items stands by itself.
         is_json: whether it is written as JSON.
@@ -58,10 +58,10 @@ class Argument:
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """What an operation is sent.
+    """The body of an operation's request.
 
     Attributes:
-        name: as a tool's argument.
+        name: the name of the tool's argument.
         media: its type.
     """
 
@@ -71,11 +71,11 @@ class Body:
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """How an operation is told who calls.
+    """A way to authenticate.
 
     Attributes:
-        name: as the document has it.
-        kind: `bearer`, `basic`, or where a key goes.
+        name: the document's name.
+        kind: `bearer`, `basic`, or the place of a key.
         own: the name of the header or parameter of a key.
     """
 
@@ -89,13 +89,13 @@ class Operation:
     """An operation, as a tool.
 
     Attributes:
-        name: of the tool.
-        method: of HTTP, in capitals.
+        name: the name of the tool.
+        method: the HTTP method, in capitals.
         path: with the names of parameters in braces.
         description: for people and models.
         arguments: its parameters.
-        body: what it is sent; None where that is nothing.
-        security: the ways to say who calls: all schemes of one of them are needed.
+        body: its body; None without one.
+        security: the alternatives for authentication: each needs all of its schemes.
         schema: the JSON Schema of the tool's arguments.
     """
 
@@ -110,19 +110,20 @@ class Operation:
 
 
 class _Unsupported(Exception):
-    """An operation takes something that no request of ours can hold; the text says what."""
+    """An operation with a part that the proxy can't send; the text names it."""
 
 
 def operations_of(document: Document, only: Sequence[str] = ()) -> dict[str, Operation]:
-    """The operations of a document, by the names of their tools.
+    """Return the operations of a document, by the names of their tools.
 
     Args:
         document: the document.
-        only: these alone; all that can be called, where it is empty. One that can't, because of a
+        only: only these; empty: all possible ones. An operation that can't be called, because of
+            the
             form of a parameter or of its body, is then left out, and logged.
 
     Raises:
-        OpenAPIInvalid: the document is broken, or one that is named is not there or can't be
+        OpenAPIInvalid: the document is broken, or a named operation does not exist or can't be
             called.
     """
     found: dict[str, Operation] = {}
@@ -151,7 +152,7 @@ _Listed = tuple[str, str, str, list[Any], dict[str, Any]]
 
 
 def _listed(document: Document) -> Iterator[_Listed]:
-    """Each operation: its name, method and path, the parameters of its path, and itself."""
+    """Yield each operation: its name, method and path, the parameters of its path, and itself."""
     paths: Any = document.data.get("paths")
     if not isinstance(paths, dict):
         raise OpenAPIInvalid(f"{document.source} has no paths")
@@ -197,7 +198,7 @@ def _operation(
     keys = {(each.kind, each.own.lower()) for way in security for each in way}
     own = _list(document, declared.get("parameters"), f"{where}: parameters")
     given: dict[tuple[str, str], dict[str, Any]] = {}
-    for each in [*shared, *own]:  # an operation's own stands for that of its path
+    for each in [*shared, *own]:  # an operation's own parameter replaces its path's
         one = document.resolved(each, f"{where}: a parameter")
         given[str(one.get("in")), str(one.get("name"))] = one
     parameters = {
@@ -247,7 +248,7 @@ def _operation(
 
 
 def _described(schema: Any, description: Any) -> Any:
-    """A schema with what is said of the value beside it."""
+    """Return a schema with the description of its value."""
     if isinstance(description, str) and isinstance(schema, dict) and "description" not in schema:
         return {**schema, "description": description}
     return schema

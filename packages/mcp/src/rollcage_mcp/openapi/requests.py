@@ -1,4 +1,4 @@
-"""The request of an operation for some arguments: nothing in it but what the operation says."""
+"""The request of an operation for some arguments, and nothing beyond the operation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
 
 @dataclasses.dataclass
 class Request:
-    """What is sent.
+    """A request.
 
     Attributes:
-        method: of HTTP.
+        method: the HTTP method.
         path: below the base URL, percent-encoded.
         query: names and values.
         headers: by name.
-        content: the body; None where there is none.
+        content: the body; None without one.
     """
 
     method: str
@@ -38,10 +38,10 @@ class Request:
 
 
 def request_of(operation: Operation, arguments: Mapping[str, Any]) -> Request:
-    """The request for arguments that its schema allows.
+    """Return the request for arguments that its schema allows.
 
     Raises:
-        ServerError: a value can't stand where it would, so that another operation would be called.
+        ServerError: a value can't stand in its place, because another operation would be called.
     """
     request = Request(operation.method, operation.path)
     for each in operation.arguments:
@@ -69,7 +69,7 @@ def request_of(operation: Operation, arguments: Mapping[str, Any]) -> Request:
 
 
 def signed(request: Request, scheme: Scheme, secret: str) -> None:
-    """Say who calls.
+    """Add authentication.
 
     Raises:
         ServerError: the secret can't stand in a header.
@@ -85,14 +85,14 @@ def signed(request: Request, scheme: Scheme, secret: str) -> None:
 
 
 def _plain(value: Any) -> str:
-    """A value as text."""
+    """Return a value as text."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
 def _joined(value: Any, each: Argument) -> str:
-    """A value of the style `simple`."""
+    """Return a value of the style `simple`."""
     if isinstance(value, list):
         return ",".join(map(_plain, value))
     if isinstance(value, dict):
@@ -118,7 +118,7 @@ def _header(text: str, name: str) -> str:
 
 def _in_query(value: Any, each: Argument) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
-        if each.style != "deepObject":  # its names would be those of other parameters
+        if each.style != "deepObject":  # its names would be the names of other parameters
             raise ServerError(_INVALID, f"{each.name}: an object can't be sent in this style")
         for name, inner in cast("dict[str, Any]", value).items():
             yield f"{each.own}[{name}]", _plain(inner)

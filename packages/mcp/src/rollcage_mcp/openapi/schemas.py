@@ -1,4 +1,4 @@
-"""The schemas of a document as JSON Schema that stands by itself."""
+"""The schemas of a document as self-contained JSON Schema."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _BY_NAME: Final = ("properties", "patternProperties", "dependentSchemas", "$defs
 
 
 class Schemas:
-    """Takes the schemas of one operation out of a document, with all that they refer to.
+    """Extracts the schemas of one operation from a document, with all references.
 
     Args:
-        document: whose they are.
+        document: the document.
 
     Attributes:
-        defs: what they refer to, by name: for `$defs`.
+        defs: the referenced schemas, by name: for `$defs`.
     """
 
     def __init__(self, document: Document) -> None:
@@ -36,7 +36,7 @@ class Schemas:
         self._count = 0
 
     def taken(self, schema: Any) -> Any:
-        """A schema, whose references lead into `defs`.
+        """Return a schema whose references lead into `defs`.
 
         Raises:
             OpenAPIInvalid: a reference leads out of the document, to nothing, or in a circle that
@@ -73,7 +73,7 @@ class Schemas:
         return self._own(each) if isinstance(each, dict | list) else each
 
     def _named(self, reference: str) -> str:
-        """The reference to the same schema in `defs`."""
+        """Return the reference to the same schema in `defs`."""
         if reference not in self._names:
             schema = self._document.at(reference)
             wanted = reference.rpartition("/")[2].replace("~1", "_").replace("~0", "_") or "schema"
@@ -82,7 +82,7 @@ class Schemas:
                 number += 1
                 name = f"{wanted}-{number}"
             self._names[reference] = name
-            self.defs[name] = {}  # before its own: it may refer to itself
+            self.defs[name] = {}  # before its content: it may refer to itself
             self.defs[name] = self._own(schema)
         pointer = self._names[reference].replace("~", "~0").replace("/", "~1")
         return f"#/$defs/{pointer}"
@@ -99,7 +99,7 @@ class Schemas:
 
 
 def _same_value(schema: Any) -> Iterator[str]:
-    """The references that a schema makes about the very value that it is about itself."""
+    """Yield a schema's references about the same value as the schema itself."""
     if isinstance(schema, list):
         for each in schema:
             yield from _same_value(each)
@@ -113,7 +113,7 @@ def _same_value(schema: Any) -> Iterator[str]:
 
 
 def _renewed(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema of OpenAPI 3.0 as JSON Schema: what differs is said in its words."""
+    """Return a schema of OpenAPI 3.0 as JSON Schema, with the differences translated."""
     found = {word: each for word, each in schema.items() if word not in ("nullable", "example")}
     for word, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(found.get(word), bool):
@@ -128,14 +128,14 @@ def _renewed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_patterns(schema: Any) -> Any:
-    """A schema without regular expressions: of a stranger, one may take for ever."""
+    """Return a schema without regular expressions: a foreign one may take exponential time."""
     if isinstance(schema, list):
         return [without_patterns(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     declared = cast("Mapping[str, Any]", schema)
     left_out = {"pattern", "patternProperties"}
-    if "patternProperties" in declared:  # else what these allow would not be allowed
+    if "patternProperties" in declared:  # otherwise names that these allow would be refused
         left_out |= {"additionalProperties", "unevaluatedProperties"}
     found: dict[str, Any] = {}
     for word, each in declared.items():

@@ -1,4 +1,4 @@
-"""`rollcage policy`: the workbench of policies: write one, check it, test it, try it on runs."""
+"""`rollcage policy`: write a policy, check it, test it, and try it on recorded runs."""
 
 from __future__ import annotations
 

@@ -34,8 +34,9 @@ def check(
 ) -> None:
     """Check a policy, and list its problems with file and line.
 
-    Warns of rules that never decide and, where the tools are known, of names that no tool has, of
-    arguments that none takes, and of tools that no rule is about. Exits with 1 if it is invalid.
+    Warns of rules that never decide and, if the tools are known, of names that no tool has, of
+    arguments that no tool takes, and of tools that no rule matches. Exits with 1 if the policy is
+    invalid.
     """
     contracts = contracts_of(load_tools(tools))
     try:
@@ -96,7 +97,7 @@ def _print(policy: Policy, odd: list[Doubt]) -> None:
 
 
 def _about(rule: PolicyRule) -> str:
-    """What it is about besides tools, where that is not everything."""
+    """Return the calls that a rule matches besides its tools, if not all."""
     parts = [] if rule.agents == ("*",) else [f"agents {', '.join(rule.agents)}"]
     if len(rule.kinds) == 1:
         parts.append(f"{rule.kinds[0]} calls")

@@ -1,4 +1,4 @@
-"""`rollcage policy explain`: what becomes of each rule on one call, and what the model reads."""
+"""`rollcage policy explain`: how each rule decides on one call, and the text for the model."""
 
 from __future__ import annotations
 
@@ -60,11 +60,13 @@ def explain(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Explain a decision: what each rule makes of a call.
+    """Explain a decision: evaluate each rule on a call.
 
-    The call is a recorded step, or --tool NAME --args JSON. Which rules are not about it, and why;
-    whose condition holds, does not, or fails; which rule decides; and what the model would read.
-    What is unknown about the call is listed, not guessed.
+    The call is a recorded step, or --tool NAME --args JSON. The output shows which rules do not
+    match,
+    and why; whose condition holds, does not hold, or fails; which rule decides; and the text for
+    the
+    model. Unknown parts of the call are listed, not guessed.
     """
     contracts = contracts_of(load_tools(tools))
     loaded = Policy.load(policy)
@@ -107,7 +109,7 @@ def _recorded(rerun: Rerun, store: str, run: str, step: int) -> Judged:
 def _contract(
     name: str, effect: str | None, risk: str | None, known: list[Contract], *, model: bool
 ) -> Contract:
-    """One of the current tools, unless the options declare the tool."""
+    """Return one of the current tools, unless the options declare the tool."""
     if effect is None and risk is None and not model:
         for each in known:
             if each.name == name:

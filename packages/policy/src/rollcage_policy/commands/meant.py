@@ -1,4 +1,4 @@
-"""Which recorded runs a command about policies means, and how they are read."""
+"""The recorded runs for a command about policies: how they are chosen and read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Recorded", "run_meant", "runs_meant", "worth_testing"]
 
 
 class Recorded(NamedTuple):
-    """A recorded run: where it is, and what its store lists of it; None if it is a file."""
+    """A recorded run: its place, and its store's entry for it; None if the run is a file."""
 
     found: Found
     info: RunInfo | None
@@ -26,11 +26,11 @@ class Recorded(NamedTuple):
         return self.found.run
 
     def read(self) -> Run:
-        """Read it.
+        """Read the run.
 
         Raises:
-            TraceCorrupt: it is damaged.
-            StoreError: it can't be read.
+            TraceCorrupt: the run is damaged.
+            StoreError: the run can't be read.
         """
         return read_run(self.found.read())
 
@@ -38,16 +38,16 @@ class Recorded(NamedTuple):
         """Return a large value.
 
         Raises:
-            StoreError: it is gone.
+            StoreError: the value is missing.
         """
         return self.found.blob(digest)
 
 
 def run_meant(store: str, reference: str) -> Recorded:
-    """Return the run that a reference means, as every command takes it.
+    """Return the run that a reference names, as in every command.
 
     Raises:
-        RollcageError: there is none, or more than one.
+        RollcageError: there is no such run, or more than one.
     """
     found = find(store, reference)
     is_file = isinstance(found.store, LogFile)
@@ -55,7 +55,7 @@ def run_meant(store: str, reference: str) -> Recorded:
 
 
 def runs_meant(store: str, references: Iterable[str], names: Iterable[str]) -> list[Recorded]:
-    """Return the runs that are meant, the oldest first.
+    """Return the chosen runs, the oldest first.
 
     Args:
         store: the folder or URL.
@@ -63,7 +63,7 @@ def runs_meant(store: str, references: Iterable[str], names: Iterable[str]) -> l
         names: globs over the names of jobs.
 
     Raises:
-        RollcageError: a reference means no run, or the store can't be read.
+        RollcageError: a reference names no run, or the store can't be read.
     """
     globs = tuple(names)
     meant = [run_meant(store, each) for each in references]
@@ -78,9 +78,9 @@ def runs_meant(store: str, references: Iterable[str], names: Iterable[str]) -> l
 
 
 def worth_testing(store: Store) -> Iterator[RunInfo]:
-    """Yield the runs that are jobs, with all that they build on; the oldest first.
+    """Yield the runs that are jobs, with the runs that they build on; the oldest first.
 
-    A fork is no evidence of anything, and of a run that was pruned no arguments are left.
+    A fork is not evidence, and a pruned run has no arguments left.
     """
     infos = list_runs(store)
     continued = {info.origin for info in infos if not info.fork}

@@ -1,4 +1,4 @@
-"""What the commands about policies share: their options, and how a decision is shown."""
+"""The shared parts of the policy commands: their options, and the display of a decision."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ _STYLES: Final[Mapping[str, str]] = {"allow": "green", "ask": "yellow", "deny": 
 
 
 def decision_text(decision: Decision | None) -> Text:
-    """A decision, in its colour; `?` where it is not known."""
+    """Return a decision in its colour; `?` if it is unknown."""
     return Text("?" if decision is None else decision, style=_STYLES.get(decision or "", "dim"))
 
 
 def shown_arguments(judged: Judged) -> Mapping[str, Any]:
-    """The arguments of a call as they are recorded; of one that never was, in that form."""
+    """Return the recorded form of a call's arguments, also for a call that was not recorded."""
     return judged.view.args if judged.time else judged.view.data
 
 
 def plain_table(*titles: str) -> Table:
-    """A table without lines; long texts are folded."""
+    """Return a table without lines; long texts are folded."""
     table = Table(box=None, pad_edge=False)
     for title in titles:
         table.add_column(title, overflow="fold")
@@ -69,10 +69,10 @@ def plain_table(*titles: str) -> Table:
 
 
 def place_of(rule: PolicyRule) -> str:
-    """The place of a rule."""
+    """Return the place of a rule."""
     return visible(f"{rule.where}:{rule.line}")
 
 
 def verdict_data(verdict: Verdict | None) -> dict[str, Any] | None:
-    """A verdict for machines, with what the model would read."""
+    """Return a verdict for machines, with the text for the model."""
     return None if verdict is None else {**verdict.as_data(), "message": verdict.message}

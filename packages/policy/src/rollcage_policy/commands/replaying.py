@@ -1,4 +1,4 @@
-"""`rollcage policy replay`: what a policy would change in runs that were recorded. No tool runs."""
+"""`rollcage policy replay`: what a policy would change in recorded runs. No tool runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LONGEST: Final = 60  # characters of a call's arguments in a line
 
 @dataclasses.dataclass(slots=True)
 class _Summary:
-    """What was counted; whole when the last run was taken."""
+    """The counts; complete when the last run was added."""
 
     runs: int = 0
     calls: int = 0
@@ -101,8 +101,8 @@ def replay(
 ) -> None:
     """Show the recorded calls that a policy would decide differently.
 
-    No tool runs, and no host is looked up unless --resolve says so. Limits count the recorded
-    calls, tokens and times. What the trace does not hold is unknown, and not guessed.
+    No tool runs, and no host is looked up without --resolve. Limits count the recorded
+    calls, tokens and times. Values that the trace does not hold are unknown, and not guessed.
     Exits with 1 if something would change; a run that can't be read is reported, and exits with 3.
     """
     contracts = contracts_of(load_tools(tools))
@@ -136,7 +136,10 @@ def replay(
 def _judged(
     rerun: Rerun, followed: Iterable[Recorded], summary: _Summary
 ) -> Iterator[tuple[str, Judged | _Damaged]]:
-    """Each call of each run; of a run that can't be read, that. One run is held at a time."""
+    """Yield each call of each run, or the error of a run that can't be read.
+
+    It holds one run in memory at a time.
+    """
     for each in followed:
         summary.runs += 1
         try:
@@ -155,7 +158,7 @@ def _judged(
 
 
 def _line(run: str, judged: Judged) -> Text:
-    """One call: `…e306f29 step 4  buy(item="gold")  allow → deny  too-dear: nothing above 100`."""
+    """Return a call in a line: `…e306f29 step 4  buy(item="gold")  allow → deny  too-dear`."""
     view, now = judged.view, judged.now
     step = f"step {judged.step}" if judged.step else "refused"
     args = arguments_text(shown_arguments(judged))

@@ -1,4 +1,4 @@
-"""`rollcage policy init`: a policy to begin with, and its tests."""
+"""`rollcage policy init`: a starting policy, and its tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["init"]
 
 
 class Start(StrEnum):
-    """What a policy begins with."""
+    """The starting point of a policy."""
 
     WORKSPACE = "workspace"
     NETWORK = "network"
@@ -45,7 +45,8 @@ def init(
 ) -> None:
     """Write a policy to start from, and its tests.
 
-    They are NAME.toml and NAME.tests.toml. The policy denies what no rule allows. Both pass
+    The files are NAME.toml and NAME.tests.toml. The policy denies calls that no rule allows. Both
+    pass
     `rollcage policy check` and `test`.
     """
     if policy.suffix != ".toml":
@@ -82,7 +83,7 @@ def _quoted(text: str) -> str:
 
 
 def _host_of(host: str) -> str:
-    """A host that a glob takes, for a test."""
+    """Return a host that matches a glob, for a test."""
     return host.replace("*", "api") if host != "*" else "api.example.com"
 
 

@@ -1,4 +1,4 @@
-"""`rollcage policy test`: holds a policy against calls, and what each of them is to get."""
+"""`rollcage policy test`: compare a policy's verdicts with the expected ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["run_tests"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Tested:
-    """One policy, and the files of tests that it was run on."""
+    """One policy, and the files of tests for it."""
 
     where: str
     policy: Policy
@@ -29,7 +29,7 @@ class _Tested:
 
     @property
     def uncovered(self) -> list[str]:
-        """What decided no case."""
+        """Return the ids that decided no case."""
         used = {r.verdict.rule for _, found in self.files for r in found if r.verdict}
         return [each for each in deciders(self.policy) if each not in used]
 
@@ -51,7 +51,7 @@ def run_tests(
 ) -> None:
     """Test a policy: each case is a call and its expected decision.
 
-    Nothing is called. Exits with 1 if a case gets something else.
+    No tool runs. Exits with 1 if a verdict differs from the expected one.
     """
     contracts = contracts_of(load_tools(tools))
     tested: dict[Path, _Tested] = {}

@@ -1,8 +1,8 @@
 """Archives: packed the same way each time, unpacked all or nothing (zip, tar, tar.gz).
 
-What an archive says is hostile input. Its members are read into memory, up to the limits, before
-anything is written; one that is a link, a device, encrypted, or has a name that no path of a
-workspace may have, refuses the whole archive.
+An archive is hostile input. Its members are read into memory, up to the limits, before anything is
+written; a link, a device, an encrypted member, or a name that is no valid path of a workspace makes
+the whole archive refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Format", "archive", "remove_unpacked", "unarchive"]
 
 Format = Literal["zip", "tar", "tar.gz"]
 
-_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip
 _BROKEN: Final = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError,
     RuntimeError, UnicodeError, OSError, ValueError, OverflowError,
@@ -162,7 +162,7 @@ class _Member(NamedTuple):
 
 
 def _unpack(data: bytes, tree: Tree) -> Images:
-    """The members of an archive as images, parents first, by their paths in it."""
+    """Return the members of an archive as images, parents first, by their paths in it."""
     limits = tree.settings.limits
     images: Images = {}
     size = 0

@@ -1,7 +1,8 @@
-"""What each writing tool changes, as a pure step from before-images to after-images.
+"""The change by each writing tool, as a pure step from before-images to after-images.
 
-The same description runs the tool, tells what undo must restore, and lets `probe` decide after a
-crash whether the change happened: what is there now is what was before, or what would be after.
+The same description runs the tool, tells the undo which state to restore, and lets `probe` decide
+after a crash whether the change happened: the current state equals the one before, or the one
+after.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ Encoding = Literal["utf-8", "base64"]
 
 
 class After(NamedTuple):
-    """What a change makes of what was there."""
+    """The result of a change."""
 
     images: Images
-    result: dict[str, Any]  # what the tool gives back
+    result: dict[str, Any]  # the tool's result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,12 +58,12 @@ class Change:
     """One change of a workspace.
 
     Attributes:
-        paths: what it may change, parents first.
-        after: what it makes of the images before; raises where it must not happen.
+        paths: the paths that it may change, parents first.
+        after: returns the images after it; raises if it must not happen.
         renames: the two paths of a move, which is one step of the file system.
-        members: what a new directory holds; it appears with all of it in one step.
-        removes: whether a directory goes with all that is in it in one step.
-        removal: whether nothing needs to be done where nothing is there.
+        members: the content of a new directory, which appears with it in one step.
+        removes: whether a directory is removed with its content in one step.
+        removal: whether a missing path is fine.
         undone_by: compensations (tool, arguments) that are not just restored before-images.
     """
 
@@ -197,7 +198,7 @@ def delete_dir(path: FilePath) -> Change:
     return Change(paths=[path], after=after)
 
 
-# --- what undo calls -----------------------------------------------------------------------------
+# --- compensating tools --------------------------------------------------------------------------
 
 
 def restore_file(path: FilePath, data: bytes, mode: int) -> Change:
@@ -230,7 +231,7 @@ def remove_entry(path: FilePath) -> Change:
 
 
 def as_bytes(content: str, encoding: Encoding) -> bytes:
-    """The bytes of a content."""
+    """Return the bytes of a content."""
     if encoding == "base64":
         try:
             return base64.b64decode(content, validate=True)
@@ -243,7 +244,7 @@ def as_bytes(content: str, encoding: Encoding) -> bytes:
 
 
 def as_text(data: bytes, path: str) -> str:
-    """The text that a file holds."""
+    """Return the text in a file."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -253,7 +254,7 @@ def as_text(data: bytes, path: str) -> str:
 
 
 def summary(path: str, image: Image) -> dict[str, Any]:
-    """What a tool reports of a file that it wrote."""
+    """Return a tool's report of a file that it wrote."""
     return {"path": path, "size": image["size"], "sha256": image["sha256"]}
 
 

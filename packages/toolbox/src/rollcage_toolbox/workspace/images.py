@@ -1,4 +1,4 @@
-"""What is at a path, as data: the before-image that undo restores and verification compares."""
+"""The state of a path, as data: the before-image that undo restores and verification compares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ABSENT: Final[Image] = {"kind": "absent"}
 
 
 def file_image(data: bytes, mode: int) -> Image:
-    """A regular file with this content."""
+    """Return a regular file with this content."""
     return {
         "kind": "file",
         "sha256": hashlib.sha256(data).hexdigest(),
@@ -30,21 +30,21 @@ def file_image(data: bytes, mode: int) -> Image:
 
 
 def dir_image(mode: int) -> Image:
-    """A directory; what is in it has images of its own."""
+    """Return the image of a directory; its entries have images of their own."""
     return {"kind": "dir", "mode": mode}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much the tools of a workspace take on; beyond it they raise `LimitExceeded`.
+    """The limits of a workspace's tools; beyond them they raise `LimitExceeded`.
 
     Attributes:
         file_bytes: the largest file that is written, changed, moved or deleted. Its content is
-            kept in the trace for undo, so this also bounds what one step adds to it.
-        read_bytes: the most that `read_file` gives back.
+            kept in the trace for undo, so this also bounds a step's size.
+        read_bytes: the largest result of `read_file`.
         hash_bytes: the largest file that is hashed.
-        entries: how many entries of directories a call goes through.
-        archive_bytes: the most that an archive holds, unpacked.
+        entries: how many directory entries a call visits.
+        archive_bytes: the largest unpacked size of an archive.
         archive_entries: how many files and directories an archive holds.
     """
 
@@ -58,7 +58,7 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What holds for all tools of one workspace; see `Workspace`."""
+    """The settings of all tools of one workspace; see `Workspace`."""
 
     limits: Limits = dataclasses.field(default_factory=Limits)
     file_mode: int = 0o644

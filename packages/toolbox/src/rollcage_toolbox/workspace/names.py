@@ -1,7 +1,7 @@
-"""Which paths are valid at all: decided by their text alone, before any file is looked at.
+"""Valid paths: decided by their text only, before any file is accessed.
 
-A path is relative to the workspace's root and separated by `/`. Whatever another program could
-read as something else is refused, not repaired: `..`, absolute and Windows forms, percent-encoded
+A path is relative to the workspace's root and separated by `/`. A path that another program could
+read differently is refused, not repaired: `..`, absolute and Windows forms, percent-encoded
 separators, control and invisible characters, Unicode that is not in NFC (Unicode Annex 15).
 """
 
@@ -17,7 +17,7 @@ from rollcage_toolbox.store_files import DEFAULT_NAME
 __all__ = ["TEMPORARY", "canonical", "folded", "parts", "usable"]
 
 TEMPORARY: Final = ".rollcage-tmp-"
-"""How the names of unfinished files begin; no tool takes or shows them."""
+"""The prefix of unfinished files; no tool accepts or shows them."""
 
 _LONGEST_NAME: Final = 255  # bytes, of most file systems
 _LONGEST_PATH: Final = 4096  # bytes, Linux' PATH_MAX
@@ -29,12 +29,12 @@ _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # control, format, s
 
 
 def parts(path: str, *, root: bool = False) -> tuple[str, ...]:
-    """The names along a path; none for the root itself, where `root` allows it.
+    """Return the names along a path; none for the root itself, if `root` allows it.
 
-    One leading `./` and one trailing `/` are let be: they mean the same everywhere.
+    One leading `./` and one trailing `/` are accepted: they mean the same everywhere.
 
     Raises:
-        PathRefused: it can't be used; says why.
+        PathRefused: the path can't be used; says why.
     """
     if path in (".", "./"):
         if root:
@@ -62,12 +62,12 @@ def parts(path: str, *, root: bool = False) -> tuple[str, ...]:
 
 
 def canonical(path: str, *, root: bool = False) -> str:
-    """The one spelling of a path that keys and results have; empty for the root."""
+    """Return the one spelling of a path for keys and results; empty for the root."""
     return "/".join(parts(path, root=root))
 
 
 def usable(name: str) -> bool:
-    """Whether a name found in a directory can be used in a path."""
+    """Return whether a name found in a directory can be used in a path."""
     try:
         _check(name, name)
     except PathRefused:
@@ -76,9 +76,9 @@ def usable(name: str) -> bool:
 
 
 def folded(name: str) -> str:
-    """What names have in common that a file system may take for the same."""
+    """Return a form that is equal for names that a file system may confuse."""
     if name.isascii():
-        return name.lower()  # the same, sooner: a whole directory's names go through here
+        return name.lower()  # the same, faster: a whole directory's names are folded
     decomposed = unicodedata.normalize("NFD", name).casefold()
     return unicodedata.normalize("NFC", decomposed)
 

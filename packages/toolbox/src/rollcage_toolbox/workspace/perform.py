@@ -1,4 +1,4 @@
-"""Carries a change out: under locks, each step atomic."""
+"""Carry out a change: under locks, each step atomic."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ __all__ = ["perform"]
 
 
 class _Held(NamedTuple):
-    """A place that is kept from others while it changes."""
+    """A locked place while it changes."""
 
     place: NamedPlace
-    temporary: int  # descriptor of the file that becomes the new content
+    temporary: int  # descriptor of the file for the new content
 
 
 def perform(tree: Tree, change: Change) -> dict[str, Any]:
-    """Carry a change out and give its result.
+    """Carry out a change and return its result.
 
-    What is there is looked at again under the locks, so that two tools that add to one file at once
-    both get through.
+    The state is read again under the locks, so that two tools that append to one file at once both
+    succeed.
 
     Raises:
         OSError: the file system refuses.
-        ToolboxError: the change refuses what is there.
+        ToolboxError: the change refuses the current state.
     """
     if change.removal:
         before = {path: tree.image(path) for path in change.paths}
@@ -62,7 +62,7 @@ def perform(tree: Tree, change: Change) -> dict[str, Any]:
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
-    """The paths that are in none of the others, in the one order in which locks are taken."""
+    """Return the paths that are in none of the others, in the order of locking."""
     found: list[str] = []
     for path in sorted(set(paths)):
         if not any(path.startswith(f"{above}/") for above in found):
@@ -72,7 +72,7 @@ def _outermost(paths: Iterable[str]) -> list[str]:
 
 def _become(tree: Tree, held: dict[str, _Held], before: Images, after: Images) -> None:
     new = [path for path, will in after.items() if before[path] == ABSENT and will["kind"] == "dir"]
-    if new:  # they are in each other: all of them appear with the outermost
+    if new:  # nested: all of them appear with the outermost
         top = new[0]
         with contextlib.ExitStack() as stack:
             place = held[top].place if top in held else stack.enter_context(tree.place(top))
@@ -97,7 +97,7 @@ def _rename(source: NamedPlace, target: NamedPlace) -> None:
 
 
 def _appear(place: NamedPlace, members: Images, image: Image, tree: Tree) -> None:
-    """Fill a directory under a temporary name, then give it its own."""
+    """Fill a directory under a temporary name, then rename it."""
     unfinished = place.temporary + ".d"
     os.mkdir(unfinished, 0o700, dir_fd=place.fd)
     try:
@@ -118,7 +118,7 @@ def _appear(place: NamedPlace, members: Images, image: Image, tree: Tree) -> Non
 
 
 def _vanish(place: NamedPlace, was: Image) -> None:
-    """Take a directory away with all that is in it: first its name, then the rest."""
+    """Remove a directory with its content: first its name, then the rest."""
     if was == ABSENT:
         return
     status = place.status()

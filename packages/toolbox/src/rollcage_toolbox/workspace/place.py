@@ -1,8 +1,8 @@
-"""One name in one open directory: everything that touches a file goes through it.
+"""One name in one open directory: every access to a file goes through it.
 
 No path is ever given to the operating system: only single names, relative to a directory that is
-held open (`dir_fd`), and never through a symbolic link (`O_NOFOLLOW`). What is swapped in between
-two steps is either what was looked at, or is refused.
+held open (`dir_fd`), and never through a symbolic link (`O_NOFOLLOW`). A file that is swapped in
+between two steps is either the inspected one, or is refused.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _CHUNK: Final = 2**20
 def _opened(fd: int, name: str, flags: int, mode: int = 0o777) -> int:
     """Open a name in an open directory.
 
-    The audit event of `os.open` does not tell the directory: without this one, a session that holds
-    tools to their permissions could not tell which file it is.
+    The audit event of `os.open` does not tell the directory: without the extra event, a session
+    that holds tools to their permissions could not identify the file.
     """
     sys.audit("rollcage.dir_fd", fd)
     return os.open(name, flags, mode, dir_fd=fd)
@@ -53,9 +53,9 @@ def enter(fd: int, name: str, path: str) -> int:
     """Open a directory of that name in an open directory.
 
     Raises:
-        FileNotFoundError: there is none.
-        NotADirectoryError: it is something else.
-        PathRefused: it is a symbolic link, or another directory's name in other letters.
+        FileNotFoundError: the name does not exist.
+        NotADirectoryError: the name is something else.
+        PathRefused: the name is a symbolic link, or a directory's name in another spelling.
     """
     try:
         inner = _opened(fd, name, _DIRECTORY)
@@ -85,7 +85,7 @@ class NamedPlace:
         fd: the directory.
         name: one name in it.
         path: the whole path, for messages and keys.
-        settings: of the workspace.
+        settings: the settings of the workspace.
     """
 
     fd: int
@@ -96,10 +96,10 @@ class NamedPlace:
     # --- looking ---------------------------------------------------------------------------------
 
     def status(self) -> os.stat_result | None:
-        """What is there, which is a regular file or a directory; None if nothing is.
+        """Return the status of the regular file or directory; None if nothing exists.
 
         Raises:
-            PathRefused: it is anything else, or another file's name in other letters.
+            PathRefused: it is anything else, or a file's name in another spelling.
         """
         try:
             found = os.stat(self.name, dir_fd=self.fd, follow_symlinks=False)
@@ -114,10 +114,10 @@ class NamedPlace:
 
     @contextlib.contextmanager
     def opened(self, *, reading: bool) -> Iterator[tuple[int, os.stat_result]]:
-        """The regular file that is there, opened to be read.
+        """Give the existing regular file, opened for reading.
 
         Args:
-            reading: whether it is only read; what is to be changed may have no second name.
+            reading: whether it is only read; a file to be changed may have no second name.
         """
         status = self.status()
         if status is None:
@@ -127,7 +127,7 @@ class NamedPlace:
         try:
             fd = _opened(self.fd, self.name, _FILE)
         except OSError as error:
-            if error.errno in {errno.ELOOP, errno.ENXIO}:  # swapped since it was looked at
+            if error.errno in {errno.ELOOP, errno.ENXIO}:  # swapped since it was inspected
                 raise refusal("a symbolic link or a device", self.path, "path_symlink") from None
             raise
         try:
@@ -147,7 +147,7 @@ class NamedPlace:
         return status
 
     def read(self, limit: int, *, reading: bool) -> tuple[bytes, int]:
-        """The content and the mode of the file that is there.
+        """Return the content and the mode of the existing file.
 
         Raises:
             LimitExceeded: it has more than `limit` bytes.
@@ -163,7 +163,7 @@ class NamedPlace:
             return bytes(data), stat.S_IMODE(status.st_mode)
 
     def digest(self, limit: int) -> tuple[str, int]:
-        """The SHA-256 and the size of the file that is there, read piece by piece."""
+        """Return the SHA-256 and the size of the existing file, read piece by piece."""
         digest, size = hashlib.sha256(), 0
         with self.opened(reading=True) as (fd, _):
             while chunk := os.read(fd, _CHUNK):
@@ -174,7 +174,7 @@ class NamedPlace:
         return digest.hexdigest(), size
 
     def image(self, *, reading: bool = False) -> Image:
-        """What is there, as data."""
+        """Return the current state, as data."""
         status = self.status()
         if status is None:
             return ABSENT
@@ -186,14 +186,14 @@ class NamedPlace:
 
     @property
     def temporary(self) -> str:
-        """The name of what is not finished yet: one for each name, so that it can be found."""
+        """Return the name of the unfinished file: one for each name, so that it can be found."""
         return TEMPORARY + hashlib.sha256(self.name.encode()).hexdigest()[:32]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
-        """Keep all other changes of this name out; gives the file to write the new content into.
+        """Lock the name against other changes; give the file for the new content.
 
-        A lock ends with its process. What a killed one left is taken over, or swept.
+        A lock ends with its process. A killed process's file is reused, or removed.
         """
         fd = self._take_lock()
         try:
@@ -215,7 +215,7 @@ class NamedPlace:
             except BaseException:
                 os.close(fd)
                 raise
-            os.close(fd)  # renamed or swept while we waited for it
+            os.close(fd)  # renamed or removed while this waited for it
 
     def _drop(self, fd: int) -> None:
         try:
@@ -225,11 +225,11 @@ class NamedPlace:
             os.close(fd)
 
     def sweep(self) -> None:
-        """Take away what a killed process left unfinished here; what is alive is let be."""
+        """Remove unfinished files of killed processes here; leave those of live ones."""
         sweep(self.fd, self.temporary)
 
     def replace(self, temporary: int, data: bytes, mode: int) -> None:
-        """Put a file there in one step: readers see the old one or the new one, whole."""
+        """Put a file there in one step: readers see the old or the new file, whole."""
         os.ftruncate(temporary, 0)
         _write(temporary, data)
         os.fchmod(temporary, mode)
@@ -239,10 +239,11 @@ class NamedPlace:
         self.synced()
 
     def become(self, temporary: int | None, was: Image, will: Image) -> None:
-        """Turn what was there into what will be; `temporary` is what `locked` gave.
+        """Turn the state before into the state after; `temporary` is the result of `locked`.
 
         Raises:
-            OSError: a directory that is not empty can't go; kinds do not turn into each other.
+            OSError: a directory that is not empty can't be removed; kinds don't turn into each
+                other.
         """
         if was == will:
             return
@@ -276,7 +277,7 @@ class NamedPlace:
             raise OSError(errno.ENOTEMPTY, "the directory is not empty", self.path) from None
 
     def make(self, image: Image) -> None:
-        """Put something there in a directory that nobody else knows of yet."""
+        """Make something in a directory that no other process knows yet."""
         if image["kind"] == "dir":
             self.become(None, ABSENT, image)
             return
@@ -291,17 +292,17 @@ class NamedPlace:
             os.close(fd)
 
     def synced(self) -> None:
-        """Flush the directory to the disk, where the workspace is to survive a power loss."""
+        """Flush the directory to the disk, if the workspace must survive a power loss."""
         if self.settings.sync:
             os.fsync(self.fd)
 
 
 def sweep(fd: int, temporary: str) -> None:
-    """Take away what a killed process left under this temporary name in an open directory."""
+    """Remove a killed process's unfinished file with this temporary name in an open directory."""
     try:
         left = _opened(fd, temporary, _LOCK)
     except OSError:
-        return  # there is none, or it is none of ours
+        return  # it does not exist, or is not ours
     try:
         fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(left)
@@ -330,11 +331,11 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def remove_tree(fd: int, name: str) -> None:
-    """Remove one of our own unfinished directories, whatever is in it, following no link."""
+    """Remove one of our own unfinished directories with its content, following no link."""
     try:
         inner: int = _opened(fd, name, _DIRECTORY)
     except OSError:
-        return  # there is none; a file or a link of that name is none of ours
+        return  # it does not exist; a file or a link with that name is not ours
     try:
         for each in os.listdir(inner):
             if stat.S_ISDIR(os.stat(each, dir_fd=inner, follow_symlinks=False).st_mode):

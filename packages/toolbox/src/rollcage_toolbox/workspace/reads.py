@@ -1,4 +1,4 @@
-"""The tools that only look at a workspace."""
+"""The tools that only read a workspace."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _entry(fd: int, name: str) -> dict[str, Any] | None:
     try:
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
-        return None  # it went in between
+        return None  # it was removed in between
     shown = os.fsencode(name).decode("utf-8", "backslashreplace")
     own = is_store_file(name) and is_store(fd)
     if own or is_store(fd, name) or is_database(fd, name):
@@ -119,7 +119,7 @@ _Pattern = tuple["re.Pattern[str] | None", ...]  # None is `**`
 
 
 def _pattern(pattern: str) -> _Pattern:
-    """A glob pattern, name by name; the same rules hold for it as for paths."""
+    """Return a glob pattern, name by name; the same rules hold for it as for paths."""
     segments = pattern.split("/")
     plain = [re.sub(r"[*?\[\]!]", "x", each) for each in segments]
     parts("/".join(plain))

@@ -1,4 +1,4 @@
-"""What the tools of a workspace refuse: stores, links, devices, and names that are not exact."""
+"""The refusals of a workspace's tools: stores, links, devices, and inexact names."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = [
 
 
 def refusal(what: str, path: str, code: str) -> PathRefused:
-    """The error for a path that is never touched."""
+    """Return the error for a refused path."""
     return PathRefused(f"{path!r} is {what}: tools of a workspace do not touch it", code)
 
 
 def refuse_store(fd: int, name: str, path: str) -> None:
-    """Refuse a directory that is a store, and what is a store's own or would make one.
+    """Refuse a directory that is a store, and files that are a store's own or would make one.
 
     A store holds the key that seals secrets and approvals: an agent that reads it can forge the
     decisions of people.
@@ -32,7 +32,7 @@ def refuse_store(fd: int, name: str, path: str) -> None:
 
 
 def in_store(fd: int) -> bool:
-    """Whether an open directory is one of a store's own folders, or in one."""
+    """Return whether an open directory is one of a store's own folders, or in one."""
     below, above = os.fstat(fd), ""
     for _ in range(3):
         above += "../"
@@ -48,7 +48,7 @@ def in_store(fd: int) -> bool:
 
 
 def refuse_special(status: os.stat_result, path: str) -> None:
-    """Refuse what is neither a file nor a directory."""
+    """Refuse anything but a file or a directory."""
     if stat.S_ISLNK(status.st_mode):
         raise refusal("a symbolic link", path, "path_symlink")
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
@@ -56,7 +56,7 @@ def refuse_special(status: os.stat_result, path: str) -> None:
 
 
 def refuse_twin(fd: int, name: str, path: str) -> None:
-    """Refuse a name that some file systems take for one that is there."""
+    """Refuse a name that some file systems confuse with an existing one."""
     shape = folded(name)
     for each in os.listdir(fd):
         if each != name and folded(each) == shape:
@@ -67,10 +67,10 @@ def refuse_twin(fd: int, name: str, path: str) -> None:
 
 
 def refuse_inexact(fd: int, name: str, found: os.stat_result, path: str) -> None:
-    """Refuse what was found under a name that it does not have.
+    """Refuse a file that was found under a name that it does not have.
 
-    A file system that takes no notice of case finds `notes` as `NOTES`, and a rule about the one
-    would not hold for the other. Such a file system finds it by a third spelling as well.
+    A file system that ignores case finds `notes` as `NOTES`, and a rule about one spelling would
+    not hold for the other. Such a file system finds it by a third spelling as well.
     """
     other = unicodedata.normalize("NFD", name).swapcase()
     if other == name:

@@ -19,9 +19,9 @@ __all__ = ["Found", "Tree"]
 
 
 class Found(NamedTuple):
-    """An entry met on a walk."""
+    """An entry found on a walk."""
 
-    path: str  # relative to where the walk began
+    path: str  # relative to the start of the walk
     status: os.stat_result
     place: NamedPlace
 
@@ -29,7 +29,7 @@ class Found(NamedTuple):
 class Tree:
     """A folder, by a descriptor that was opened once.
 
-    Each access starts there and goes down name by name. Nothing above the folder can be named.
+    Each access starts there and descends name by name. Nothing above the folder can be named.
     """
 
     def __init__(self, fd: int, settings: Settings) -> None:
@@ -38,7 +38,7 @@ class Tree:
 
     @contextlib.contextmanager
     def directory(self, names: tuple[str, ...]) -> Iterator[int]:
-        """The directory at the end of these names, opened."""
+        """Give the directory at the end of these names, opened."""
         if in_store(self.fd):
             raise PathRefused("the workspace's folder is a part of a store", "path_store")
         fd = os.dup(self.fd)
@@ -53,14 +53,17 @@ class Tree:
 
     @contextlib.contextmanager
     def place(self, path: str) -> Iterator[NamedPlace]:
-        """A place in the folder; the directory that it is in must be there."""
+        """Give a place in the folder; its directory must exist."""
         *above, name = parts(path)
         with self.directory(tuple(above)) as fd:
             refuse_store(fd, name, path)
             yield NamedPlace(fd, name, path, self.settings)
 
     def image(self, path: str, *, reading: bool = False) -> Image:
-        """What is at a path, as data. Where a directory on the way is missing, nothing is."""
+        """Return the state of a path, as data.
+
+        If a directory on the way is missing, nothing exists.
+        """
         try:
             with self.place(path) as place:
                 return place.image(reading=reading)
@@ -68,12 +71,12 @@ class Tree:
             return ABSENT
 
     def sweep(self, path: str) -> None:
-        """Take away what a killed process left unfinished at a path."""
+        """Remove unfinished files of killed processes at a path."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), self.place(path) as place:
             place.sweep()
 
     def sweep_all(self) -> None:
-        """Take away what killed processes left unfinished anywhere in the folder."""
+        """Remove unfinished files of killed processes anywhere in the folder."""
         _sweep(self.fd)
         for found in self.walk(()):
             if stat.S_ISDIR(found.status.st_mode) and usable(found.place.name):
@@ -85,13 +88,13 @@ class Tree:
                         os.close(inner)
 
     def listing(self, fd: int) -> list[str]:
-        """The names in an open directory, without those of unfinished files."""
+        """Return the names in an open directory, without unfinished files."""
         return sorted(each for each in os.listdir(fd) if not each.startswith(TEMPORARY))
 
     def walk(self, names: tuple[str, ...]) -> Iterator[Found]:
-        """Everything below a directory, parents first, each directory's entries by name.
+        """Yield everything below a directory, parents first, each directory's entries by name.
 
-        Links are met, and never followed.
+        Links are yielded, and never followed.
 
         Raises:
             LimitExceeded: there are more entries than the limit.
@@ -111,7 +114,7 @@ class Tree:
             try:
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
             except FileNotFoundError:
-                continue  # it went in between
+                continue  # it was removed in between
             path = above + name
             yield Found(path, status, NamedPlace(fd, name, path, self.settings))
             if stat.S_ISDIR(status.st_mode) and usable(name):
@@ -124,17 +127,17 @@ class Tree:
                 except PathRefused as refused:
                     if refused.code != "path_store":
                         raise
-                    continue  # it is met, and never entered
+                    continue  # yielded, and never entered
                 try:
                     yield from self._walk(inner, f"{path}/", depth + 1)
                 finally:
                     os.close(inner)
 
     def subtree(self, names: tuple[str, ...], *, reading: bool) -> Images:
-        """Everything below a directory as images, by its path in it.
+        """Return everything below a directory as images, by its path in it.
 
         Raises:
-            PathRefused: there is a link, a device, or a name that can't be used in it.
+            PathRefused: it contains a link, a device, or an unusable name.
             LimitExceeded: it is more than an archive may hold.
         """
         images: Images = {}

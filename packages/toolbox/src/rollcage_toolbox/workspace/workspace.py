@@ -36,10 +36,10 @@ _VERSION: Final = "1"
 class Workspace:
     """Tools over one folder, each a function declared with `@rollcage.tool`.
 
-    No tool reaches anything outside of the folder: paths are gone down name by name from a
-    descriptor that is opened once, and links are not followed. Every change is one step (whoever
-    looks sees what was there before or what is there after), keeps its before-image in the trace,
-    and can be undone exactly: content and mode, not times and owners.
+    No tool reaches anything outside of the folder: paths are resolved name by name from a
+    descriptor that is opened once, and links are not followed. Every change is one step (readers
+    see the state before or after), keeps its before-image in the trace, and can be undone exactly:
+    content and mode, not times and owners.
 
     ::
 
@@ -48,18 +48,18 @@ class Workspace:
         workspace.write_file("notes.txt", "Hello")  # guarded inside of a session
 
     Args:
-        root: the folder. It is opened here; what later takes its place is not looked at.
-        name: tells the tools of two workspaces apart: `Workspace("in", name="inbox")` has
-            `inbox_read_file`. Undo finds them by these names, so it stays the same.
-        create: make the folder if it is not there.
-        limits: how much the tools take on.
+        root: the folder. It is opened here; a later replacement is not seen.
+        name: distinguishes the tools of two workspaces: `Workspace("in", name="inbox")` has
+            `inbox_read_file`. Undo finds them by these names, so keep the name.
+        create: make the folder if it does not exist.
+        limits: the limits of the tools.
         file_mode: permissions of new files.
         dir_mode: permissions of new directories.
         sync: flush each change to the disk (fsync), for machines that lose power.
-        read_hard_links: also read files that have a second name. It may be outside.
+        read_hard_links: also read files that have a second name, which may be outside.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: the folder does not exist.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Workspace:
     # --- the tools -------------------------------------------------------------------------------
 
     def tools(self, *, read_only: bool = False) -> list[Callable[..., Any]]:
-        """The tools for an agent; with `read_only` those that change nothing."""
+        """Return the tools for an agent; with `read_only`, only tools that change nothing."""
         reading: list[Callable[..., Any]] = [
             self.read_file, self.list_dir, self.find_files, self.hash_file, self.disk_space,
         ]  # fmt: skip
@@ -131,23 +131,26 @@ class Workspace:
         ]  # fmt: skip
 
     def undo_tools(self) -> list[Callable[..., Any]]:
-        """The tools that undo calls. They are found by name, and are nothing for an agent."""
+        """Return the compensating tools. They are found by name, and are not for agents."""
         return [self.restore_file, self.restore_dir, self.remove_entry, self.remove_unpacked]
 
     def __iter__(self) -> Iterator[Callable[..., Any]]:
-        """All tools, for undo in another process: `rollcage undo RUN --tools module:workspace`."""
+        """Yield all tools, for undo in another process.
+
+        For example `rollcage undo RUN --tools module:workspace`.
+        """
         return iter([*self.tools(), *self.undo_tools()])
 
     def sweep(self) -> None:
-        """Take away what killed processes left unfinished in the folder.
+        """Remove unfinished files of killed processes in the folder.
 
-        No tool shows it, and the tools that touch the same files again, `observe` and `probe` take
-        it away by themselves. What a live process works on is let be.
+        No tool shows them, and the tools that access the same files again, `observe` and `probe`
+        remove them by themselves. Files of live processes are left alone.
         """
         self._tree.sweep_all()
 
     def close(self) -> None:
-        """Let go of the folder; no tool works afterwards."""
+        """Release the folder; no tool works afterwards."""
         self._closing()
 
     def __enter__(self) -> Self:
@@ -161,7 +164,7 @@ class Workspace:
     ) -> None:
         self.close()
 
-    # --- how they are declared -------------------------------------------------------------------
+    # --- declarations ----------------------------------------------------------------------------
 
     def _named(self, function: Callable[..., Any]) -> str:
         return f"{self.name}_{function.__name__}" if self.name else function.__name__
@@ -179,12 +182,12 @@ class Workspace:
     def _writing(
         self, make: Callable[P, Change], *, idempotent: bool = False, final: bool = False
     ) -> Callable[P, dict[str, Any]]:
-        """A tool that carries out the change that `make` describes, and knows how to undo it.
+        """Return a tool that carries out the change described by `make`, with its undo.
 
         Args:
             make: a function with the tool's own parameters.
-            idempotent: doing it twice is doing it once.
-            final: nothing undoes it.
+            idempotent: whether doing it twice has the effect of doing it once.
+            final: whether it can't be undone.
         """
         tree = self._tree
         described = cast("Callable[..., Change]", make)  # arguments that passed its own schema
@@ -234,7 +237,7 @@ class Workspace:
         return f"file:{self.name}:{path}" if self.name else f"file:{path}"
 
     def _restoring(self, images: Images) -> list[rollcage.Compensation]:
-        """The calls that bring these images back: what is to be there first, then what is not."""
+        """Return the calls that restore these images: existing paths first, then absent ones."""
         calls: list[rollcage.Compensation] = []
         for path, image in sorted(images.items()):
             mode = image.get("mode")
@@ -251,7 +254,7 @@ class Workspace:
         return calls
 
     def _described(self, make: Callable[[], Change], before: dict[str, Image]) -> object:
-        """Whether a change happened, by what is there now; None where that does not tell."""
+        """Return whether a change happened, by the current state; None if it does not tell."""
         try:
             change = make()
             for path in change.paths:

@@ -1,4 +1,4 @@
-"""An audit: who called what, decided by which rule, and what was undone, without credentials.
+"""An audit: who made each call, which rule decided, which calls were undone; no credentials.
 
 Needs `rollcage-views[audit]`, which finds credentials in texts.
 """

@@ -15,7 +15,7 @@ __all__ = ["entries_of", "head_of"]
 
 
 def head_of(seen: Run, screen: Screen) -> RunHeading:
-    """The head of a run, before its entries."""
+    """Return the head of a run, before its entries."""
     started = seen.started
     return RunHeading(
         run=started["run"],
@@ -33,7 +33,7 @@ def entries_of(run: Run, screen: Screen) -> list[AuditEntry]:
 
     Args:
         run: the run.
-        screen: takes credentials out.
+        screen: removes credentials.
     """
     reader = _Entries(run, screen)
     found = [reader.call(row) for row in run.steps if row.kind != "branch"]
@@ -49,7 +49,7 @@ def entries_of(run: Run, screen: Screen) -> list[AuditEntry]:
 
 
 def _policy_of(event: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
-    """The policy that an event is about."""
+    """Return the policy of an event."""
     policy: Mapping[str, Any] = event.get("policy") or {}
     mode = "refused" if event.get("error") else str(policy.get("mode", ""))
     return {
@@ -88,7 +88,7 @@ class _Entries:
         }
 
     def _policy(self, time: int) -> dict[str, Any]:
-        """The policy that was in force at a time; one that could not be loaded denies all."""
+        """Return the policy in force at a time; one that could not be loaded denies all calls."""
         found = self._first
         for since, policy in self._policies:
             if since <= time:
@@ -96,7 +96,7 @@ class _Entries:
         return found
 
     def user_input(self) -> Iterator[AuditEntry]:
-        """The user input, if the session was given any."""
+        """Yield the user input, if the session has any."""
         texts: Any = self._started.get("user_input")
         if texts:
             yield AuditEntry(
@@ -109,7 +109,7 @@ class _Entries:
             )
 
     def loaded(self, event: Mapping[str, Any]) -> AuditEntry:
-        """A policy that was loaded in the middle of the run, or could not be."""
+        """Return the entry of a policy that was loaded, or failed to, in the middle of the run."""
         error: Mapping[str, Any] = event.get("error") or {}
         policy = _policy_of(event, self._screen)
         return AuditEntry(
@@ -122,7 +122,7 @@ class _Entries:
         )
 
     def _before(self, approval: str | None, args: Mapping[str, Any]) -> str:
-        """The arguments that were asked for, where others ran."""
+        """Return the requested arguments, if other ones ran."""
         asked = self._requests.get(approval or "", {}).get("args")
         return "" if asked is None or asked == args else self._screen.arguments(asked)
 
@@ -188,7 +188,7 @@ class _Entries:
         )
 
     def _denied(self, row: RefusedCall, verdict: Mapping[str, Any]) -> AuditEntry:
-        """A call that a guard denied, in the log of a run."""
+        """Return the entry of a call that a guard denied."""
         text = self._screen.text
         shadow: Mapping[str, Any] = verdict.get("shadow") or {}
         return AuditEntry(
@@ -226,7 +226,7 @@ class _Entries:
         )
 
     def approval(self, asked: AskedApproval) -> AuditEntry:
-        """A request with what became of it."""
+        """Return the entry of a request, with its decision."""
         text, request, decided = self._screen.text, asked.request, asked.decision
         verdict: Mapping[str, Any] = request.get("verdict") or {}
         answer: Mapping[str, Any] = decided or {}
@@ -274,7 +274,7 @@ class _Entries:
         )
 
     def _row_of(self, of: Origin) -> Step | None:
-        """The step that was undone, where this run ran or replayed it."""
+        """Return the undone step, if this run ran or replayed it."""
         if of[0] == self._run:
             return self._rows.get(of[1])
         return next((r for r in self._rows.values() if r.origin and (*r.origin[:2],) == of), None)

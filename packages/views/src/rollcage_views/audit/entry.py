@@ -17,46 +17,46 @@ class AuditEntry:
     """One line of an audit; every text in it has been screened, and no field is left out.
 
     Attributes:
-        kind: `call`, `refused` (asked for, and never made), `approval`, `undo`, `stop`, `policy`
+        kind: `call`, `refused` (requested, and never made), `approval`, `undo`, `stop`, `policy`
             (another was loaded), `user_input` (in `args`) or `orphan` (a recorded
-            effect that a run which ended `partial` never asked for).
-        time: when (Unix, µs): of a call when it began, of the others when they were recorded.
+            effect that a run with the status `partial` never requested).
+        time: Unix time, µs: the beginning of a call, the recording of any other entry.
         run: the id of the run.
         job: the run's name.
-        actor: who the run acts for, where it says.
-        step: the number of the call; 0 where it is about none.
+        actor: the person for whom the run acts, if named.
+        step: the number of the call; 0 if the entry concerns none.
         agent: the agent's name.
         tool: the tool's name, or the model's.
-        version: the tool's.
-        effect: the tool's.
-        branch: of the run.
-        turn: the message of the model that asked for the call.
+        version: the tool's version.
+        effect: the tool's effect.
+        branch: the branch of the run.
+        turn: the message of the model that requested the call.
         slot: its place among the calls of that message.
         args: the arguments, as one line.
-        args_before: those that were asked for, where an approver has edited them.
-        decision: `allow`, `ask` or `deny`, where the gate decided.
-        rule: which rule did; empty where none concerned the call.
-        code: of the verdict, or why an approval was refused.
-        reason: of the verdict, the approval, the undo or the stop.
-        shadow: what a policy that is only tried out decided: `ask` or `deny`; else empty.
-        shadow_rule: which of its rules did.
-        shadow_code: of that verdict.
-        shadow_reason: of that verdict.
-        policy: the name of the policy that was in force; empty without one.
+        args_before: the requested arguments, if an approver has edited them.
+        decision: `allow`, `ask` or `deny`, if the gate decided.
+        rule: the rule that decided; empty if no rule matched.
+        code: the code of the verdict, or why an approval was refused.
+        reason: the reason of the verdict, the approval, the undo or the stop.
+        shadow: the decision of a policy in shadow mode: `ask` or `deny`; else empty.
+        shadow_rule: the rule of that decision.
+        shadow_code: its code.
+        shadow_reason: its reason.
+        policy: the name of the policy in force; empty without one.
         policy_digest: its digest, under which `rollcage policy check` shows it.
-        policy_mode: `enforce`, `shadow`, or `refused` for one that could not be loaded.
+        policy_mode: `enforce`, `shadow`, or `refused` for a policy that could not be loaded.
         approval: the id of the request for approval.
-        by: who approved or rejected the call, or stopped the run.
-        state: what became of it: of a call as `rollcage show` says, of an approval how it was
-            decided (`pending` until then), of an undo its outcome, of an orphan `not_asked_for`.
+        by: the person who approved or rejected the call, or stopped the run.
+        state: for a call, the state in `rollcage show`; for an approval, the decision (`pending`
+            without one); for an undo, its result; for an orphan, `not_asked_for`.
         outcome: the result or the error, as one line.
         drift: how the output breaks its contract.
-        duration: how long the body ran (µs); None where it did not.
+        duration: how long the body ran (µs); None if it did not run.
         first_ran: where a replayed call ran (run, step).
-        undoes: what a call undoes, or an undo took back (run, step).
-        undone: what became of the undo of this call; empty where nobody tried.
-        resolved_by: who recorded its outcome later.
-        left_by: the later write (run, step) that left this one behind: it stays done.
+        undoes: the step that a call undoes, or that an undo took back (run, step).
+        undone: the result of this call's undo; empty without an undo.
+        resolved_by: the person who recorded its outcome later.
+        left_by: the later write (run, step) that left this one behind: its effect remains.
     """
 
     kind: str
@@ -99,12 +99,12 @@ class AuditEntry:
 
     @property
     def enforced(self) -> bool:
-        """Whether what the gate decided is what happened; not so while a policy is tried out."""
+        """Whether the gate's decision took effect, which a policy in shadow mode has not."""
         return self.decision != "deny" or self.state == "blocked"
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody has to look at it."""
+        """Whether a person has to look at it."""
         if self.kind == "undo":
             return self.state not in ("verified", "compensated")
         if self.undone in ("verified", "compensated") and (self.left_by or self.kind == "orphan"):
@@ -118,16 +118,16 @@ FIELDS: Final = tuple(field.name for field in dataclasses.fields(AuditEntry))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunHeading:
-    """A run of which entries follow.
+    """A run, followed by its entries.
 
     Attributes:
         run: its id.
         job: its name.
         status: `ok`, `error`, `halted`, `paused`, `partial` or `unfinished`.
         mode: `record`, `resume`, `imported`, or `fork`.
-        source: the run that it goes on from or is a fork of; empty if none.
+        source: the run that it continues or forks; empty if none.
         time: when it started (Unix, µs).
-        policy: the policy that it began with, its name and digest; empty without one.
+        policy: the policy at its beginning, with name and digest; empty without one.
     """
 
     run: str
@@ -140,7 +140,7 @@ class RunHeading:
 
 
 def policy_text(policy: str, policy_digest: str, policy_mode: str) -> str:
-    """A policy as a person tells it from another: its name, and the beginning of its digest."""
+    """Return a policy's name, and the beginning of its digest."""
     if not policy_digest:
         return ""
     mode = "" if policy_mode == "enforce" else f" ({policy_mode})"
@@ -152,7 +152,7 @@ _HIDDEN: Final = "<redacted>"
 
 
 def as_seen_by(viewer: Viewer, entry: AuditEntry) -> AuditEntry:
-    """An entry, with what may quote a value hidden from who must not see it."""
+    """Return an entry for a viewer, with quoted values hidden if needed."""
     if viewer.values:
         return entry
     hidden: dict[str, Any] = {name: _HIDDEN for name in _VALUES if getattr(entry, name)}

@@ -21,12 +21,12 @@ _COLUMNS: Final = tuple(
     for field in FIELDS
     for column in ((f"{field}_run", f"{field}_step") if field in _PAIRS else (field,))
 )
-# A spreadsheet takes a cell that begins so for a formula (OWASP, CSV injection).
+# A spreadsheet takes a cell with such a beginning for a formula (OWASP, CSV injection).
 _FORMULA: Final = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 
 def instant(microseconds: int) -> str:
-    """An instant as ISO 8601, in UTC."""
+    """Return a time as ISO 8601, in UTC."""
     try:
         moment = datetime.fromtimestamp(microseconds // 1_000_000, tz=UTC)
     except (OverflowError, ValueError, OSError):
@@ -35,7 +35,7 @@ def instant(microseconds: int) -> str:
 
 
 def _data(item: Item) -> dict[str, Any] | None:
-    """An item as data of one shape; None for the beginning of a run, which each entry repeats."""
+    """Return an item as data of one shape; None for the head of a run, which each entry repeats."""
     if isinstance(item, AuditEntry):
         data = dataclasses.asdict(item)
         for name in _PAIRS:
@@ -50,7 +50,7 @@ def _data(item: Item) -> dict[str, Any] | None:
 
 
 def write_jsonl(items: Iterator[Item], summary: Summary, out: TextIO) -> None:
-    """One object a line, ASCII only; the last one is the summary."""
+    """Write one object a line, ASCII only; the last one is the summary."""
     for item in items:
         data = _data(item)
         if data is not None:
@@ -63,8 +63,8 @@ def _write(data: Mapping[str, Any], out: TextIO) -> None:
 
 
 def write_csv(items: Iterator[Item], summary: Summary, out: TextIO) -> None:
-    """A header and one row an entry (RFC 4180), each cell quoted and none of them a formula."""
-    del summary  # it is no row of this table
+    """Write a header and one row an entry (RFC 4180), each cell quoted and none a formula."""
+    del summary  # the table has no row for it
     writer = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
     writer.writerow(_COLUMNS)
     for item in items:

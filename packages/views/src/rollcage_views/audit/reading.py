@@ -1,4 +1,4 @@
-"""Reads the runs of an audit one after the other: no more than one is held at a time."""
+"""Read the runs of an audit one after the other, holding one at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollcage_views.viewer import SEES_ALL, Viewer
 
 __all__ = ["Damaged", "Item", "Summary", "audited"]
 
-_LISTED: Final = 500  # entries that are kept to be listed again at the end
+_LISTED: Final = 500  # entries that are kept for the list at the end
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,23 +36,23 @@ Item = RunHeading | AuditEntry | Damaged
 
 @dataclasses.dataclass(slots=True)
 class Summary:
-    """What an audit counted; whole when its last item was taken.
+    """The counts of an audit; complete when its last item was taken.
 
     Attributes:
-        runs: that were read.
-        reported: how many of them had entries that were asked for.
+        runs: runs that were read.
+        reported: how many of them had selected entries.
         kinds: entries by kind.
-        decisions: calls by what the gate decided.
-        rules: calls by the rule that decided; without those that none concerned.
-        tools: calls by tool, then by what became of them.
-        states: calls by what became of them.
-        approvals: by how they were decided.
-        undos: by their outcome.
-        open: what somebody has to look at, the first 500.
-        more_open: how many besides.
+        decisions: calls by the gate's decision.
+        rules: calls by the rule that decided; without calls that no rule matched.
+        tools: calls by tool, then by state.
+        states: calls by state.
+        approvals: approvals by decision.
+        undos: undos by result.
+        open: entries that need attention, the first 500.
+        more_open: how many more need attention.
         damaged: the runs that can't be read.
-        pruned: the runs whose traces were removed: they are counted, and nothing more is known.
-        credentials: taken out of what is shown, by kind.
+        pruned: the runs whose traces were removed: they are only counted.
+        credentials: removed credentials, by kind.
     """
 
     runs: int = 0
@@ -89,7 +89,7 @@ class Summary:
             self.more_open += 1
 
     def as_data(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the counts for machines."""
         return {
             "kind": "summary",
             "runs": self.runs,
@@ -114,16 +114,16 @@ def audited(
     advance: Callable[[], None] = lambda: None,
     viewer: Viewer = SEES_ALL,
 ) -> Iterator[Item]:
-    """Yield each run that has what is asked for, followed by its entries; counted in `summary`.
+    """Yield each run with selected entries, followed by these entries; count them in `summary`.
 
-    A run that can't be read is one item that says so, and the others go on.
+    A run that can't be read is one item with its error, and the others follow.
 
     Args:
         runs: the runs to report on.
-        wanted: which of their entries.
-        summary: counts.
+        wanted: the selection of their entries.
+        summary: the counts.
         advance: called after each run that was read.
-        viewer: who looks.
+        viewer: the viewer.
     """
     screen = Screen()
     summary.credentials = screen.found

@@ -1,4 +1,4 @@
-"""Which runs an audit reads, and which of their entries it tells."""
+"""The runs that an audit reads, and the entries that it reports."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["Named", "Selection", "runs_of"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selection:
-    """What is asked for; an empty part asks for everything.
+    """A selection; an empty part selects everything.
 
     Attributes:
-        since: from when on (Unix, µs).
-        until: up to and without when (Unix, µs).
+        since: the earliest time (Unix, µs).
+        until: the time before which entries began (Unix, µs).
         tools: globs over the names of tools.
         agents: globs over the names of agents.
         rules: globs over the ids of rules.
-        decisions: of the gate.
-        undone: only what was undone, and the undos.
+        decisions: decisions of the gate.
+        undone: only undone calls, and the undos.
     """
 
     since: int | None = None
@@ -64,7 +64,7 @@ class Named:
     Attributes:
         run: its id.
         read: returns its lines.
-        info: what a list says of it; None if it is in no list.
+        info: its entry in a list; None if it is in no list.
     """
 
     run: str
@@ -79,10 +79,10 @@ def runs_of(
     names: Sequence[str] = (),
     until: int | None = None,
 ) -> list[Named]:
-    """Return the runs that are meant, oldest first.
+    """Return the chosen runs, oldest first.
 
     Args:
-        store: where they are.
+        store: the store.
         meant: the runs that were named; None: all runs of the store.
         names: globs over the names of jobs.
         until: runs that began later are left out (Unix, µs).

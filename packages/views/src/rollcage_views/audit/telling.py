@@ -15,7 +15,7 @@ __all__ = [
 
 
 def subject(entry: AuditEntry) -> str:
-    """What an entry is about."""
+    """Return the subject of an entry."""
     if entry.kind == "call":
         return f"↺ {entry.tool}" if entry.undoes else entry.tool
     words = {
@@ -26,7 +26,7 @@ def subject(entry: AuditEntry) -> str:
 
 
 def who_decided(entry: AuditEntry) -> str:
-    """The decision, by which rule, by whom."""
+    """Return the decision, its rule, and the person."""
     if entry.kind in ("undo", "orphan"):
         return ""
     parts = [entry.decision] if entry.decision else []
@@ -47,7 +47,7 @@ def who_decided(entry: AuditEntry) -> str:
 
 
 def what_happened(entry: AuditEntry) -> str:
-    """What became of it, where it first ran, and whether it was undone."""
+    """Return the state, where the call first ran, and whether it was undone."""
     parts = [entry.state.replace("_", " ")]
     detail = entry.reason if entry.kind != "call" or entry.state == "blocked" else entry.outcome
     code = f"{entry.code}: " if entry.code and entry.state in ("blocked", "refused") else ""
@@ -78,7 +78,7 @@ def _step_text(entry: AuditEntry, step: Origin) -> str:
 
 
 def about_run(head: RunHeading, when: str = "") -> str:
-    """A run in a line: its status, and when it started, in UTC by default."""
+    """Return a run in a line: its status, and when it started, in UTC by default."""
     when = when or instant(head.time)
     source = f" of {head.source}" if head.source else ""
     policy = f", policy {head.policy}" if head.policy else ""
@@ -86,7 +86,7 @@ def about_run(head: RunHeading, when: str = "") -> str:
 
 
 def counts_of(summary: Summary) -> Iterator[tuple[str, Mapping[str, int]]]:
-    """The tables of counts at the end."""
+    """Yield the tables of counts at the end."""
     yield "Decisions", summary.decisions
     yield "Rules", summary.rules
     yield "Tools", {tool: states.total() for tool, states in summary.tools.items()}
@@ -102,7 +102,7 @@ def most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def totals_text(summary: Summary) -> str:
-    """How much was read, and how much of it is reported."""
+    """Return how many runs were read, and how many are reported."""
     damaged = f", {len(summary.damaged)} of them damaged" if summary.damaged else ""
     pruned = f", {summary.pruned} of them pruned" if summary.pruned else ""
     runs = f"{summary.runs} run{'' if summary.runs == 1 else 's'}{damaged}{pruned}"
@@ -112,11 +112,11 @@ def totals_text(summary: Summary) -> str:
 
 
 def open_text(entry: AuditEntry) -> str:
-    """An entry that somebody has to look at, in a line."""
+    """Return an entry that needs attention, in a line."""
     where = f"step {entry.step} of " if entry.step else ""
     return f"{where}run {entry.run}: {subject(entry)}: {short(what_happened(entry), 300)}"
 
 
 def short(text: str, length: int) -> str:
-    """The beginning of a text."""
+    """Return the beginning of a text."""
     return text if len(text) <= length else f"{text[:length]}…"

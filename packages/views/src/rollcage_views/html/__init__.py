@@ -1,7 +1,7 @@
-"""Pages: reports of one file each, and the parts that a server's own pages are made of.
+"""Pages: reports of one file each, and the parts of a server's own pages.
 
-Needs `rollcage-views[html]`. Templates get values that are escaped, and a `Links` that says where
-they lead. Nothing in a page is fetched, and every page can be read without its script.
+Needs `rollcage-views[html]`. Templates get escaped values, and a `Links` with the addresses of
+other pages. A page fetches nothing, and can be read without its script.
 """
 
 from rollcage_views.html.audits import audit_parts, audit_row, write_audit

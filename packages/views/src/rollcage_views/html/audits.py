@@ -29,7 +29,7 @@ __all__ = ["AuditRow", "AuditRun", "AuditSummary", "audit_parts", "audit_row", "
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AuditRun:
-    """A run of which rows follow; `about` it in a line. One without an id ends the rows."""
+    """The head of a run before its rows; `about` it in a line. Without an id, it ends the rows."""
 
     run: str = ""
     job: str = ""
@@ -55,7 +55,7 @@ class AuditRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AuditSummary:
-    """What was counted: in words, in tables, and what somebody has to look at."""
+    """The counts: in words, in tables, and the entries that need attention."""
 
     totals: str
     counts: list[tuple[str, list[tuple[str, int]]]]
@@ -64,12 +64,12 @@ class AuditSummary:
 
 
 def write_audit(out: TextIO, items: Iterable[Item], summary: Summary) -> None:
-    """Write an audit as one page that needs nothing else.
+    """Write an audit as one self-contained page.
 
     Args:
-        out: where to.
+        out: the output.
         items: see `rollcage_views.audit.audited`.
-        summary: what they count in.
+        summary: their counts.
     """
     write_report("audit.html", out, parts_of=audit_parts(items, summary))
 
@@ -77,11 +77,13 @@ def write_audit(out: TextIO, items: Iterable[Item], summary: Summary) -> None:
 def audit_parts(
     items: Iterable[Item], summary: Summary
 ) -> Iterator[tuple[str, AuditRun | AuditRow | Damaged | AuditSummary]]:
-    """An audit, piece by piece: `run` begins one, `end` comes after its last row; then the summary.
+    """Yield an audit, piece by piece: `run` begins a run, `end` follows its last row.
+
+    The summary comes last.
 
     Args:
         items: see `rollcage_views.audit.audited`.
-        summary: what they count in.
+        summary: their counts.
     """
     inside = False
     for item in items:
@@ -103,7 +105,7 @@ def audit_parts(
 
 
 def audit_row(entry: AuditEntry) -> AuditRow:
-    """One entry."""
+    """Return one entry as a row."""
     return AuditRow(
         run=entry.run,
         step=entry.step,
@@ -119,7 +121,7 @@ def audit_row(entry: AuditEntry) -> AuditRow:
 
 
 def _behind_state(happened: str, state: str) -> str:
-    """Its details; its state has a badge."""
+    """Return the details without the state, which has a badge."""
     return happened.removeprefix(state).lstrip(":; ")
 
 

@@ -20,7 +20,7 @@ from rollcage_views.viewer import SEES_ALL, TO_GIVE_AWAY, Viewer
 __all__ = ["DiffPage", "DiffRow", "DiffSide", "diff_page", "write_diff"]
 
 _LONGEST: Final = 400  # characters of a call, and of an outcome
-_CHANGES: Final = 50  # of one step that are shown
+_CHANGES: Final = 50  # differences of one step that are shown
 _WORDS: Final = {"only_a": "only in A", "only_b": "only in B"}
 
 
@@ -43,10 +43,10 @@ class DiffRow:
 
     Attributes:
         number: its place, from 1.
-        relation: `same`, `changed`, `only_a` or `only_b`; `label` is that in words.
+        relation: `same`, `changed`, `only_a` or `only_b`; `label` is the relation in words.
         first: whether it is the first difference.
         a: the step of the first run; `b`: of the second.
-        changes: where they differ, line by line.
+        changes: the differences, line by line.
         more: how many differences are not shown.
     """
 
@@ -62,15 +62,15 @@ class DiffRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DiffPage:
-    """What the template `diff_body.html` shows.
+    """The values of the template `diff_body.html`.
 
     Attributes:
         a: the first run; `b`: the second.
         compared: how many rows there are.
         differing: how many of them are not the same.
-        relations: those that there are.
-        first: the place of the first difference; 0 where there is none.
-        rows: made as they are asked for.
+        relations: the relations that occur.
+        first: the place of the first difference; 0 without one.
+        rows: made on demand.
     """
 
     a: RunHead
@@ -85,12 +85,12 @@ class DiffPage:
 def diff_page(
     heads: tuple[RunHead, RunHead], pairs: Sequence[Pair], viewer: Viewer = SEES_ALL
 ) -> DiffPage:
-    """What there is to show of two runs.
+    """Return the page of two runs.
 
     Args:
-        heads: of both: see `run_head`.
+        heads: the heads of both: see `run_head`.
         pairs: their steps, aligned: see `align`.
-        viewer: who looks.
+        viewer: the viewer.
     """
     relations = {pair.relation for pair in pairs}
     first = first_difference(pairs)
@@ -111,13 +111,13 @@ def write_diff(
     at: tuple[str, str] = ("", ""),
     viewer: Viewer = TO_GIVE_AWAY,
 ) -> None:
-    """Write the difference of two runs as one page that needs nothing else.
+    """Write the difference of two runs as one self-contained page.
 
     Args:
-        out: where to.
-        runs: the two.
-        at: what a command line needs to find the store of each.
-        viewer: who looks.
+        out: the output.
+        runs: the two runs.
+        at: the store of each for a command line.
+        viewer: the viewer.
     """
     pairs = align(*map(in_order, runs))
     a, b = (_head(seen, where, viewer) for seen, where in zip(runs, at, strict=True))
@@ -160,7 +160,7 @@ def _side(run: str, step: Step | None) -> DiffSide | None:
 
 
 def _change(change: Change) -> tuple[str, list[DiffLine]]:
-    """Where two steps differ: texts by their lines, the rest as one line each."""
+    """Return a difference of two steps: texts by their lines, other values as one line each."""
     place = cut(visible(change.path), 200).text
     if isinstance(change.a, str) and isinstance(change.b, str):
         return place, line_diff(change.a, change.b)

@@ -1,4 +1,4 @@
-"""Where a page's links lead: given from outside, so that reports and a server share templates."""
+"""The addresses of a page's links, given from outside: reports and a server share templates."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ __all__ = ["Links"]
 
 
 class Links:
-    """The links of a report: it is one file, so they stay in it.
+    """The links of a report, which stay in its one file.
 
-    A server has a subclass with pages of its own. An empty address is no link: its text is shown
-    there alone.
+    A server has a subclass with pages of its own. With an empty address, the text is shown without
+    a link.
 
     Args:
-        run: the run that the file is about; empty if it is about several.
+        run: the run of the file; empty for several runs.
     """
 
     def __init__(self, run: str = "") -> None:
         self._run = run
 
     def run(self, run: str) -> str:
-        """The page of a run."""
+        """Return the address of a run's page."""
         del run
         return ""
 
     def step(self, run: str, step: int) -> str:
-        """A step on the page of its run."""
+        """Return the address of a step on the page of its run."""
         return f"#step-{step}" if run == self._run else ""
 
     def approval(self, approval: str) -> str:
-        """A request for approval, to answer it."""
+        """Return the address of a request for approval."""
         del approval
         return ""
 
     def resolve(self, run: str, step: int) -> str:
-        """Where somebody says what became of a step."""
+        """Return the address at which a person resolves a step."""
         del run, step
         return ""

@@ -1,4 +1,4 @@
-"""Templates, and what all pages share: a look, a small script, a strict policy for browsers."""
+"""Templates, and the shared parts of all pages: a style, a small script, a browser policy."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ _LEAST: Final = 4  # units of the shortest bar
 
 
 def loader() -> BaseLoader:
-    """The templates: `parts.html` has the macros, `*_body.html` what a page is about."""
+    """Return the loader: `parts.html` has the macros, each `*_body.html` the content of a page."""
     return PackageLoader("rollcage_views.html")
 
 
 def environment(templates: BaseLoader | None = None) -> Environment:
-    """An environment that escapes whatever it is given.
+    """Return an environment that escapes all values.
 
     Args:
-        templates: others than these; a server's `ChoiceLoader` over its own and `loader()`, say.
+        templates: other templates: for example a server's `ChoiceLoader` over its own and
+            `loader()`.
     """
     made = Environment(
         autoescape=True,
@@ -45,7 +46,7 @@ def environment(templates: BaseLoader | None = None) -> Environment:
 
 
 def set_up(templates: Environment) -> None:
-    """Give an environment what these templates call."""
+    """Give an environment the functions of these templates."""
     filters: dict[str, Callable[..., Any]] = {
         "counted": counted, "duration": duration_text, "instant": utc_text, "tone": tone,
         "visible": visible, "words": lambda word: str(word).replace("_", " "),
@@ -55,18 +56,18 @@ def set_up(templates: Environment) -> None:
 
 
 def _bar_place(start: float, length: float) -> tuple[int, int]:
-    """The place of a bar on its track, and its width: visible, however short."""
+    """Return the place of a bar on its track, and its width: visible, however short."""
     left = round(min(max(start, 0.0), 1.0) * (_WIDTH - _LEAST))
     return left, max(_LEAST, min(round(length * _WIDTH), _WIDTH - left))
 
 
 def stylesheet() -> str:
-    """The look of all pages."""
+    """Return the style of all pages."""
     return _file("style.css")
 
 
 def script() -> str:
-    """What makes lists filter as one types; every page is whole without it."""
+    """Return the script that filters lists while the user types; pages work without it."""
     return _file("page.js")
 
 
@@ -89,14 +90,14 @@ def write_report(
     links: Links | None = None,
     **values: Any,
 ) -> None:
-    """Write a page that needs nothing else, piece by piece.
+    """Write a self-contained page, piece by piece.
 
     Args:
         template: its name; it extends `report.html`.
-        out: where to.
-        package: whose folder `templates` has it, where it is none of these.
-        links: where its links lead.
-        values: what it shows; all of it is escaped.
+        out: the output.
+        package: the package with the template in its folder `templates`, if another one.
+        links: the addresses of its links.
+        values: its values; all of them are escaped.
     """
     style, code = stylesheet(), script()
     shown = {
@@ -113,5 +114,5 @@ def write_report(
 
 
 def _digest(text: str) -> str:
-    """What a policy lets through: this text, and no other."""
+    """Return the digest of a text for a content security policy, which allows only that text."""
     return f"'sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -1,4 +1,4 @@
-"""Steps as rows of a page: texts, cut to what somebody reads, and what a row opens to."""
+"""Steps as rows of a page: shortened texts, and the details of an opened row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rollcage_views.viewer import SEES_ALL, Viewer
 __all__ = ["Cut", "Message", "RowChange", "StepRow", "cut", "row_changes", "step_row", "step_rows"]
 
 _IN_ROW: Final = 300  # characters of the arguments, and of the outcome, in a row
-_LONGEST: Final = 4000  # characters of one value that a row opens to
+_LONGEST: Final = 4000  # characters of one value in an opened row
 _NAME: Final = 200  # characters of a name
 _MESSAGES: Final = 50  # new messages of a step that are shown
 _NONE: Final = States()
@@ -33,8 +33,8 @@ class Cut:
     """A text, or its beginning.
 
     Attributes:
-        text: what is shown.
-        left: how many characters are not.
+        text: the displayed text.
+        left: how many characters are left out.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Message:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowChange:
-    """What a write changed, line by line."""
+    """The change by a write, line by line."""
 
     resource: str
     lines: list[DiffLine]
@@ -64,26 +64,26 @@ class StepRow:
     Attributes:
         run: the id of its run.
         step: its number.
-        group: the agent, branch and turn that begin with it; empty where it goes on.
+        group: the agent, branch and turn that begin with it; empty within a group.
         depth: in how many bodies it was called.
         kind: `tool`, `model` or `branch`.
-        name: of the tool or the model, in front of it what makes it another thing: `↺`, say.
+        name: the name of the tool or the model, with a sign for special calls, such as `↺`.
         args: its arguments, as one line.
-        effect: what it is, where that matters: `write`, `reversible write`, `scope`, `model`.
-        began: when, as people say it.
-        state: of `rollcage_views.STATES`; `undone` where it was undone since; `running`.
+        effect: its effect, if notable: `write`, `reversible write`, `scope`, `model`.
+        began: its beginning, in words.
+        state: one of `rollcage_views.STATES`; `undone` if it was undone since; `running`.
         label: the state in words.
-        outcome: as one line.
-        took: how long, as people say it.
-        start: where it began on the time line, from 0 to 1, or None; `length`: of its bar there.
-        facts: what else there is to know of it: a title and a text each.
-        origin: where it first ran (run, step), of a replayed one.
-        messages: the messages of a model's request that its last one did not have.
+        outcome: its outcome, as one line.
+        took: its duration, in words.
+        start: its beginning on the time line, from 0 to 1, or None; `length`: of its bar there.
+        facts: further facts: a title and a text each.
+        origin: where a replayed step first ran (run, step).
+        messages: the messages of a model's request that its last request did not have.
         arguments: each argument in full, as lines.
-        result: what it gave in full, as lines.
-        changes: what it changed.
+        result: its result in full, as lines.
+        changes: its changes.
         undone: whether these changes were undone since.
-        whole: the command that shows what was cut; empty where nothing was.
+        whole: the command that shows the rest of cut values; empty without any.
     """
 
     run: str
@@ -112,7 +112,7 @@ class StepRow:
 
     @property
     def opens(self) -> bool:
-        """Whether there is more of it than the row has room for."""
+        """Whether the step has more details than the row has room for."""
         inside = self.messages or self.arguments or self.result or self.changes
         return bool(self.facts or self.origin or inside)
 
@@ -126,15 +126,15 @@ def step_rows(
     at: str = "",
     live: bool = False,
 ) -> Iterator[StepRow]:
-    """The rows of a run's steps, made one by one: a page of ten thousand is written as they come.
+    """Yield the rows of a run's steps, one by one, so that a page of ten thousand is streamed.
 
     Args:
         seen: the run, as its viewer may see it.
-        steps: the steps that are shown; all of them by default.
-        recorded: the run as it is recorded, where the changes of writes, and the messages of
-            models, are looked up. Without it, they are as `seen` has them.
-        viewer: who looks.
-        at: what a command needs to find the store: see `store_option`.
+        steps: the displayed steps; all of them by default.
+        recorded: the run as recorded, for the changes of writes and the messages of
+            models. Without it, they come from `seen`.
+        viewer: the viewer.
+        at: the store for a command: see `store_option`.
         live: whether the run is being written: a step without an end still runs.
     """
     span = seen.started["time"], max(seen.last_time - seen.started["time"], 1)
@@ -170,19 +170,19 @@ def step_row(
     at: str = "",
     live: bool = False,
 ) -> StepRow:
-    """One step.
+    """Return one step as a row.
 
     Args:
         run: the id of its run.
         step: the step.
         span: when the time line begins (Unix, µs), and how long it is (µs); None for no bar.
-        group: what begins with it.
+        group: the group that begins with it.
         depth: in how many bodies it was called.
-        messages: of a model's request, those that are new since its last one, encoded.
+        messages: the new messages of a model's request, encoded.
         states: the states that the writes of its run found.
-        recorded: the step as it is recorded, where it is shown without credentials.
-        viewer: who looks.
-        at: what a command needs to find the store.
+        recorded: the step as recorded, if it is shown without credentials.
+        viewer: the viewer.
+        at: the store for a command.
         live: whether the run is being written.
     """
     begun, whole = span or (step.time, 1)
@@ -225,7 +225,7 @@ def step_row(
 def row_changes(
     step: Step, states: States, viewer: Viewer, *, back: bool = False
 ) -> list[RowChange]:
-    """What a write changed, or what its undo puts back: digests prove it of recorded values."""
+    """Return the changes by a write or its undo: digests prove them for recorded values."""
     found: list[RowChange] = []
     for each in changes_of(step, states) if viewer.values else ():
         if each.changed:
@@ -235,7 +235,7 @@ def row_changes(
 
 
 def cut(text: str, longest: int = _LONGEST) -> Cut:
-    """A text that is safe to show, cut where it is too long."""
+    """Return a text that is safe to show, cut if it is too long."""
     left = len(text) - longest
     return Cut(text[:longest], left) if left > 0 else Cut(text)
 
@@ -253,7 +253,7 @@ def _effect(step: Step) -> str:
 
 
 def _has_turns(seen: Run) -> bool:
-    """Whether there are turns of several calls: else each call would be a group of its own."""
+    """Return whether there are turns of several calls: otherwise each call would be a group."""
     turns = [(step.agent, step.branch, step.turn) for step in seen.steps if step.parent is None]
     return len(set(turns)) < len(turns)
 
@@ -268,7 +268,7 @@ def _group(step: Step, *, by_turn: bool) -> str:
 
 
 def _facts(step: Step) -> list[tuple[str, str]]:
-    """What a row has no room for; nothing of an ordinary step."""
+    """Return the facts that a row has no room for; none for an ordinary step."""
     verdict: Mapping[str, Any] = step.verdict or {}
     shadow: Mapping[str, Any] = verdict.get("shadow") or {}
     decided = step.decided_by and f"by {step.decided_by}"
@@ -313,7 +313,7 @@ def _result(step: Step, short: Cut) -> Cut | None:
 
 
 def _has_lines(value: Any, depth: int = 0) -> bool:
-    """Whether there are lines in it that a row makes one of."""
+    """Return whether a value has texts of several lines, which a row joins into one."""
     if isinstance(value, str):
         return "\n" in value
     inside = mapping_of(value)
@@ -322,7 +322,7 @@ def _has_lines(value: Any, depth: int = 0) -> bool:
 
 
 def _written(value: Any) -> Cut:
-    """A value as people write it down: a text with its lines, the rest as JSON."""
+    """Return a value as people write it: a text with its lines, other values as JSON."""
     if isinstance(value, str):
         return _lines(value)
     if tag_of(value) is not None or not isinstance(value, dict | list):
@@ -350,7 +350,7 @@ def _too_deep(value: Any) -> bool:
 
 
 def _new_messages(step: Step, asked: dict[tuple[str, str], list[Any]]) -> list[Any]:
-    """The messages that the agent's last request had not: each is shown once."""
+    """Return the messages that the agent's last request did not have: each is shown once."""
     messages = items_of(step.args.get("messages")) if step.kind == "model" else None
     if messages is None:
         return []

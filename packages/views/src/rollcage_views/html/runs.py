@@ -1,4 +1,4 @@
-"""A run as a page: its head, its attempts over time, its steps, and what else its trace tells."""
+"""A run as a page: its head, its attempts over time, its steps, and the rest of its trace."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class RunHead:
     """The head of a page of a run.
 
     Attributes:
-        name: of its job.
+        name: the name of its job.
         run: its id.
         status: its status.
         facts: a title and a text each.
-        source: the run that it goes on from or is a fork of; empty if none.
-        error: the error that it ended with; empty where none.
-        notes: what somebody has to know of it, with the command that helps.
-        states: how many steps came to what, those with none left out.
+        source: the run that it continues or forks; empty if none.
+        error: the error that ended it; empty without one.
+        notes: notes for a person, with the command that helps.
+        states: how many steps are in which state, without zeros.
     """
 
     name: str
@@ -67,18 +67,18 @@ class TrackRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunPage:
-    """What the template `run_body.html` shows.
+    """The values of the template `run_body.html`.
 
     Attributes:
         head: the run.
-        tracks: its attempts and waits, where there is more than one; else nothing.
+        tracks: its attempts and waits, if there is more than one; else nothing.
         span: how long all of it took.
-        rows: the steps, made as they are asked for.
+        rows: the steps, made on demand.
         shown: how many of them there are; `total`: how many the run has.
-        states: the states that a list of them can be cut down to.
-        refused: calls that never became steps: who asked, for what, and why it was refused.
-        rules: the rules that decided, with what; `hits`: the calls.
-        usage: by tool and model.
+        states: the states by which the list can be filtered.
+        refused: calls that never became steps: the agent, the call, and the reason.
+        rules: the rules that decided, with their decisions; `hits`: the calls.
+        usage: the usage by tool and model.
     """
 
     head: RunHead
@@ -103,14 +103,14 @@ def run_page(
     steps: Sequence[Step] | None = None,
     viewer: Viewer = SEES_ALL,
 ) -> RunPage:
-    """What there is to show of a run.
+    """Return the page of a run.
 
     Args:
         run: the run.
-        stands: what is open of it.
-        at: what a command line needs to find its store.
-        steps: the steps that are shown; all of them by default.
-        viewer: who looks.
+        stands: its open problems.
+        at: its store for a command line.
+        steps: the displayed steps; all of them by default.
+        viewer: the viewer.
     """
     seen = viewer.run(run)
     line = timeline_of(seen)
@@ -141,14 +141,14 @@ def write_run(
     steps: Sequence[Step] | None = None,
     viewer: Viewer = TO_GIVE_AWAY,
 ) -> None:
-    """Write a run as one page that needs nothing else.
+    """Write a run as one self-contained page.
 
     Args:
-        out: where to.
+        out: the output.
         seen: the run.
-        at: what a command line needs to find its store.
-        steps: the steps that are shown; all of them by default.
-        viewer: who looks.
+        at: its store for a command line.
+        steps: the displayed steps; all of them by default.
+        viewer: the viewer.
     """
     page = run_page(seen, standing(seen), at=at, steps=steps, viewer=viewer)
     write_report("run.html", out, links=Links(seen.id), page=page)
@@ -157,13 +157,13 @@ def write_run(
 def run_head(
     seen: Run, notes: Sequence[str] = (), *, status: str = "", whole: bool = True
 ) -> RunHead:
-    """The head of a run.
+    """Return the head of a run.
 
     Args:
         seen: the run, as its viewer may see it.
-        notes: what somebody has to know of it.
-        status: its status, if that is known better than by its trace.
-        whole: whether these are all its steps; else no counts are shown.
+        notes: notes for a person.
+        status: its status, if it is known better than from the trace.
+        whole: whether these are all its steps; otherwise no counts are shown.
     """
     error = (seen.finished or {}).get("error")
     failure = f"{error.get('type')}: {error.get('message')}" if error else ""
@@ -217,7 +217,7 @@ def _facts(seen: Run) -> list[tuple[str, str]]:
 
 
 def track_rows(line: Timeline) -> list[TrackRow]:
-    """The attempts and waits of a job, where there is more than one; else nothing."""
+    """Return the attempts and waits of a job, if there is more than one; else nothing."""
     listed = [bar for bar in line.bars if bar.kind != "step"]
     if len(listed) < 2:
         return []

@@ -1,4 +1,4 @@
-"""The palette: what each state, status, decision and outcome looks like, everywhere the same."""
+"""The palette: the colour of each state, status, decision and outcome, the same on every page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["TONES", "tone"]
 
 TONES: Final = ("ok", "replay", "bad", "unknown", "undone", "denied", "waiting", "dim")
-"""The classes that `style.css` has colours for."""
+"""The classes that have colours in `style.css`."""
 
 _TONES: Final = {
     # of steps
@@ -35,5 +35,5 @@ _TONES: Final = {
 
 
 def tone(word: str) -> str:
-    """How a word looks; `dim` where it is none of ours."""
+    """Return the colour class of a word; `dim` for an unknown word."""
     return word if word in TONES else _TONES.get(word, "dim")

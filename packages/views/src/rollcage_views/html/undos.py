@@ -1,4 +1,4 @@
-"""An undo, planned or done, as rows of a page: each with what it puts back."""
+"""An undo, planned or done, as rows of a page: each with the restored state."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class UndoRow:
     """A step of a plan, or of a report.
 
     Attributes:
-        run: in which it was performed.
+        run: the run in which it was performed.
         step: its number there.
         name: the tool's name.
-        args: its arguments; of a report, nothing.
-        state: what would be, or was, done with it.
+        args: its arguments; empty in a report.
+        state: the planned, or actual, result of its undo.
         reason: why.
         calls: the compensating calls.
-        differs: the resources that are not as they should be, with the fields if they are known.
-        changes: what its undo puts back.
+        differs: the resources in an unexpected state, with the fields if they are known.
+        changes: the changes by its undo.
     """
 
     run: str
@@ -48,12 +48,12 @@ class UndoRow:
 def undo_rows(
     data: Mapping[str, Any], seen: Run | None = None, viewer: Viewer = SEES_ALL
 ) -> list[UndoRow]:
-    """The steps of a plan or a report, in the order in which they are undone.
+    """Return the steps of a plan or a report, in the order of their undo.
 
     Args:
-        data: as `UndoPlan.as_data` or `UndoReport.as_data` give it.
-        seen: its run, where the changes of its steps are looked up.
-        viewer: who looks.
+        data: the data of `UndoPlan.as_data` or `UndoReport.as_data`.
+        seen: its run, for the changes of its steps.
+        viewer: the viewer.
     """
     found = [mapping_of(each) or {} for each in items_of(data.get("steps")) or []]
     states = States(seen)

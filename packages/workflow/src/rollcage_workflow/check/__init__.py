@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a plan, found before anything of it runs, all at once."""
+"""All problems of a plan, found at once before any of it runs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def check(
     tools: Tools = (),
     workflows: Workflows | None = None,
 ) -> Checked:
-    """A plan that can be run.
+    """Return a plan that can be run.
 
     Args:
         plan: a `Plan`, its data, or the path of its file.
-        tools: what its steps call, agents included.
+        tools: the tools of its steps, agents included.
         workflows: the plans that its `workflow:` steps name.
 
     Raises:
-        PlanInvalid: with everything that is wrong, each with its file and line.
+        PlanInvalid: all problems, each with its file and line.
         ContractError: a tool can't be used.
     """
     return Checking(tools_by_name(tools), workflows or {}, ()).plan(plan)

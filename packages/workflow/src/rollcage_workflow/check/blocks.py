@@ -1,4 +1,4 @@
-"""The steps of a block: what each comes after, what is done again, what a failure undoes."""
+"""The steps of a block: the order between them, jumps, and the scope of a rollback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["block", "inner"]
 
 _MOST_CIRCLES: Final = 20
-"""So many are reported one by one; after that, a step that waits for itself is cut free at once."""
+"""So many circles are reported one by one; after that, each circular step is cut free at once."""
 
 
 def block(
@@ -37,7 +37,7 @@ def block(
     *,
     apart: bool = False,
 ) -> tuple[Graph, dict[str, Shape]]:
-    """The steps of a block; those of a team stand apart, and see nothing of each other."""
+    """Check the steps of a block; members of a team are separate, and don't see each other."""
     for name in steps:
         if name in around.variables:
             checking.find((*path, name), "shadowed", f"a step around this is called {name!r}, too")
@@ -79,7 +79,7 @@ def block(
 
 
 def _rolls_back(checking: Checking, step: PlanStep, above: tuple[str, ...] = ()) -> bool:
-    """Whether a failure of a step, or inside it, undoes what was done before."""
+    """Return whether a failure of a step, or inside it, undoes earlier steps."""
     if step.on_failure is not None:
         return step.on_failure == "rollback"
     inner = [each for _, steps in step.blocks() for each in steps.values()]
@@ -106,7 +106,7 @@ def _plan_of(checking: Checking, known: Plan | Checked | str) -> Plan | None:
 def _before(
     checking: Checking, name: str, step: PlanStep, steps: Mapping[str, PlanStep], path: Path
 ) -> tuple[str, ...]:
-    """What a step comes after: what it uses, and what it says."""
+    """Return the steps before a step: those whose results it uses, and those that it names."""
     found: list[str] = []
     for index, each in enumerate(step.after):
         if each in steps:
@@ -121,13 +121,13 @@ def _before(
         except ExpressionInvalid:
             continue
         found += [each for each in sorted(names) if each in steps and each not in inside]
-    if step.next is not None:  # its condition looks at the step itself, too
+    if step.next is not None:  # the condition sees the step's own result, too
         found = [each for each in found if each != name]
     return tuple(dict.fromkeys(found))
 
 
 def _order(checking: Checking, before: dict[str, tuple[str, ...]], path: Path) -> list[str]:
-    """The steps, each after those that it depends on; what makes a circle is cut."""
+    """Return the steps, each after its dependencies; circles are cut."""
     circles = 0
     while circle := cycle(before):
         circles += 1
@@ -146,7 +146,7 @@ def _jumps(
     before: Mapping[str, Sequence[str]],
     path: Path,
 ) -> bool:
-    """Whether there are jumps, all of which can be done."""
+    """Return whether there are jumps, and all of them are possible."""
     spans: dict[str, frozenset[str]] = {}
     above = ancestors(before)
     fine = True
@@ -174,7 +174,7 @@ def _jumps(
 
 
 def _retried(checking: Checking, node: Node, path: Path) -> None:
-    """Refuse another attempt at what would do again what it had done well."""
+    """Refuse a retry that would repeat successful calls."""
     if node.step.retry is None:
         return
     if node.step.kind != "call":
@@ -186,7 +186,7 @@ def _retried(checking: Checking, node: Node, path: Path) -> None:
 
 
 def _timed(checking: Checking, step: PlanStep, path: Path) -> None:
-    """Refuse a time limit that would never end anything."""
+    """Refuse a time limit that could never end anything."""
     if step.timeout is not None and step.wait is not None:
         message = (
             "a wait takes no time of an attempt, so this would not end it: put it into a race with "
@@ -203,7 +203,7 @@ def step(
     path: Path,
     around: Around,
 ) -> tuple[Node, Shape]:
-    """A step, and the shape of its result."""
+    """Check a step; return it, and the shape of its result."""
     if step.when is not None:
         checking.expression(step.when, (*path, "when"), around, boolean=True)
         _reachable(checking, step.when, (*path, "when"))
@@ -238,7 +238,7 @@ def _reachable(checking: Checking, source: str, path: Path) -> None:
 def inner(
     checking: Checking, of: Block, path: Path, around: Around, until: str | None = None
 ) -> tuple[Graph, Shape]:
-    """The steps of a block that has a result; `until`: with which condition it ends."""
+    """Check the steps of a block with a result; `until`: the condition that ends it."""
     graph, results = block(checking, of.steps, (*path, "steps"), around)
     seen = around.with_(results)
     if of.result is not None:
@@ -251,7 +251,7 @@ def inner(
 
 
 def _sources(step: PlanStep) -> Iterable[str]:
-    """All expressions in a step, and in the steps inside it."""
+    """Yield all expressions in a step, and in the steps inside it."""
     for kind in ("args", "inputs", "value"):
         yield from (source for _, source in templates(getattr(step, kind)))
     for source in (step.when, step.wait.until if step.wait else None):

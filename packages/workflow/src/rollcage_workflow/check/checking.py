@@ -1,4 +1,4 @@
-"""One check of a plan: its form, its expressions, and what was found."""
+"""One check of a plan: its form, its expressions, and the findings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rollcage_workflow.schemas import (
 __all__ = ["Around", "Checking", "Workflows"]
 
 Workflows = Mapping[str, "Plan | Checked | str"]
-"""Plans that a `workflow:` step names; each may be the path of a file."""
+"""The plans that `workflow:` steps name; each may be the path of a file."""
 
 _MODELS: Final = (Plan, PlanStep, Team, Each, Repeat, Block, Wait)
 _FIELDS: Final = frozenset().union(*(model.model_fields for model in _MODELS)) | {
@@ -44,14 +44,14 @@ _FIELDS: Final = frozenset().union(*(model.model_fields for model in _MODELS)) |
 
 @dataclasses.dataclass(frozen=True)
 class Around:
-    """What surrounds a block of steps.
+    """The surroundings of a block of steps.
 
     Attributes:
-        variables: what expressions see there, with the shape of each.
-        optional: those of them that may be null, as their step may be skipped.
-        guarded: those that a condition of this step, or of one around it, looks at.
-        undone: why all that is written here has to be undoable, if it has to be.
-        timed: the path of a time limit around this.
+        variables: the variables of expressions, with the shape of each.
+        optional: variables that may be null, because their step may be skipped.
+        guarded: variables that a condition of this step, or of an enclosing one, checks.
+        undone: why everything in it has to be undoable, if so.
+        timed: the path of an enclosing time limit.
     """
 
     variables: Mapping[str, Shape]
@@ -61,12 +61,12 @@ class Around:
     timed: bool = False
 
     def with_(self, variables: Mapping[str, Shape], **changed: Any) -> Around:
-        """The same, with more variables."""
+        """Return the surroundings with more variables."""
         return dataclasses.replace(self, variables={**self.variables, **variables}, **changed)
 
 
 class Checking:
-    """One check of a plan, and of those that it names."""
+    """One check of a plan, and of the plans that it names."""
 
     def __init__(
         self,
@@ -77,18 +77,18 @@ class Checking:
         self.tools = tools
         self.workflows = workflows
         self.above = above
-        self.name = ""  # the plan's
+        self.name = ""  # the plan's name
         self.findings: list[PlanFinding] = []
         self.document = Document("<plan>", {}, {})
 
     def find(self, path: Path, code: str, reason: str) -> None:
-        """Something that is wrong."""
+        """Note a problem."""
         found = self.document.finding(path, code, reason)
         if found not in self.findings:
             self.findings.append(found)
 
     def of_plan_in(self, named: str | None = None) -> Checking:
-        """The check of a plan that this one names: what is in itself is reported as a circle."""
+        """Return the check of a named plan; a plan inside of itself is reported as a circle."""
         above = self.above if named is None else (*self.above, named)
         return Checking(self.tools, self.workflows, above)
 
@@ -120,7 +120,7 @@ class Checking:
     # --- form ------------------------------------------------------------------------------------
 
     def read(self, given: Plan | Document | str | Mapping[str, Any]) -> Plan | None:
-        """A plan that has the form of one; None, with what was found, where it has not."""
+        """Read a plan; None, with the findings, if it does not have the form of one."""
         if isinstance(given, Plan):
             self.document = Document(f"<{given.name}>", given.data(), {})
             return given
@@ -177,7 +177,7 @@ class Checking:
     # --- expressions -----------------------------------------------------------------------------
 
     def template(self, template: Any, path: Path, around: Around) -> Shape:
-        """The shape of a template's value; what is wrong in its expressions is found."""
+        """Return the shape of a template's value; note problems in its expressions."""
         for at, source in templates(template, path):
             self.expression(f"={source}", at, around)
         try:
@@ -190,7 +190,7 @@ class Checking:
     def expression(
         self, source: str, path: Path, around: Around, *, boolean: bool = False
     ) -> Expression | None:
-        """An expression; what is wrong in it is found."""
+        """Return an expression; note its problems."""
         if not source.startswith("=") or source.startswith("=="):
             self.find(path, "invalid", "an expression begins with =")
             return None

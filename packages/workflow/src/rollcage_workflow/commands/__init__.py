@@ -97,7 +97,7 @@ def check(
     workflows: WorkflowOption = None,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Find everything that is wrong with a plan. Exits with 1 where something is."""
+    """Find all problems of a plan. Exits with 1 if there are any."""
     try:
         checked = _checked(plan, tools, workflows)
     except PlanInvalid as error:
@@ -130,7 +130,7 @@ def run(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Start an execution of a plan, or go on with it."""
+    """Start an execution of a plan, or continue it."""
     checked = _checked(plan, tools, workflows)
     inputs = given_inputs(given) if given else None
 
@@ -183,9 +183,9 @@ def signal(
 ) -> None:
     """Send an execution a signal.
 
-    Each wait takes the next one of its name.
+    Each wait takes the next signal of its name.
 
-    Exits with 1 where it was sent under the same --once before.
+    Exits with 1 if it was sent before under the same --once.
     """
     _found(store, id)
     value, sender = given_json(data, "--data"), who(by)
@@ -217,7 +217,7 @@ def picture(
 ) -> None:
     """Print a plan as a Mermaid flowchart.
 
-    Of an execution, the plan that its newest attempt was given is in the store.
+    For an execution, the plan of its newest attempt is in the store.
     """
     found = None if id is None else _found(store, id)
     if plan is not None:
@@ -230,7 +230,7 @@ def picture(
 
 
 def _kept(store: str, found: Execution) -> Outline:
-    """The outline of an execution's plan, as it was kept when that began."""
+    """Return the outline of an execution's plan, as kept at the execution's beginning."""
     outline = kept_outline(open_store(store), found.digest)
     if outline is None:
         raise UsageError(
@@ -265,7 +265,7 @@ def _checked(plan: Path, tools: list[str] | None, workflows: Sequence[Path] | No
 
 
 def _print_finding(text: str) -> None:
-    """On a terminal, its lines after the first are indented; elsewhere it is one line."""
+    """Print a finding: on a terminal with its further lines indented, elsewhere as one line."""
     if console().is_terminal:
         text = textwrap.fill(
             text,

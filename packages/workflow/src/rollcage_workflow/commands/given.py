@@ -1,4 +1,4 @@
-"""What the commands of `rollcage workflow` are given: ids and inputs."""
+"""The arguments of the commands of `rollcage workflow`: ids and inputs."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ GivenOption = Annotated[
 
 
 def given_inputs(given: Sequence[str]) -> dict[str, Any]:
-    """Inputs by name, each given as `NAME=JSON`.
+    """Return inputs by name, each given as `NAME=JSON`.
 
     Raises:
-        UsageError: one is not.
+        UsageError: an input has another form.
     """
     found: dict[str, Any] = {}
     for each in given:
@@ -53,10 +53,10 @@ def given_inputs(given: Sequence[str]) -> dict[str, Any]:
 
 
 def given_json(text: str, where: str) -> Any:
-    """A JSON text.
+    """Return the value of a JSON text.
 
     Raises:
-        UsageError: it is none; says `where`.
+        UsageError: the text is not JSON; names `where`.
     """
     try:
         return orjson.loads(text)
@@ -67,10 +67,10 @@ def given_json(text: str, where: str) -> Any:
 
 
 def given_results(file: Path | None) -> dict[str, Any] | None:
-    """The results in a JSON file, by step.
+    """Return the results in a JSON file, by step.
 
     Raises:
-        UsageError: it can't be read, or is no table.
+        UsageError: the file can't be read, or is no table.
     """
     if file is None:
         return None

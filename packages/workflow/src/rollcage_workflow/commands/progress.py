@@ -1,4 +1,4 @@
-"""How far an execution is, while it runs: a table on a terminal, a line for each step elsewhere."""
+"""The progress of an execution: a table on a terminal, a line for each step elsewhere."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _STYLES: Final = {
 
 
 class ProgressTable:
-    """Shows the steps of an attempt; `on_step` is what `run` calls.
+    """Show the steps of an attempt; `run` calls `on_step`.
 
     Args:
-        console: where; a table is drawn where that is a terminal.
+        console: the output; on a terminal, a table is drawn.
         clock: seconds.
     """
 
@@ -36,7 +36,7 @@ class ProgressTable:
         self._console = console
         self._clock = clock
         self._began: dict[str, float] = {}
-        self._rows: dict[str, tuple[str, float]] = {}  # by path: the state, and how long it took
+        self._rows: dict[str, tuple[str, float]] = {}  # by path: the state, and the duration
         self._counts = Counter[str]()
         self._live: Live | None = None
         if console.is_terminal:
@@ -59,7 +59,7 @@ class ProgressTable:
             self._live.stop()
 
     def on_step(self, path: str, state: str) -> None:
-        """A step begins, or ends."""
+        """Show that a step begins, or ends."""
         if self._live is None:
             self._console.print(Text(f"{visible(path)}: {state}"), soft_wrap=True)
             return
@@ -75,7 +75,7 @@ class ProgressTable:
             self._forget()
 
     def _forget(self) -> None:
-        """Let go of what is not shown any more: a loop may have many rounds."""
+        """Drop rows that are no longer shown: a loop may have many rounds."""
         over = [path for path, (state, _) in self._rows.items() if state != "running"]
         for path in over[:-_SHOWN]:
             del self._rows[path]

@@ -42,7 +42,7 @@ PlanName = Annotated[
 
 
 def add_commands(workflow: typer.Typer) -> None:
-    """Add what needs a worker, or steers one, to `rollcage workflow`."""
+    """Add the commands for workers to `rollcage workflow`."""
     for each in (start, pause, resume, cancel, reconcile, schedule, schedules, unschedule):
         workflow.command()(each)
 
@@ -64,7 +64,7 @@ def start(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Have a worker start an execution. Exits with 1 where one of this id was before."""
+    """Have a worker start an execution. Exits with 1 if its id was started before."""
     commands = Commands(open_store(store))
     when = 0.0 if at is None else _time(at)
     inputs = given_inputs(given) if given else {}
@@ -95,7 +95,7 @@ def pause(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Pause an execution: no step begins; what is in flight ends."""
+    """Pause an execution: no step begins; steps in flight end."""
     found = Commands(open_store(store)).pause(id, by=who(by), reason=reason)
     _print_state(found, f"to go on: rollcage workflow resume {visible(id)}", as_json=as_json)
 
@@ -125,7 +125,7 @@ def cancel(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """End an execution for good; what is in flight ends."""
+    """End an execution permanently; steps in flight end."""
     commands = Commands(open_store(store))
     found = commands.cancel(id, by=who(by), reason=reason, rollback=rollback)
     more = "a worker undoes what it did" if rollback else ""
@@ -133,7 +133,7 @@ def cancel(
 
 
 def reconcile(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
-    """Have a worker go on with executions that were cut off or wait."""
+    """Have a worker continue executions that were cut off or wait."""
     found = reconcile_store(open_store(store))
     if as_json:
         print_json({"woken": found})
@@ -152,7 +152,7 @@ def schedule(
     by: ByOption = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Have workers start a plan again and again.
+    """Have workers start a plan repeatedly.
 
     They need an engine's database: rollcage worker --engine.
     """
@@ -180,7 +180,7 @@ def unschedule(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule.")],
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Remove a schedule; what it has started goes on."""
+    """Remove a schedule; executions that it has started continue."""
     if not Schedules(open_store(store)).drop(name):
         raise UsageError(f"there is no schedule {visible(name)!r}: rollcage workflow schedules")
     console().print(f"{visible(name)} is removed")
@@ -197,7 +197,7 @@ def _print_state(found: Execution, more: str, *, as_json: bool) -> None:
 
 
 def _time(text: str) -> float:
-    """A time as Unix seconds: ISO 8601 with an offset, or seconds from now."""
+    """Return a time as Unix seconds: from ISO 8601 with an offset, or seconds from now."""
     if text.endswith("s") and text[:-1].isdigit():
         return time.time() + int(text[:-1])
     try:

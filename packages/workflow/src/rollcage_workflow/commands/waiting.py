@@ -1,4 +1,4 @@
-"""What lets an execution go on that waits, as commands to copy."""
+"""The commands that end the waits of an execution, to be copied."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rollcage_workflow.state import Execution
 
 __all__ = ["commands_for"]
 
-# The reasons come from a trace, which anybody may have written: nothing else becomes a command.
+# The reasons come from a trace, which anyone may have written: nothing else becomes a command.
 _SIGNAL: Final = re.compile(r"waits for the signal ([A-Za-z0-9_-]{1,64})")
 _APPROVAL: Final = re.compile(r"\brollcage approve ([0-9a-z]+)\b")
 
 
 def commands_for(found: Execution, store: Store) -> list[str]:
-    """The commands that bring what an execution waits for, in the order of its reasons."""
+    """Return the commands for an execution's waits, in the order of its reasons."""
     if found.status != "waiting":
         return []
     at, name = store_option(store), shlex.quote(found.id)

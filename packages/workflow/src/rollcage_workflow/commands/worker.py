@@ -79,7 +79,7 @@ def worker(
     """Run a worker of workflows, until SIGTERM or SIGINT.
 
     Then it ends each execution at its next step, for other workers to continue. A worker that is
-    killed loses nothing: the next one goes on with what it was at.
+    killed loses nothing: the next worker continues its executions.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     found, declared = load_plans(plans or (), tools)
@@ -101,10 +101,10 @@ def worker(
 
 
 def load_plans(plans: Iterable[str], tools: list[str] | None) -> tuple[list[Checked], list[Any]]:
-    """The plans, checked with the tools of their modules and those that are named; and these tools.
+    """Load the plans, checked with the tools of their modules and the named tools; return both.
 
     Raises:
-        PlanInvalid: something is wrong with a plan.
+        PlanInvalid: a plan has problems.
         ToolsUnusable: a module can't be loaded.
     """
     found: list[Any] = []
@@ -121,7 +121,7 @@ def load_plans(plans: Iterable[str], tools: list[str] | None) -> tuple[list[Chec
 
 
 def _in_module(spec: str) -> list[Any]:
-    """The plans that a module holds, or those that a name in it means."""
+    """Return the plans of a module, or of a name in it."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -1,4 +1,4 @@
-"""A worker without an engine's database: it takes what is open in the store, a few at a time."""
+"""A worker without an engine's database: it takes open commands from the store, a few at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollcage_workflow.engine.worker import Worker
 
 __all__ = ["serve_alone"]
 
-_LOOK: Final = 0.05  # seconds between two looks at whether it is to end
+_LOOK: Final = 0.05  # seconds between two checks for the end
 
 
 def serve_alone(
@@ -29,12 +29,12 @@ def serve_alone(
     """Take commands until `stop` is set; then attempts end at their next step.
 
     Args:
-        worker: who does them.
+        worker: carries out the commands.
         stop: ends it.
-        concurrency: how many are taken at once.
-        every: seconds between two looks for new ones.
-        grace: seconds that those in flight have to end.
-        once: end when nothing is due any more that this worker can do.
+        concurrency: how many commands are taken at once.
+        every: seconds between two looks for new commands.
+        grace: seconds for attempts in flight to end.
+        once: end when nothing is due that this worker can do.
     """
     asyncio.run(_serve(worker, stop, concurrency, every, grace, once=once))
 
@@ -50,7 +50,7 @@ async def _serve(
 ) -> None:
     board = Board(worker)
     flying: dict[str, asyncio.Task[str]] = {}
-    stuck: set[str] = set()  # what nothing came of
+    stuck: set[str] = set()  # commands without a result
     while not stop.is_set():
         for key in [key for key, task in flying.items() if task.done()]:
             if not flying.pop(key).result() and once:
@@ -69,7 +69,7 @@ async def _serve(
 
 
 def _due(board: Board, worker: Worker, known: frozenset[str], room: int) -> list[str]:
-    """As much of what is due as there is room for."""
+    """Return due commands, as many as there is room for."""
     try:
         due = (each.key for each in board.look(without=known) if board.is_due(each))
         return list(itertools.islice(due, room))
@@ -79,7 +79,7 @@ def _due(board: Board, worker: Worker, known: frozenset[str], room: int) -> list
 
 
 async def _wait(stop: threading.Event, every: float, flying: dict[str, asyncio.Task[str]]) -> None:
-    """Until it is time to look again: when something has ended, at the latest after `every`."""
+    """Wait until a command has ended, at most for `every` seconds."""
     left = every
     while left > 0 and not stop.is_set():
         step = min(left, _LOOK)

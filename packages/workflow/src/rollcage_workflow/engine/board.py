@@ -1,4 +1,4 @@
-"""Which commands are to be taken now: what every way to run workers asks again and again."""
+"""The commands to be taken now, for every kind of worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Board:
     """The open commands of a store, each read once.
 
     Args:
-        worker: for which it is.
+        worker: the worker that asks.
         clock: the time now (Unix, seconds).
     """
 
@@ -31,22 +31,23 @@ class Board:
         self._known: dict[str, Command | None] = {}
 
     def look(self, *, without: Collection[str] = ()) -> Iterator[Command]:
-        """The commands to be taken, those that wait for nothing but a time included.
+        """Yield the commands to be taken, including commands that only wait for a time.
 
-        They come first in, first out. Each is read once, and looked at when it is asked for: where
-        there is room for a few, what a look costs does not grow with all that are open.
+        They come first in, first out. Each is read once, on demand: if there is room for only a
+        few, the cost of a look does not grow with the open commands.
 
-        Left out are those that are taken by now (`without`), those that wait for an approval, those
-        of executions that are paused, or that somebody is at.
+        Left out are commands that are taken (`without`), that wait for an approval, or whose
+        execution is paused or in use.
 
         Raises:
-            StoreError: it can't be determined.
+            StoreError: the commands can't be read.
         """
         keys = self._worker.commands.open_keys()
         self._known = {key: self._known[key] for key in keys if key in self._known}
         read = [self._read(key) for key in keys if key not in without]
         paused = held(self._store, "paused")
-        if paused:  # one that was cancelled while it was paused is over: its commands are done with
+        # an execution that was cancelled while it was paused is over: its commands are done
+        if paused:
             paused -= held(self._store, "cancelled")
         for command in sorted(filter(None, read), key=lambda each: (each.time, each.key)):
             if self._is_held(command, paused):
@@ -56,7 +57,7 @@ class Board:
             yield command
 
     def is_due(self, command: Command) -> bool:
-        """Whether it is to be taken now, and not only scheduled."""
+        """Return whether a command is to be taken now, and not only scheduled."""
         return self._worker.is_due(command, self._clock())
 
     def _read(self, key: str) -> Command | None:

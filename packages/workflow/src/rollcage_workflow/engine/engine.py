@@ -1,4 +1,4 @@
-"""`Engine`: what starts executions, and runs those that others start."""
+"""`Engine`: start executions, and run executions that others start."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ AnyPlan = Plan | Checked | Document | str | Mapping[str, Any]
 
 
 class Engine:
-    """Executions that are started here, or anywhere, and run by whichever worker is there.
+    """Executions that are started anywhere, and run by any available worker.
 
-    What is started, and all that becomes of it, is in the store. The engine's database decides
-    when, and which worker; it can be lost. Without one (`url=None`), workers look into the store
-    alone: there are no limits over all of them, and no schedules.
+    All commands, and all their effects, are in the store. The engine's database decides when a
+    command is taken, and by which worker; it can be lost. Without one (`url=None`), workers look
+    only into the store: there are no limits over all of them, and no schedules.
 
     Args:
-        url: of the database of the scheduler: `sqlite:///FILE` or `postgresql://HOST/DB`.
-        store: where the runs are kept: a folder, a URL or a `Store`; the same for all workers.
-        plans: those that are run here.
-        tools: what their steps call.
+        url: the database of the scheduler: `sqlite:///FILE` or `postgresql://HOST/DB`.
+        store: the store of the runs: a folder, a URL or a `Store`; the same for all workers.
+        plans: the plans that are run here.
+        tools: the tools of their steps.
         workflows: the plans that their `workflow:` steps name.
         concurrency: how many attempts one worker has at once.
-        limits: by plan, what holds over all workers.
+        limits: by plan, the limits over all workers.
         patience: how long an attempt waits for a time in memory (seconds).
-        every: seconds between two looks for what is to be done.
+        every: seconds between two looks for due commands.
         **session: further arguments of each attempt's `rollcage.Session`.
 
     Raises:
-        PlanInvalid: something is wrong with a plan.
-        WorkflowError: two plans have one name.
+        PlanInvalid: a plan has problems.
+        WorkflowError: two plans have the same name.
     """
 
     def __init__(
@@ -93,15 +93,18 @@ class Engine:
         start: str = "",
         given: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Have an execution started; False where one of this id was before. See `Commands.start`.
+        """Have an execution started; return False if its id was started before.
 
-        The inputs are checked by the worker that begins it; here, where the plan is known here.
+        See `Commands.start`.
+
+        The worker that begins the execution checks the inputs; this call does so if it knows the
+        plan.
 
         Raises:
-            InputsInvalid: they are not what the plan declares; or `start` is no step of it, or
-                `given` is not what the steps before that give.
-            WorkflowError: they are no JSON.
-            StoreError: it can't be kept.
+            InputsInvalid: the inputs are not as declared; or the plan has no step `start`, or
+                `given` is not the results of the steps before it.
+            WorkflowError: the inputs are not JSON.
+            StoreError: the command can't be stored.
         """
         if plan in self.plans:
             given_inputs(self.plans[plan], inputs or {})
@@ -109,13 +112,13 @@ class Engine:
         return self.commands.start(plan, inputs, id=id, by=by, at=at, start=start, given=given)
 
     def schedule(self, schedule: Schedule) -> None:
-        """Have a plan started again and again. See `Schedules.put`."""
+        """Have a plan started repeatedly. See `Schedules.put`."""
         if self.url is None:
             raise WorkflowError("schedules need an engine's database: pass its URL")
         self.schedules.put(schedule)
 
     def reconcile(self) -> list[str]:
-        """Have all go on that began without the engine, or is unknown to it. See `reconcile`."""
+        """Continue all executions without the engine, or unknown to it. See `reconcile`."""
         return reconcile(self.store)
 
     def serve(self, stop: threading.Event, *, grace: float = 30.0, once: bool = False) -> None:
@@ -123,13 +126,13 @@ class Engine:
 
         Args:
             stop: ends it.
-            grace: seconds that the steps in flight have to end. What goes on after that is cut off,
+            grace: seconds for steps in flight to end. Later steps are cut off,
                 as if the process was killed.
-            once: end when nothing is due any more. This takes no engine's database.
+            once: end when nothing is due. This works only without an engine's database.
 
         Raises:
             WorkflowError: this process was started as a fork, or has an engine that
-                serves, or the URL is none.
+                serves, or the URL is not valid.
         """
         refuse_fork()
         worker = Worker(

@@ -1,4 +1,4 @@
-"""How many executions of a plan go on, over all workers."""
+"""How many executions of a plan run at once, over all workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Limit"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limit:
-    """What is allowed of a plan, over all workers of an engine.
+    """The limits of a plan, over all workers of an engine.
 
     Attributes:
         concurrency: how many attempts at once.
@@ -19,7 +19,7 @@ class Limit:
         per: seconds.
 
     Raises:
-        WorkflowError: a number is none of these.
+        WorkflowError: a number is not valid.
     """
 
     concurrency: int | None = None

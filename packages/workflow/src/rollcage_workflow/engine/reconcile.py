@@ -1,4 +1,4 @@
-"""What has to go on, by what the store says, and no worker knows of."""
+"""Unfinished executions of a store that no worker knows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["reconcile"]
 def reconcile(store: Store) -> list[str]:
     """Have the next attempt made at each execution that was cut off, or that waits.
 
-    Workers do so by themselves with all that was started by a command: it stays open until its
-    attempt has ended, and what waits for a time leaves one. This finds those that were run without,
-    and were killed. Often called, always safe: what is recorded is not done again.
+    Workers continue all executions that a command started: the command stays open until its attempt
+    has ended, and a wait for a time leaves one. This finds executions that were run without a
+    command and were killed. It is safe to call often: recorded steps are not done again.
 
     Returns:
-        The ids of those that were woken.
+        The ids of these executions.
 
     Raises:
         StoreError: the store can't be read.

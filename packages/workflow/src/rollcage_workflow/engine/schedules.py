@@ -1,4 +1,4 @@
-"""Schedules: plans that are started again and again, as documents in the store."""
+"""Schedules: plans that are started repeatedly, as documents in the store."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ class Schedule:
     """A plan that is started at certain times.
 
     Attributes:
-        name: of the schedule; each execution is `NAME@2027-01-31T08:00:00Z`, by its time in UTC.
+        name: the name of the schedule; each execution is `NAME@2027-01-31T08:00:00Z`, by its time
+            in
+            UTC.
         plan: the plan's name.
-        cron: when: minute, hour, day, month, weekday; or with seconds before that.
-        by: in whose name.
-        inputs: of each execution.
+        cron: minute, hour, day, month, weekday; or with seconds before them.
+        by: the person for whom it runs.
+        inputs: the inputs of each execution.
         zone: IANA name of the time zone; empty for UTC.
     """
 
@@ -44,18 +46,18 @@ class Schedules:
     """The schedules in a store.
 
     Args:
-        store: where the runs are kept.
+        store: the store of the runs.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def put(self, schedule: Schedule) -> None:
-        """Keep one, in place of that of its name.
+        """Store a schedule, in place of the one with its name.
 
         Raises:
             WorkflowError: its name or its times can't be used.
-            StoreError: it can't be kept.
+            StoreError: it can't be stored.
         """
         if _NAME.fullmatch(schedule.name) is None:
             raise WorkflowError(
@@ -72,14 +74,14 @@ class Schedules:
             pass
 
     def drop(self, name: str) -> bool:
-        """Remove one; whether there was one."""
+        """Remove a schedule; return whether it existed."""
         return self.get(name) is not None and drop(self._store, _KIND, name)
 
     def get(self, name: str) -> Schedule | None:
-        """One, by its name.
+        """Return a schedule, by its name.
 
         Raises:
-            WorkflowError: what is kept there is none.
+            WorkflowError: the stored document is not a schedule.
         """
         held = self._store.get(_KIND, name) if _NAME.fullmatch(name) else None
         if held is None:
@@ -90,13 +92,13 @@ class Schedules:
             raise WorkflowError(f"the store's document of the schedule {name} is damaged") from None
 
     def all(self) -> list[Schedule]:
-        """All of them, by name."""
+        """Return all schedules, by name."""
         found = (self.get(key) for key in every_key(self._store, _KIND))
         return [each for each in found if each is not None]
 
 
 def _check_times(schedule: Schedule) -> None:
-    """Refuse what the scheduler would, later, pass over."""
+    """Refuse times that the scheduler would later skip."""
     import zoneinfo
 
     try:

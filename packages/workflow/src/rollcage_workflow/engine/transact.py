@@ -1,8 +1,8 @@
 """DBOS Transact as scheduler: when a command is taken, and by which worker. Only this imports it.
 
 A workflow of DBOS is "take the command KEY", and nothing more: no step of DBOS, no value in its
-database but keys. What it loses is sent to it again from the store; what it does twice is fenced by
-the lock of the run. DBOS is one to a process, and so is this.
+database except keys. Lost commands are sent to it again from the store; the lock of the run fences
+duplicates. DBOS allows one instance per process, and so does this class.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = ["Transact"]
 
 _log: Final = logging.getLogger("rollcage.workflow")
 _APPLICATION: Final = "rollcage"
-_VERSION: Final = "1"  # of what is in DBOS's database, not of anybody's code
+_VERSION: Final = "1"  # the version of the data in DBOS's database, not of any code
 _QUEUE: Final = "rollcage"
 _UNFINISHED: Final = ["ENQUEUED", "DELAYED", "PENDING"]
-_KEPT: Final = 3600.0  # seconds for which what has ended stays in the database
+_KEPT: Final = 3600.0  # seconds for which finished workflows stay in the database
 _BATCH: Final = 1000
 _SURE: Final = 10  # looks in a row, at each of which a worker did not have the lock
 
@@ -43,7 +43,7 @@ _serving: Transact | None = None
 
 
 class _Json(Serializer):
-    """What DBOS keeps, as JSON; by default it pickles."""
+    """Keeps DBOS's values as JSON; by default it pickles them."""
 
     def serialize(self, data: Any) -> str:
         return json.dumps(data, default=_plain, separators=(",", ":"))
@@ -79,11 +79,12 @@ class Transact:
     """A worker whose commands are handed out by DBOS.
 
     Args:
-        url: of DBOS's database: `sqlite:///FILE` or `postgresql://HOST/DB`, with `?schema=NAME`.
-        worker: who does them.
+        url: the URL of DBOS's database: `sqlite:///FILE` or `postgresql://HOST/DB`, with
+            `?schema=NAME`.
+        worker: carries out the commands.
         concurrency: how many one worker takes at once.
-        limits: by plan, what holds over all workers.
-        every: seconds between two looks for new ones.
+        limits: by plan, the limits over all workers.
+        every: seconds between two looks for new commands.
     """
 
     def __init__(
@@ -153,10 +154,10 @@ class Transact:
             rate = None if limit.starts is None else {"limit": limit.starts, "period": limit.per}
             DBOS.register_queue(f"{_QUEUE}.{plan}", limiter=cast("Any", rate), **own)
 
-    # --- DBOS gets what is in the store ----------------------------------------------------
+    # --- from the store to DBOS ------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Take over what nobody is at any more, and hand out what is open."""
+        """Take over abandoned commands, and hand out open ones."""
         try:
             flying = self._take_over(self._unfinished())
             for command in self._board.look(without=flying):
@@ -176,13 +177,13 @@ class Transact:
         )
 
     def _take_over(self, unfinished: Iterable[dbos.WorkflowStatus]) -> set[str]:
-        """Give back what is pending at a worker that does not have the run's lock.
+        """Give back commands that are pending at a worker without the run's lock.
 
-        Not at once: between taking a command and having the lock there is a moment. Where that was
-        a long one, and the worker lives, one of the two finds the run in use.
+        Not at once: between taking a command and getting the lock there is a moment. If it was a
+        long one, and the worker lives, one of the two workers finds the run in use.
 
         Returns:
-            The keys of the commands that are somebody's.
+            The keys of the commands that have a worker.
         """
         flying: set[str] = set()
         suspects: dict[tuple[str, str | None], int] = {}
@@ -217,7 +218,7 @@ class Transact:
         DBOS.enqueue_workflow_with_options(options, command.key)
 
     def _forget(self) -> None:
-        """Remove what ended a while ago: a database that is never read again does not grow."""
+        """Remove old finished workflows, so that the database does not grow."""
         until = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=self._kept())
         ended = DBOS.list_workflows(
             status=["SUCCESS", "ERROR", "CANCELLED"], completed_before=until.isoformat(),
@@ -227,7 +228,7 @@ class Transact:
             DBOS.delete_workflows([each.workflow_id for each in ended])
 
     def _kept(self) -> float:
-        """Seconds; a rate limit counts what has ended, too."""
+        """Return how long finished workflows are kept (seconds); a rate limit counts them, too."""
         return max([_KEPT, *(2 * limit.per for limit in self._limits.values())])
 
     # --- schedules -------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ class Transact:
         self._applied = wanted
 
     def fire(self, at: str, name: str) -> str:
-        """Start the execution of a schedule's time: one, whoever comes to it first."""
+        """Start the execution of a schedule's time, once for all workers."""
         schedule = self._schedules.get(name)
         if schedule is None:
             return "gone"
@@ -266,7 +267,7 @@ class Transact:
 
 
 def _database(url: str) -> tuple[str, str]:
-    """A database's URL as DBOS has it, and the schema in it."""
+    """Split a database's URL into DBOS's form and the schema."""
     place, _, query = url.partition("?")
     given = dict(parse_qsl(query, keep_blank_values=True))
     schema = given.pop("schema", "rollcage_engine")

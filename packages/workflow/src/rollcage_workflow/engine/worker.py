@@ -1,4 +1,4 @@
-"""What a worker does with a command, once something has decided that it does it now."""
+"""A worker's handling of a command, once the command is due."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _UNDO_OPTIONS: Final = ("gate", "approver", "observers")
 
 
 def is_live(store: Store, job: str) -> bool:
-    """Return whether somebody is at the newest run of this execution now: has its lock."""
+    """Return whether a process holds the lock of an execution's newest run."""
     newest = newest_run(store, job, INPUT)
     return newest is not None and store.is_live(newest.run)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Done:
-    """What became of a command: its result, or nothing where it stays open."""
+    """The result of a command, or nothing if it stays open."""
 
     outcome: str
     detail: str = ""
@@ -66,13 +66,13 @@ _OPEN: Final = _Done("")
 
 
 class Worker:
-    """Does what commands ask for. Two that take the same one are no harm: a run has one lock.
+    """Carries out commands. Two workers may take the same command: a run has one lock.
 
     Args:
-        store: where the runs and the commands are kept.
-        plans: by name, those that it runs.
-        tools: what it can undo runs of other jobs with; those of its plans are known.
-        name: who it is, in results.
+        store: the store of the runs and the commands.
+        plans: by name, the plans that it runs.
+        tools: tools for undoing runs of other jobs; the tools of its plans are known.
+        name: its name in results.
         patience: how long an attempt waits for a time in memory (seconds).
         session: further arguments of each attempt's `rollcage.Session`.
     """
@@ -99,17 +99,17 @@ class Worker:
         self._warned: set[str] = set()
 
     def end(self, why: str) -> None:
-        """Begin no further step: attempts end at the next one, and others go on with them."""
+        """Begin no further step: attempts end at the next one, and other workers continue them."""
         self.ending = why
 
     def plan_of(self, command: Command) -> str:
-        """The name of the plan that a command is about; empty where there is none."""
+        """Return the name of a command's plan; empty without one."""
         if command.do in ("plan", "undo"):
             return ""
         return command.plan or execution(self.store, command.execution).plan
 
     def is_due(self, command: Command, now: float) -> bool:
-        """Whether what a command waits for is there (`now`: Unix, seconds)."""
+        """Return whether the command's waits are over (`now`: Unix, seconds)."""
         if not command.at and not command.approvals:
             return True
         if command.at and now >= command.at:
@@ -119,10 +119,10 @@ class Worker:
         return any(each is None or queue.decision(each) is not None for each in asked)
 
     async def take(self, key: str) -> str:
-        """Do what a command asks for; its outcome, or nothing where it stays open.
+        """Carry out a command; return its outcome, or an empty text if it stays open.
 
-        It stays open where another process is at the same execution, where the worker is ending,
-        and where the store can't be reached; then it is to be taken again.
+        It stays open if another process has the same execution, if the worker is ending, or if the
+        store can't be reached; then it is to be taken again.
         """
         if self.ending:
             return ""
@@ -157,7 +157,7 @@ class Worker:
     async def _do(self, command: Command) -> _Done:
         known = await asyncio.to_thread(self.commands.result, command.key)
         if known is not None:
-            return _Done(known.outcome)  # it was written, and then the worker died
+            return _Done(known.outcome)  # the worker died after writing the result
         if command.do == "plan":
             return await self._plan(command)
         if command.do == "undo":
@@ -176,7 +176,7 @@ class Worker:
             is_begun = bool(now.plan) or now.status == "cancelled"
             return _Done(now.status, now.waits) if is_begun or command.do != "start" else _OPEN
         if not now.plan and command.do != "start":
-            return _Done(now.status)  # it is started by a command that is open itself
+            return _Done(now.status)  # started by another open command
         plan = self.plans.get(now.plan or command.plan)
         if plan is None:
             known = ", ".join(sorted(self.plans)) or "none"
@@ -187,7 +187,7 @@ class Worker:
             return _Done("refused", f"{message}, and that of this worker is {plan.plan.digest}")
         if (
             now.is_over and now.attempts != command.attempts
-        ):  # it was run once more, and then a worker died
+        ):  # run once more, and then a worker died
             command = dataclasses.replace(command, again=False)
         return await self._run(command, plan, start)
 
@@ -218,7 +218,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - it is what the execution failed with
             return await self._failed(command, error)
         if is_start and not found.plan and not found.is_over:
-            return _OPEN  # it was paused before it began: its inputs are in this command alone
+            return _OPEN  # paused before its beginning: only this command has the inputs
         if found.status == "waiting":
             if self.ending:
                 return _OPEN
@@ -228,9 +228,9 @@ class Worker:
     async def _failed(self, command: Command, error: Exception) -> _Done:
         now = await asyncio.to_thread(execution, self.store, command.execution)
         if now.status == "running":
-            return _OPEN  # somebody else goes on with it by now
+            return _OPEN  # another worker has continued it
         message = f"{type(error).__name__}: {error}"
-        if now.status == "pending":  # nothing was run
+        if now.status == "pending":  # nothing ran
             if isinstance(error, RunStopped) and await asyncio.to_thread(self._was_paused, error):
                 return _OPEN
             return _Done("refused", message)
@@ -239,7 +239,7 @@ class Worker:
         return _Done(now.status, message)
 
     def _was_paused(self, stopped: RunStopped) -> bool:
-        """Whether an attempt was stopped by a pause; if that is over by now, so is its order."""
+        """Return whether a pause stopped an attempt; if the pause is over, so is its order."""
         holds = Holds(self.store, run_info(self.store, stopped.run).name)
         if not holds.gave(stopped.reason):
             return False
@@ -248,7 +248,7 @@ class Worker:
         return True
 
     async def _waits(self, command: Command, found: Execution, waited: list[Waits]) -> _Done:
-        """See to it that the next attempt is made when what it waits for is there."""
+        """Arrange for the next attempt when the execution's waits end."""
         for waits in waited:
             if waits.until is not None or waits.approvals:
                 key = await asyncio.to_thread(
@@ -284,7 +284,7 @@ class Worker:
     async def _plan(self, command: Command) -> _Done:
         try:
             plan = await aplan_undo(self.store, command.run, to=command.to, tools=self._tools)
-        except ToolMissing as error:  # another worker may have it
+        except ToolMissing as error:  # another worker may have the tool
             self.warn(command.key, str(error))
             return _OPEN
         except (StoreError, TraceUnwritable) as error:
@@ -307,7 +307,7 @@ class Worker:
             return _Done("changed", str(error))
         except RunInUse:
             return _OPEN
-        except ToolMissing as error:  # nothing was changed, and another worker may have it
+        except ToolMissing as error:  # nothing was changed, and another worker may have the tool
             self.warn(command.key, str(error))
             return _OPEN
         except (RunNotFound, TraceCorrupt) as error:
@@ -320,9 +320,9 @@ class Worker:
         return _Done(outcome, str(report), report.as_data())
 
     async def _expected(self, command: Command) -> UndoPlan | str | None:
-        """What the undo is held to: the plan that was confirmed, of which the rest may be left.
+        """Return the plan that the undo must match: the confirmed plan, perhaps partly done.
 
-        Where that is not kept any more, its digest; where nobody has seen a plan, nothing.
+        If the plan is no longer kept, return its digest; without a confirmed plan, None.
         """
         if not command.plan_digest:
             return None

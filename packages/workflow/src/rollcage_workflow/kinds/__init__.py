@@ -1,4 +1,4 @@
-"""The kinds of steps: what is checked of each before a plan runs, and what it does.
+"""The kinds of steps: the check of each before a plan runs, and its work.
 
 A new kind is a field of `plan.Step`, a name in `plan.KINDS` and a module here with two functions,
 `check` and `run`, that is named in `KINDS`.
@@ -23,16 +23,16 @@ __all__ = ["KINDS", "Kind"]
 
 
 class Kind(Protocol):
-    """A kind of step; its module."""
+    """The module of a kind of step."""
 
     def check(
         self, checking: Checking, node: Node, path: Path, around: Around
     ) -> tuple[Node, Shape]:
-        """Find what is wrong with a step; the step with all that it needs, its result's shape."""
+        """Find a step's problems; return the step, ready to run, and its result's shape."""
         ...
 
     async def run(self, interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
-        """Do a step; its result."""
+        """Run a step; return its result."""
         ...
 
 
@@ -46,4 +46,4 @@ KINDS: Final[Mapping[str, Kind]] = {
     "wait": wait,
     "value": value,
 }
-"""By the field of `plan.Step` that says it."""
+"""By the field of `plan.Step` for the kind."""

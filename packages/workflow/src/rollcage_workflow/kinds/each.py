@@ -1,4 +1,4 @@
-"""`each:` does its steps for each element of a list, so many at once."""
+"""`each:` runs its steps for each element of a list, so many at once."""
 
 from __future__ import annotations
 

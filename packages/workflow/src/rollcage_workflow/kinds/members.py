@@ -1,4 +1,4 @@
-"""Parts that are done at once, each in a branch of its own."""
+"""Concurrent parts, each in a branch of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Member", "side_by_side"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Member:
-    """One of the parts that are done at once."""
+    """One of the concurrent parts."""
 
     name: str
     path: str
@@ -31,14 +31,14 @@ async def side_by_side(
     place: BlockPlace,
     do: Callable[[int, BlockPlace], Awaitable[Any]],
 ) -> list[Any]:
-    """Do parts at once, each in a branch of its own; their results, in order.
+    """Run parts concurrently, each in a branch of its own; return their results, in order.
 
     Args:
-        interpreter: of the plan.
+        interpreter: the interpreter of the plan.
         members: the parts.
-        most: so many at once. The others cost nothing until it is their turn.
-        place: where they stand.
-        do: does the part of this number.
+        most: so many at once. The others cost nothing until their turn.
+        place: their place.
+        do: runs the part with this number.
     """
     flow = Flow(place.flow)
     ended: list[Any] = [None] * len(members)
@@ -61,7 +61,7 @@ async def side_by_side(
 
     async def in_turn() -> None:
         for number in left:
-            # a task for each: what one sets in its context is not there in the next
+            # a task for each, so that none sees the context of another
             task = asyncio.create_task(one(number))
             (ended[number],) = await asyncio.gather(task, return_exceptions=True)
 

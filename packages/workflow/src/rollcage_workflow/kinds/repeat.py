@@ -1,4 +1,4 @@
-"""`repeat:` does its steps again and again, until something is true."""
+"""`repeat:` runs its steps repeatedly, until a condition holds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["check", "run"]
 
 _TOGETHER: Final = 100
-"""So many rounds that fork branches are within one, which lets go of them when it ends."""
+"""How many rounds with branches share an enclosing branch, which releases them at its end."""
 
 
 def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[Node, Shape]:

@@ -1,4 +1,4 @@
-"""`team:` does its members at once, towards one result: of all, of the first, of a quorum."""
+"""`team:` runs its members concurrently, towards one result: of all, of the first, of a quorum."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ async def _value_of(interpreter: Interpreter, node: Node, place: BlockPlace) -> 
 
 
 class _Others:
-    """Members that wait until no other one goes on: `count` is how many there are in all."""
+    """Members that wait until no other member runs: `count` is the number of all members."""
 
     def __init__(self, count: int) -> None:
         self._going_on = count
         self._may: asyncio.Event = asyncio.Event()
 
     async def wait(self) -> None:
-        """Wait until all the others have ended, wait too, or have lost."""
+        """Wait until all other members have ended, wait too, or have lost."""
         self.ended()
         try:
             await self._may.wait()
@@ -110,13 +110,13 @@ class _Others:
             self._going_on += 1
 
     def ended(self) -> None:
-        """One of them goes on no longer."""
+        """Note that a member has stopped."""
         self._going_on -= 1
         if self._going_on <= 0:
             self.go_on()
 
     def go_on(self) -> None:
-        """Nobody waits any more."""
+        """Wake all waiting members."""
         self._may.set()
 
 
@@ -128,9 +128,9 @@ async def _first(
     place: BlockPlace,
     path: str,
 ) -> dict[str, Any]:
-    """Return the results of the first to end well; what the others did is undone.
+    """Return the results of the first members to succeed; undo the others.
 
-    No other step of those begins; calls that change nothing are broken off, writes end.
+    The others begin no further step; calls that change nothing are interrupted, writes end.
     """
     race = _Race(interpreter, team, members, wanted, place, path)
     with interpreter.session.turn(opens=dict.fromkeys(members, ())):
@@ -142,17 +142,17 @@ async def _first(
     raise_halts(failed)
     if len(found) < wanted:
         waits = [each for each in failed if isinstance(each, Waits)]
-        if len(found) + len(waits) >= wanted:  # they may still end well
+        if len(found) + len(waits) >= wanted:  # enough members may still succeed
             raise Waits.both(waits)
         raise_first([each for each in failed if not isinstance(each, Lost)])
     return {name: found[name] for name in members if name in found}
 
 
 class _Race:
-    """Members that run at once, each in a transaction, until as many as are wanted have ended well.
+    """Concurrent members, each in a transaction, until as many as are wanted have succeeded.
 
     Attributes:
-        found: the results of those, by name.
+        found: their results, by name.
     """
 
     def __init__(
@@ -177,8 +177,8 @@ class _Race:
         """Run a member.
 
         Raises:
-            Lost: others were first; what it did is undone.
-            Waits: it waits for something, and nobody was first; what it did stays.
+            Lost: others were first; the member is undone.
+            Waits: the member waits, and none was first; its effects stay.
         """
         try:
             async with self._room, self._interpreter.session.transaction(name) as block:
@@ -197,17 +197,17 @@ class _Race:
         return len(self.found) >= self._wanted
 
     async def _value(self, name: str, *, was_undone: bool) -> Any:
-        """Return a member's result, in its transaction: one that has lost fails there."""
+        """Return a member's result, in its transaction: a member that has lost fails there."""
         try:
             self._flow.check()
             if was_undone:
-                # It had lost, or failed, in an attempt before. What made it lose is replayed
-                # first, or it would get farther than it did.
+                # The member had lost, or failed, in an earlier attempt. The winner is replayed
+                # first, or this member would get farther than recorded.
                 await self._step_aside()
                 self._flow.check()
             return await _value_of(self._interpreter, self._members[name], self._place)
         except Waits:
-            await self._step_aside()  # another one may be first yet
+            await self._step_aside()  # another member may still be first
             if not self._is_decided:
                 raise
         except NotReached:
@@ -216,7 +216,7 @@ class _Race:
         raise Lost
 
     async def _step_aside(self) -> None:
-        """Let others run until none goes on, or it is decided."""
+        """Let the others run until none runs, or the race is decided."""
         self._room.release()
         try:
             await self._others.wait()

@@ -1,4 +1,4 @@
-"""`call:` and `agent:` call a tool; an agent is one with the effect `scope`."""
+"""`call:` and `agent:` call a tool; an agent is a tool with the effect `scope`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _check_arguments(
 def _check_null(
     checking: Checking, tool: str, template: Any, given: Shape, path: Path, around: Around
 ) -> None:
-    """Refuse a result that may be null where null is not taken, and no condition looks."""
+    """Refuse a result that may be null if null is not accepted, and no condition checks it."""
     found = _path_of(template)
     if found is None or found[0] in around.guarded:
         return
@@ -100,7 +100,7 @@ def _check_null(
 
 
 def check_effects(checking: Checking, contract: Contract, path: Path, around: Around) -> None:
-    """Find writes that could neither be undone nor be timed where that is asked for."""
+    """Find writes that can't be undone, or not be timed, if the plan requires it."""
     if contract.effect != "write":
         return
     if around.undone and contract.undo is None:
@@ -115,7 +115,7 @@ def check_effects(checking: Checking, contract: Contract, path: Path, around: Ar
 
 
 def _path_of(template: Any) -> tuple[str, ...] | None:
-    """The chain of fields that a template is nothing but."""
+    """Return the chain of fields of a template that is nothing else."""
     if isinstance(template, str) and template.startswith("=") and not template.startswith("=="):
         try:
             return expression(template[1:]).path
@@ -125,7 +125,7 @@ def _path_of(template: Any) -> tuple[str, ...] | None:
 
 
 async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
-    """See `Kind.run`. What changes nothing may be broken off."""
+    """See `Kind.run`. A call that changes nothing may be interrupted."""
     assert node.body is not None
     assert node.contract is not None
     arguments = fill(node.step.args, place.variables)

@@ -1,4 +1,4 @@
-"""`value:` calls nothing: its result is its template, filled."""
+"""`value:` makes no call: its result is its filled template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`wait:` holds until a signal is there, a time has come, or somebody has approved something."""
+"""`wait:` waits for a signal, a time or an approval."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DECIDED: Final = {
     "required": ["by", "reason", "value"],
     "additionalProperties": False,
 }
-"""What an approval brings."""
+"""The result of an approval."""
 
 
 def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[Node, Shape]:
@@ -53,7 +53,7 @@ async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     """See `Kind.run`.
 
     Raises:
-        Waits: it is not there, and the attempt is not to stay for it.
+        Waits: the signal is not there, and the attempt does not stay for it.
     """
     wait = node.step.wait
     assert wait is not None
@@ -79,10 +79,10 @@ async def _signal(interpreter: Interpreter, wait: Wait, step: str) -> Any:
     there = await asyncio.to_thread(interpreter.signals.take, name, step)
     waits = Waits([f"waits for the signal {name}"])
     if there is None and interpreter.session.copier is None:
-        raise waits  # nothing goes on record: a wait in a race may be undone, and begin again
+        raise waits  # nothing is recorded: a wait in a race may be undone, and begin again
 
     async def taken(**_: object) -> Any:
-        if there is None:  # and the fork is given none
+        if there is None:  # and the fork has none
             raise waits
         return there
 
@@ -109,7 +109,7 @@ async def _approval(interpreter: Interpreter, node: Node, place: BlockPlace) -> 
         nonlocal decided
         is_fork = session.copier is not None
         asked, decision = approvals.look(request) if is_fork else approvals.ask(request, wait)
-        if approvals.is_open(asked, decision):  # nothing goes on record: see `_signal`
+        if approvals.is_open(asked, decision):  # nothing is recorded: see `_signal`
             if is_fork:
                 raise Waits([f"would ask: {question}"])
             message = f"waits for approval as {asked.id}: rollcage approve {asked.id}"

@@ -1,4 +1,4 @@
-"""`workflow:` does another plan, as one step of this one."""
+"""`workflow:` runs another plan, as one step of this one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _check_inputs(
 
 
 def _contracts_in(graph: Graph) -> Iterable[Contract]:
-    """The contracts of all that the steps of a block call."""
+    """Yield the contracts of all calls in a block."""
     waiting: list[Any] = list(graph.units)
     while waiting:
         unit = waiting.pop()
@@ -88,7 +88,7 @@ def _contracts_in(graph: Graph) -> Iterable[Contract]:
 
 
 async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
-    """See `Kind.run`. Where the other plan says `on_failure`, that counts for what fails in it."""
+    """See `Kind.run`. The other plan's `on_failure` counts for failures in it."""
     checked = node.plan
     assert checked is not None
     inputs = given_inputs(checked, fill(node.step.inputs, place.variables))

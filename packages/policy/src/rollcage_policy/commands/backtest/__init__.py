@@ -1,4 +1,4 @@
-"""`rollcage backtest`: what a change would have done in many recorded runs."""
+"""`rollcage backtest`: the effect that a change would have had on many recorded runs."""
 
 from __future__ import annotations
 
@@ -114,11 +114,10 @@ def backtest(
 ) -> None:
     """Backtest a change on many recorded runs.
 
-    The change is a policy, tools, a model, or the code. A policy is evaluated on what is recorded:
-    nothing runs. For anything else the program runs once
-    for each run, as a fork of it (see `rollcage fork`): no new write is made. Forks, replays and
-    runs that were resumed since are left out. Exits with 1 where a --max-… is exceeded, with 3
-    where a run can't be tested.
+    The change is a policy, tools, a model, or the code. A policy is evaluated on the recorded
+    calls: nothing runs. For any other change the program runs once for each run, as a fork of it
+    (see `rollcage fork`): no new write is made. Forks, replays and runs that were resumed since are
+    left out. Exits with 1 if a --max-… is exceeded, with 3 if a run can't be tested.
     """
     limits = {
         "blocked": max_blocked, "asked": max_asked, "newly_allowed": max_newly_allowed,
@@ -130,7 +129,7 @@ def backtest(
     chosen = chosen[-limit:] if limit else chosen
     if as_json and report == STDOUT:
         raise UsageError("--html - and --json both write to stdout: name a file")
-    with contextlib.ExitStack() as files:  # before what may take long
+    with contextlib.ExitStack() as files:  # before the slow part
         page = None if report is None else files.enter_context(page_file(report, force=force))
         if policy is not None:
             if program or function or model or answer:
@@ -162,7 +161,7 @@ def _chosen(
     status: str | None,
     since: str | None,
 ) -> list[Recorded]:
-    """The runs that are meant, the oldest first."""
+    """Return the chosen runs, the oldest first."""
     if references:
         return runs_meant(store, references, ())
     from_then = None if since is None else moment(since, datetime.now(UTC))
@@ -183,7 +182,7 @@ def _tell(
     *,
     as_json: bool,
 ) -> int:
-    """Tell what was found; the exit code that says so."""
+    """Print the result; return the exit code."""
     sums = totals(rows)
     over_limit = {
         what: most for what, most in limits.items() if most is not None and sums[what] > most
@@ -192,7 +191,7 @@ def _tell(
         write_page(page, rows, change, over_limit)
     if as_json:
         print_json(as_data(rows, change, over_limit))
-    else:  # next to a page on stdout, for who watches
+    else:  # next to a page on stdout, for a person
         print_table(console(error=page is sys.stdout), rows, change, over_limit)
     if any(row.error for row in rows):
         return CORRUPT

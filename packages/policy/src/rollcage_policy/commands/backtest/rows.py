@@ -1,4 +1,4 @@
-"""What a change would have made of one recorded run, counted: by its record, or by a fork of it."""
+"""The effect of a change on one recorded run, as counts: from its record, or from a fork."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollcage_policy.commands.meant import Recorded
 __all__ = ["LIMITS", "BacktestRow", "forked_row", "judged_row", "over"]
 
 LIMITS: Final = ("blocked", "asked", "newly_allowed", "unknown", "writes", "failed")
-"""What a threshold can be set for, by its name in a `BacktestRow`."""
+"""The counts that can have a threshold, by their names in `BacktestRow`."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -25,19 +25,19 @@ class BacktestRow:
 
     Attributes:
         run: its id.
-        name: of its job.
-        calls: that would have been made, or asked for.
-        blocked: that would be refused, and were not.
-        asked: that would require approval, and did not.
-        newly_allowed: that would be made, and were refused or required approval.
-        unknown: that can't be judged: the trace does not hold what a rule uses.
-        writes: that would have been made, and were not, by tool and arguments.
-        ran: calls that were made for the test, for they are not recorded.
-        tokens: that the models used; of a fork, what they used for the test.
-        cost: what the policy's prices make of that; None without prices.
-        failed: 1 where the program failed in a way that the recorded one did not, else 0.
+        name: the name of its job.
+        calls: calls that would be made or requested.
+        blocked: calls that would be refused, and were not.
+        asked: calls that would require approval, and did not.
+        newly_allowed: calls that would be made, and were refused or required approval.
+        unknown: calls that can't be judged: the trace lacks a value that a rule uses.
+        writes: writes that would be made, and were not, by tool and arguments.
+        ran: calls that ran for the test, because they are not recorded.
+        tokens: the models' tokens; for a fork, the tokens of the test itself.
+        cost: the cost by the policy's prices; None without prices.
+        failed: 1 if the program failed where the recorded program did not, else 0.
         fork: the fork's id.
-        status: how the run ended, or the fork.
+        status: the status of the run, or of the fork.
         first: the first difference, in a few words.
         error: why the run can't be tested.
     """
@@ -60,14 +60,14 @@ class BacktestRow:
     error: str = ""
 
     def count(self, what: str) -> int:
-        """What a threshold of this name holds against."""
+        """Return the count that a threshold of this name limits."""
         return len(self.writes) if what == "writes" else int(getattr(self, what))
 
 
 def over(
     meant: Iterable[Recorded], row_of: Callable[[BacktestRow, Recorded], None]
 ) -> Iterable[BacktestRow]:
-    """Yield a row for each run; one that can't be read has its error."""
+    """Yield a row for each run; the row of a run that can't be read has its error."""
     for each in meant:
         assert each.info is not None
         row = BacktestRow(each.run, each.info.name, status=each.info.status or "unfinished")
@@ -79,7 +79,7 @@ def over(
 
 
 def judged_row(row: BacktestRow, recorded: Recorded, rerun: Rerun) -> None:
-    """Count what a policy says of a recorded run; no tool runs, and no code of an agent."""
+    """Count a policy's verdicts on a recorded run; no tool and no agent's code runs."""
     run = recorded.read()
     for judged in rerun.over(run, recorded.blob):
         row.calls += 1
@@ -106,7 +106,7 @@ def _count_change(row: BacktestRow, judged: Judged) -> None:
 
 
 def forked_row(row: BacktestRow, asked: ForkRequest, program: Program) -> None:
-    """Count what a program makes of a recorded run today, as a fork of it."""
+    """Count the calls that a program makes in a fork of a recorded run."""
     run = asked.origin
     made: ForkResult = run_fork(asked, program, quiet=True)
     fork = made.run
@@ -128,11 +128,11 @@ def forked_row(row: BacktestRow, asked: ForkRequest, program: Program) -> None:
 
 
 def _error_of(run: Run) -> str | None:
-    """The type of the error by which a run ended; None where it ended by none."""
+    """Return the type of the error that ended a run; None if no error did."""
     error = (run.finished or {}).get("error")
     return None if error is None else str(error["type"])
 
 
 def _blocked(refused: Iterable[RefusedCall]) -> int:
-    """How many calls a rule refused; not where a fork itself came to its end."""
+    """Return how many calls a rule refused, without the call that ended a fork."""
     return sum(bool((call.verdict or {}).get("rule")) for call in refused)

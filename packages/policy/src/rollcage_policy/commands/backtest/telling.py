@@ -21,14 +21,14 @@ _TITLES: Final = {"newly_allowed": "allowed", "asked": "asks", "writes": "new wr
 
 
 def totals(rows: Sequence[BacktestRow]) -> dict[str, int]:
-    """The sums over all runs, by what is counted."""
+    """Return the sums over all runs, by name."""
     return {what: sum(row.count(what) for row in rows) for what in (*_JUDGED, "writes", "failed")}
 
 
 def print_table(
     out: Console, rows: Sequence[BacktestRow], change: str, over: Mapping[str, int]
 ) -> None:
-    """A line a run, then the sums, and what went over its limit."""
+    """Print a line for each run, then the sums, then the exceeded limits."""
     columns = _columns(rows)
     table = Table()
     table.add_column("run", no_wrap=True)
@@ -57,20 +57,20 @@ def print_table(
 
 
 def _columns(rows: Sequence[BacktestRow]) -> Sequence[str]:
-    """What is counted, where there is anything to count."""
+    """Return the columns that have a count in any run."""
     found = _FORKED if any(row.fork for row in rows) else _JUDGED
     return [each for each in found if each == "calls" or any(row.count(each) for row in rows)]
 
 
 def _counts(row: BacktestRow, columns: Sequence[str], *, priced: bool) -> list[str]:
-    """The numbers of a run that are not zero; what it cost is the last of them."""
+    """Return the numbers of a run that are not zero; its cost is the last of them."""
     counts = [str(row.count(each) or "") for each in columns]
     cost = "" if row.cost is None else f"{row.cost:.4g}"
     return [*counts, cost] if priced else counts
 
 
 def _over(rows: Sequence[BacktestRow], over: Mapping[str, int]) -> list[str]:
-    """What went over its limit."""
+    """Return the exceeded limits."""
     sums = totals(rows)
     return [
         f"over the limit: {_counted(sums[what], what)}, at most {limit} allowed"
@@ -79,7 +79,7 @@ def _over(rows: Sequence[BacktestRow], over: Mapping[str, int]) -> list[str]:
 
 
 def _counted(count: int, what: str) -> str:
-    """`1 new write`, `3 blocked`."""
+    """Return a count in words: `1 new write`, `3 blocked`."""
     if what == "writes":
         return counted(count, "new write")
     return f"{count} {what.replace('_', ' ')}"
@@ -95,7 +95,7 @@ def _sums(rows: Sequence[BacktestRow], change: str) -> str:
 
 
 def as_data(rows: Sequence[BacktestRow], change: str, over: Mapping[str, int]) -> dict[str, Any]:
-    """For machines."""
+    """Return the result for machines."""
     return {
         "change": change,
         "runs": [dataclasses.asdict(row) for row in rows],
@@ -107,8 +107,8 @@ def as_data(rows: Sequence[BacktestRow], change: str, over: Mapping[str, int]) -
 def write_page(
     out: TextIO, rows: Sequence[BacktestRow], change: str, over: Mapping[str, int]
 ) -> None:
-    """One page that needs nothing else, and in which all that is recorded is text."""
-    from rollcage_views.html import write_report  # templates, which only a page waits for
+    """Write a self-contained page, with all recorded values as text."""
+    from rollcage_views.html import write_report  # templates, which only a page needs
 
     columns = _columns(rows)
     priced = any(row.cost is not None for row in rows)
