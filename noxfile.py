@@ -386,7 +386,8 @@ def newest(session: nox.Session) -> None:
     folders = [PACKAGES[adapter][0], *SUITES, "packages/core", POLICY]
     needs = groups("test", "test-core", f"test-{adapter}")
     session.install(*editable(*folders), *needs, *CONSTRAINTS)
-    quick = "not (slow or law or hypothesis)"  # thousands of cases are tried on the oldest Python
+    # Thousands of cases are tried on the oldest Python.
+    quick = "not (slow or law or hypothesis or again)"
     # One after the other: core's tests fork, which takes longer with a framework in memory.
     session.run(*PYTEST, "-m", quick, "packages/core/tests", *session.posargs)
     session.run(*PYTEST, *moving(adapter), *session.posargs)

@@ -268,7 +268,6 @@ TWICE = {
     "Effect",
     "Level",
     "Order",
-    "Outcome",
     "Queued",
     "Recorded",
     "Report",

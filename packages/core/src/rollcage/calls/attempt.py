@@ -29,6 +29,7 @@ from rollcage.replay.call import Call, Place
 from rollcage.replay.walk import Branch, Turn
 from rollcage.trace.run import Event, Outcome, Run, Step
 from rollcage.trace.store import store_option
+from rollcage.values.answer import tokens_of
 
 if TYPE_CHECKING:
     from rollcage.calls.driver import Flow
@@ -320,8 +321,7 @@ class Attempt:
             if step.effect == "model":
                 branch.follow(step, turn)
                 if step.outcome is not None and b'"usage":' in step.outcome:
-                    used: dict[str, int] = step.result.get("usage", {})
-                    self.stats.tokens_saved += sum(used.values())
+                    self.stats.tokens_saved += sum(tokens_of(step.result.get("usage")))
             else:
                 branch.use(step, turn)
         self.replay(step)

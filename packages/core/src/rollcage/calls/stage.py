@@ -118,11 +118,13 @@ class Stage:
         """Return work that has to be done before a call may begin, or None.
 
         It changes nothing itself. After the work, the call is decided and matched anew, and each
-        stage is asked again. Raise to refuse the call.
+        stage is asked again. It is asked about hits, too (`match.kind`), unless the stage
+        `is_about_recorded`; for a read or a pure call it is the last seam before the body. To
+        refuse the call, raise what `rollcage.refuse` returns.
         """
 
     def ready(self, call: Call) -> bool:  # noqa: ARG002 - of those that override it
-        """Tell whether a call may still begin, with its intent on record.
+        """Tell whether a write or a scope may still begin, with its intent on record.
 
         If not, the intent is withdrawn, and the call is decided anew. Raise to refuse the call.
         """
@@ -132,7 +134,7 @@ class Stage:
         """Return work for a call that ends before it began: refused, cut off, or halted."""
 
     def begun(self, call: Call) -> Work | None:
-        """Return work between the record of a write's intent and its body.
+        """Return work between the record of an intent, of a write or a scope, and the body.
 
         Raise to record that the call did not happen.
         """

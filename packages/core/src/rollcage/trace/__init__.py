@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from rollcage.fingerprint.identity import jcs, key_digest
+from rollcage.values.answer import tokens_of
 from rollcage.values.codec import TAG, encode, encode_result
 from rollcage.values.decoding import decode
 from rollcage.values.exceptions import decode_exception
@@ -27,6 +28,7 @@ __all__ = [
     "json_schema",
     "key_digest",
     "read_events",
+    "tokens_of",
 ]
 
 __getattr__ = imported_late(

@@ -8,22 +8,91 @@ from __future__ import annotations
 import functools
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
-
-from rollcage.trace.parts import (
-    AnswerData,
-    Digest,
-    DriftData,
-    ImportedData,
-    Microseconds,
-    Part,
-    PlannedCallData,
-    StateDigests,
-    StepNumber,
-    VerdictData,
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    model_validator,
 )
 
 __all__ = ["AnyLine", "adapter"]
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Microseconds = Annotated[int, Field(ge=0)]
+StepNumber = Annotated[int, Field(ge=1)]
+StateDigest = Annotated[str, Field(pattern="^(hmac:)?[0-9a-f]{64}$")]
+StateDigests = dict[str, StateDigest | dict[str, StateDigest]]
+
+
+class Part(BaseModel):
+    """Refuse undeclared fields, and convert no value."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
+
+
+class ToolRequestData(Part):
+    """A call that a model requests."""
+
+    name: str
+    arguments: str = Field(description="raw JSON, as the model wrote it")
+    id: str = ""
+
+
+class AnswerData(Part):
+    """One message of a model, in a form that belongs to no framework."""
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolRequestData] = []
+    finish_reason: str = ""
+    response_id: str = ""
+
+
+class DriftData(Part):
+    """How an output breaks the contract of its tool."""
+
+    code: Literal[
+        "output_empty",
+        "output_not_json",
+        "output_wrong_type",
+        "output_missing_field",
+        "output_too_large",
+    ]
+    path: str = Field(description="the place in the output, from $")
+    reason: str
+    reported: bool = Field(False, description="the call gave its value; else it raised this")
+
+
+class VerdictData(Part):
+    """A decision of the gate."""
+
+    decision: Literal["allow", "ask", "deny"]
+    reason: str
+    code: str
+    rule: str
+    remedy: str | None = Field(None, description="what may be done instead")
+    shadow: VerdictData | None = Field(None, description="the decision of a policy in shadow mode")
+
+
+class ImportedData(Part):
+    """The origin of an imported run, on whose word alone the run is true."""
+
+    format: Literal["otel", "langfuse", "langsmith"]
+    trace: str = Field(description="the id of the trace at its origin")
+    digest: Digest = Field(description="HMAC of its data under the store's key")
+    skipped: dict[str, int] = Field({}, description="how many spans became no step, by reason")
+
+
+class PlannedCallData(Part):
+    """A compensating call."""
+
+    name: str
+    version: str
+    args: dict[str, Any]
+
 
 Span = tuple[StepNumber, StepNumber]
 Kind = Literal["tool", "model"]
@@ -75,7 +144,9 @@ class LogOutcome(Part):
     unclear: bool = Field(False, description="it failed, and its effect may have happened in part")
     drift: DriftData | None = Field(None, description="how the value breaks the contract")
     lossy: str | None = Field(None, description="why the value can't be restored exactly")
-    usage: dict[str, int] | None = Field(None, description="tokens, by their OTel GenAI names")
+    usage: dict[str, int] | None = Field(
+        None, description="tokens: `input_tokens`, `output_tokens`"
+    )
     answer: AnswerData | dict[str, Any] | None = Field(
         None, description="the model's answer, in neutral form; or the blob with it"
     )

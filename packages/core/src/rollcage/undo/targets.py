@@ -1,4 +1,8 @@
-"""Select the steps that an undo covers, and their order. Pure functions of a run."""
+"""Select the steps that an undo covers, and their order. Pure functions of a run.
+
+A choice covers all later steps of a branch, too: a step that stays behind an undone one was made in
+a world that is gone, and the next resume would diverge there.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["Answer", "ToolRequest"]
+__all__ = ["Answer", "ToolRequest", "tokens_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,8 +51,7 @@ class Answer:
     @property
     def tokens(self) -> tuple[int, int]:
         """Return the input and output tokens; 0 if not counted."""
-        usage = self.usage or {}
-        return usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+        return tokens_of(self.usage)
 
     @staticmethod
     def used(asked: Any, answered: Any) -> dict[str, int] | None:
@@ -90,6 +89,12 @@ class Answer:
             ToolRequest(*(_text(call, field) for field in _OF_REQUEST)) for call in calls
         )
         return cls(**texts, tool_calls=requests, usage=usage)
+
+
+def tokens_of(usage: Mapping[str, int] | None) -> tuple[int, int]:
+    """Return the input and output tokens in a recorded `usage`; 0 if not counted."""
+    read, written = ((usage or {}).get(name, 0) for name in ("input_tokens", "output_tokens"))
+    return max(read, 0), max(written, 0)
 
 
 _TEXTS: Final = ("text", "reasoning", "finish_reason", "response_id")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final, Literal, get_args
 
+from rollcage.trace import tokens_of
+
 __all__ = ["STATES", "State", "Step"]
 
 State = Literal[
@@ -147,8 +149,7 @@ class Step:
     @property
     def tokens(self) -> int:
         """Return the tokens of a model call."""
-        usage: dict[str, int] = (self.outcome or {}).get("usage") or {}
-        return sum(usage.values())
+        return sum(tokens_of((self.outcome or {}).get("usage")))
 
     @property
     def stays_done(self) -> bool:
