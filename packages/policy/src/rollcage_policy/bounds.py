@@ -11,7 +11,7 @@ from rollcage.gate import Verdict
 from rollcage_policy.limits import Limit, Rate
 from rollcage_policy.prices import PICO, Price
 
-__all__ = ["AskedCall", "Bound", "UsedUp"]
+__all__ = ["AskedCall", "Bound", "UsedUp", "stricter"]
 
 _NANO: Final = 10**9
 
@@ -173,3 +173,10 @@ class Bound:
 
 def _amount(pico: int) -> str:
     return f"{pico / PICO:.6g}"
+
+
+def stricter(one: Verdict | None, other: Verdict | None) -> Verdict | None:
+    """Return the stricter verdict of two limits, the first of equals; None: within both."""
+    if one is None or other is None:
+        return one or other
+    return other if other.decision == "deny" != one.decision else one

@@ -14,7 +14,7 @@ from typing import Final
 
 from rollcage.gate import StepView, Verdict
 
-from rollcage_policy.bounds import Bound, UsedUp
+from rollcage_policy.bounds import Bound, UsedUp, stricter
 from rollcage_policy.circles import Circles, Seen
 from rollcage_policy.limits import Limits
 from rollcage_policy.prices import PICO, Price, Prices
@@ -119,7 +119,7 @@ class Meter:
 
     def tally(self, calls: int, usage: Mapping[str, int] | None = None) -> None:
         """Count calls, and the usage of models, if nothing is limited; -1: a call was not made."""
-        tokens = _used(usage, _FREE)[0] if usage else 0
+        tokens = _FREE.of_tokens(usage)[0]
         with self._lock:
             self._calls += calls
             self._tokens += tokens
@@ -224,11 +224,11 @@ class Meter:
             taken.append((bound, count))
             if bound.nanoseconds is not None and bound.limit.per == "run" and self._opened is None:
                 raise _ClockFailed("the clock failed when the session was opened")
-            verdict = _stronger(verdict, bound.room(count, view, price, now))
+            verdict = stricter(verdict, bound.room(count, view, price, now))
         seen: Seen | None = None
         if self._circles is not None:
             loop, seen = self._circles.look(view, place)
-            verdict = _stronger(verdict, loop)
+            verdict = stricter(verdict, loop)
         ticket = Ticket(self, view, verdict)
         if verdict is not None and verdict.decision == "deny":
             return ticket
@@ -265,7 +265,7 @@ class Meter:
         self, ticket: Ticket, usage: Mapping[str, int] | None, *, made: bool, failed: bool
     ) -> None:
         view, price = ticket.view, ticket.price
-        tokens, cost = _used(usage, price) if made else (0, 0)
+        tokens, cost = price.of_tokens(usage) if made else (0, 0)
         for bound, count in ticket.taken:
             count.in_flight -= 1
             count.tokens += tokens
@@ -285,17 +285,3 @@ class Meter:
             self._cost -= price.call
             if ticket.seen is not None and self._circles is not None:
                 self._circles.forget(view, ticket.seen)
-
-
-def _used(usage: Mapping[str, int] | None, price: Price) -> tuple[int, int]:
-    """Return the tokens that a model used, and their cost."""
-    if not usage:
-        return 0, 0
-    read, written = (max(usage.get(name, 0), 0) for name in ("input_tokens", "output_tokens"))
-    return read + written, read * (price.input or 0) + written * (price.output or 0)
-
-
-def _stronger(one: Verdict | None, other: Verdict | None) -> Verdict | None:
-    if one is None or other is None:
-        return one or other
-    return other if other.decision == "deny" != one.decision else one

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from rollcage.trace import tokens_of
 
 __all__ = ["PICO", "ModelPrice", "Price", "Prices"]
 
@@ -32,6 +33,11 @@ class Price(NamedTuple):
     call: int
     input: int | None
     output: int | None
+
+    def of_tokens(self, usage: Mapping[str, int] | None) -> tuple[int, int]:
+        """Return the tokens in a model's usage, and their cost (1/PICO)."""
+        read, written = tokens_of(usage)
+        return read + written, read * (self.input or 0) + written * (self.output or 0)
 
 
 class Prices(BaseModel):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 from rollcage.gate import Verdict
 
-from rollcage_policy.bounds import AskedCall, Bound, UsedUp
+from rollcage_policy.bounds import AskedCall, Bound, UsedUp, stricter
 from rollcage_policy.circles import Circles, Seen
 from rollcage_policy.limits import Limits
 from rollcage_policy.prices import PICO, Price, Prices
@@ -143,7 +143,7 @@ class Tally:
             verdict = None
             if self._circles is not None:
                 verdict, _ = self._circles.look(made, mark or None)
-            return _stronger(self._room(made, mark), verdict) if runs else verdict
+            return stricter(self._room(made, mark), verdict) if runs else verdict
         except _ClockFailed as failed:
             reason = f"the clock can't be read: {failed}"
             return Verdict("deny", reason, "clock_error", "limits")
@@ -181,7 +181,7 @@ class Tally:
         self._calls += 1
         self._cost += price.call
         if _USAGE in outcome:
-            tokens, cost = _used(outcome, price)
+            tokens, cost = price.of_tokens(_usage(outcome))
             self._tokens += tokens
             self._cost += cost
         if step.borrowed or self._circles is not None:
@@ -266,9 +266,9 @@ class Tally:
                 count.calls -= 1
                 count.cost -= price.call
             try:
-                verdict = _stronger(verdict, bound.room(count, made, price, now))
+                verdict = stricter(verdict, bound.room(count, made, price, now))
                 if bound.rate is not None and bound.limit.decision == "deny":
-                    verdict = _stronger(verdict, bound.pace(count, made, now))
+                    verdict = stricter(verdict, bound.pace(count, made, now))
             finally:
                 if counted:
                     count.calls += 1
@@ -306,7 +306,7 @@ class Tally:
     ) -> tuple[int, int]:
         """Add the usage of a call; return its tokens, and their cost."""
         counted = _USAGE in outcome
-        tokens, cost = _used(outcome, charge.kind.price) if counted else (0, 0)
+        tokens, cost = charge.kind.price.of_tokens(_usage(outcome)) if counted else (0, 0)
         is_silent = not counted and made.kind == "model" and status == "ok"
         for at, (bound, count) in enumerate(charge.kind.counts):
             if counted:
@@ -335,16 +335,6 @@ class Tally:
                     charge.seen = seen
 
 
-def _used(outcome: bytes, price: Price) -> tuple[int, int]:
-    """Return the tokens that a model used, and their cost (1/PICO)."""
-    if _USAGE not in outcome:
-        return 0, 0
-    usage: Mapping[str, Any] = orjson.loads(outcome).get("usage") or {}
-    read, written = (max(usage.get(name, 0), 0) for name in ("input_tokens", "output_tokens"))
-    return read + written, read * (price.input or 0) + written * (price.output or 0)
-
-
-def _stronger(one: Verdict | None, other: Verdict | None) -> Verdict | None:
-    if one is None or other is None:
-        return one or other
-    return other if other.decision == "deny" != one.decision else one
+def _usage(outcome: bytes) -> Mapping[str, int] | None:
+    usage: Mapping[str, int] | None = orjson.loads(outcome).get("usage")
+    return usage

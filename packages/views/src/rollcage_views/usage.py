@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rollcage.trace import tokens_of
+
 from rollcage_views.runs import Run, Step
 
 __all__ = ["Price", "Usage", "UsageRow", "usage_of"]
@@ -57,9 +59,9 @@ class UsageRow:
         self.calls += 1
         self.failed += step.state == "failed"
         self.duration += step.duration or 0
-        usage: dict[str, int] = step.outcome.get("usage") or {}
-        self.input_tokens += sum(n for name, n in usage.items() if "input" in name)
-        self.output_tokens += sum(n for name, n in usage.items() if "input" not in name)
+        read, written = tokens_of(step.outcome.get("usage"))
+        self.input_tokens += read
+        self.output_tokens += written
         known = cost is not None and (first or self.cost is not None)
         self.cost = (self.cost or 0.0) + cost if known and cost is not None else None
 
