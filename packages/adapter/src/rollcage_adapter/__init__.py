@@ -1,7 +1,7 @@
-"""What adapters share: declarations, a model's requests and answers, and objects with other bodies.
+"""The shared parts of adapters: declarations, models' requests and answers, replaced bodies.
 
-An adapter translates between its framework and a `Session`; it decides nothing. All that two
-of them would do alike is here, so that each holds only what its framework asks for.
+An adapter translates between its framework and a `Session`; it decides nothing. The parts that two
+adapters would have in common are here, so that each adapter holds only its framework's own.
 """
 
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
@@ -89,10 +89,11 @@ from rollcage_adapter.swap import subclass, swapped
 from rollcage_adapter.watching import watch_methods
 
 REFUSED = (Blocked, ArgumentsInvalid)
-"""What answers a call that did not run: show its text to the model, the agent goes on."""
+"""The errors that answer a call which did not run: show the text to the model, the agent continues.
+"""
 
 HALTED = (Halt, SessionHalted)
-"""What ends the agent: nothing runs in this session any more."""
+"""The errors that end the agent: nothing runs in this session any more."""
 
 __all__ = [
     "GUARD",

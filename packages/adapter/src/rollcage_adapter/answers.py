@@ -1,4 +1,4 @@
-"""The decisions of a recorded run, one by one: what drives an agent of another framework."""
+"""The decisions of a recorded run, one by one, to drive an agent of another framework."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _OTHER: Final = re.compile(r"[^a-z0-9]+")
 
 
 class RecordedAnswers:
-    """What the model of a recorded run answered, by position; for each adapter's `ReplayModel`.
+    """The answers of a recorded run's model, by position; for each adapter's `ReplayModel`.
 
     Args:
         trace: the run: an entered session that replays it, the path of its trace, or its store (a
             folder, a URL, or a `Store`) and its id.
-        agent: whose answers; None takes those of all agents but the ones inside of tools.
-        then: a live model that goes on where the recorded answers end.
+        agent: the agent whose answers are used; None: all agents except the ones inside of tools.
+        then: a live model that continues after the recorded answers.
 
     Raises:
         StoreError: the trace can't be read.
@@ -46,18 +46,18 @@ class RecordedAnswers:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """How many answers the run holds."""
+        """Return how many answers the run holds."""
         return len(self._answers)
 
     def next(self, offered: Collection[str] | None = None) -> Answer | None:
-        """The next answer, each of its calls with an id and arguments; None once all are given.
+        """Return the next answer, each of its calls with an id and arguments; None after the last.
 
         Args:
-            offered: the names of the tools that the agent has, as its framework writes them; the
-                answer then names them so. None: nobody knows.
+            offered: the names of the agent's tools, in its framework's form; the
+                answer then uses these names. None: unknown.
 
         Raises:
-            ReplayMiss: the answer asks for a tool that the agent does not have.
+            ReplayMiss: the answer calls a tool that the agent does not have.
         """
         with self._lock:
             if self._next >= len(self._answers):
@@ -74,10 +74,10 @@ class RecordedAnswers:
 
     @property
     def live(self) -> Any:
-        """The model that goes on.
+        """Return the model that continues.
 
         Raises:
-            ReplayMiss: there is none: the agent asks for more than is recorded.
+            ReplayMiss: there is none: the agent asks for more answers than are recorded.
         """
         if self._then is None:
             raise ReplayMiss(
@@ -90,7 +90,8 @@ class RecordedAnswers:
         plain: dict[str, str | None] = {}
         for name in offered:
             form = _form(name)
-            plain[form] = None if form in plain else name  # two of a form: it is unknown which
+            # two names with one form: it is unknown which is meant
+            plain[form] = None if form in plain else name
         calls: list[ToolRequest] = []
         for call in answer.tool_calls:
             same = call.name if call.name in offered else None
@@ -106,6 +107,6 @@ class RecordedAnswers:
 
 
 def _form(name: str) -> str:
-    """What every framework's form of a tool's name has in common: letters and digits."""
+    """Return the common part of every framework's form of a tool's name: letters and digits."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     return _OTHER.sub("", plain.lower())

@@ -18,9 +18,9 @@ class Asked:
     """A call that a framework is about to make.
 
     Attributes:
-        raw: the arguments as the model wrote them, before the framework's own validation.
+        raw: the model's own arguments, before the framework's validation.
         reached: whether the call has reached a session, to be made or to be recorded as refused.
-            One that has not was refused by the framework: `refuse` records it.
+            Otherwise the framework refused the call: `refuse` records it.
     """
 
     raw: Mapping[str, Any] | None = None
@@ -32,10 +32,10 @@ _asked: Final[ContextVar[Asked | None]] = ContextVar("rollcage_adapter.asked", d
 
 @contextlib.contextmanager
 def asking(raw: Mapping[str, Any] | None = None) -> Generator[Asked]:
-    """Watch whether the call that a framework makes in this block reaches a session.
+    """Watch whether the framework's call in this block reaches a session.
 
     Args:
-        raw: its arguments as the model wrote them, if the framework validates them itself.
+        raw: the model's own arguments, if the framework validates them itself.
     """
     call = Asked(raw)
     token = _asked.set(call)
@@ -47,7 +47,7 @@ def asking(raw: Mapping[str, Any] | None = None) -> Generator[Asked]:
 
 
 def reach() -> Mapping[str, Any] | None:
-    """Note that the call here has reached a session; return its raw arguments, the first time."""
+    """Note that the current call reached a session; return its raw arguments, once."""
     call = _asked.get()
     if call is None or call.reached:
         return None

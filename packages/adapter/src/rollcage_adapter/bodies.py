@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def fixed(body: Callable[..., R], /, *args: Any, **kwargs: Any) -> Callable[..., R]:
-    """Return a body that runs with the framework's own arguments, not with those it is given."""
+    """Return a body that runs with the framework's own arguments, ignoring the given ones."""
     if inspect.iscoroutinefunction(body):
 
         async def awaited(**_: Any) -> Any:
@@ -27,7 +27,7 @@ def fixed(body: Callable[..., R], /, *args: Any, **kwargs: Any) -> Callable[...,
 
 
 def gathered(body: Callable[[dict[str, Any]], R], /) -> Callable[..., R]:
-    """Return a body that hands on the arguments it is given as one mapping."""
+    """Return a body that passes its arguments on as one mapping."""
     if inspect.iscoroutinefunction(body):
 
         async def awaited(**values: Any) -> Any:
@@ -42,9 +42,9 @@ def gathered(body: Callable[[dict[str, Any]], R], /) -> Callable[..., R]:
 
 
 def stepped(coroutine: Awaitable[R]) -> R:
-    """Return what a coroutine gives that never suspends.
+    """Return the result of a coroutine that never suspends.
 
-    An async loop that is given only what performs at once is a sync one: written once for both.
+    An async loop whose steps never wait is a sync loop, too: one function serves both.
     """
     try:
         next(coroutine.__await__())

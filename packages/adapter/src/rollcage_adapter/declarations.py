@@ -1,4 +1,4 @@
-"""What is declared of a framework's tools, kept apart from what they say themselves."""
+"""The declarations of a framework's tools, besides the tools' own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _INSTEAD: Final = (
 )
 
 Declarations = Mapping[str, Contract | Mapping[str, Any]]
-"""By a tool's name: its contract, or the fields of one that are to be declared."""
+"""By a tool's name: its contract, or the declared fields of it."""
 
 _FIELDS: Final = frozenset(f.name for f in dataclasses.fields(Contract) if f.init) - {
     "framework", "framework_raises", "function",
@@ -52,10 +52,10 @@ _LISTS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def declared_contract(body: Any) -> Contract | None:
-    """What `@rollcage.tool` attached to a function.
+    """Return the contract that `@rollcage.tool` attached to a function.
 
     Raises:
-        ContractError: it is a stream, which no framework takes from a tool.
+        ContractError: the function is a stream, which no framework accepts from a tool.
     """
     found = getattr(body, "__rollcage_contract__", None)
     if not isinstance(found, Contract):
@@ -69,10 +69,10 @@ def declared_contract(body: Any) -> Contract | None:
 
 
 def required_contract(function: Any) -> Contract:
-    """The same, where there has to be one: for `as_tools`.
+    """Return the attached contract of a function, which has to have one: for `as_tools`.
 
     Raises:
-        ContractError: there is none.
+        ContractError: the function has none.
     """
     contract = declared_contract(function)
     if contract is None:
@@ -91,18 +91,18 @@ def declare_tool(
     returns: Callable[[], Any] | None = None,
     raises: tuple[type[Exception], ...] = (),
 ) -> Contract:
-    """The contract of a framework's tool around a function, which may be a declared one.
+    """Return the contract of a framework's tool around a function, which may be declared.
 
     Args:
-        tool: has a `name` and a `description`.
-        body: what it calls.
-        parameters: gives the schema of the arguments that a model writes, from the contract that
-            `@rollcage.tool` made of the body, if it did.
-        framework: see `declare`, and so the others.
-        effect: the same.
-        declared: the same.
-        returns: gives the type of the results; by default it is the body's annotation.
-        raises: the same.
+        tool: an object with a `name` and a `description`.
+        body: the function.
+        parameters: returns the schema of the model's arguments, from the contract that
+            `@rollcage.tool` made of the body, if there is one.
+        framework: see `declare`.
+        effect: see `declare`.
+        declared: see `declare`.
+        returns: returns the type of the results; by default the body's annotation.
+        raises: see `declare`.
 
     Raises:
         ContractError: the declaration can't be used.
@@ -137,22 +137,22 @@ def declare(
     raises: tuple[type[Exception], ...] = (),
     body: Callable[..., Any] | None = None,
 ) -> Contract:
-    """The contract of a framework's tool: what it says itself, then what is declared of it.
+    """Return the contract of a framework's tool: its own, overridden by the declaration.
 
     Args:
-        own_contract: makes the contract that the tool has of itself; not called if a whole one is
+        own_contract: makes the tool's own contract; not called if a whole one is
             declared.
-        framework: whose tool it is.
+        framework: the framework of the tool.
         effect: overrides the effect; None leaves it.
         declared: a whole contract, or fields of one.
-        raises: exceptions of the framework's own that come back as themselves too.
-        body: the function that the tool calls; where a facade is to give the tool, its code is a
-            part of what was approved. A whole contract that is declared says that itself.
+        raises: further exceptions, of the framework's own, that are restored.
+        body: the tool's function; if a facade gives the tool, the function's code is a
+            part of the approved form. A whole declared contract names its own.
 
     Raises:
         ContractError: the declaration can't be used.
     """
-    # All at once: each copy of a contract is checked, and makes its validators anew.
+    # All at once: each copy of a contract is checked, and makes its validators again.
     changes: dict[str, Any] = {"framework_raises": raises, "framework": framework}
     if isinstance(declared, Contract):
         contract, whole = declared, True
@@ -167,7 +167,7 @@ def declare(
                 f"{contract.name}: {sorted(unknown)} are not options of a tool; those are: {known}"
             )
         changes |= {name: _LISTS.get(name, lambda v: v)(each) for name, each in fields.items()}
-        # The output contract of a tool of ours counts; annotations of the framework's own do not.
+        # The output contract of a declared tool counts; a framework's own annotations don't.
         ours, stated = contract.function is not None, "returns" in fields
         annotated = ours and contract.annotated and not stated
         on_drift = fields.get("on_drift", contract.on_drift)
@@ -191,20 +191,20 @@ def guard_each(
     instead: str = _INSTEAD,
     guard: Callable[[T, Effect | None, Contract | Mapping[str, Any] | None], T],
 ) -> list[T]:
-    """What each adapter's `guard_tools` does; a tool that this session guards already stays.
+    """Guard tools for an adapter's `guard_tools`; a tool that this session guards stays.
 
     Args:
-        tools: the framework's own.
-        session: is to guard them.
+        tools: the framework's own tools.
+        session: the session that guards them.
         effects: by a tool's name.
         contracts: by a tool's name.
-        framework: how it calls itself, for the error's message.
+        framework: its name, for the error's message.
         kinds: the classes of the framework's tools.
-        instead: what to do with something else, for the same.
-        guard: guards a tool, with what is declared of it.
+        instead: the advice for any other object, for the error's message.
+        guard: guards a tool, with its declaration.
 
     Raises:
-        ContractError: a name that no tool has, something that is no tool, or a tool that another
+        ContractError: an unknown name, an object that is no tool, or a tool that another
             session guards.
         ToolRefused: a tool that the session's facade does not give.
     """
@@ -235,11 +235,11 @@ def check_names(tools: Iterable[str], **mappings: Mapping[str, Any]) -> None:
     """Refuse declarations of tools that do not exist.
 
     Args:
-        tools: the names of those that do.
-        **mappings: by the argument's name, what was declared by a tool's name.
+        tools: the names of the existing tools.
+        **mappings: by the argument's name, the declarations by a tool's name.
 
     Raises:
-        ContractError: names what is unknown, and what is known.
+        ContractError: names the unknown and the known tools.
     """
     known = set(tools)
     for what, mapping in mappings.items():
@@ -253,9 +253,9 @@ _UNRESOLVED: Final = (NameError, TypeError, AttributeError, SyntaxError)
 
 
 def type_hints(body: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function, a partial one or an object that can be called.
+    """Return the annotations of a function, a partial function or a callable object.
 
-    Resolved, as far as they can be: one that can't is left out, not all of them.
+    They are resolved as far as possible: only an unresolvable one is left out.
     """
     function: Any = body
     while isinstance(function, functools.partial):

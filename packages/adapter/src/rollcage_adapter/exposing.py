@@ -1,4 +1,4 @@
-"""Which tools a session's facade lets an agent see: the same for every framework."""
+"""The tools that a session's facade shows to an agent, the same for every framework."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ _log: Final = logging.getLogger("rollcage")
 
 
 def guarded_contract(tool: Any) -> Contract | None:
-    """The contract by which an adapter guards a framework's tool; None where none does.
+    """Return the contract by which an adapter guards a framework's tool; None for others.
 
-    It is what `rollcage_governance.Registry.propose` takes for a tool that a framework made itself.
+    Pass it to `rollcage_governance.Registry.propose` for a tool that a framework made itself.
     """
     guard = guard_of(tool)
     return guard.contract if isinstance(guard, GuardedTool) else None
 
 
 class Granted(Protocol):
-    """The tools that an agent is granted, as `rollcage_governance.FacadeSnapshot` says them."""
+    """The tools that an agent is granted, as in `rollcage_governance.FacadeSnapshot`."""
 
     def check(self, contract: Contract, *, undo: bool = False) -> Verdict | None:
-        """Return a denial of a tool that it does not give.
+        """Return a denial of a tool that the facade does not give.
 
         Args:
-            contract: the tool's.
-            undo: ask what an undo may call: any tool that was ever approved.
+            contract: the tool's contract.
+            undo: whether an undo calls it, which may call any tool that was ever approved.
         """
         ...
 
     def refusal(self, contract: Contract, verdict: Verdict) -> ToolRefused:
-        """Return the error for who tries to give an agent this tool, with what to do next."""
+        """Return the error for code that gives an agent this tool, with the next step."""
         ...
 
 
 @runtime_checkable
 class Grants(Protocol):
-    """What stands in a session's gate and grants tools to its agent."""
+    """An entry of a session's gate that grants tools to its agent."""
 
     def granted(self, session: Session) -> Granted:
         """Return the facade that holds in a session, or would hold if it were entered now."""
@@ -52,17 +52,20 @@ class Grants(Protocol):
 
 
 def facades_of(session: Session) -> list[Granted]:
-    """Return the facades in a session's gate, and in those around: a tool needs all of them."""
+    """Return the facades in the gates of a session and of the sessions around it.
+
+    All of them must give a tool.
+    """
     deciding: tuple[object, ...] = session.gate.entries
     return [each.granted(session) for each in deciding if isinstance(each, Grants)]
 
 
 def expose(session: Session, tools: Iterable[Any]) -> None:
-    """Refuse to give guarded tools to an agent where the session's facade does not.
+    """Refuse to give guarded tools to an agent if the session's facade does not.
 
     Raises:
-        ToolRefused: the first that it does not give, why, and what to do next.
-        ContractError: an adapter's tool that does not say its contract.
+        ToolRefused: names the first refused tool, the reason, and the next step.
+        ContractError: an adapter's tool without a contract.
     """
     facades = facades_of(session)
     for tool in tools if facades else ():
@@ -75,7 +78,7 @@ def expose(session: Session, tools: Iterable[Any]) -> None:
 
 
 def exposes(session: Session, contract: Contract) -> bool:
-    """Whether an agent gets to see a tool that a server lists by itself; one left out is logged."""
+    """Return whether an agent sees a tool that a server lists by itself; log an omitted one."""
     refused = refused_by(facades_of(session), contract)
     if refused is not None:
         _log.warning("the agent does not get to see a tool: %s", refused)

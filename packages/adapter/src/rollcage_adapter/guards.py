@@ -1,7 +1,7 @@
-"""A guarded body: one flow around what a framework calls, sync, async and as streams.
+"""A guarded body: one flow around a framework's body, sync, async and as streams.
 
 An adapter subclasses `GuardedBody` for its tools (`GuardedModel`, for its models) and `GuardedCall`
-for one call of them: what its framework makes of a call is there, and nothing else.
+for one call of them: these hold only the framework's own form of a call.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _NOTHING: Final = contextlib.nullcontext()
 
 
 class GuardedCall:
-    """One call of a guarded body, and what its framework makes of it. Every method may be replaced.
+    """One call of a guarded body, in its framework's form. Every method may be replaced.
 
     Args:
-        session: guards it.
-        contract: of what is called.
-        arguments: what the model wrote, by name, without what the framework injects.
+        session: the session that guards it.
+        contract: the contract of the tool or model.
+        arguments: the model's arguments, by name, without injected values.
 
     Attributes:
-        answered: the errors that `refusal` answers; others go to whoever called.
+        answered: the errors that `refusal` answers; others go to the caller.
     """
 
     kind: ClassVar[Literal["tool", "model"]] = "tool"
@@ -65,29 +65,29 @@ class GuardedCall:
     # --- outside of the step ---------------------------------------------------------------------
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
-        """Around the step, where the framework's own place of the call is known."""
+        """Return a context manager around the step, where the framework's place is known."""
         return _NOTHING
 
     def aaround(self) -> contextlib.AbstractContextManager[Any]:
-        """The same of an async call."""
+        """Return the same as `around`, for an async call."""
         return self.around()
 
     def given(self, value: Any) -> Any:
-        """What the caller gets of a step's value, live or recorded."""
+        """Return a step's value for the caller, live or recorded."""
         return value
 
     def given_piece(self, piece: Any) -> Any:
-        """The same of one piece of a stream."""
+        """Return one piece of a stream for the caller."""
         return piece
 
     def refusal(self, error: Exception) -> Any:
-        """What the caller gets where the call was refused by one of the `answered` errors."""
+        """Return the caller's result of a call that one of the `answered` errors refused."""
         raise error
 
     # --- the step --------------------------------------------------------------------------------
 
     def instead(self, inside: Callable[..., Any]) -> Instead | None:  # noqa: ARG002 - to be replaced
-        """What else an approver may make of the call; None: it can't be edited, nor answered.
+        """Return the approver's further options; None: the call can be neither edited nor answered.
 
         Args:
             inside: its body, which takes arguments in the framework's own form.
@@ -96,38 +96,38 @@ class GuardedCall:
 
     @property
     def read(self) -> Callable[[Any], Answer] | None:
-        """Reads what a model answered off its step's value; None for a tool."""
+        """Return a function that reads a model's answer from its step's value; None for a tool."""
         return None
 
     # --- inside of the step ----------------------------------------------------------------------
 
     def body(self) -> contextlib.AbstractContextManager[Any]:
-        """Around the body itself."""
+        """Return a context manager around the body itself."""
         return _NOTHING
 
     def before(self) -> None:
-        """Wait until the body may run: for a rate limiter, say."""
+        """Wait until the body may run, for example for a rate limiter."""
 
     async def abefore(self) -> None:
-        """The same of an async body."""
+        """Do the same as `before`, for an async body."""
         self.before()
 
     def kept(self, value: Any) -> Any:
-        """What is recorded of what the body gave."""
+        """Return the recorded form of the body's result."""
         return value
 
     def kept_piece(self, piece: Any) -> Any:
-        """The same of one piece of a stream."""
+        """Return the recorded form of one piece of a stream."""
         return piece
 
 
 class GuardedBody(abc.ABC):
     """The guard between a body and its caller.
 
-    A body that calls another of its own goes on in its step: see `Running`.
+    A body that calls another body of its own continues its step: see `Running`.
 
     Args:
-        session: guards the calls.
+        session: the session that guards the calls.
         running: shared by the bodies of one object.
     """
 
@@ -137,24 +137,24 @@ class GuardedBody(abc.ABC):
 
     @abc.abstractmethod
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GuardedCall:
-        """The call that these arguments make.
+        """Return the call with these arguments.
 
         Args:
-            owner: whose method the body is; None of a function.
-            args: as the framework calls it.
-            kwargs: the same, by name.
+            owner: the object whose method the body is; None for a function.
+            args: the framework's positional arguments.
+            kwargs: the framework's keyword arguments.
         """
 
     def function(
         self, body: Callable[..., Any], form: BodyForm | None = None
     ) -> Callable[..., Any]:
-        """A function that is guarded; by default it is called as the body itself is."""
+        """Return a guarded function; by default it has the body's own signature."""
         form = form or ("arun" if inspect.iscoroutinefunction(body) else "run")
         guarded = getattr(self, form)
         return _FORMS[form](functools.partial(guarded, body, None))
 
     def method(self, body: Callable[..., Any], form: BodyForm) -> Callable[..., Any]:
-        """A method that is guarded, for a class."""
+        """Return a guarded method, for a class."""
 
         def bound(owner: Any, *args: Any, **kwargs: Any) -> Any:
             return guarded(functools.partial(body, owner), owner, *args, **kwargs)
@@ -216,7 +216,7 @@ class GuardedBody(abc.ABC):
     def stream(
         self, body: Callable[..., Any], owner: Any, /, *args: Any, **kwargs: Any
     ) -> Iterator[Any]:
-        """Call a body that gives an iterator; the call is placed now, not at its first piece."""
+        """Call a body that returns an iterator; the call is placed now, not at its first piece."""
         if self.running.here:
             return iter(body(*args, **kwargs))
         call = self.call(owner, args, kwargs)
@@ -234,7 +234,7 @@ class GuardedBody(abc.ABC):
     def astream(
         self, body: Callable[..., Any], owner: Any, /, *args: Any, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        """Call a body that gives an async iterator; it, too, is placed now."""
+        """Call a body that returns an async iterator; the call is placed now, too."""
         if self.running.here:
             inner: AsyncIterator[Any] = body(*args, **kwargs)
             return inner
@@ -263,12 +263,12 @@ class GuardedBody(abc.ABC):
 class GuardedTool(GuardedBody):
     """The guard between a tool and its body.
 
-    As it is, for bodies that are called with their arguments by name and nothing else; an adapter
-    whose framework calls them otherwise says so in a `call` of its own.
+    It suits bodies that take only their arguments by name; an adapter whose framework calls them
+    differently overrides `call`.
 
     Args:
-        session: guards the calls.
-        contract: of the tool.
+        session: the session that guards the calls.
+        contract: the contract of the tool.
         running: see `GuardedBody`.
     """
 
@@ -279,7 +279,7 @@ class GuardedTool(GuardedBody):
         self.contract = contract
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GuardedCall:  # noqa: ARG002 - of other bodies
-        """The call of these arguments."""
+        """Return the call with these arguments."""
         return _CallByName(self.session, self.contract, kwargs)
 
 
@@ -289,7 +289,7 @@ class _CallByName(GuardedCall):
 
 
 def guard_of(holder: Any) -> GuardedBody | None:
-    """What guards an object of a framework: a tool, or a model; None where nothing does."""
+    """Return the guard of a framework's object, a tool or a model; None without one."""
     for each in (holder, getattr(holder, "func", None), getattr(holder, "coroutine", None)):
         guard = getattr(each, GUARD, None)
         if isinstance(guard, GuardedBody):
@@ -310,7 +310,7 @@ def _step(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Make a call a step of its session, by that one's method for this form of the body."""
+    """Make a call a step of its session, by the session's method for this form of the body."""
     return make(
         call.contract,
         call.arguments,
@@ -324,7 +324,7 @@ def _step(
 
 @contextlib.asynccontextmanager
 async def _closed(pieces: Any) -> AsyncGenerator[Any]:
-    """Close an async iterator after its reader; not all of them can be."""
+    """Close an async iterator after its reader, if it can be closed."""
     try:
         yield pieces
     finally:

@@ -17,13 +17,13 @@ __all__ = ["LateTools"]
 
 
 class LateTools:
-    """Guards the tools that a framework brings later (another middleware's, say), each once.
+    """Guards the tools that a framework brings later (such as another middleware's), each once.
 
     Args:
-        session: guards the calls.
+        session: the session that guards the calls.
         guard: the adapter's `guard_tools`.
-        effects: what is declared of them; names that no tool has are no mistake yet.
-        contracts: the same.
+        effects: their declared effects; unknown names are not an error yet.
+        contracts: their declared contracts, likewise.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class LateTools:
         self._lock = threading.Lock()
 
     def guarded(self, tool: Any) -> Any:
-        """The guarded form of a tool; one that the session guards already is given back.
+        """Return the guarded form of a tool; a tool that the session guards is returned itself.
 
         Raises:
             ContractError: another session guards it, or it can't be guarded.

@@ -1,7 +1,7 @@
 """MCP servers used through a framework's own client: listing their tools is a step, so it replays.
 
-The calls of their tools are guarded as all others are. The list of tools is what is left that a
-replay would need the server for: it is asked for once a session, and recorded as a read.
+The calls of their tools are guarded like all others. Without a recorded list of tools, a replay
+would still need the server: so the list is requested once a session, and recorded as a read.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ _FAILURES: Final = {
     "rollcage_mcp.errors.ServerError",
 }
 _PAGES: Final = 1_000
-_NAMED: Final = "mcp:tools/list"  # as the proxy of rollcage-mcp calls it
+_NAMED: Final = "mcp:tools/list"  # the same name as in the proxy of rollcage-mcp
 _SERVER: Final = {"server": {"type": "string"}}
 
 
 class McpListing:
-    """The tools of one server, as a session has them: asked for once, recorded, and replayed.
+    """The tools of one server in a session: requested once, recorded, and replayed.
 
-    Each branch, and each step whose body lists them, asks for itself: which of them runs first, and
-    whether a body runs at all, may differ in a replay.
+    Each branch, and each step whose body lists them, requests the list itself: which of them runs
+    first, and whether a body runs, may differ in a replay.
 
     Args:
-        session: records them.
-        server: the name of the server in this session; empty where there is but one.
+        session: the session that records them.
+        server: the name of the server in this session; empty for a single one.
 
-    See `of`, which finds the one that a session has already.
+    See `of`, which finds the listing that a session has already.
 
     Attributes:
-        contract: of the read, for a policy; a facade has to give it, as it gives tools.
+        contract: the contract of the read, for a policy; a facade has to give it, like a tool.
     """
 
     contract: ClassVar[Contract] = Contract(
@@ -73,12 +73,12 @@ class McpListing:
 
     @staticmethod
     def of(session: Session, server: str, asked: Any) -> McpListing:
-        """The listing of a server, made at the first time.
+        """Return the listing of a server, made at the first call.
 
         Args:
             session: the session.
             server: the server's name in it.
-            asked: what reaches the server (its parameters, say); it distinguishes servers.
+            asked: the way to reach the server (such as its parameters); it distinguishes servers.
 
         Raises:
             ContractError: another server of the session has this name.
@@ -95,7 +95,7 @@ class McpListing:
         return listing
 
     def tools(self, ask: Callable[[], Iterable[Definition]]) -> list[Definition]:
-        """The definitions of the server's tools; `ask` is called where none are recorded.
+        """Return the definitions of the server's tools; call `ask` if none are recorded.
 
         Raises:
             ReplayMiss: the session replays offline, and none are recorded.
@@ -113,7 +113,7 @@ class McpListing:
             return list(self._found[place])
 
     async def atools(self, ask: Callable[[], Awaitable[Iterable[Definition]]]) -> list[Definition]:
-        """`tools` for an async client."""
+        """Do the same as `tools`, for an async client."""
 
         async def body(**_: Any) -> Any:
             return _recorded(await ask())
@@ -127,10 +127,10 @@ class McpListing:
             return list(self._found[place])
 
     def claim(self, names: Iterable[str], otherwise: str) -> None:
-        """Note which tools are the server's: a call has to name its server.
+        """Note the names of the server's tools, because a call has to name its server.
 
         Args:
-            names: of the tools, as their contracts have them.
+            names: the names of the tools, as in their contracts.
             otherwise: how to give one of them another name, for the error.
 
         Raises:
@@ -147,7 +147,7 @@ class McpListing:
                     )
 
     def forget(self) -> None:
-        """Ask again next time: the tools may have changed. That is a step of its own."""
+        """Request the list again next time, as a new step: the tools may have changed."""
         self._found.clear()
 
     def _expose(self) -> None:
@@ -166,7 +166,7 @@ def _place() -> str:
 
 
 class _Servers:
-    """What a session knows of its servers."""
+    """The servers that a session knows."""
 
     def __init__(self) -> None:
         self.listings: dict[str, tuple[Any, McpListing]] = {}
@@ -178,7 +178,7 @@ _SERVERS: Final[weakref.WeakKeyDictionary[Session, _Servers]] = weakref.WeakKeyD
 
 
 async def mcp_definitions(client: Any) -> list[Definition]:
-    """All tools of a server, page by page.
+    """Return all tools of a server, page by page.
 
     Args:
         client: an `mcp.ClientSession` that is initialized.
@@ -198,20 +198,20 @@ async def mcp_definitions(client: Any) -> list[Definition]:
 
 
 def mcp_definition(tool: Any) -> Definition:
-    """A tool of the protocol's own library, as data."""
+    """Return a tool of the protocol's own library, as data."""
     found: Definition = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
     return found
 
 
 def mcp_content(value: Any, failed: Callable[[str], Exception]) -> list[Mapping[str, Any]]:
-    """The content blocks of a tool's result; what has none is a text, and so one block.
+    """Return the content blocks of a tool's result; any other value is one text block.
 
     Args:
-        value: what a step gave, whichever framework recorded it.
+        value: a step's value, from any framework.
         failed: makes the error of this framework, from the text of the tool's failure.
 
     Raises:
-        Exception: that error, where the tool failed.
+        Exception: this error, if the tool failed.
     """
     failure = mcp_failure(value)
     if failure is not None:
@@ -221,15 +221,15 @@ def mcp_content(value: Any, failed: Callable[[str], Exception]) -> list[Mapping[
 
 
 def mcp_blocks(value: Any) -> list[Mapping[str, Any]] | None:
-    """The content blocks of a tool's result, whichever framework recorded it; None: it has none.
+    """Return the content blocks of a tool's result, from any framework; None without any.
 
     Each has a `type`: `text` with its `text`, `image` with its `data` and `mime_type`, or another
-    of the protocol's, as it is.
+    type of the protocol, unchanged.
     """
     value = _plain(value)
     if is_object(value):
         value = value.get("content")
-    if _is_pair(value):  # of LangChain: content and artifact
+    if _is_pair(value):  # from LangChain: content and artifact
         value = value[0]
     if not is_list(value) or not value:
         return None
@@ -239,17 +239,17 @@ def mcp_blocks(value: Any) -> list[Mapping[str, Any]] | None:
 
 
 def mcp_failure(given: Any) -> str | None:
-    """The text of a tool's failure, if its server says that it failed (`isError`); else None.
+    """Return the text of a tool's failure, if its server reports one (`isError`); else None.
 
     Args:
-        given: what a step gave, or raised, whichever framework recorded it.
+        given: a step's value or exception, from any framework.
     """
     if isinstance(given, ReplayedError):
         return given.message if given.type_name in _FAILURES else None
     given = _plain(given)
     if not is_object(given):
         return None
-    if given.get("reason") == "mcp_error" and is_object(given.get("details")):  # of CrewAI
+    if given.get("reason") == "mcp_error" and is_object(given.get("details")):  # from CrewAI
         return str(given.get("message", ""))
     if given.get("isError") is True:
         texts = [str(each["text"]) for each in mcp_blocks(given) or () if "text" in each]
@@ -258,7 +258,7 @@ def mcp_failure(given: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """A value as other frameworks read it; of the proxy's, the result alone."""
+    """Return a value in the form for other frameworks; of the proxy's value, only the result."""
     native = native_of(type(value))
     data = value if native is None else native.project(value)
     return data["result"] if is_object(data) and is_object(data.get("result")) else data

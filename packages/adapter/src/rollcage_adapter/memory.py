@@ -1,16 +1,17 @@
-"""A framework's own memory, as a stage: it goes on by itself, or starts a piece of work over.
+"""A framework's own memory, as a stage: the framework continues by itself, or starts work over.
 
-A framework with a memory (a checkpointer, say) never asks for what that holds.
-Before a call or a block gets its place, the recorded steps that nobody asked for are looked up in
-the memory, and those that it holds as done are *seen*: used up in their recorded order. For that,
-the line of each step says where it stands in the memory; a step that is found at another place
-there than before is *moved*, at once, for after a kill the memory knows the new place alone.
+A framework with a memory (such as a checkpointer) does not repeat the calls in its memory. Before a
+call or a block gets its place, the recorded steps that were not requested are looked up in the
+memory, and the steps that it holds as done are *seen*: used up in their recorded order. For that,
+the line of each step has its place in the memory. A step that is found at another place than before
+is *moved*, at once, because after a kill the memory knows only the new place.
 
-A framework that retries a piece of work, or goes on with it once somebody has answered, starts it
-over: the steps of that work are asked for again.
+A framework that retries a piece of work, or continues it after a person's answer, starts the work
+over: the steps of the work are requested again.
 
-Works that run at once, each with calls of its own, are branches, named for the work; the works of
-one round are of one turn, which announces their names, for a resume may begin with any of them.
+Concurrent pieces of work, each with calls of its own, are branches, named for the work; the works
+of one round are in one turn, which announces their names, because a resume may begin with any of
+them.
 """
 
 from __future__ import annotations
@@ -55,23 +56,23 @@ __all__ = [
 ]
 
 Spot = tuple[str, str]
-"""Where a step stands in a framework's memory: the thread, and the place in it."""
+"""The place of a step in a framework's memory: the thread, and the place in it."""
 
 
 class FrameworkWork(NamedTuple):
     """A piece of work (a node, a task) that a framework is doing.
 
     Attributes:
-        name: names it in this process: the same if it is started over, another for other work; the
-            works inside of it have it, and `|`, for the beginning of theirs.
-        by: what has begun this try: the same object for all that are retries of one another;
-            another one where the framework went on from its memory.
+        name: its name in this process: the same if it is started over, another for other work; the
+            names of inner works begin with it and `|`.
+        by: the origin of this try: the same object for all retries;
+            another one if the framework continued from its memory.
         number: distinguishes retries.
-        round: names what is done at once with it: works of one round do not wait for one another.
-        apart: whether others are done at once with it, so that it gets a branch of its own.
-        task: its name among those, the same in each attempt at a run.
+        round: names the concurrent works: works of one round do not wait for one another.
+        apart: whether there are concurrent works, so that it gets a branch of its own.
+        task: its name among them, the same in each attempt at a run.
         slot: its place among them, the same in each attempt.
-        beside: the names of them all, as far as they are known.
+        beside: the names of all of them, as far as they are known.
     """
 
     name: str
@@ -85,11 +86,11 @@ class FrameworkWork(NamedTuple):
 
 
 class Standing(Protocol):
-    """Where a framework stands, in a memory of its own that outlives the process.
+    """A framework's position, in a memory of its own that outlives the process.
 
     Attributes:
-        spot: the thread that it goes on with, and the place there: opaque, but the same wherever
-            the same work is done again.
+        spot: the thread that it continues, and the place in it: opaque, but the same whenever
+            the same work is repeated.
     """
 
     @property
@@ -98,23 +99,23 @@ class Standing(Protocol):
         ...
 
     def round_of(self, spot: Spot) -> str:
-        """Name what was done at once with the step at a place: the same in each attempt."""
+        """Name the round of the step at a place: the same in each attempt."""
         ...
 
     def held(self, spots: Iterable[Spot]) -> frozenset[Spot]:
-        """Return those of recorded places, in their order, that the memory holds as done."""
+        """Return the recorded places, in their order, that the memory holds as done."""
         ...
 
     async def aheld(self, spots: Iterable[Spot]) -> frozenset[Spot]:
-        """`held`, where the memory has to be awaited."""
+        """Do the same as `held`, for a memory that has to be awaited."""
         ...
 
 
 class FrameworkMemory:
-    """A framework's own memory, as its adapter reads it. Every method may be left out."""
+    """A framework's own memory, read by its adapter. Every method is optional."""
 
     def here(self) -> Standing | None:
-        """Return where the framework stands in this context; None outside of it, or of a memory."""
+        """Return the framework's position in this context; None outside of it, or of a memory."""
         return None
 
     def works(self) -> Sequence[FrameworkWork]:
@@ -122,19 +123,19 @@ class FrameworkMemory:
         return ()
 
     def waits(self) -> str | None:
-        """Return what the framework waits for, in a few words; None: nothing.
+        """Return the framework's wait, in a few words; None: it waits for nothing.
 
-        It is asked as the session is left without an error: what waits ends it `paused`.
+        It is asked when the session is left without an error: a wait ends the run `paused`.
         """
         return None
 
     async def awaits(self) -> str | None:
-        """`waits`, where the session is left in asyncio."""
+        """Do the same as `waits`, for a session that is left in asyncio."""
         return self.waits()
 
 
 def follow(session: Session, memory: FrameworkMemory) -> None:
-    """Have a session take a framework's memory into account; the first one counts."""
+    """Add a framework's memory to a session; the first one counts."""
     with _LOCK:
         if session in _FOLLOWING or session.outermost in _FOLLOWING:
             return
@@ -143,10 +144,10 @@ def follow(session: Session, memory: FrameworkMemory) -> None:
 
 
 def look_back(session: Session) -> None:
-    """Look what a framework's memory holds, though no call is made here.
+    """Read a framework's memory, though no call is made here.
 
-    It is for what a framework does that is not guarded itself: without it, a program that makes no
-    further call would leave behind what its memory holds.
+    It is for a framework's unguarded work: without it, a program that makes no further call would
+    leave behind the steps in its memory.
     """
     place = session.place_here()
     for arriving in session.hooks.arriving:
@@ -156,7 +157,7 @@ def look_back(session: Session) -> None:
 
 
 async def alook_back(session: Session) -> None:
-    """`look_back` in asyncio, where the memory is awaited."""
+    """Do the same as `look_back`, in asyncio."""
     place = session.place_here()
     for arriving in session.hooks.arriving:
         work = arriving(place, is_async=True)
@@ -169,12 +170,12 @@ _LOCK: Final = threading.Lock()
 
 
 class MemoryStage(Stage):
-    """Sees what a framework's memory holds, and has works that are started over ask again."""
+    """Sees the steps in a framework's memory, and lets restarted works request theirs again."""
 
     def __init__(self, memory: FrameworkMemory) -> None:
         self.memory = memory
         self._tries: dict[str, FrameworkWork] = {}
-        self._made: dict[int, tuple[str, ...]] = {}  # by step of this attempt, the works around it
+        self._made: dict[int, tuple[str, ...]] = {}  # by step of this attempt, its enclosing works
         self._blocks: dict[tuple[str, str, str], Branch] = {}  # by outer branch, round and task
         self._entered: dict[tuple[str, str], Branch] = {}  # by outer branch and task: seen, open
         self._turns: dict[tuple[str, str], Turn] = {}  # by outer branch and round
@@ -184,7 +185,7 @@ class MemoryStage(Stage):
     # --- seeing ----------------------------------------------------------------------------------
 
     def arriving(self, place: Place, *, is_async: bool) -> Work | None:
-        """Look what the memory holds of the steps that nobody has asked for."""
+        """Look up the steps that were not requested in the memory."""
         attempt = place.attempt
         if attempt.closed or attempt.halted is not None:
             return None
@@ -215,7 +216,7 @@ class MemoryStage(Stage):
                 self._see(place, standing, [step for step in rest if spot_of(step) in held])
 
     def _see(self, place: Place, standing: Standing, steps: Iterable[Step]) -> None:
-        """Use up steps, in their order; none behind one that does not stand where its branch is."""
+        """Use up steps, in their order; stop behind a step that is not at its branch's position."""
         attempt, stuck = place.attempt, set[str]()
         own = standing.round_of(standing.spot)
         for step in steps:
@@ -225,20 +226,20 @@ class MemoryStage(Stage):
             assert spot is not None
             turn = self._turn(attempt, step)
             if place.turn is not None and standing.round_of(spot) == own:
-                turn = self._seen_turns[step.turn] = place.turn  # its message goes on
+                turn = self._seen_turns[step.turn] = place.turn  # its message continues
             if not self._enter(attempt, step.branch) or not see(attempt, step, turn):
                 stuck.add(step.branch)
         self._leave_seen(attempt)
 
     def _turn(self, attempt: Attempt, step: Step) -> Turn:
-        """The turn of this attempt in which a recorded step is seen."""
+        """Return the turn of this attempt in which a recorded step is seen."""
         found = self._seen_turns.get(step.turn)
         if found is None:
             found = self._seen_turns[step.turn] = attempt.users.get(step.turn) or Turn()
         return found
 
     def _enter(self, attempt: Attempt, name: str) -> bool:
-        """Open the recorded blocks around a step; return whether they stand where they should."""
+        """Open the recorded blocks around a step; return whether they are where they should be."""
         block = attempt.run.owner(name)
         if block is None or block.effect != "branch" or block.taken:
             return True
@@ -251,7 +252,7 @@ class MemoryStage(Stage):
         return True
 
     def _leave_seen(self, attempt: Attempt) -> None:
-        """Leave the blocks that had ended on record, and of which all was seen."""
+        """Leave the blocks that had ended on record, and whose steps were all seen."""
         for key, inner in list(self._entered.items()):
             untaken = (step for step in attempt.run.inside(inner.name) if not step.is_used)
             if inner.was == "whole" and not any(untaken):
@@ -259,7 +260,7 @@ class MemoryStage(Stage):
                 leave_block(attempt, inner, ok=True)
 
     def _rest(self, attempt: Attempt) -> deque[Step]:
-        """What was recorded before this attempt, and not used up by it yet; in its order."""
+        """Return the steps recorded before this attempt, and not used up by it yet, in order."""
         rest = self._left
         if rest is None:
             found = (attempt.run.steps[n] for n in sorted(attempt.run.steps))
@@ -277,7 +278,7 @@ class MemoryStage(Stage):
             rest.popleft()
         return rest
 
-    # --- where calls stand -----------------------------------------------------------------------
+    # --- places of calls -------------------------------------------------------------------------
 
     def where(self, call: Call | None, place: Place) -> Place | None:
         """Return the place of a call: in the branch of its work, if others run at once with it."""
@@ -302,7 +303,7 @@ class MemoryStage(Stage):
         return dataclasses.replace(place, branch=branch, works=len(works))
 
     def _block(self, place: Place, work: FrameworkWork) -> str:
-        """Return the branch of a work that others run at once with; it is opened if need be."""
+        """Return the branch of a work with concurrent works; open it if needed."""
         attempt, outer = place.attempt, place.branch
         key = outer, work.round, work.task
         inner = self._blocks.get(key)
@@ -317,7 +318,7 @@ class MemoryStage(Stage):
         return inner.name
 
     def _round_turn(self, attempt: Attempt, outer: str, work: FrameworkWork) -> Turn:
-        """The turn of the works that are done at once; of those that were seen of them, too."""
+        """Return the turn of concurrent works, including the seen ones."""
         turn = self._turns.get((outer, work.round))
         if turn is None:
             pos = attempt.branch(outer).pos
@@ -336,7 +337,7 @@ class MemoryStage(Stage):
         return turn
 
     def _leave_rounds(self, attempt: Attempt, outer: str, works: Sequence[FrameworkWork]) -> None:
-        """Leave the blocks of a branch whose rounds are over: the works around are of others."""
+        """Leave the blocks of a branch whose rounds are over: the current works are of others."""
         rounds = {work.round for work in works}
         beside = {name for work in works for name in (work.task, *work.beside)}
         for key, inner in list(self._blocks.items()):
@@ -349,7 +350,7 @@ class MemoryStage(Stage):
                 self._leave(attempt, inner)
 
     def _leave(self, attempt: Attempt, inner: Branch, *, ok: bool = True) -> None:
-        """Leave a block, and those inside of it."""
+        """Leave a block, and the blocks inside of it."""
         for key, each in list(self._blocks.items()):
             if key[0] == inner.name:
                 del self._blocks[key]
@@ -359,12 +360,13 @@ class MemoryStage(Stage):
     # --- starting over ---------------------------------------------------------------------------
 
     def _start_over(self, attempt: Attempt, work: FrameworkWork) -> None:
-        """Have the steps of a work be asked for again if this is another try of it."""
+        """Let the steps of a work be requested again if this is another try of it."""
         known = self._tries.get(work.name)
         self._tries[work.name] = work
         if known is None or (known.by is work.by and known.number == work.number):
             return
-        is_retry = known.by is work.by  # else it goes on from its memory, which has what is inside
+        # otherwise it continues from its memory, which has the inner steps
+        is_retry = known.by is work.by
         inside = f"{work.name}|"
         if is_retry:
             for name in [name for name in self._tries if name.startswith(inside)]:
@@ -385,10 +387,10 @@ class MemoryStage(Stage):
             restart(attempt, held)
             self._left = None
 
-    # --- what is put on record -------------------------------------------------------------------
+    # --- the record ------------------------------------------------------------------------------
 
     def prepare(self, call: Call, match: Match) -> Work | None:
-        """Put the new place of a step that answers a call on record, before it is given back."""
+        """Record the new place of a step that answers a call, before the call returns."""
         if match.kind != "hit" or match.refusal is not None or call.effect == "pure":
             return None
         spot, step = _spot_of(call), match.step
@@ -401,12 +403,12 @@ class MemoryStage(Stage):
         yield from call.attempt.settle(is_async=call.is_async)
 
     def marks(self, call: Call) -> Event | None:
-        """Return where a call stands in the memory."""
+        """Return a call's place in the memory."""
         spot = _spot_of(call)
         return None if spot is None else {"memory": list(spot)}
 
     def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> Event | None:  # noqa: ARG002 - of the seam
-        """Note the works that a step of this attempt is a part of."""
+        """Note the works of a step of this attempt."""
         works = None if call is None else (call.kept or {}).get("works")
         if call is not None and works:
             self._made[call.event["step"] if step is None else step.n] = works
@@ -436,13 +438,13 @@ def _spot_of(call: Call) -> Spot | None:
 
 
 def spot_of(step: Step) -> Spot | None:
-    """Return where a recorded step stands in a framework's memory; None without one."""
+    """Return a recorded step's place in a framework's memory; None without one."""
     spot = (step.marks or {}).get("memory")
     return None if spot is None else (str(spot[0]), str(spot[1]))
 
 
 def _spots(steps: Sequence[Step]) -> Iterator[Spot]:
-    """The places of steps, in their order, each once in a row."""
+    """Yield the places of steps, in their order, each once in a row."""
     last: Spot | None = None
     for step in steps:
         spot = spot_of(step)
@@ -452,7 +454,7 @@ def _spots(steps: Sequence[Step]) -> Iterator[Spot]:
 
 
 def _body_around(attempt: Attempt, branch: str) -> Step | None:
-    """The step in whose body a branch is; None: it is in none."""
+    """Return the step whose body contains a branch; None without one."""
     owner = attempt.run.owner(branch)
     while owner is not None and owner.effect == "branch":
         owner = attempt.run.owner(owner.branch)

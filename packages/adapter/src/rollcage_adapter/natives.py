@@ -1,4 +1,4 @@
-"""Values of a framework that are made of few named parts, as neutral data and back."""
+"""Values of a framework that consist of a few named parts, as neutral data and back."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Parts:
 
     Args:
         name: "<framework>.<kind>".
-        take: its parts by name; those that are None are left out.
-        make: makes the value of them again, by the framework's own validating constructor.
+        take: returns its parts by name; None is left out.
+        make: makes the value from them, by the framework's own validating constructor.
         portable: whether the parts are of use in other frameworks too.
     """
 
@@ -38,7 +38,7 @@ class Parts:
 
     @classmethod
     def of_model(cls, name: str, model: type[pydantic.BaseModel], **dump: Any) -> Parts:
-        """Carries a Pydantic model, which validates its own parts; `dump` is for `model_dump`."""
+        """Return parts for a Pydantic model, which validates them; `dump` is for `model_dump`."""
 
         def make(**parts: Any) -> Any:
             return model.model_validate(parts)
@@ -54,12 +54,12 @@ class Parts:
         *,
         portable: bool = True,
     ) -> Parts:
-        """Carries a value whose constructor takes what its attributes hold, by the same names.
+        """Return parts for a value whose constructor takes its attributes by the same names.
 
         Args:
             name: see `Parts`.
-            make: that constructor; it validates.
-            attributes: by a part's name, the attribute's; one that a value has not is left out.
+            make: the constructor; it validates.
+            attributes: by a part's name, the attribute's; a missing one is left out.
             portable: see `Parts`.
         """
 
@@ -72,14 +72,14 @@ class Parts:
         return cls(name, take, made, portable=portable)
 
     def project(self, value: Any) -> dict[str, Any]:
-        """Its parts."""
+        """Return its parts."""
         return {name: each for name, each in self._take(value).items() if each is not None}
 
     def revive(self, data: Any) -> Any:
-        """The value of these parts, which are hostile input.
+        """Return the value of these parts, which are hostile input.
 
         Raises:
-            ValueError: they are none of this kind.
+            ValueError: the parts are of another kind.
         """
         if not is_object(data):
             raise ValueError(f"a recorded {self.name} is an object")
@@ -90,6 +90,6 @@ class Parts:
 
 
 def register_parts(natives: Mapping[type, Parts]) -> None:
-    """Teach the trace types of a framework, each carried by its parts."""
+    """Register types of a framework for the trace, each carried by its parts."""
     for cls, native in natives.items():
         register_native([cls], native)

@@ -1,6 +1,6 @@
-"""What is around a place in a framework: a session, and which bodies of one guarded object.
+"""The surroundings of a place in a framework: a session, and an object's running bodies.
 
-By the latter, what an object does to itself is no new step.
+Running bodies tell that an object's call of itself is no new step.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def call_id_here() -> str:
 
 
 def refuses_unguarded() -> Session | None:
-    """Return the session that lets no tool run unguarded in this context; None where one may.
+    """Return the session that refuses unguarded tools in this context; None if there is none.
 
-    It is one around this context, or, in a thread or task that knows no session, any that is open.
-    What the body of a guarded tool does is its own doing, unless that acts through guarded calls
-    only (`effect="scope"`: an agent as a tool).
+    It is one around this context, or, in a thread or task without a session, any open one. Calls in
+    the body of a guarded tool are the tool's own, unless it acts only through guarded calls
+    (`effect="scope"`: an agent as a tool).
     """
     place = here.get()
     sessions: list[Session] = []
@@ -62,10 +62,10 @@ def refuses_unguarded() -> Session | None:
 
 
 def refuse_bare(session: Session, tool: str, arguments: Mapping[str, Any], reason: str) -> NoReturn:
-    """Put the call of a tool that nobody guards on record, and refuse it.
+    """Record the call of an unguarded tool, and refuse it.
 
     Raises:
-        Blocked: it does not run.
+        Blocked: the call does not run.
     """
     refuse(session, tool, arguments, reason=reason, code="unguarded")
     raise Blocked(reason, rule="", code="unguarded")
@@ -74,12 +74,13 @@ def refuse_bare(session: Session, tool: str, arguments: Mapping[str, Any], reaso
 class Running:
     """The bodies of one guarded tool or model that are running now.
 
-    A body that calls another of its own (an async one its sync twin, say) is one step, not two.
+    A body that calls another of its own (such as an async one its sync twin) is one step, not two.
 
     Args:
-        around: gives an object that the framework sets anew for each call, so that a body which
-            calls its tool anew through the framework (an agent as a tool, say) is not taken for one
-            that goes on; without it, whatever a body does to its own tool belongs to its step.
+        around: returns an object that the framework sets anew for each call, so that a body which
+            calls its tool again through the framework (such as an agent as a tool) makes a new
+            call;
+            without it, every call of a body to its own tool belongs to its step.
     """
 
     def __init__(self, around: Callable[[], Any] = lambda: None) -> None:
@@ -88,7 +89,7 @@ class Running:
 
     @property
     def here(self) -> bool:
-        """Whether the caller is such a body."""
+        """Return whether the caller is such a body."""
         step = step_here()
         if step is None:
             return False
@@ -96,7 +97,7 @@ class Running:
 
     @contextlib.contextmanager
     def body(self) -> Generator[None]:
-        """Around a body, inside of its step."""
+        """Mark a body as running, inside of its step."""
         step = step_here()
         assert step is not None
         self._bodies[step] = self._around()

@@ -1,4 +1,4 @@
-"""What a value is made of: tests of types that type checkers understand, and arguments by name."""
+"""The types of values: tests that type checkers understand, and arguments by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["as_object", "as_written", "is_list", "is_model_class", "is_object", 
 
 
 def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether it is a dict; those of frameworks have names for keys."""
+    """Return whether it is a dict; dicts of frameworks have names for keys."""
     return isinstance(value, dict)
 
 
@@ -27,12 +27,12 @@ def is_tuple(value: Any) -> TypeGuard[tuple[Any, ...]]:
 
 
 def is_model_class(value: Any) -> TypeGuard[type[pydantic.BaseModel]]:
-    """Whether it is a Pydantic model, the class; not one of Pydantic v1."""
+    """Return whether it is a class of Pydantic models; not one of Pydantic v1."""
     return isinstance(value, type) and issubclass(value, pydantic.BaseModel)
 
 
 def as_object(arguments: Any) -> dict[str, Any] | None:
-    """Arguments by name as a model writes them: an object, or the JSON of one. None: no names."""
+    """Return a model's arguments by name: from an object, or the JSON of one. None: no names."""
     if isinstance(arguments, str):
         with contextlib.suppress(ValueError):
             arguments = json.loads(arguments)
@@ -40,6 +40,6 @@ def as_object(arguments: Any) -> dict[str, Any] | None:
 
 
 def as_written(arguments: Any) -> dict[str, Any]:
-    """The same, for `Session.refused`: what has no names is put on record as `arguments`."""
+    """Return the arguments for `Session.refused`; unnamed ones are recorded as `arguments`."""
     found = as_object(arguments)
     return {"arguments": arguments} if found is None else dict(found)

@@ -1,4 +1,4 @@
-"""How a framework calls a body: which of its arguments are the call's, and which are injected."""
+"""A framework's calls of a body: the call's arguments, and the injected values."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["Signature"]
 
 
 class Signature:
-    """What a body takes: the arguments of the call, and what the framework injects in addition.
+    """The parameters of a body: the arguments of the call, and the injected values.
 
-    What is injected (run config, state, stores, call ids) is no part of a call: it is another in
-    each run, and no model writes it.
+    Injected values (run config, state, stores, call ids) are not part of a call: they differ in
+    each run, and no model writes them.
 
     Args:
-        positional: the names of the parameters that may be given by place, in order.
-        injected: the names of those that are no arguments of the call.
+        positional: the names of the parameters that may be given by position, in order.
+        injected: the names of the injected parameters.
     """
 
     def __init__(self, positional: Sequence[str], injected: frozenset[str] = frozenset()) -> None:
@@ -24,7 +24,7 @@ class Signature:
         self.injected = injected
 
     def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call, by name; those by a place that has none are its `args`."""
+        """Return the arguments of a call, by name; unnamed positional ones are its `args`."""
         named = dict(zip(self.positional, args, strict=False))
         if len(args) > len(self.positional):
             named["args"] = list(args[len(self.positional) :])
@@ -34,7 +34,7 @@ class Signature:
     def edited(
         self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Callable[..., Any] | None:
-        """The body with other arguments, by name, in the places of these; what is injected stays.
+        """Return the body with other arguments, by name; injected values stay.
 
         None if it is unknown which of these is which.
         """

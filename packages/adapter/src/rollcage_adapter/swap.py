@@ -1,4 +1,4 @@
-"""Another body for an object of a framework: its type, name and fields stay what they are."""
+"""A new body for an object of a framework: its type, name and fields stay the same."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 def subclass(cls: Any, members: Mapping[str, Any]) -> Any:
-    """A subclass that has these `members`, and is called as the class itself.
+    """Return a subclass with these `members`, and the name of the class itself.
 
-    Of a Pydantic model, it has the fields, the schema and the validator of that: none is built
-    anew, for a service makes one of these for each request.
+    For a Pydantic model, it shares the fields, the schema and the validator: none is built again,
+    because a service makes such a class for each request.
     """
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     if issubclass(cls, pydantic.BaseModel):
@@ -28,7 +28,7 @@ def subclass(cls: Any, members: Mapping[str, Any]) -> Any:
 
 
 def _like_model(cls: Any, namespace: dict[str, Any]) -> Any:
-    """A subclass that Pydantic's metaclass has not gone through: it adds no field."""
+    """Return a subclass that bypasses Pydantic's metaclass: it adds no field."""
     if not cls.__pydantic_complete__:
         cls.model_rebuild(raise_errors=False)
     meta: Any = cls.__class__
@@ -42,13 +42,13 @@ def swapped(
     update: Mapping[str, Any] | None = None,
     hidden: tuple[str, ...] = (),
 ) -> T:
-    """A shallow copy of an object, of a subclass of its class that has these `members`.
+    """Return a shallow copy of an object, of a subclass of its class with these `members`.
 
     Args:
-        original: it stays as it is; a Pydantic model or any other object that can be copied.
+        original: the object, which is not changed; a Pydantic model or any other copyable object.
         members: the attributes of the subclass, by name.
-        update: fields of the copy that are to differ.
-        hidden: attributes of the class that the subclass is to have as None, where there are any.
+        update: changed fields of the copy.
+        hidden: attributes of the class that are None in the subclass, if they exist.
     """
     twin = subclass(type(original), members)
     for name in hidden:
@@ -56,7 +56,7 @@ def swapped(
             setattr(twin, name, None)
     changes = dict(update or {})
     if isinstance(original, pydantic.BaseModel):
-        # Pydantic's own attribute setting knows fields only.
+        # Pydantic's own attribute setting knows only fields.
         swap: Any = original.model_copy(update=changes)
     else:
         swap = copy.copy(original)

@@ -1,7 +1,7 @@
-"""Calls that are looked at before they run, where a framework has no hook around them.
+"""Calls that are checked before they run, if a framework has no hook around them.
 
-Methods of its classes are replaced by ones that look first. Where there is nothing to say, they do
-what the methods do, and nothing else.
+Methods of its classes are replaced by methods that check first. Without an objection, they do
+exactly the same as the originals.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Look = Callable[..., Any]
 def watch_methods(
     root: Any, names: Sequence[str], look: Look, *, streams: Collection[str] = ()
 ) -> None:
-    """Look before each call of these methods, of a class and of all below it, now and later.
+    """Check each call of these methods, of a class and of all its subclasses, present and future.
 
     Args:
         root: the class.
-        names: its methods; of a subclass, those that it has of its own.
-        look: is called as the method is; what it gives is the answer, and the method does not run.
+        names: its methods; of a subclass, its own ones.
+        look: called like the method; its result is the answer, and the method does not run.
             None: it runs.
-        streams: the methods that give async iterators: those answer with one of the answer alone.
+        streams: the methods that return async iterators: they answer with a stream of one.
     """
 
     def watch(cls: Any) -> None:
