@@ -15,9 +15,9 @@
         )
         await agent.run(task="Write the weekly report.")
 
-`guard_tools` records and replays each tool at its body, so that results stay what they are.
-`RollcageWorkbench` does so for a workbench, that of an MCP server included. `guard_model` records
-and replays the model's own calls, says where the calls that it asks for stand, and ends the agent
+`guard_tools` records and replays each tool at its body, so that results keep their types.
+`RollcageWorkbench` does so for a workbench, including an MCP server's. `guard_model` records
+and replays the model's own calls, places the calls in its answers, and ends the agent
 when the session is halted. `ReplayModel` drives an agent with the decisions of a recorded run.
 `mcp_tools` guards the tools of an MCP server, which a replay does not need.
 """

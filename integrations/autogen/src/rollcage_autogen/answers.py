@@ -1,4 +1,4 @@
-"""An answer of AutoGen's as a neutral one, and the other way round."""
+"""An AutoGen answer as a neutral one, and the reverse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FINISH: Final[dict[str, _Finish]] = {
 
 
 def whole(pieces: Sequence[str | CreateResult]) -> CreateResult:
-    """The result at the end of a stream, or the only piece of an answer that was not streamed.
+    """Return the result at the end of a stream, or the only piece of an answer without streaming.
 
     Raises:
         ValueError: there is none.
@@ -38,7 +38,7 @@ def whole(pieces: Sequence[str | CreateResult]) -> CreateResult:
 
 
 def answer_of(pieces: Sequence[str | CreateResult]) -> Answer:
-    """A model's answer, in the form that every framework understands."""
+    """Return a model's answer, in the framework-neutral form."""
     if not pieces or isinstance(pieces[-1], str):  # a stream that was not read to its end
         return Answer(text="".join(each for each in pieces if isinstance(each, str)))
     result = whole(pieces)
@@ -57,7 +57,7 @@ def answer_of(pieces: Sequence[str | CreateResult]) -> Answer:
 
 
 def result_of(answer: Answer) -> CreateResult:
-    """The result for an answer.
+    """Return the result for an answer.
 
     Text next to tool calls becomes the `thought`, as with AutoGen's own clients.
     """

@@ -1,8 +1,8 @@
-"""Bare tools: those that nobody guards, where a session lets none of them run.
+"""Bare tools: unguarded tools, which some sessions refuse.
 
-AutoGen has no hook around a call. So the methods by which tools and workbenches are called, of each
-class that there is or will be, are replaced by ones that look first; without such a session they
-do nothing else than those methods. A tool that is none of AutoGen's `BaseTool` is out of reach.
+AutoGen has no hook around a call. So the methods that call tools and workbenches are replaced, in
+all present and future classes, by methods that check first; without such a session they do exactly
+the same as the originals. A tool that is not derived from AutoGen's `BaseTool` can't be caught.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ADVICE: Final = (
 
 
 def watch_calls() -> None:
-    """Look before each call of a tool or a workbench, of whichever class."""
+    """Check each call of a tool or a workbench, of any class."""
     watch_methods(BaseTool, ("run", "run_json", "run_stream", "run_json_stream"), _bare_call)
     calls = ("call_tool", "call_tool_stream")
     watch_methods(Workbench, calls, _bare_call_of_workbench, streams=calls[1:])
@@ -52,7 +52,7 @@ _guarded_call: ContextVar[tuple[str, int] | None] = ContextVar(
 
 @contextmanager
 def in_guarded_call() -> Generator[None]:
-    """In the body of a guarded tool of a workbench, which asks that workbench itself."""
+    """Mark the body of a guarded tool of a workbench, which calls that workbench itself."""
     token = _guarded_call.set(step_here())
     try:
         yield
@@ -67,10 +67,10 @@ def _bare_call(
     cancellation_token: Any = None,  # noqa: ARG001 - as AutoGen calls it
     call_id: str | None = None,
 ) -> None:
-    """A tool is called, by whoever it is.
+    """Check a call of a tool, by any caller.
 
     Raises:
-        Blocked: nobody guards it, and a session refuses that.
+        Blocked: the tool is unguarded, and a session refuses that.
     """
     session = refuses_unguarded()
     if session is not None and _is_bare(tool):
@@ -86,7 +86,7 @@ def _bare_call_of_workbench(
     cancellation_token: Any = None,  # noqa: ARG001 - as AutoGen calls it
     call_id: str | None = None,
 ) -> ToolResult | None:
-    """What is read of a call of a bare tool, which does not run; None of any other."""
+    """Return the result of a bare tool's call, which does not run; None for any other."""
     session = refuses_unguarded()
     if session is None or (step_here() is not None and step_here() == _guarded_call.get()):
         return None
@@ -102,20 +102,23 @@ def _bare_call_of_workbench(
 
 
 def _is_bare(tool: Any) -> bool:
-    """Whether nobody guards a tool. One by which an agent hands over only gives a text."""
+    """Return whether a tool is unguarded.
+
+    The tool of a handoff is not, because it only returns a text.
+    """
     function: Any = function_of(tool)
     if is_handoff(function):
         return False
     return guarded_contract(tool) is None and declared_contract(function) is None
 
 
-# --- before a question ---------------------------------------------------------------------------
+# --- before a request ----------------------------------------------------------------------------
 
 
 def before_question(session: Session) -> None:
-    """The agent around is about to ask its model: a turn begins, unless the session is halted.
+    """Begin a turn before the enclosing agent's request to its model, unless the session is halted.
 
-    So an agent ends, and its calls have their turns, even where its model is not guarded.
+    So an agent ends, and its calls have their turns, even if its model is not guarded.
 
     Raises:
         SessionHalted: nothing runs in this session any more; raised in the agent's own task.
@@ -126,12 +129,12 @@ def before_question(session: Session) -> None:
 
 
 def check_guarded(session: Session) -> None:
-    """End the agent around where it has tools that nobody guards, and the session refuses those.
+    """End the enclosing agent if it has unguarded tools, and the session refuses these.
 
-    It was handed the conversation by another one, say; or got tools after it was made.
+    It may have come by a handoff, for example, or got tools after it was made.
 
     Raises:
-        Blocked: it has; raised in the agent's own task, before its model is asked.
+        Blocked: it has; raised in the agent's own task, before its request to the model.
     """
     if not session.refuses_unguarded:
         return
@@ -151,8 +154,8 @@ def check_guarded(session: Session) -> None:
 
 
 def _bare_tools(bench: Any) -> list[Any] | None:
-    """The tools of a workbench that nobody guards; None if that is unknown: all of them."""
+    """Return the unguarded tools of a workbench; None if unknown: all of them."""
     if isinstance(getattr(bench, "session", None), Session):
-        return []  # it guards what it has
+        return []  # it guards its tools itself
     tools = tools_of(bench)
     return None if tools is None else [each for each in tools if _is_bare(each)]

@@ -1,4 +1,4 @@
-"""What AutoGen knows of a tool, as a contract."""
+"""AutoGen's knowledge of a tool, as a contract."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AnyTool = BaseTool[Any, Any]
 def contract_for(
     tool: AnyTool, effect: Any = None, declared: Contract | Mapping[str, Any] | None = None
 ) -> Contract:
-    """The contract of an AutoGen tool: what it says itself, then what is declared of it.
+    """Return the contract of an AutoGen tool: its own, overridden by the declaration.
 
     Raises:
         ContractError: the declaration can't be used.
@@ -46,7 +46,7 @@ def contract_for(
 
 
 def _returns(tool: AnyTool) -> Any:
-    """The type of a tool's results; its adapter for MCP does not say it."""
+    """Return the type of a tool's results; its adapter for MCP does not tell it."""
     if is_mcp_tool(tool):
         register_content()
         blocks: Any = sys.modules["mcp.types"].ContentBlock
@@ -58,11 +58,11 @@ def _adapter(returns: Any) -> pydantic.TypeAdapter[Any] | None:
     try:
         return pydantic.TypeAdapter(returns)
     except pydantic.PydanticUserError:
-        return None  # a type that Pydantic can't build brings nothing back
+        return None  # a type that Pydantic can't build restores nothing
 
 
 def _pieces(adapter: pydantic.TypeAdapter[Any] | None, value: Any) -> Any:
-    """A recorded stream, with its result in the type that the tool declares."""
+    """Return a recorded stream, with its result in the tool's declared type."""
     if not is_list(value) or not value or adapter is None:
         return value
     *before, last = value

@@ -1,4 +1,4 @@
-"""Functions that are declared with `@rollcage.tool`, as tools of AutoGen."""
+"""Functions that are declared with `@rollcage.tool`, as AutoGen tools."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DeclaredTool(FunctionTool):
         set_function(self, function, arguments, returns, contract.name, contract.description)
 
     async def run(self, args: Any, cancellation_token: CancellationToken) -> Any:
-        """Call the function; a sync one in a thread that has this context."""
+        """Call the function; a sync one in a thread with this context."""
         call = function_call(self, args, cancellation_token)
         if inspect.iscoroutinefunction(function_of(self)):
             return await call()
@@ -39,19 +39,19 @@ class DeclaredTool(FunctionTool):
     def run_json(
         self, args: Any, cancellation_token: CancellationToken, call_id: str | None = None
     ) -> Any:
-        """Call it for an agent, which hears of whatever ends the call."""
+        """Call it for an agent, which gets every end of the call as a result."""
         call = super().run_json(args, cancellation_token, call_id)
         return Answering(call, None, self.name, cancellation_token)
 
 
 def function_call(tool: AnyTool, args: Any, token: CancellationToken) -> functools.partial[Any]:
-    """What a `FunctionTool` calls; of `@rollcage.tool`, the plain function, if we guard it."""
+    """Return the function that a `FunctionTool` calls; the plain one of a guarded tool."""
     function: Any = function_of(tool)
     if guarding(tool) is not None:
         function = plain_body(function)
     names = parameters_of(tool)
     arguments = {name: getattr(args, name) for name in names if hasattr(args, name)}
-    arguments |= args.__pydantic_extra__ or {}  # where it takes any further keyword
+    arguments |= args.__pydantic_extra__ or {}  # if it takes any further keyword
     if "cancellation_token" in names:
         arguments["cancellation_token"] = token
     return functools.partial(function, **arguments)

@@ -1,7 +1,7 @@
-"""How a call may end without its agent waiting for ever.
+"""The ends of a call, for an agent that would otherwise wait forever.
 
-AutoGen's agents wait for all calls of a message, and never hear of one that ends with anything but
-a value or an `Exception`: not of a cancellation, not of a `SystemExit`.
+AutoGen's agents wait for all calls of a message, and never notice a call that ends with anything
+but a value or an `Exception`, such as a cancellation or a `SystemExit`.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ __all__ = ["Answering", "cancelled", "instead_of", "linked"]
 
 
 class _Told(ReplayedError):
-    """A recorded error, whose text is what the model read when it was raised."""
+    """A recorded error, whose text is the text that the model read originally."""
 
     def __str__(self) -> str:
         return self.message
 
 
 def cancelled(name: str) -> Exception:
-    """What the model reads of a call that its `CancellationToken` ended."""
+    """Return the error for the model of a call that its `CancellationToken` ended."""
     return RuntimeError(f"{name} was cancelled")
 
 
 def instead_of(
     error: BaseException, session: Session | None, name: str, token: CancellationToken | None
 ) -> Exception:
-    """What to raise in the place of an error that came out of a guarded call.
+    """Return the replacement for an error of a guarded call.
 
-    An interrupt or an exit halts the session, where it is known: leaving that raises it. A
-    cancellation of the task that makes the call goes on as it is; one by the token, or of the
-    tool's own, is an error.
+    An interrupt or an exit halts the session, if it is known: leaving it raises the error. A
+    cancellation of the task that makes the call is passed on; one by the token, or of the tool's
+    own, is an error.
 
     Raises:
-        BaseException: that cancellation, or the end of a generator.
+        BaseException: the cancellation, or the end of a generator.
     """
     if isinstance(error, ReplayedError):
         return _Told(error.type_name, error.message)
@@ -63,7 +63,7 @@ def instead_of(
 
 
 async def linked(call: Coroutine[Any, Any, Any], token: CancellationToken) -> Any:
-    """What a call gives, unless its token ends it before."""
+    """Return the result of a call, unless its token ends it before."""
     value, exits = await token.link_future(asyncio.ensure_future(_without_exits(call)))
     if exits is not None:
         raise exits
@@ -71,7 +71,7 @@ async def linked(call: Coroutine[Any, Any, Any], token: CancellationToken) -> An
 
 
 async def _without_exits(call: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """What a call gives; or how it wants to exit, which would end the event loop out of a task."""
+    """Return the result of a call, or its exit, which would end the event loop in a task."""
     try:
         return await call, None
     except (SystemExit, KeyboardInterrupt) as error:
@@ -79,11 +79,10 @@ async def _without_exits(call: Coroutine[Any, Any, Any]) -> tuple[Any, BaseExcep
 
 
 class Answering(Coroutine[Any, Any, Any], Generator[Any, Any, Any]):
-    """A call on its way, whatever ends it: see `instead_of`.
+    """A running call, with any end: see `instead_of`.
 
-    It answers its token even where it was cancelled before it began: a task throws that
-    cancellation into its coroutine before any line of it has run, and no handler in it could catch
-    that.
+    It answers its token even if it was cancelled before it began: a task throws the cancellation
+    into its coroutine before any line of it has run, so no handler in it could catch it.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Answering(Coroutine[Any, Any, Any], Generator[Any, Any, Any]):
         self._began = False
 
     def send(self, value: Any) -> Any:
-        """Go on; see `Coroutine`."""
+        """Continue; see `Coroutine`."""
         self._began = True
         return self._stepped(self._call.send, value)
 
@@ -120,7 +119,7 @@ class Answering(Coroutine[Any, Any, Any], Generator[Any, Any, Any]):
         raise instead
 
     def close(self) -> None:
-        """Give it up; see `Coroutine`."""
+        """Close it; see `Coroutine`."""
         self._call.close()
 
     def __await__(self) -> Generator[Any, Any, Any]:

@@ -50,12 +50,12 @@ T = TypeVar("T", bound=AnyTool)
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Asked:
-    """A call as an agent makes it: by `run_json`, the only method that gets the call's id."""
+    """A call by an agent: with `run_json`, the only method that gets the call's id."""
 
     guard: _Guard
     id: str
-    step: tuple[str, int] | None  # inside of which it is made
-    stream: Any = None  # what it opened: AutoGen leaves that open where its own is left early
+    step: tuple[str, int] | None  # the step inside of which it is made
+    stream: Any = None  # its open stream, which AutoGen leaves open if its own is left early
 
     async def close(self) -> None:
         if self.stream is not None:
@@ -70,7 +70,7 @@ _TAKEN: Final = Signature(("args", "cancellation_token", "call_id"))
 
 
 class _Call(GuardedCall):
-    """A call of a body, which gets its arguments as one object, and whatever else it is given."""
+    """A call of a body, which gets its arguments as one object, and further ones."""
 
     def __init__(self, guard: _Guard, given: Any, *rest: Any) -> None:
         validated = isinstance(given, pydantic.BaseModel)  # by AutoGen
@@ -84,7 +84,7 @@ class _Call(GuardedCall):
         return self._guard.placed()
 
     def instead(self, inside: Callable[..., Any]) -> Instead:
-        """Other arguments have the form of these; they are validated."""
+        """Return the forms for edits and answers; edited arguments are validated."""
 
         def edited(values: dict[str, Any]) -> Any:
             given = values if self._type is None else held_by(self._type, values)
@@ -112,10 +112,10 @@ class _Guard(GuardedTool):
         self.name = tool.name
         self.streams = isinstance(tool, BaseStreamTool)
         self.is_mcp = is_mcp_tool(tool)
-        self.schema: bytes | None = None  # as the framework made it, where it is always the same
+        self.schema: bytes | None = None  # the framework's schema, if it is always the same
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:  # noqa: ARG002 - a tool's bodies are its own
-        """A call of one of its bodies."""
+        """Return a call of one of its bodies."""
         named = _TAKEN.named(args, kwargs)
         return _Call(self, *(named[name] for name in _TAKEN.positional if name in named))
 
@@ -128,7 +128,7 @@ class _Guard(GuardedTool):
 
     @contextlib.contextmanager
     def asked(self, call_id: str | None, args: Any) -> Generator[_Asked]:
-        """Around a call by an agent; one that AutoGen refuses for its arguments is on record."""
+        """Mark a call by an agent; record a call whose arguments AutoGen refuses."""
         made = _Asked(self, call_id or "", step_here())
         token = _asked.set(made)
         try:
@@ -145,20 +145,20 @@ class _Guard(GuardedTool):
             _asked.reset(token)
 
     def _asked(self) -> _Asked | None:
-        """The agent's call that comes to its body here; None where other code runs the body."""
+        """Return the agent's call that reaches its body here; None if other code runs the body."""
         asked = _asked.get()
         if asked is None or asked.guard is not self or asked.step != step_here():
             return None
         return asked
 
     def placed(self) -> contextlib.AbstractContextManager[Any]:
-        """The place of that call: its turn, slot and agent."""
+        """Set the place of that call: its turn, slot and agent."""
         asked = self._asked()
         return placed(self.session, "" if asked is None else asked.id)
 
 
 def guarded(tool: T, session: Session, effect: Effect | None, declared: Any) -> T:
-    """A tool of the same type, guarded where agents call it and around its body."""
+    """Return a tool of the same type, guarded around agents' calls and around its body."""
     guard = _Guard(session, contract_for(tool, effect, declared), tool)
     cls: Any = type(tool)
     members: dict[str, Any] = {GUARD: guard, "schema": _schema(guard, cls)}
@@ -173,7 +173,10 @@ def guarded(tool: T, session: Session, effect: Effect | None, declared: Any) -> 
 
 
 def _is_plain_function(tool: AnyTool) -> bool:
-    """Whether its body is a sync function: AutoGen calls it in a thread without its context."""
+    """Return whether its body is a sync function.
+
+    AutoGen calls such a body in a thread without its context.
+    """
     if not isinstance(tool, FunctionTool):
         return False
     if type(tool).run not in (FunctionTool.run, DeclaredTool.run):
@@ -182,9 +185,10 @@ def _is_plain_function(tool: AnyTool) -> bool:
 
 
 def _schema(guard: _Guard, cls: Any) -> property:
-    """An agent reads the schemas of its tools before each question to its model and each call.
+    """Return a property that caches a tool's schema.
 
-    AutoGen builds them anew each time; its own only say how the tool was made, so that is kept.
+    An agent reads the schemas of its tools before each request to its model and before each call,
+    and AutoGen builds them again each time. Its own schemas only depend on how the tool was made.
     """
     base: Any = BaseTool
     may_keep = cls.schema is base.schema
@@ -195,7 +199,7 @@ def _schema(guard: _Guard, cls: Any) -> property:
         else:
             note_missing(guard.session, self)
         if guard.schema is not None:
-            return pydantic_core.from_json(guard.schema)  # whoever gets it may change it
+            return pydantic_core.from_json(guard.schema)  # the caller may change it
         made = cls.schema.__get__(self, cls)
         guard.schema = _as_json(made) if may_keep else None
         return made
@@ -204,7 +208,7 @@ def _schema(guard: _Guard, cls: Any) -> property:
 
 
 def _as_json(schema: Any) -> bytes | None:
-    """A schema as JSON; None where that would not say the same."""
+    """Return a schema as JSON; None if JSON would change its meaning."""
     try:
         text = pydantic_core.to_json(schema)
     except ValueError:  # it refers to itself
@@ -230,7 +234,7 @@ def _function_run(guard: _Guard) -> Callable[..., Any]:
     return run
 
 
-# --- as agents call them -------------------------------------------------------------------------
+# --- agents' calls -------------------------------------------------------------------------------
 
 
 def _run_json(guard: _Guard, method: Callable[..., Any]) -> Callable[..., Any]:

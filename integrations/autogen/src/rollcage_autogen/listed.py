@@ -1,4 +1,4 @@
-"""Tools that a workbench lists by itself: their calls, and what these give."""
+"""Tools that a workbench lists by itself: their calls, and their results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ToolFailed(Exception):
 
     @property
     def result(self) -> ToolResult:
-        """That result."""
+        """Return the error result."""
         value: Any = self.args[0] if self.args else ""
         return (
             value if isinstance(value, ToolResult) else text_result("", str(value), is_error=True)
@@ -45,9 +45,9 @@ class ToolFailed(Exception):
 
 
 class _Call(GuardedCall):
-    """A call of a listed tool. What is recorded is the `ToolResult`; an error result, as an error.
+    """A call of a listed tool. Its `ToolResult` is recorded; an error result, as an error.
 
-    So is any other tool's failure; its texts alone do not show which.
+    So is any other tool's failure; its texts do not show the kind of failure.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class _Call(GuardedCall):
         return Piece(piece)
 
     def given(self, value: Any) -> ToolResult:
-        """The result, as this agent's workbench calls it; it may have been recorded elsewhere."""
+        """Return the result for this agent's workbench; it may have been recorded elsewhere."""
         return result_of(self._name, last_piece(value))
 
     def given_piece(self, piece: Any) -> Any:
@@ -102,10 +102,10 @@ class ListedTool(GuardedTool):
     """The guard of one tool of a workbench.
 
     Args:
-        session: guards the calls.
-        contract: of the tool, as the workbench lists it.
+        session: the session that guards the calls.
+        contract: the contract of the tool, as the workbench lists it.
         inner: the workbench.
-        streams: whether it is asked for streams.
+        streams: whether streams are requested.
     """
 
     def __init__(self, session: Session, contract: Contract, inner: Any, *, streams: bool) -> None:
@@ -114,7 +114,7 @@ class ListedTool(GuardedTool):
         self.streams = streams
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:  # noqa: ARG002 - called by place alone
-        """A call of the workbench, as `call_tool` makes it."""
+        """Return a call of the workbench, as `call_tool` makes it."""
         return _Call(self, *args)
 
 
@@ -125,7 +125,7 @@ _heard: Final[ContextVar[list[BaseException] | None]] = ContextVar(
 
 @contextlib.contextmanager
 def _hearing(workbench: Any, errors: list[BaseException]) -> Generator[None]:
-    """Note the errors of a workbench's call: it answers with their texts alone."""
+    """Note the errors of a workbench's call, which it answers only with their texts."""
     hear_errors(workbench, _hear)
     token = _heard.set(errors)
     try:
@@ -142,7 +142,7 @@ def _hear(error: BaseException) -> None:
 
 
 def result_of(name: str, value: Any) -> ToolResult:
-    """A result, as this agent's workbench calls it; it may have been recorded elsewhere."""
+    """Return a result for this agent's workbench; it may have been recorded elsewhere."""
     if isinstance(value, ToolResult):
         return value.model_copy(update={"name": name})
     failed = mcp_failure(value)
@@ -157,17 +157,17 @@ def result_of(name: str, value: Any) -> ToolResult:
 
 
 def _blocks(value: Any) -> list[TextResultContent | ImageResultContent] | None:
-    """Content blocks of another framework as AutoGen's; None where there are none."""
+    """Return content blocks of another framework as AutoGen's; None without any."""
     blocks = mcp_blocks(value)
     return None if blocks is None else [_shown(each) for each in blocks]
 
 
 def _shown(block: Mapping[str, Any]) -> TextResultContent | ImageResultContent:
-    """A block as the workbench of an MCP server shows it."""
+    """Return a block in the form of an MCP server's workbench."""
     if block["type"] == "text":
         return TextResultContent(content=str(block.get("text", "")))
     if block["type"] == "image" and "data" in block:
-        with contextlib.suppress(Exception):  # whatever the library for images says of it
+        with contextlib.suppress(Exception):  # any error of the library for images
             return ImageResultContent(content=Image.from_base64(block["data"]))
     return TextResultContent(content=json.dumps(block))
 

@@ -1,4 +1,4 @@
-"""MCP servers: the tools that autogen-ext makes of them, listed by the recording in a replay."""
+"""MCP servers: the tools that autogen-ext makes, listed by the recording in a replay."""
 
 from __future__ import annotations
 
@@ -31,21 +31,23 @@ async def mcp_tools(
     effects: Mapping[str, Effect] | None = None,
     contracts: Declarations | None = None,
 ) -> list[BaseTool[Any, Any]]:
-    """The guarded tools of an MCP server, in place of `await mcp_server_tools(server_params)`.
+    """Return the guarded tools of an MCP server.
 
-    What the server lists is recorded, once a session: in a replay it is neither started nor
-    reached. After that each call opens a connection of its own, as AutoGen's own tools do.
+    It is used in place of `await mcp_server_tools(server_params)`.
+
+    The server's list is recorded, once a session: a replay neither starts nor reaches the server.
+    After that each call opens a connection of its own, like AutoGen's own tools.
 
     Args:
-        server_params: of the server.
-        session: records; it must be entered.
-        server: a name for the server; needed where the session has several.
-        effects: by a tool's name, its effect; a tool that is not named is a `write`.
+        server_params: the parameters of the server.
+        session: the session that records; it must be entered.
+        server: a name for the server; required if the session has several.
+        effects: by a tool's name, its effect; any other tool is a `write`.
         contracts: by a tool's name, its `Contract`, or some fields of it.
 
     Raises:
-        ContractError: another server of the session has this name, or a tool of one name; a name
-            that no tool has; a declaration that can't be used.
+        ContractError: another server of the session has this name, or a tool of the same name; an
+            unknown name; a declaration that can't be used.
         ReplayMiss: the session replays offline, and the server's tools are not recorded.
         ToolRefused: a tool that the session's facade does not give.
     """
@@ -82,11 +84,11 @@ def is_mcp(workbench: Any) -> TypeGuard[McpWorkbench]:
 
 
 class McpTools:
-    """What the server of a workbench lists, live or recorded (`listing`).
+    """The list of a workbench's server, live or recorded (`listing`).
 
     Args:
-        workbench: as the user has it.
-        session: records.
+        workbench: the user's workbench.
+        session: the session that records.
         server: its name in the session.
 
     Raises:
@@ -98,7 +100,7 @@ class McpTools:
         self.listing = McpListing.of(session, server, workbench.server_params)
 
     async def schemas(self) -> list[ToolSchema]:
-        """The tools of the workbench, as the workbench itself would show them."""
+        """Return the tools of the workbench, as the workbench itself would show them."""
         from mcp.types import ListToolsResult
 
         definitions = await self.listing.atools(self._ask)

@@ -1,4 +1,4 @@
-"""Results of MCP tools as autogen-ext's tools give them, whichever framework recorded them."""
+"""Results of MCP tools in the form of autogen-ext, from any framework."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["is_mcp_tool", "protocol_blocks", "register_content"]
 
 
 def is_mcp_tool(tool: Any) -> bool:
-    """Whether it is one of autogen-ext's tools of MCP servers."""
+    """Return whether it is one of autogen-ext's tools of MCP servers."""
     adapters = [each.__name__ for each in type(tool).__mro__]
     return "mcp.types" in sys.modules and "McpToolAdapter" in adapters
 
 
 @functools.cache
 def register_content() -> None:
-    """Teach the trace what such a tool gives: the protocol's own content blocks."""
+    """Register the results of such tools for the trace: the protocol's own content blocks."""
     from mcp import types
 
     blocks: dict[str, type[pydantic.BaseModel]] = {
@@ -41,14 +41,14 @@ def register_content() -> None:
 
 
 def protocol_blocks(value: Any) -> Any:
-    """Content blocks of the protocol; another framework may have recorded a text, or its own.
+    """Return content blocks of the protocol, also for a text or blocks of another framework.
 
     Raises:
         Exception: the tool failed, as autogen-ext says it.
     """
     if is_list(value) and all(isinstance(each, pydantic.BaseModel) for each in value):
         return value
-    blocks = mcp_content(value, Exception)  # what autogen-ext itself raises
+    blocks = mcp_content(value, Exception)  # the same error as autogen-ext's
     from mcp.types import ContentBlock
 
     adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(list[ContentBlock])

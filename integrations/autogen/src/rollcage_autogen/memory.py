@@ -1,4 +1,4 @@
-"""A saved state of an agent or a team, as the memory that it is."""
+"""A saved state of an agent or a team, as a memory."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ __all__ = ["follow_state"]
 
 
 def follow_state(session: Session, state: Mapping[str, Any]) -> None:
-    """Tell a session of the state that an agent or a team is about to load.
+    """Tell a session the state that an agent or a team is about to load.
 
     ::
 
         follow_state(session, state)
         await team.load_state(state)
 
-    What the state shows as answered is seen (see `Session.seen`): nobody asks for it again. A
-    guarded model tells of its own agent's history by itself, with the first question; of a team
-    whose agents use tools in turn, all of them have to be known before the first one goes on.
+    Calls that the state shows as answered are seen (see `Session.seen`): they are not repeated. A
+    guarded model reports its own agent's history by itself, with the first request; in a team
+    whose agents use tools in turn, all histories must be known before the first agent continues.
 
     Args:
-        session: guards the agents; it is entered.
-        state: what `save_state` gave.
+        session: the session that guards the agents; it is entered.
+        state: the result of `save_state`.
     """
     session.seen({name: [*_answered(each)] for name, each in _agents(state, "")})
 
 
 def _agents(state: object, name: str) -> Iterator[tuple[str, object]]:
-    """The states of agents in a state, by their names; an agent of its own has none."""
+    """Yield the states of agents in a state, by their names; an agent's own state has none."""
     if not is_object(state):
         return
     agents: Any = state.get("agent_states")
@@ -43,7 +43,7 @@ def _agents(state: object, name: str) -> Iterator[tuple[str, object]]:
 
 
 def _answered(state: object) -> Iterator[str]:
-    """The ids of the calls whose results stand anywhere in an agent's state."""
+    """Yield the ids of the calls whose results stand anywhere in an agent's state."""
     if is_list(state):
         for each in state:
             yield from _answered(each)

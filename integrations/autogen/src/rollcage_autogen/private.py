@@ -1,4 +1,4 @@
-"""What the adapter uses of AutoGen that is not public, all of it, and why there is no public way.
+"""The adapter's uses of AutoGen's private names, all of them, and why there is no public way.
 
 Checked with autogen-core, autogen-agentchat and autogen-ext 0.7.5. No other file of the adapter may
 use such a name: `tests/test_private_names.py`, at the root of the repository, fails otherwise.
@@ -45,18 +45,18 @@ __all__ = [
 
 
 def function_of(tool: Any) -> Callable[..., Any] | None:
-    """The function that a `FunctionTool` calls; None for any other tool.
+    """Return the function that a `FunctionTool` calls; None for any other tool.
 
-    `FunctionTool._func`: the tool's constructor takes it, and nothing gives it back.
+    `FunctionTool._func`: the tool's constructor takes it, and nothing returns it.
     """
     found = getattr(tool, "_func", None)
     return found if callable(found) else None
 
 
 def parameters_of(tool: Any) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a `FunctionTool`'s function, as AutoGen reads them.
+    """Return the parameters of a `FunctionTool`'s function, as AutoGen reads them.
 
-    `FunctionTool._signature`: `run` fills the arguments by it; nothing gives it back.
+    `FunctionTool._signature`: `run` fills the arguments by it; nothing returns it.
     """
     signature: inspect.Signature = tool._signature
     return signature.parameters
@@ -73,7 +73,7 @@ def set_function(
     """Initialize a `FunctionTool` by a contract.
 
     Its own `__init__` makes a schema of the function's annotations, and refuses some that the
-    contract has understood. So `BaseTool` is initialized, and what `FunctionTool` reads is set.
+    contract accepts. So `BaseTool` is initialized, and the attributes of `FunctionTool` are set.
     """
     base: Any = BaseTool
     base.__init__(tool, arguments, returns, name, about)
@@ -85,7 +85,7 @@ def set_function(
 
 
 def is_handoff(function: Any) -> bool:
-    """Whether it is the function of a `Handoff`, which only gives a text.
+    """Return whether it is the function of a `Handoff`, which only returns a text.
 
     The module `autogen_agentchat.base._handoff`: the tool of a handoff is a plain `FunctionTool`.
     """
@@ -96,18 +96,18 @@ def is_handoff(function: Any) -> bool:
 
 
 def tools_of(workbench: Any) -> list[Any] | None:
-    """The tools of a `StaticWorkbench`: its own list, which may be changed; None for another kind.
+    """Return the tools of a `StaticWorkbench`: its own list, which may be changed; None for others.
 
-    `StaticWorkbench._tools`: `list_tools` gives their schemas alone.
+    `StaticWorkbench._tools`: `list_tools` returns only their schemas.
     """
     found: list[Any] | None = getattr(workbench, "_tools", None)
     return found
 
 
 def with_tools(workbench: Any, tools: list[Any]) -> Any:
-    """A copy of a `StaticWorkbench` with these tools in the place of its own.
+    """Return a copy of a `StaticWorkbench` with these tools in place of its own.
 
-    `StaticWorkbench._tools`: its constructor would read their names and overrides anew.
+    `StaticWorkbench._tools`: its constructor would read their names and overrides again.
     """
     twin = copy.copy(workbench)
     twin._tools = tools
@@ -115,17 +115,17 @@ def with_tools(workbench: Any, tools: list[Any]) -> Any:
 
 
 def original_names(workbench: Any) -> Mapping[str, str]:
-    """By the name that a workbench shows to the model, the tool's own.
+    """Return the tools' own names, by the names that a workbench shows to the model.
 
-    `_override_name_to_original`, of static workbenches and those of MCP servers: what it is made
-    of, `tool_overrides`, is kept in a private attribute, too.
+    `_override_name_to_original`, of static workbenches and those of MCP servers: its source,
+    `tool_overrides`, is a private attribute, too.
     """
     found: Mapping[str, str] = getattr(workbench, "_override_name_to_original", {})
     return found
 
 
 def error_text(workbench: Any, error: BaseException) -> str:
-    """What a model reads of an error in a call of a workbench.
+    """Return the text for the model of an error in a workbench's call.
 
     `StaticWorkbench._format_errors`: AutoGen's own text, of each error in a group.
     """
@@ -133,10 +133,10 @@ def error_text(workbench: Any, error: BaseException) -> str:
 
 
 def hear_errors(workbench: Any, hear: Callable[[BaseException], None]) -> None:
-    """Let `hear` have each error that a workbench is about to answer a call with; once is enough.
+    """Let `hear` get each error that a workbench is about to answer a call with; once is enough.
 
-    `McpWorkbench._format_errors`: a result has the text alone, and a text does not tell a lost
-    connection from a server's own refusal.
+    `McpWorkbench._format_errors`: a result has only the text, which does not tell a lost connection
+    from a server's own refusal.
     """
     formatted: Any = getattr(workbench, "_format_errors", None)
     if formatted is not None and not isinstance(formatted, _Hearing):
@@ -157,18 +157,18 @@ class _Hearing:
 
 
 def is_connected(workbench: McpWorkbench) -> bool:
-    """Whether the server of a workbench was started.
+    """Return whether the server of a workbench was started.
 
-    `McpWorkbench._actor`: `stop` of one that was never started raises, and nothing else tells.
+    `McpWorkbench._actor`: `stop` raises before a start, and nothing else tells.
     """
     inner: Any = workbench
     return bool(inner._actor)
 
 
 async def list_definitions(workbench: McpWorkbench) -> list[Any]:
-    """The tools of a connected workbench, as the protocol's own library has them.
+    """Return the tools of a connected workbench, in the form of the protocol's own library.
 
-    `McpWorkbench._actor`: `list_tools` gives schemas, which lack part of what a server says.
+    `McpWorkbench._actor`: `list_tools` returns schemas, which lack part of the server's data.
     """
     inner: Any = workbench
     answer: Any = await (await inner._actor.call("list_tools", None))
@@ -176,10 +176,10 @@ async def list_definitions(workbench: McpWorkbench) -> list[Any]:
 
 
 def as_listed(workbench: McpWorkbench, tools: Any) -> Any:
-    """A copy of a workbench, whose `list_tools` shows these tools in the place of its server's.
+    """Return a copy of a workbench, whose `list_tools` shows these tools in place of its server's.
 
-    `McpWorkbench._actor` and `_actor_loop`: how tools are shown to a model (overridden names, their
-    schemas) is written in `list_tools` itself, which asks a server.
+    `McpWorkbench._actor` and `_actor_loop`: the form of tools for a model (overridden names, their
+    schemas) is made in `list_tools` itself, which asks a server.
     """
     twin: Any = copy.copy(workbench)
     twin._actor = _Answering(tools)
@@ -188,7 +188,7 @@ def as_listed(workbench: McpWorkbench, tools: Any) -> Any:
 
 
 class _Answering:
-    """Used for the connection of a workbench, to list tools that are known already."""
+    """Stands for the connection of a workbench, to list tools that are known already."""
 
     def __init__(self, tools: Any) -> None:
         self._tools = tools
@@ -203,7 +203,7 @@ class _Answering:
 
 
 def model_name(client: Any) -> str:
-    """The model's name, or its client's.
+    """Return the model's name, or its client's.
 
     `_create_args` of the clients, or their `_raw_config`: no client has it in public.
     """
@@ -215,16 +215,16 @@ def model_name(client: Any) -> str:
 
 
 Purpose = Literal["question", "call"]
-"""What an agent lists its tools for."""
+"""The purpose for which an agent lists its tools."""
 
 _FRAMES: Final = 9  # between an agent and the schema of one of its tools
 _METHODS: Final[Mapping[str, Purpose]] = {"_call_llm": "question", "_execute_tool_call": "call"}
 
 
 def listing() -> tuple[Purpose | None, Mapping[str, Any]]:
-    """Whether an `AssistantAgent` lists its tools right now, what for, and its own variables.
+    """Return whether an `AssistantAgent` is listing its tools, its purpose, and its own variables.
 
-    It does so before each question to its model, in its own task, where an exception ends it; and
+    It does so before each request to its model, in its own task, where an exception ends it; and
     again for each call, in a task that must not raise. `AssistantAgent._call_llm` and
     `_execute_tool_call`, found on the stack: an agent has no hook, and only its own code tells.
     """

@@ -1,4 +1,4 @@
-"""`ReplayModel`: the decisions of a recorded run, of whichever framework, drive an agent here."""
+"""`ReplayModel`: the decisions of a recorded run, of any framework, drive an agent here."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from rollcage_autogen.turns import answered
 
 __all__ = ["ReplayModel"]
 
-_UNLIMITED: Final = 1_000_000_000  # tokens: nothing is sent to anybody
+_UNLIMITED: Final = 1_000_000_000  # tokens: nothing is sent
 
 
 class ReplayModel(ChatCompletionClient):
-    """A model client that answers what the model of a recorded run answered, by position.
+    """A model client that gives the recorded answers of a run's model, by position.
 
-    The run may have been recorded under any framework. Each call gets the next recorded answer: the
-    same text, and the same tool calls in the same turns. No model is asked.
+    The run may have been recorded in any framework. Each call gets the next recorded answer: the
+    same text, and the same tool calls in the same turns. No model is called.
 
     Args:
         trace: an entered session that replays the run, the path of its trace, or its store (a
             folder, a URL, or a `Store`) and its id.
-        agent: whose answers; None takes those of all agents but the ones inside of tools.
-        then: a live client that goes on where the recorded answers end.
+        agent: the agent whose answers are used; None: all agents except the ones inside of tools.
+        then: a live client that continues after the recorded answers.
 
     Raises:
-        ReplayMiss: (when called) the agent asks for more than is recorded and nobody goes on, or
-            the answer asks for a tool that the agent does not have.
+        ReplayMiss: (when called) the agent asks for more answers than are recorded and there is no
+            live client, or the answer calls a tool that the agent does not have.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ReplayModel(ChatCompletionClient):
         self._session = trace if isinstance(trace, Session) else None
 
     def _next(self, tools: Sequence[Tool | ToolSchema]) -> CreateResult | None:
-        """The next recorded answer; None where the live client is to be asked."""
+        """Return the next recorded answer; None if the live client is to be called."""
         if self._session is not None:
             self._session.check()
         answer = self._answers.next(offered(tools))
@@ -68,7 +68,7 @@ class ReplayModel(ChatCompletionClient):
         tools: Sequence[Tool | ToolSchema] = (),
         **options: Any,
     ) -> CreateResult:
-        """The next answer; `options` are for the live client."""
+        """Return the next answer; `options` are for the live client."""
         result = self._next(tools)
         if result is None:
             result = await self._answers.live.create(messages, tools=tools, **options)
@@ -82,7 +82,7 @@ class ReplayModel(ChatCompletionClient):
         tools: Sequence[Tool | ToolSchema] = (),
         **options: Any,
     ) -> AsyncGenerator[str | CreateResult, None]:
-        """The next answer as a stream: its text in one piece, then the result."""
+        """Yield the next answer as a stream: its text in one piece, then the result."""
         result = self._next(tools)
         if result is not None:
             if isinstance(result.content, str) and result.content:
@@ -102,23 +102,23 @@ class ReplayModel(ChatCompletionClient):
             await self.then.close()
 
     def actual_usage(self) -> RequestUsage:
-        """What the live client used; recorded answers use nothing."""
+        """Return the live client's usage; recorded answers use nothing."""
         return RequestUsage(0, 0) if self.then is None else self.then.actual_usage()
 
     def total_usage(self) -> RequestUsage:
-        """What the live client used; recorded answers use nothing."""
+        """Return the live client's usage; recorded answers use nothing."""
         return RequestUsage(0, 0) if self.then is None else self.then.total_usage()
 
     def count_tokens(
         self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = ()
     ) -> int:
-        """As the live client counts them; without one, nobody does: 0."""
+        """Return the live client's count; 0 without one."""
         return 0 if self.then is None else self.then.count_tokens(messages, tools=tools)
 
     def remaining_tokens(
         self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = ()
     ) -> int:
-        """As the live client counts them; without one there is no limit."""
+        """Return the live client's limit; without one there is none."""
         if self.then is None:
             return _UNLIMITED
         return self.then.remaining_tokens(messages, tools=tools)
@@ -130,7 +130,7 @@ class ReplayModel(ChatCompletionClient):
 
     @property
     def model_info(self) -> ModelInfo:
-        """What the live client can do; without one, everything: whatever was recorded."""
+        """The live client's capabilities; without one, all of them, for any recording."""
         if self.then is not None:
             return self.then.model_info
         return ModelInfo(

@@ -26,22 +26,22 @@ def guard_tools(
     effects: Mapping[str, Effect] | None = None,
     contracts: Declarations | None = None,
 ) -> list[T]:
-    """AutoGen tools of the same types, whose calls go through the session.
+    """Return AutoGen tools of the same types, whose calls go through the session.
 
-    The originals stay as they are. A tool that this session guards already is given back as it is.
-    Whatever ends a call (a refusal, a halted session, a cancellation, an exit) reaches the agent as
-    an error result, for it would wait for ever otherwise.
+    The originals are not changed. A tool that this session guards already is returned itself. Every
+    end of a call (a refusal, a halted session, a cancellation, an exit) reaches the agent as an
+    error result, because it would otherwise wait forever.
 
     Args:
         tools: any `BaseTool`: function tools, subclasses, streaming ones, agents and teams as
             tools. Declare an agent as a tool with `effects={"its_name": "scope"}`.
-        session: guards the calls; it must be entered before the first one.
-        effects: by a tool's name, its effect; a tool that is not named is a `write`.
+        session: the session that guards the calls; it must be entered before the first one.
+        effects: by a tool's name, its effect; any other tool is a `write`.
         contracts: by a tool's name, its `Contract`, or some fields of it:
             `{"send_mail": {"idempotent": True, "secret": "password"}}`.
 
     Raises:
-        ContractError: a name that no tool has, a declaration that can't be used, something that is
+        ContractError: an unknown name, a declaration that can't be used, an object that is
             no tool, or a tool that another session guards.
         ToolRefused: a tool that the session's facade does not give.
     """
@@ -63,11 +63,11 @@ def guard_tools(
 def as_tools(
     functions: Iterable[Callable[..., Any]], session: Session | None = None
 ) -> list[FunctionTool]:
-    """AutoGen tools for functions declared with `@rollcage.tool`, sync or async.
+    """Return AutoGen tools for functions declared with `@rollcage.tool`, sync or async.
 
     Args:
         functions: the declared functions.
-        session: guards the calls; by default it is the one that is open around each call.
+        session: the session that guards the calls; by default, the open one around each call.
 
     Raises:
         ContractError: a function without a declaration.

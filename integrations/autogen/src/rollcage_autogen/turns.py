@@ -1,7 +1,7 @@
 """The place of a call: the message that issued it, its index there, and the agent's name.
 
-AutoGen's agents run each call of a message in a task of its own; what a model client sets in its
-context, these tasks have in theirs. So the client's answer is the turn.
+AutoGen's agents run each call of a message in a task of its own; these tasks inherit the context
+that a model client sets. So the client's answer is the turn.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Turn:
-    """What a model answered: the turn of the calls that it asks for.
+    """A model's answer: the turn of its calls.
 
     Attributes:
-        step: inside of which step's body it was asked: its calls are there too.
-        issued: the ids of these calls, by slot; None if the answer was not seen: every call
-            belongs to it then, and they are numbered in the order in which they are made.
+        step: the step inside of whose body it was requested: its calls are there too.
+        issued: the ids of these calls, by slot; None if the answer was not seen: then every call
+            belongs to it, numbered in the order of the calls.
     """
 
     step: tuple[str, int] | None
@@ -48,9 +48,9 @@ _turn: ContextVar[_Turn | None] = ContextVar("rollcage_autogen_turn", default=No
 
 
 def answered(result: CreateResult, session: Session | None) -> None:
-    """The model of the agent around has answered: a turn begins.
+    """Begin a turn after an answer of the enclosing agent's model.
 
-    A call whose arguments are no JSON is put on record here: no tool ever hears of it.
+    A call whose arguments are no JSON is recorded here, because it never reaches a tool.
     """
     calls = [] if isinstance(result.content, str) else result.content
     _turn.set(_Turn(step_here(), [call.id for call in calls]))
@@ -67,12 +67,12 @@ def answered(result: CreateResult, session: Session | None) -> None:
 
 
 def begin_turn() -> None:
-    """The agent around asks its model, and it may be that nobody sees the answer."""
+    """Begin a turn before a request of the enclosing agent, whose answer may not be seen."""
     _turn.set(_Turn(step_here(), None))
 
 
 def placed(session: Session, call_id: str) -> contextlib.AbstractContextManager[Any]:
-    """The next call in this context gets the place at which the model asked for it."""
+    """Set the place of the next call in this context to its place in the model's answer."""
     turn, slot = _turn.get(), None
     if turn is not None and turn.step != step_here():
         turn = None
@@ -84,7 +84,7 @@ def placed(session: Session, call_id: str) -> contextlib.AbstractContextManager[
 
 
 def agent_name() -> str:
-    """The name of the agent whose message is being handled; empty outside of a team."""
+    """Return the name of the agent whose message is being handled; empty outside of a team."""
     try:
         agent = MessageHandlerContext.agent_id()
     except RuntimeError:
@@ -96,11 +96,11 @@ def agent_name() -> str:
 
 
 def note_missing(session: Session, holder: object, listed: Container[str] | None = None) -> None:
-    """Put a call on record whose tool no workbench of its agent has.
+    """Record a call whose tool no workbench of its agent has.
 
     The agent answers it by itself; but it looks through its workbenches first. Called by each of
-    them that it lists (`holder`, with its tools' names), or by each guarded tool: the last of those
-    that the agent has speaks for all.
+    them when listed (`holder`, with its tools' names), or by each guarded tool: the last one of the
+    agent records it.
     """
     purpose, here = listing()
     if purpose != "call":
@@ -111,7 +111,7 @@ def note_missing(session: Session, holder: object, listed: Container[str] | None
     if listed is None:
         tools: list[Any] = tools_of(bench) or []
         if not tools or tools[-1] is not holder:
-            return  # not yet the last one, or in a workbench that says so itself
+            return  # not yet the last one, or in a workbench that records it itself
         listed = {tool.name for tool in tools}
     elif bench is not holder:
         return

@@ -1,6 +1,6 @@
-"""AutoGen's own values in a trace: neutral data from which each comes back as itself.
+"""AutoGen's own values in a trace: neutral data from which each is restored.
 
-A closed set of types, revived from plain data by their own validating constructors.
+A closed set of types, restored from plain data by their own validating constructors.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _OWN: Final = "autogen"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """One of the things that a streaming tool gives; its last one is the result.
+    """One piece of a streaming tool's output; the last one is the result.
 
-    It tells a recorded stream from a result that is a list.
+    It distinguishes a recorded stream from a result that is a list.
     """
 
     value: Any = None
 
 
 def last_piece(value: Any) -> Any:
-    """The result, where a stream is recorded; any other value as it is."""
+    """Return the result of a recorded stream; any other value unchanged."""
     if is_list(value) and value and all(isinstance(each, Piece) for each in value):
         return value[-1].value
     return value
@@ -64,7 +64,7 @@ def _image(*, data: Any, mime_type: Any = None) -> Image:  # noqa: ARG001 - for 
 
 @functools.cache
 def register() -> None:
-    """Teach the trace the types of autogen-core. Once is enough."""
+    """Register the types of autogen-core for the trace. Once is enough."""
     register_parts(
         {
             Piece: Parts.of_attributes("autogen.piece", Piece, {"value": "value"}),
@@ -83,7 +83,7 @@ def register() -> None:
 
 
 class _Messages:
-    """Messages and events: source and content; under `autogen`, what only it knows."""
+    """Messages and events: source and content; under `autogen`, data for AutoGen only."""
 
     name = "autogen.message"
     portable = True
@@ -107,7 +107,7 @@ class _Messages:
 
 
 def register_messages() -> None:
-    """Teach the trace the types of autogen-agentchat, as soon as somebody has imported it."""
+    """Register the types of autogen-agentchat for the trace, as soon as it is imported."""
     if "autogen_agentchat.messages" in sys.modules and "autogen_agentchat.base" in sys.modules:
         _register_messages()
 

@@ -1,4 +1,4 @@
-"""`RollcageWorkbench`: any workbench of AutoGen's, whose calls go through the session."""
+"""`RollcageWorkbench`: any AutoGen workbench, whose calls go through the session."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ _NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 class RollcageWorkbench(StaticStreamWorkbench):
     """Guards a workbench: `AssistantAgent(..., workbench=RollcageWorkbench(inner, session))`.
 
-    The tools of a static workbench are guarded at their own bodies, as `guard_tools` does. Those of
-    any other (of an MCP server, say) get a contract from the JSON Schema that it lists; their
-    `ToolResult` is what is recorded. Whatever ends a call is answered with a `ToolResult` that says
-    why: AutoGen's agents would wait for ever for anything else. Once the session is halted, the
-    agent ends at its next question to the model, be that guarded or not.
+    The tools of a static workbench are guarded at their own bodies, as in `guard_tools`. Tools of
+    any other (such as an MCP server's) get a contract from their listed JSON Schema, and their
+    `ToolResult` is recorded. Every end of a call is answered with a `ToolResult` that says why:
+    AutoGen's agents would wait forever for anything else. Once the session is halted, the agent
+    ends at its next request to the model, guarded or not.
 
-    What an MCP server lists is recorded, once a session (`reset` asks it again), and it is started
-    when something is asked of it: never in a replay.
+    An MCP server's list is recorded, once a session (`reset` requests it again), and the server is
+    started on the first request: never in a replay.
 
-    (`AssistantAgent` takes streams from a `StaticStreamWorkbench` only: so this is one.)
+    (`AssistantAgent` accepts streams only from a `StaticStreamWorkbench`: so this is one.)
 
     Args:
-        workbench: any workbench; it stays as it is.
-        session: guards the calls.
-        effects: by a tool's own name, its effect; a tool that is not named is a `write`.
+        workbench: any workbench, which is not changed.
+        session: the session that guards the calls.
+        effects: by a tool's own name, its effect; any other tool is a `write`.
         contracts: by a tool's own name, its `Contract`, or some fields of it.
-        server: a name for an MCP server; needed where the session has several.
+        server: a name for an MCP server; required if the session has several.
 
     Raises:
-        ContractError: no workbench, another MCP server of this name, or, for tools that can be
-            listed only later when that is done, a declaration that can't be used.
+        ContractError: no workbench, another MCP server of this name, or a declaration that can't
+            be used; for tools that can only be listed later, then.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
     # --- its tools -------------------------------------------------------------------------------
 
     def _guard_later(self) -> None:
-        """Guard the tools that a static workbench was given since; so is one that is put in here.
+        """Guard the tools that a static workbench got since, including ones that are put in here.
 
         Raises:
             ToolRefused: the session's facade does not give one of them.
@@ -116,11 +116,11 @@ class RollcageWorkbench(StaticStreamWorkbench):
         own[:] = guard_tools([*own, *(t for t in late if t not in own)], self.session)
 
     async def list_tools(self) -> list[ToolSchema]:
-        """The tools of the workbench.
+        """Return the tools of the workbench.
 
         Raises:
-            SessionHalted: an agent is about to ask its model, and the session is halted.
-            ContractError: something is declared of a tool that is not there.
+            SessionHalted: an agent is about to call its model, and the session is halted.
+            ContractError: the declaration of a tool that does not exist.
         """
         purpose, _ = listing()
         if purpose == "question":
@@ -132,7 +132,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         except Exception:
             if purpose != "call":
                 raise
-            return list(self._listed.values())  # the call itself will say what is wrong
+            return list(self._listed.values())  # the call itself will report it
         if not self._listed and not self._static and purpose != "call":
             names = [self._own_name(schema["name"]) for schema in schemas]
             check_names(names, effects=self._effects, contracts=self._declared)
@@ -155,7 +155,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         return schemas
 
     def _own_name(self, name: str) -> str:
-        """A tool's own name, where the workbench shows it to the model under another."""
+        """Return a tool's own name, if the workbench shows it to the model under another."""
         return original_names(self._inner).get(name, name)
 
     async def _contract(self, name: str) -> Contract | None:
@@ -165,7 +165,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         return None if schema is None else self._contract_of(schema)
 
     def _contract_of(self, schema: ToolSchema) -> Contract:
-        """The contract of a tool as the workbench lists it, made once."""
+        """Return the contract of a listed tool, made once."""
         name = schema["name"]
         known = self._contracts.get(name)
         if known is not None and known[0] == schema:
@@ -193,7 +193,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         cancellation_token: CancellationToken | None = None,
         call_id: str | None = None,
     ) -> ToolResult:
-        """Call a tool; whatever becomes of it, the answer is a result."""
+        """Call a tool; the answer is always a result."""
         token = cancellation_token or CancellationToken()
         try:
             call = await self._call(name, arguments, token, call_id, "call_tool", "arun")
@@ -209,7 +209,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         cancellation_token: CancellationToken | None = None,
         call_id: str | None = None,
     ) -> AsyncGenerator[Any | ToolResult, None]:
-        """Call a tool: what it tells on the way, then its result, whatever becomes of it."""
+        """Call a tool: yield its stream, then its result, whatever happens."""
         token = cancellation_token or CancellationToken()
         if not self._streams:
             yield await self.call_tool(name, arguments, token, call_id)
@@ -226,7 +226,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
 
     @property
     def _streams(self) -> bool:
-        return hasattr(self._inner, "call_tool_stream")  # the protocol that says so is not public
+        return hasattr(self._inner, "call_tool_stream")  # the protocol for it is not public
 
     async def _call(
         self,
@@ -237,7 +237,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         method: str,
         form: BodyForm,
     ) -> Callable[..., Any]:
-        """What the workbench does for a call: by its own method of this name, guarded once."""
+        """Make a call of the workbench, by its method of this name, guarded once."""
         if token.is_cancelled():
             raise cancelled(name)
         inside: Callable[..., Any] = getattr(self._inner, method)
@@ -255,21 +255,21 @@ class RollcageWorkbench(StaticStreamWorkbench):
             refuse(self.session, name, arguments or {}, reason=str(missing))
         if not self._static:
             raise missing
-        return inside  # it answers that itself
+        return inside  # it answers the call itself
 
     def _failed_result(
         self, name: str, error: BaseException, token: CancellationToken
     ) -> ToolResult:
-        """The result that says why there is none."""
+        """Return a result that says why there is none."""
         instead = instead_of(error, self.session, name, token)
         if isinstance(instead, ToolFailed):
             return result_of(name, instead.result)
         return text_result(name, error_text(self, instead), is_error=True)
 
-    # --- everything else is the workbench's own --------------------------------------------------
+    # --- the rest is the workbench's own ---------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the workbench; an MCP server is started when it is needed."""
+        """Start the workbench; an MCP server is started on demand."""
         if self._mcp is None:
             await self._inner.start()
 
@@ -278,18 +278,18 @@ class RollcageWorkbench(StaticStreamWorkbench):
         await (self._inner if self._mcp is None else self._mcp).stop()
 
     async def reset(self) -> None:
-        """Reset the workbench; an MCP server is asked for its tools again."""
+        """Reset the workbench; an MCP server's tools are listed again."""
         if self._mcp is not None:
             self._mcp.listing.forget()
         await self._inner.reset()
 
     async def save_state(self) -> Mapping[str, Any]:
-        """The state of the workbench."""
+        """Return the state of the workbench."""
         state: Mapping[str, Any] = await self._inner.save_state()
         return state
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
-        """Bring the workbench into a state that it saved."""
+        """Restore a saved state of the workbench."""
         await self._inner.load_state(state)
 
     def _to_config(self) -> Any:
@@ -300,7 +300,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
 
 
 def _is_static(workbench: Workbench) -> bool:
-    """Whether all that it does is call the tools that it has."""
+    """Return whether it does nothing but call its own tools."""
     own: tuple[tuple[str, Callable[..., Any]], ...] = (
         ("call_tool", StaticWorkbench.call_tool),
         ("call_tool_stream", StaticStreamWorkbench.call_tool_stream),

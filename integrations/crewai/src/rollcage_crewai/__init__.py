@@ -11,13 +11,13 @@
         crew = Crew(agents=[writer], tasks=[Task(..., agent=writer)])
         guard_crew(crew, session, effects={"Read a file's content": "read"}).kickoff()
 
-`guard_tools` records and replays each tool at its body, so that results stay what they are.
-`guard_crew` does so for all the tools of a crew, records each call's place, sees to it that no
-retry of CrewAI's runs a tool again, and ends the crew when the session is halted. `guard_model`
+`guard_tools` records and replays each tool at its body, so that results keep their types.
+`guard_crew` does so for all the tools of a crew, records each call's place, keeps CrewAI's
+retries from running a tool again, and ends the crew when the session is halted. `guard_model`
 records and replays the model's own calls; `ReplayModel` drives a crew with the decisions of a
 recorded run. `mcp_tools` guards the tools of an MCP server, which a replay does not need.
 
-CrewAI takes seconds to import: it is imported where one of these names is first used.
+CrewAI takes seconds to import: it is imported at the first use of one of these names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import CrewAI only where it is used."""
+    """Import CrewAI on demand."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

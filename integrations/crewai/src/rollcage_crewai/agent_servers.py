@@ -19,7 +19,10 @@ __all__ = ["mcp_tools_of"]
 
 
 def mcp_tools_of(agent: Any, session: Session) -> Callable[..., list[BaseTool]]:
-    """An agent's `get_mcp_tools`, which asks a server once a session, and none in a replay."""
+    """Return an agent's `get_mcp_tools`, which asks a server once a session.
+
+    A replay asks no server.
+    """
 
     def get_mcp_tools(mcps: list[str | MCPServerConfig]) -> list[BaseTool]:
         return _Resolver(agent, session).resolve(mcps)
@@ -28,9 +31,10 @@ def mcp_tools_of(agent: Any, session: Session) -> Callable[..., list[BaseTool]]:
 
 
 class _Resolver(McpResolver):
-    """Finds the tools as CrewAI does; their calls are made once.
+    """Finds the tools like CrewAI; their calls are made once.
 
-    CrewAI's own client makes one up to three times where no answer comes: each may have happened.
+    If no answer comes, CrewAI's own client makes a call up to three times, though each may have
+    happened.
     """
 
     def __init__(self, agent: Any, session: Session) -> None:
@@ -38,7 +42,7 @@ class _Resolver(McpResolver):
         self._session = session
 
     def at_address(self, reference: str) -> list[BaseTool]:
-        """The tools of the server at an address: the one named after `#`, or all of them."""
+        """Return the tools of the server at an address: the one named after `#`, or all of them."""
         url, _, only = reference.partition("#")
         tools = self.of_server(MCPServerHTTP(url=url), None)
         wanted = sanitize_tool_name(only)
@@ -49,7 +53,7 @@ class _Resolver(McpResolver):
         ]
 
     def of_server(self, config: MCPServerConfig, reference: str | None) -> list[BaseTool]:
-        """The tools that are recorded of a server, or that it lists now."""
+        """Return a server's recorded tools, or its current ones."""
         _, server = self.transport_and_name(config)
         asked = type(config).__name__, config.model_dump(exclude={"tool_filter"})
         listing = McpListing.of(self._session, server, asked)
@@ -63,7 +67,7 @@ class _Resolver(McpResolver):
         return tools
 
     def _ask(self, config: MCPServerConfig) -> list[dict[str, Any]]:
-        """What the server lists: CrewAI asks it, and shows a filter each of its tools."""
+        """Return the server's list: CrewAI requests it, and shows a filter each of its tools."""
         seen: list[dict[str, Any]] = []
 
         def show(_: Any, tool: dict[str, Any]) -> bool:
@@ -81,7 +85,8 @@ class _Resolver(McpResolver):
         try:
             context = ToolFilterContext(agent=self.agent, server_name=server, run_context=None)
             return bool(wanted(context, tool))
-        except (TypeError, AttributeError):  # one that takes the tool alone; as CrewAI tells them
+        # a filter that takes only the tool; the same errors as in CrewAI
+        except (TypeError, AttributeError):
             return bool(wanted(tool))
 
     def _native(
@@ -109,7 +114,7 @@ class _Resolver(McpResolver):
 
 
 def _as_crewai_lists(definition: dict[str, Any]) -> dict[str, Any]:
-    """A recorded tool, in the form that CrewAI's client and filters know."""
+    """Return a recorded tool, in the form for CrewAI's client and filters."""
     name = str(definition["name"])
     return {
         "name": sanitize_tool_name(name),

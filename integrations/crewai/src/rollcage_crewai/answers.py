@@ -1,4 +1,4 @@
-"""What a model of CrewAI's answers, as a neutral answer, and the other way round."""
+"""A CrewAI model's answer as a neutral answer, and the reverse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Function", "ModelResponse", "ToolCall", "emit", "requests_of"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """What a `ToolCall` asks for."""
+    """The function of a `ToolCall`."""
 
     name: str
     arguments: str
@@ -28,7 +28,7 @@ class Function:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A recorded call, in the shape of OpenAI's: CrewAI takes it from whichever provider."""
+    """A recorded call, in OpenAI's form, which CrewAI accepts from any provider."""
 
     id: str
     function: Function
@@ -37,10 +37,10 @@ class ToolCall:
 
 @dataclasses.dataclass(slots=True)
 class ModelResponse:
-    """The answer of one model call, and what came with it.
+    """The answer of one model call, and its further data.
 
     Attributes:
-        value: what it returned: text, tool calls, a model of structured output; a recorded one of
+        value: its result: text, tool calls, a model of structured output; a recorded one of
             these is a `dict` until the class is known.
         chunks: the pieces of a stream, in order: `["text", piece]`, `["thinking", piece]`, or
             `["call", piece, {"index": …, "id": …, "name": …}]`.
@@ -57,7 +57,7 @@ class ModelResponse:
 
     @classmethod
     def of(cls, answer: Answer) -> ModelResponse:
-        """The response for an answer: its text, or its calls in a form that CrewAI takes."""
+        """Return the response for an answer: its text, or its calls in CrewAI's form."""
         calls = [ToolCall(c.id, Function(c.name, c.arguments)) for c in answer.tool_calls]
         usage = None
         if answer.usage:
@@ -71,7 +71,7 @@ class ModelResponse:
 
     @property
     def answer(self) -> Answer:
-        """The answer, in the form that every framework understands."""
+        """Return the answer, in the framework-neutral form."""
         calls = requests_of(self.value)
         text_of = "" if calls else self.value
         if isinstance(text_of, BaseModel):
@@ -92,7 +92,7 @@ class ModelResponse:
 
 
 def requests_of(value: Any) -> tuple[ToolRequest, ...]:
-    """The calls of an answer, with their arguments as the model wrote them."""
+    """Return the calls of an answer, with the model's own arguments."""
     if not is_list(value) or not is_tool_call_list(value):
         return ()
     return tuple(request for each in value if (request := _request(each)) is not None)
@@ -108,7 +108,7 @@ def _request(call: Any) -> ToolRequest | None:
 
 
 def _own_name(call: Any) -> str:
-    """The tool's name as the model wrote it; CrewAI sanitises it."""
+    """Return the model's own name of the tool, which CrewAI sanitises."""
     if is_object(call):
         function: Any = call.get("function") or call
         return str(function.get("name") or "")
@@ -125,11 +125,11 @@ def _tokens(usage: Mapping[str, Any] | None) -> dict[str, int] | None:
     )
 
 
-# --- what CrewAI hears of a call -----------------------------------------------------------------
+# --- CrewAI's events of a call -------------------------------------------------------------------
 
 
 def emit(llm: Any, asked: Mapping[str, Any], response: ModelResponse) -> None:
-    """Tell CrewAI of a model's call that was not made: with the events and the usage of one."""
+    """Emit the events and the usage of a model's call that was not made."""
     who = {name: asked.get(name) for name in ("from_task", "from_agent")}
     about = {name: asked.get(name) for name in ("messages", "tools", "available_functions")}
     with llm_call_context():

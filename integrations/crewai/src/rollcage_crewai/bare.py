@@ -1,8 +1,8 @@
-"""Bare tools: those that nobody guards, where a session lets none of them run; and refusals.
+"""Bare tools: unguarded tools, which some sessions refuse; and refusals.
 
-CrewAI's hooks before a tool call are for agents only. So the methods by which tools are called, of
-each class that there is or will be, are replaced by ones that look first; without such a session
-they do nothing else than those methods. Code that calls a tool's function is out of reach.
+CrewAI's hooks before a tool call are for agents only. So the methods that call tools are replaced,
+in all present and future classes, by methods that check first; without such a session they do
+exactly the same as the originals. Code that calls a tool's function can't be caught.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["refusal", "watch_calls"]
 
 
 def watch_calls() -> None:
-    """Look before each call of a tool, of whichever class."""
+    """Check each call of a tool, of any class."""
     watch_methods(BaseTool, ("run", "arun", "_run", "_arun"), _bare_call)
     # For agents without native calls:
     watch_methods(CrewStructuredTool, ("invoke", "ainvoke"), _bare_call)
 
 
 def refusal(error: Any, tool: Any) -> ToolFailure:
-    """The failure that answers a call which did not run; one that halts ends the agent, too."""
+    """Return the failure that answers a call which did not run; a halt ends the agent, too."""
     if isinstance(error, HALTED):
         tool.tool_failure_policy = ToolFailurePolicy.RAISE
     reason = ToolFailureReason.TOOL_REPORTED
@@ -49,7 +49,7 @@ def refusal(error: Any, tool: Any) -> ToolFailure:
 
 
 def _bare_call(tool: Any, *args: Any, **kwargs: Any) -> ToolFailure | None:
-    """What answers a call of a bare tool, which does not run; None of any other."""
+    """Return the answer to a bare tool's call, which does not run; None for any other."""
     session = refuses_unguarded()
     if session is None or not _is_bare(tool):
         return None
@@ -69,7 +69,7 @@ def _bare_call(tool: Any, *args: Any, **kwargs: Any) -> ToolFailure | None:
 
 
 def _is_bare(tool: Any) -> bool:
-    """Whether nobody guards a tool, or the one that this is a form of."""
+    """Return whether a tool, or the one that this is a form of, is unguarded."""
     of = original_of(tool) or tool
     if guarded_contract(tool) is not None or guarded_contract(of) is not None:
         return False

@@ -1,4 +1,4 @@
-"""What CrewAI knows of a tool, as a contract; the arguments of a call, as its schema has them."""
+"""CrewAI's knowledge of a tool, as a contract; the arguments of a call, by the tool's schema."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rollcage_adapter import (
 
 __all__ = ["arguments_of", "contract_for", "instead_of"]
 
-# The effects of CrewAI's own tools, unless declared. Agents as tools act by guarded calls only.
+# The default effects of CrewAI's own tools. Agents as tools act only by guarded calls.
 _OWN: Final[tuple[tuple[type, Effect], ...]] = (
     (BaseAgentTool, "scope"),
     (AddImageTool, "pure"),
@@ -40,7 +40,7 @@ def contract_for(
     effect: Effect | None,
     declared: Contract | Mapping[str, Any] | None,
 ) -> Contract:
-    """The contract of a tool of CrewAI's: what it says itself, then what is declared of it.
+    """Return the contract of a CrewAI tool: its own, overridden by the declaration.
 
     Raises:
         ContractError: the declaration can't be used.
@@ -59,22 +59,23 @@ def contract_for(
 def arguments_of(
     schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The arguments of a call, by name, in the types of the tool's schema.
+    """Return the arguments of a call, by name, in the types of the tool's schema.
 
-    CrewAI validates them, and hands the body what the model dumps to: by name, nested models as
-    dicts. So they are validated once more; what fails then is for the contract to refuse.
+    CrewAI validates them, and passes the dumped model to the body: by name, nested models as dicts.
+    So they are validated once more; the contract refuses arguments that fail then.
     """
     named = Signature([*schema.model_fields] if _has_fields(schema) else []).named(args, kwargs)
     if _has_fields(schema):
-        with contextlib.suppress(Exception):  # validators are the user's own, and raise anything
+        # validators are the user's own, and may raise anything
+        with contextlib.suppress(Exception):
             return Validated.of(schema.model_validate(named, by_alias=True, by_name=True))
     return named
 
 
 def instead_of(schema: Any, call: Callable[..., Any], args: tuple[Any, ...]) -> Instead:
-    """What else a call can come to: its body with other arguments, or a person's answer.
+    """Return the forms for edits and answers of a call.
 
-    The body gets them as CrewAI hands them over: by name, nested models as dicts.
+    The body gets edited arguments in CrewAI's form: by name, nested models as dicts.
     """
 
     def edited(**values: Any) -> Any:
@@ -82,7 +83,7 @@ def instead_of(schema: Any, call: Callable[..., Any], args: tuple[Any, ...]) -> 
             values = held_by(schema, values).model_dump()
         return call(**values)
 
-    named = not args or _has_fields(schema)  # else it is unknown which one is which
+    named = not args or _has_fields(schema)  # otherwise it is unknown which one is which
     return Instead(edited if named else None, lambda value: value)
 
 

@@ -26,7 +26,7 @@ __all__ = ["guard_crew"]
 C = TypeVar("C", bound=Crew)
 
 _ADDED: Final = (LoadSkillTool, ReadFileTool, RecallMemoryTool, RememberTool)  # CrewAI's own
-_LATER: Final = ("apps", "mcps")  # bring tools that nobody knows yet
+_LATER: Final = ("apps", "mcps")  # bring tools that are not known yet
 
 
 def guard_crew(
@@ -36,27 +36,27 @@ def guard_crew(
     effects: Mapping[str, Effect] | None = None,
     contracts: Declarations | None = None,
 ) -> C:
-    """A crew of the same type, whose tool calls go through the session.
+    """Return a crew of the same type, whose tool calls go through the session.
 
-    All tools that its agents ever get are guarded: theirs, those of tasks, and those that CrewAI
-    adds (delegation, memory, files, MCP, platform). It tells the session of each call's turn, slot,
-    id and agent. A refusal is handed to the model as a `ToolFailure`. A tool that raised is not run
-    again by CrewAI's retries; a task is not started over once a tool was called. When the session
-    halts, the crew ends, and leaving the session raises the error that halted it.
+    All present and future tools of its agents are guarded: their own, those of tasks, and CrewAI's
+    additions (delegation, memory, files, MCP, platform). The session gets each call's turn, slot,
+    id and agent. The model gets a refusal as a `ToolFailure`. CrewAI's retries don't run a tool
+    again that raised; a task is not started over once a tool was called. When the session halts,
+    the crew ends, and leaving the session raises the error that halted it.
 
-    The original crew, its agents and its tasks stay as they are; the outputs of tasks are found at
+    The original crew, its agents and its tasks are not changed; the outputs of tasks are found at
     the tasks of the guarded crew. Copies of it, which `kickoff_for_each` makes, are guarded too. It
     starts with an empty tool cache. Its models are not guarded: see `guard_model`.
 
     Args:
         crew: any crew of CrewAI's own agents.
-        session: guards the calls; it must be entered before the first one.
+        session: the session that guards the calls; it must be entered before the first one.
         effects: see `guard_tools`; for tools that are not guarded yet.
-        contracts: the same.
+        contracts: see `guard_tools`.
 
     Raises:
-        ContractError: an agent of another framework, a crew that another session guards, or a name
-            that no tool has; tools that an MCP server or a platform brings are known only later.
+        ContractError: an agent of another framework, a crew that another session guards, or an
+            unknown name; tools of an MCP server or a platform become known only later.
     """
     own = vars(crew).get(GUARD)
     if isinstance(own, _CrewGuard):
@@ -70,7 +70,7 @@ def guard_crew(
 
 
 def _check_declared(crew: Crew, **declared: Mapping[str, Any]) -> None:
-    """Refuse names that no tool of the crew has: what is declared of a tool has to reach it."""
+    """Refuse declarations of tools that the crew does not have."""
     agents: list[Any] = [*crew.agents, *filter(None, [crew.manager_agent])]
     agents += [task.agent for task in crew.tasks if task.agent is not None]
     if any(getattr(agent, name, None) for agent in agents for name in _LATER):
@@ -91,7 +91,7 @@ class _CrewGuard:
         self._tools = LateTools(session, guard_tools, effects, contracts)
 
     def twin(self, crew: Any) -> Any:
-        """The guarded twin of a crew."""
+        """Return the guarded twin of a crew."""
         caches = _Twins(_empty)
         agents = _Twins(functools.partial(self._agent, caches))
         tasks = _Twins(functools.partial(_task, agents))
@@ -151,7 +151,7 @@ class _CrewGuard:
 
 
 class _Twins:
-    """The twins of some objects, and of no other: a twin is its own."""
+    """The twins of some objects; a twin's twin is itself."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self._make = make
@@ -167,7 +167,7 @@ class _Twins:
 
 
 def _empty(cache: CacheHandler | None) -> CacheHandler | None:
-    """A tool cache in the place of one: what an earlier run left is no part of this one."""
+    """Return an empty tool cache in place of one: an earlier run's entries don't count."""
     return None if cache is None else CacheHandler()
 
 

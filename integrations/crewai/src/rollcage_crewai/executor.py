@@ -1,4 +1,4 @@
-"""Guarded executors: the loop in which one agent of a crew asks its model and runs its tools."""
+"""Guarded executors: the loop in which one agent of a crew calls its model and its tools."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BASE: Final = "__rollcage_base__"
 
 
 def guarded_executor(cls: Any) -> Any:
-    """The class of executors that runs guarded agents in the place of their own class.
+    """Return the class of executors that runs guarded agents in place of their own class.
 
     An agent that it runs holds its `GuardedAgent`, as the attribute `GUARD`.
     """
@@ -55,11 +55,11 @@ def _guard(executor: Any) -> GuardedAgent:
     )
 
 
-@functools.cache  # Pydantic builds a class in tens of milliseconds
+@functools.cache  # Pydantic takes tens of milliseconds for a class
 def _subclass(base: Any) -> Any:
     def invoke(self: Any, inputs: dict[str, Any]) -> Any:
         if is_inside_event_loop() and hasattr(base, "invoke_async"):
-            return base.invoke(self, inputs)  # gives back a coroutine of `invoke_async`
+            return base.invoke(self, inputs)  # returns a coroutine of `invoke_async`
         with _guard(self).attempt(self):
             return base.invoke(self, inputs)
 
@@ -77,7 +77,10 @@ def _subclass(base: Any) -> Any:
             return ended
 
     def assign(self: Any, name: str, value: Any) -> None:
-        """CrewAI hands an executor its tools anew for each task, even while it is running."""
+        """Guard assigned tools.
+
+        CrewAI assigns an executor's tools for each task, even while it runs.
+        """
         if name == "original_tools":
             value = [_guard(self).guarded(tool) for tool in value]
         elif name == "tools":
@@ -121,14 +124,14 @@ class _Attempt:
     """One run of an agent at a task.
 
     Attributes:
-        agent: whose it is.
+        agent: its agent.
         of: the kickoff and the task; CrewAI starts a task over within the same kickoff.
-        rounds: how often its loop was begun: what a human says of an answer begins another, whose
+        rounds: how often its loop began: a person's comment on an answer begins another, whose
             iterations are counted from the start.
         called: whether a tool was called.
-        error: what it ended with, after a tool was called.
-        reached: the last message of an agent without native calls whose call came to a tool.
-        noted: the last one that was looked at for a call that did not.
+        error: the error that ended it, after a tool was called.
+        reached: the last message of an agent without native calls whose call reached a tool.
+        noted: the last one that was searched for a call that did not.
     """
 
     def __init__(self, agent: GuardedAgent, of: tuple[Any, ...]) -> None:
@@ -144,15 +147,15 @@ class _Attempt:
 
 
 _around: ContextVar[_Attempt | None] = ContextVar("rollcage_crewai_attempt", default=None)
-"""The attempt around: tasks at once may have the same agent."""
+"""The current attempt: concurrent tasks may have the same agent."""
 
 
 class GuardedAgent:
-    """What is known of one agent, across its attempts. CrewAI refuses to run two at a time.
+    """The state of one agent, across its attempts. CrewAI refuses to run two at a time.
 
     Args:
-        session: guards its calls.
-        guarded: gives the guarded form of a tool.
+        session: the session that guards its calls.
+        guarded: returns the guarded form of a tool.
     """
 
     def __init__(self, session: Session, guarded: Callable[[Any], Any]) -> None:
@@ -164,10 +167,10 @@ class GuardedAgent:
 
     @contextlib.contextmanager
     def attempt(self, executor: Any) -> Generator[None]:
-        """Around one run of the agent.
+        """Mark one run of the agent.
 
-        CrewAI starts a task over when its model fails, from the beginning: the tools would run
-        once more. So once a tool was called, the attempt's error is the task's.
+        If its model fails, CrewAI starts a task over from the beginning: the tools would run once
+        more. So once a tool was called, the attempt's error is the task's.
         """
         of = (get_execution_uuid(), getattr(executor.task, "id", None))
         around = _around.get()
@@ -193,7 +196,7 @@ class GuardedAgent:
 
     @contextlib.contextmanager
     def _branch(self, executor: Any) -> Generator[None]:
-        """Tasks that run at once have a world each; together they are one turn of the crew."""
+        """Give concurrent tasks a world each; together they are one turn of the crew."""
         tasks: list[Any] = getattr(executor.crew, "tasks", None) or []
         index = next((i for i, task in enumerate(tasks) if task is executor.task), None)
         if index is None or not executor.task.async_execution:
@@ -216,37 +219,37 @@ class GuardedAgent:
         return self._last
 
     def begin_round(self) -> None:
-        """The loop of the agent begins, maybe once more."""
+        """Begin the agent's loop, perhaps once more."""
         self._attempt.rounds += 1
 
     async def cancel(self) -> None:
-        """Cancel the async tools that are running; sync ones run to their end, unheard."""
+        """Cancel the running async tools; sync ones run to their end, ignored."""
         await self._attempt.awaiting.cancel()
 
     def _prepare(self, executor: Any) -> None:
-        """Guard whatever tools the agent has by now, CrewAI's own included."""
+        """Guard all current tools of the agent, including CrewAI's own."""
         executor.original_tools = executor.original_tools
         for tool in executor.original_tools:
-            tool.current_usage_count = 0  # as CrewAI does it for each task
+            tool.current_usage_count = 0  # as CrewAI does for each task
         executor.tools = [tool.to_structured_tool() for tool in executor.original_tools]
         hooks: list[Any] = executor.before_llm_call_hooks
         if self._before_question not in hooks:
             hooks.insert(0, self._before_question)
 
     def _before_question(self, context: Any) -> None:
-        """End the agent where the session is halted; CrewAI lets this one error through."""
+        """End the agent if the session is halted; CrewAI lets this one error through."""
         if getattr(context, "executor", None) is not None:
             self._note_unreached(context.executor)
         halted = self._session.halted
         if halted is not None:
             raise HookAborted(f"the session was halted: {halted}", source="rollcage") from halted
 
-    # --- calls that never came to a tool ---------------------------------------------------------
+    # --- calls that never reached a tool ---------------------------------------------------------
 
     def note_refused(
         self, executor: Any, args: tuple[Any, ...], asked: Asked, reason_given: str | None
     ) -> None:
-        """Put a native call on record that CrewAI refused: an error is all that came of it."""
+        """Record a native call that CrewAI refused: its only result is an error."""
         if asked.reached or reason_given is None or not args:
             return
         info = asked_for(args)
@@ -256,7 +259,7 @@ class GuardedAgent:
         self._refused(executor, info[1], info[2], reason_given)
 
     def _note_unreached(self, executor: Any) -> None:
-        """The same of a call that an agent without native calls has made in its last message."""
+        """Record such a call in the last message of an agent without native calls."""
         last = getattr(getattr(executor, "state", None), "current_answer", None)
         attempt = _around.get()
         if not isinstance(last, AgentAction) or attempt is None or last is attempt.noted:
@@ -271,7 +274,10 @@ class GuardedAgent:
     def _refused(
         self, executor: Any, name: str, arguments: Any, reason_given: str, *, cached: bool = False
     ) -> None:
-        """`cached`: one whose arguments pass may have had its answer from CrewAI's own cache."""
+        """Record a refused call.
+
+        `cached`: whether its answer may come from CrewAI's own cache, if its arguments are valid.
+        """
         given, readable = as_written(arguments), as_object(arguments) is not None
         wanted = sanitize_tool_name(name)
         for tool in executor.original_tools:
@@ -284,11 +290,11 @@ class GuardedAgent:
                 return
         refuse(self._session, name, given, reason=reason_given)
 
-    # --- where calls stand -----------------------------------------------------------------------
+    # --- places of calls -------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def placed_call(self, executor: Any, *args: Any, **kwargs: Any) -> Generator[None]:
-        """Around one of the calls that a model's message issued."""
+        """Set the place of one of the calls in a model's message."""
         attempt = self._attempt
         attempt.called = True
         info = asked_for(args)
@@ -310,10 +316,10 @@ class GuardedAgent:
             this_call.reset(token)
 
     def structured(self, executor: Any, tool: Any) -> Any:
-        """The form of a tool for agents without native calls, which make one call a message.
+        """Return the form of a tool for agents without native calls, which make one call a message.
 
-        CrewAI calls a tool that raised again, up to six times for one message: what it raised, or
-        gave, is the answer to each.
+        CrewAI calls a tool that raised again, up to six times for one message: its first error, or
+        result, is the answer to each.
         """
         guarded = self.guarded(original_of(tool))
         made = guarded.to_structured_tool()

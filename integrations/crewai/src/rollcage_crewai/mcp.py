@@ -1,4 +1,4 @@
-"""MCP servers: the tools that CrewAI makes of them, listed by the recording in a replay."""
+"""MCP servers: the tools that CrewAI makes, listed by the recording in a replay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["mcp_tools"]
 
-_PATIENCE: Final = 30  # seconds, as CrewAI's own adapter has it
+_PATIENCE: Final = 30  # seconds, as in CrewAI's own adapter
 
 
 @contextlib.contextmanager
@@ -34,24 +34,24 @@ def mcp_tools(
     contracts: Declarations | None = None,
     connect_timeout: int = _PATIENCE,
 ) -> Generator[list[BaseTool]]:
-    """The guarded tools of an MCP server, in place of `MCPServerAdapter(serverparams, ...)`.
+    """Give the guarded tools of an MCP server, in place of `MCPServerAdapter(serverparams, ...)`.
 
-    What the server lists is recorded, once a session. It is started when something is asked of it,
-    so never in a replay, and stopped at the end of the block. A result that the server calls an
-    error (`isError`) is a `ToolFailure`.
+    The server's list is recorded, once a session. The server is started on the first request, so
+    never in a replay, and stopped at the end of the block. An error result of the server
+    (`isError`) is a `ToolFailure`.
 
     Args:
-        serverparams: of the server, as `MCPServerAdapter` takes them.
-        session: records; it must be entered.
+        serverparams: the parameters of the server, as for `MCPServerAdapter`.
+        session: the session that records; it must be entered.
         *tool_names: the tools to take; all by default.
-        server: a name for the server; needed where the session has several.
-        effects: by a tool's name, its effect; a tool that is not named is a `write`.
+        server: a name for the server; required if the session has several.
+        effects: by a tool's name, its effect; any other tool is a `write`.
         contracts: by a tool's name, its `Contract`, or some fields of it.
         connect_timeout: seconds that the server may take to start.
 
     Raises:
-        ContractError: another server of the session has this name, or a tool of one name; a name
-            that no tool has; a declaration that can't be used.
+        ContractError: another server of the session has this name, or a tool of the same name; an
+            unknown name; a declaration that can't be used.
         ReplayMiss: the session replays offline, and the server's tools are not recorded.
         ToolRefused: a tool that the session's facade does not give.
     """
@@ -80,12 +80,12 @@ def mcp_tools(
 
 
 def _declared(name: str, declared: Contract | Mapping[str, Any] | None) -> Any:
-    """What is declared of a tool; it is recorded by the name that the server has for it."""
+    """Return the declaration of a tool, which is recorded by the server's name for it."""
     return declared if isinstance(declared, Contract) else {"name": name, **(declared or {})}
 
 
 class _Server:
-    """A server that is started when it is needed."""
+    """A server that is started on demand."""
 
     def __init__(self, serverparams: Any, connect_timeout: int) -> None:
         self._serverparams = serverparams
@@ -106,30 +106,30 @@ class _Server:
                 raise NotImplementedError
 
         with self._lock:
-            if self._is_over:  # nobody would stop it
+            if self._is_over:  # it would not be stopped
                 raise ContractError(
                     "the block of mcp_tools has ended, and its server: use its tools within it"
                 )
             if self._adapt is None:
                 adapt: Any = MCPAdapt(self._serverparams, Both(), self._connect_timeout)
-                found = adapt.__enter__()  # what fails here has ended by itself
+                found = adapt.__enter__()  # a failure here has ended the server
                 self._adapt = adapt
                 self._tools = {tool.name: (func, tool) for func, tool in found}
             return self._tools
 
     def definitions(self) -> list[dict[str, Any]]:
-        """What the server lists."""
+        """Return the server's list."""
         return [mcp_definition(tool) for _, tool in self._started().values()]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """The result of a tool."""
+        """Return the result of a tool."""
         known = self._started()
         if name not in known:
             raise ContractError(f"the MCP server has no tool {name!r} any more")
         return known[name][0](dict(arguments))
 
     def stop(self) -> None:
-        """Stop the server, if it was needed; it is not started any more."""
+        """Stop the server, if it was started; it is not started again."""
         with self._lock:
             self._is_over = True
             if self._adapt is not None:
@@ -142,7 +142,7 @@ class _Failed(Exception):
 
 
 def _tool(server: _Server, definition: Mapping[str, Any]) -> BaseTool:
-    """A tool as CrewAI's own adapter makes it; but it tells of an error."""
+    """Return a tool as CrewAI's own adapter makes it, but with errors as failures."""
     from crewai_tools.adapters.mcp_adapter import CrewAIToolAdapter
     from mcp.types import Tool
 
@@ -152,7 +152,7 @@ def _tool(server: _Server, definition: Mapping[str, Any]) -> BaseTool:
         given = {
             key: each
             for key, each in (arguments or {}).items()
-            if each is not None or key in required  # CrewAI fills what was left out with None
+            if each is not None or key in required  # CrewAI fills omitted arguments with None
         }
         result = server.call(name, given)
         if result.isError:

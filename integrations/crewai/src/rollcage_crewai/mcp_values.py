@@ -1,4 +1,4 @@
-"""Results of MCP tools as CrewAI's own tools give them, whichever framework recorded them."""
+"""Results of MCP tools in the form of CrewAI's own tools, from any framework."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _KINDS: Final = {"CrewAIMCPTool", "MCPNativeTool", "MCPToolWrapper"}
 
 
 def is_mcp(tool: Any) -> bool:
-    """Whether it is one of CrewAI's tools of MCP servers."""
+    """Return whether it is one of CrewAI's tools of MCP servers."""
     return any(each.__name__ in _KINDS for each in type(tool).__mro__)
 
 
 def mcp_text(value: Any) -> Any:
-    """The text of content blocks; of anything else, that itself."""
+    """Return the text of content blocks; any other value unchanged."""
     blocks = None if isinstance(value, (str, ToolFailure)) else mcp_blocks(value)
     if blocks is None:
         return value
@@ -29,5 +29,5 @@ def mcp_text(value: Any) -> Any:
 
 
 def mcp_failed(text: str, tool: str) -> ToolFailure:
-    """What CrewAI's own tools give where a server calls a result an error."""
+    """Return the failure of CrewAI's own tools for a server's error result."""
     return ToolFailure(message=text, reason=ToolFailureReason.MCP_ERROR, details={"tool": tool})

@@ -1,4 +1,4 @@
-"""What the adapter uses of CrewAI that is not public, all of it, and why there is no public way.
+"""The adapter's uses of CrewAI's private names, all of them, and why there is no public way.
 
 Checked with crewai 1.15.30. No other file of the adapter may use such a name:
 `tests/test_private_names.py`, at the root of the repository, fails otherwise.
@@ -41,15 +41,15 @@ EMIT_THINKING: Final = "_emit_thinking_chunk_event"
 EMIT_END: Final = "_emit_call_completed_event"
 """The methods by which a `BaseLLM` emits the events of its calls.
 
-`call` gives the answer alone: usage, reasoning, pieces and the finish reason are in the events. A
+`call` returns only the answer: usage, reasoning, pieces and the finish reason are in the events. A
 handler on the bus would be late.
 """
 
 
 def count_usage(llm: Any, usage: dict[str, Any]) -> None:
-    """Count the tokens of a call that was not made, as those of one.
+    """Count the tokens of a call that was not made, like those of a real one.
 
-    `BaseLLM._track_token_usage_internal`: the figures of a crew are made of these alone.
+    `BaseLLM._track_token_usage_internal`: the figures of a crew come only from these.
     """
     llm._track_token_usage_internal(usage)
 
@@ -63,18 +63,18 @@ def count_apart(twin: Any) -> None:
 
 
 def streams(llm: Any) -> bool:
-    """Whether a model emits pieces: by its own setting, or for this call.
+    """Return whether a model emits pieces: by its own setting, or for this call.
 
-    `BaseLLM._effective_stream`: what is set for one call is in a private variable.
+    `BaseLLM._effective_stream`: the setting for one call is in a private variable.
     """
     return bool(llm._effective_stream())
 
 
 def without_retries(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A model's `call`, as CrewAI is to leave it.
+    """Return a model's `call` that CrewAI does not wrap.
 
-    `_crewai_rate_limit_wrapped`: CrewAI wraps the `call` of each subclass in retries, but for one
-    that has its mark. Those of the model itself are inside.
+    `_crewai_rate_limit_wrapped`: CrewAI wraps the `call` of each subclass in retries, except one
+    with this mark. The model's own retries are inside.
     """
     marked: Any = method
     marked._crewai_rate_limit_wrapped = True
@@ -87,14 +87,14 @@ NATIVE_CALL: Final = "_execute_single_native_tool_call"
 """The method of an executor that makes one native call: no hook sees the call's id."""
 
 FLOW: Final = "_flow_definition"
-"""What an executor that is a flow keeps of its class: CrewAI reads it off one class only."""
+"""The class data of an executor that is a flow: CrewAI reads it from one class only."""
 
 CREATE_MANAGER: Final = "_create_manager_agent"
 """The method of a crew that makes the manager of a hierarchical process, as the crew starts."""
 
 
 def cache_of(crew: Any) -> Any:
-    """The tool cache of a crew.
+    """Return the tool cache of a crew.
 
     `Crew._cache_handler`: it is made by the constructor, and given to agents as they start.
     """
@@ -107,7 +107,7 @@ def set_cache(crew: Any, cache: Any) -> None:
 
 
 def original_of(tool: Any) -> Any:
-    """The tool that a `CrewStructuredTool` is the form of; None for any other.
+    """Return the tool that a `CrewStructuredTool` is the form of; None for any other.
 
     `CrewStructuredTool._original_tool`: it has no other link to it.
     """
@@ -121,8 +121,8 @@ class McpResolver(MCPToolResolver, abc.ABC):
     """The part of CrewAI that finds the tools of an agent's `mcps`, with methods to override.
 
     `Agent._logger`, and the resolver's `_resolve_external`, `_resolve_native`, `_create_transport`
-    and `_json_schema_to_pydantic`: `resolve` connects to each server, and gives tools with a client
-    that repeats calls; it takes no client, and no list of tools.
+    and `_json_schema_to_pydantic`: `resolve` connects to each server, and returns tools with a
+    client that repeats calls; it takes no client, and no list of tools.
     """
 
     def __init__(self, agent: Any) -> None:
@@ -131,22 +131,22 @@ class McpResolver(MCPToolResolver, abc.ABC):
 
     @abc.abstractmethod
     def at_address(self, reference: str) -> list[BaseTool]:
-        """The tools of the server at a reference: its URL, perhaps with `#` and a tool's name."""
+        """Return the tools of the server at a reference: its URL, perhaps with `#TOOL`."""
 
     @abc.abstractmethod
     def of_server(self, config: MCPServerConfig, reference: str | None) -> list[BaseTool]:
         """The tools of a server."""
 
     def transport_and_name(self, config: MCPServerConfig) -> tuple[Any, str]:
-        """What connects to a server, and how CrewAI calls the server."""
+        """Return the transport to a server, and CrewAI's name for the server."""
         return self._create_transport(config)
 
     def model_of(self, name: str, schema: Mapping[str, Any]) -> Any:
-        """The Pydantic model of a tool's arguments, as CrewAI makes it."""
+        """Return the Pydantic model of a tool's arguments, as CrewAI makes it."""
         return self._json_schema_to_pydantic(name, dict(schema))
 
     def ask(self, config: MCPServerConfig) -> None:
-        """Ask a server for its tools, as CrewAI does; its `tool_filter` is shown each."""
+        """Request a server's tools, like CrewAI; its `tool_filter` is shown each."""
         super()._resolve_native(config)
 
     def _resolve_external(self, mcp_ref: str) -> list[BaseTool]:

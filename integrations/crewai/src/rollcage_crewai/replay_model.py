@@ -1,4 +1,4 @@
-"""`ReplayModel`: the decisions of a recorded run, of whichever framework, drive a crew here."""
+"""`ReplayModel`: the decisions of a recorded run, of any framework, drive a crew here."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _WINDOW: Final = 1_000_000  # tokens: recorded answers need no shorter conversat
 
 
 class ReplayModel(BaseLLM):
-    """A model that answers what the model of a recorded run answered, by position.
+    """A model that gives the recorded answers of a run's model, by position.
 
-    The run may have been recorded under any framework. Each call gets the next recorded answer: the
-    same text, and the same tool calls in the same turns. No model is asked. To an agent without
-    native tool calls it writes each recorded call as text, one a message.
+    The run may have been recorded in any framework. Each call gets the next recorded answer: the
+    same text, and the same tool calls in the same turns. No model is called. An agent without
+    native tool calls gets each recorded call as text, one a message.
 
     Args:
         trace: an entered session that replays the run, the path of its trace, or its store (a
             folder, a URL, or a `Store`) and its id.
-        agent: whose answers; None takes those of all agents but the ones inside of tools.
-        then: a live model that goes on where the recorded answers end.
+        agent: the agent whose answers are used; None: all agents except the ones inside of tools.
+        then: a live model that continues after the recorded answers.
 
     Raises:
-        ReplayMiss: (when called) the agent asks for more than is recorded and nobody goes on, or
-            the answer asks for a tool that the agent does not have.
+        ReplayMiss: (when called) the agent asks for more answers than are recorded and there is no
+            live model, or the answer calls a tool that the agent does not have.
     """
 
     llm_type: str = "rollcage-replay"
@@ -51,31 +51,31 @@ class ReplayModel(BaseLLM):
         self._answers = RecordedAnswers(trace, agent=agent, then=then)
 
     def supports_function_calling(self) -> bool:
-        """Recorded tool calls are given as such."""
+        """Return that recorded tool calls are given as such."""
         return self.then is None or bool(getattr(self.then, "supports_function_calling", bool)())
 
     def get_context_window_size(self) -> int:
-        """More than any recorded conversation has, in tokens; a live model knows its own."""
+        """Return more tokens than any recorded conversation has; or the live model's window."""
         return _WINDOW if self.then is None else self.then.get_context_window_size()
 
     def get_input_tokens_count(self, *args: Any, **kwargs: Any) -> int:
-        """As the live model counts them; without one, nobody does: 0."""
+        """Return the live model's count; 0 without one."""
         return 0 if self.then is None else self.then.get_input_tokens_count(*args, **kwargs)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Give the next recorded answer."""
+        """Return the next recorded answer."""
         response = self._next(ASKED.named(args, kwargs))
         return self._answers.live.call(*args, **kwargs) if response is None else response.value
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
-        """Give the next recorded answer."""
+        """Return the next recorded answer."""
         response = self._next(ASKED.named(args, kwargs))
         if response is None:
             return await self._answers.live.acall(*args, **kwargs)
         return response.value
 
     def _next(self, asked: dict[str, Any]) -> ModelResponse | None:
-        """The next answer in the form that fits what is asked; None once all are given."""
+        """Return the next answer in the form of the request; None after the last."""
         tools = asked.get("tools")
         with self._lock:
             if self._written:
@@ -98,7 +98,7 @@ class ReplayModel(BaseLLM):
 
 
 def _as_text(answer: Answer) -> list[str]:
-    """The calls of an answer as an agent without native calls writes them: one a message."""
+    """Return the calls of an answer as an agent without native calls writes them: one a message."""
     thought = answer.text or "I should use a tool."
     return [
         f"Thought: {thought}\nAction: {call.name}\nAction Input: {call.arguments}"

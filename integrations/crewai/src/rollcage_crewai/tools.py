@@ -57,19 +57,19 @@ def guard_tools(
     effects: Mapping[str, Effect] | None = None,
     contracts: Declarations | None = None,
 ) -> list[T]:
-    """CrewAI tools of the same types, whose calls go through the session.
+    """Return CrewAI tools of the same types, whose calls go through the session.
 
-    The originals stay as they are. A tool that this session guards already is given back as it is.
+    The originals are not changed. A tool that this session guards already is returned itself.
 
     Args:
         tools: any `BaseTool`: of a class, of `@tool`, `Tool`; async ones too.
-        session: guards the calls; it must be entered before the first one.
-        effects: by a tool's name, its effect; a tool that is not named is a `write`.
+        session: the session that guards the calls; it must be entered before the first one.
+        effects: by a tool's name, its effect; any other tool is a `write`.
         contracts: by a tool's name, its `Contract`, or some fields of it:
             `{"send_mail": {"idempotent": True, "secret": "password"}}`.
 
     Raises:
-        ContractError: a name that no tool has, a declaration that can't be used, something that is
+        ContractError: an unknown name, a declaration that can't be used, an object that is
             no tool, or a tool that another session guards.
         ToolRefused: a tool that the session's facade does not give.
     """
@@ -87,11 +87,11 @@ def guard_tools(
 def as_tools(
     functions: Iterable[Callable[..., Any]], session: Session | None = None
 ) -> list[Tool[..., Any]]:
-    """CrewAI tools for functions declared with `@rollcage.tool`, sync or async.
+    """Return CrewAI tools for functions declared with `@rollcage.tool`, sync or async.
 
     Args:
         functions: the declared functions.
-        session: guards the calls; by default it is the one that is open around each call.
+        session: the session that guards the calls; by default, the open one around each call.
 
     Raises:
         ContractError: a function without a declaration.
@@ -101,12 +101,12 @@ def as_tools(
 
 
 def untold(tool: BaseTool) -> Callable[..., Any]:
-    """The body of a guarded tool, which raises what the original raises."""
+    """Return the body of a guarded tool, which raises the original's errors."""
     return tool._run  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - what tools override
 
 
 def awaited(value: Any) -> Any:
-    """A body's value; that of an async one is awaited here, as CrewAI does it."""
+    """Return a body's value; await an async one here, like CrewAI."""
     return asyncio.run(value) if asyncio.iscoroutine(value) else value
 
 
@@ -125,7 +125,7 @@ def _as_tool(function: Callable[..., Any]) -> Tool[..., Any]:
 
 
 class _Call(GuardedCall):
-    """A call that gives back a failure where it is refused: what raises, CrewAI calls again.
+    """A call that returns a failure if it is refused, because CrewAI repeats a call that raises.
 
     Once the session is halted, the failure ends the agent.
     """
@@ -139,7 +139,7 @@ class _Call(GuardedCall):
         super().__init__(guard.session, guard.contract, arguments)
 
     def aaround(self) -> contextlib.AbstractContextManager[None]:
-        """Cancelling the agent cancels an async body."""
+        """Let a cancellation of the agent cancel an async body."""
         around = awaiting.get()
         return contextlib.nullcontext() if around is None else around.body()
 
@@ -197,7 +197,7 @@ def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) ->
 
 
 def _with_methods(cls: Any, twin: Any, guard: _Guard) -> None:
-    """Guard what the class of a tool overrides, on this one tool."""
+    """Guard the methods that the class of a tool overrides, on this one tool."""
     base: Any = Tool if isinstance(twin, Tool) else BaseTool
     for name in ("_run", "_arun", "run", "arun"):
         method: Any = getattr(cls, name)
@@ -210,12 +210,12 @@ def _set_structured(tool: BaseTool, cls: type[BaseTool]) -> None:
 
 
 def _telling(structured: CrewStructuredTool) -> CrewStructuredTool:
-    """The form of a tool that agents without native calls have: it tells of an error, once.
+    """Return the form of a tool for agents without native calls, which reports an error once.
 
     CrewAI answers an exception by calling the tool again, five times more.
     """
     body: Callable[..., Any] = structured.func
-    structured.tool_failure_policy = None  # that of the tool itself counts: see `refusal`
+    structured.tool_failure_policy = None  # the tool's own policy counts: see `refusal`
 
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -228,7 +228,7 @@ def _telling(structured: CrewStructuredTool) -> CrewStructuredTool:
 
 
 def _answering(tool: Tool[..., Any]) -> Tool[..., Any]:
-    """A declared function that answers a refusal as guarded tools do, in whichever session."""
+    """Return a declared function's tool that answers a refusal like guarded tools."""
     body, policy = tool.func, tool.tool_failure_policy
 
     @functools.wraps(body)
@@ -248,14 +248,14 @@ def _answering(tool: Tool[..., Any]) -> Tool[..., Any]:
             return refusal(error, tool)
 
     own: Any = aanswering if inspect.iscoroutinefunction(body) else answering
-    own.__wrapped__ = plain_body(body)  # what `guard_tools` guards: itself, and once
+    own.__wrapped__ = plain_body(body)  # guarded by `guard_tools`: the tool itself, once
     tool.func = own
     _set_structured(tool, type(tool))
     return tool
 
 
 def _set(tool: Any, name: str, value: Any) -> None:
-    """Set what is no field of a tool: its class, and all other tools of it, stay as they are."""
+    """Set a non-field attribute of one tool; its class and its other tools don't change."""
     object.__setattr__(tool, name, value)
 
 

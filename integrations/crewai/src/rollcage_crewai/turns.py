@@ -15,16 +15,16 @@ from rollcage_adapter import slot_of
 __all__ = ["Awaiting", "asked_for", "awaiting", "slot_in", "this_call"]
 
 this_call: ContextVar[object] = ContextVar("rollcage_crewai_call", default=None)
-"""Set anew for each call that a guarded crew makes."""
+"""Set anew for each call of a guarded crew."""
 
 
 def asked_for(args: tuple[Any, ...]) -> tuple[str, str, Any] | None:
-    """The id, name and arguments of a native call, as the model wrote them."""
+    """Return the id, name and arguments of a native call, in the model's own form."""
     return extract_tool_call_info(args[0]) if args else None
 
 
 def slot_in(messages: list[Any], call_id: str) -> int | None:
-    """The place of a call in the message that issued it; None if that is unknown."""
+    """Return the place of a call in the message that issued it; None if unknown."""
     issued = (message["tool_calls"] for message in reversed(messages) if message.get("tool_calls"))
     return slot_of(call_id, (call.get("id") for call in next(issued, ())))
 
@@ -35,7 +35,7 @@ def slot_in(messages: list[Any], call_id: str) -> int | None:
 class Awaiting:
     """The async bodies of one agent that are running now, each in a thread and loop of its own.
 
-    Whoever awaits the crew can't cancel those: CrewAI tells no thread.
+    A cancelled `await` of the crew does not reach them: CrewAI tells no thread.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Awaiting:
 
     @contextlib.contextmanager
     def body(self) -> Generator[None]:
-        """Around a body, in its own loop."""
+        """Mark a running body, in its own loop."""
         task = asyncio.current_task()
         assert task is not None
         ended: Future[None] = Future()
@@ -58,7 +58,7 @@ class Awaiting:
             ended.set_result(None)
 
     async def cancel(self) -> None:
-        """Cancel them all, and wait for their ends; none begins any more."""
+        """Cancel all of them, and wait for their ends; none begins any more."""
         self._cancelled = True
         ends: list[asyncio.Future[None]] = []
         for task, (loop, ended) in list(self._running.items()):
@@ -70,4 +70,4 @@ class Awaiting:
 
 
 awaiting: ContextVar[Awaiting | None] = ContextVar("rollcage_crewai_awaiting", default=None)
-"""The async bodies of the agent around."""
+"""The async bodies of the current agent."""

@@ -1,4 +1,4 @@
-"""CrewAI's own values in a trace: neutral data from which each comes back as itself."""
+"""CrewAI's own values in a trace: neutral data from which each is restored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["register"]
 
 
 class _Responses:
-    """Responses: the answer; under `crewai`, what only CrewAI needs to give it again."""
+    """Responses: the answer; under `crewai`, data for CrewAI only."""
 
     name = "crewai.response"
     portable = True
@@ -58,7 +58,7 @@ def _is_chunk(chunk: Any) -> bool:
 
 @functools.cache
 def register() -> None:
-    """Teach the trace CrewAI's types. Once is enough."""
+    """Register CrewAI's types for the trace. Once is enough."""
     register_native([ModelResponse], _Responses())
     failure = Parts.of_model("crewai.tool_failure", ToolFailure, exclude_defaults=True)
     register_parts({ToolFailure: failure})

@@ -14,9 +14,9 @@
         )
         agent.invoke({"messages": [("user", "Write the weekly report.")]})
 
-`guard_tools` records and replays each tool at its body, so that results stay what they are.
+`guard_tools` records and replays each tool at its body, so that results keep their types.
 `RollcageMiddleware` records each call's place, hands a refusal to the model as an error message,
-and ends the agent when the session is halted; `tool_node_wrappers` is its twin for a plain
+and ends the agent when the session is halted; `tool_node_wrappers` does the same for a plain
 `ToolNode`. `guard_model` records and replays the model's own calls;
 `ReplayModel` drives an agent with the decisions of a recorded run. `mcp_tools` guards the tools of
 MCP servers, which a replay does not need.
@@ -54,7 +54,7 @@ watch_calls()
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs `langchain.agents` and `langgraph.prebuilt` only where it is used."""
+    """Import the parts that need `langchain.agents` and `langgraph.prebuilt` on demand."""
     if name == "RollcageMiddleware":
         from rollcage_langchain.middleware import RollcageMiddleware
 

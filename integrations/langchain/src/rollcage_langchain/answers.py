@@ -1,4 +1,4 @@
-"""A message of LangChain's as a neutral answer, and the other way round."""
+"""A LangChain message as a neutral answer, and the reverse."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["answer_of", "as_chunk", "message_of"]
 
 
 def answer_of(message: AIMessage, beside: Mapping[str, Any]) -> Answer:
-    """What a message says, in the form that every framework understands.
+    """Return a message's content, in the framework-neutral form.
 
-    `beside` is what the provider sent along with it.
+    `beside` is the provider's further data.
     """
     info = {**beside, **message.response_metadata}
     usage = message.usage_metadata
@@ -38,7 +38,7 @@ def answer_of(message: AIMessage, beside: Mapping[str, Any]) -> Answer:
 
 
 def message_of(answer: Answer) -> AIMessage:
-    """The message for an answer."""
+    """Return the message for an answer."""
     calls: list[ToolCall] = []
     invalid: list[InvalidToolCall] = []
     for request in answer.tool_calls:
@@ -67,7 +67,7 @@ def message_of(answer: Answer) -> AIMessage:
 
 
 def as_chunk(message: BaseMessage) -> AIMessageChunk:
-    """A whole message as the one chunk of a stream."""
+    """Return a whole message as the one chunk of a stream."""
     fields = {name: getattr(message, name) for name in type(message).model_fields if name != "type"}
     return AIMessageChunk(**fields, chunk_position="last")
 
@@ -80,13 +80,13 @@ def _usage(answer: Answer) -> UsageMetadata | None:
 
 
 def _response_id(message: AIMessage, info: Mapping[str, Any]) -> str:
-    """The provider's own id; LangChain makes one up where there is none."""
+    """Return the provider's own id; LangChain makes one up if there is none."""
     own = message.id if message.id and not message.id.startswith(("lc_", "run-")) else ""
     return str(info.get("id") or own)
 
 
 def _reasoning(message: AIMessage) -> str:
-    """What the model thought: providers put it into blocks of the content, or next to it."""
+    """Return the model's reasoning: providers put it into blocks of the content, or next to it."""
     blocks: Any = message.content
     thought = [
         str(block.get("reasoning") or block.get("thinking") or "")
@@ -97,7 +97,7 @@ def _reasoning(message: AIMessage) -> str:
 
 
 def _requests(message: AIMessage) -> list[ToolRequest]:
-    """The calls, with their arguments as the model wrote them where LangChain keeps that."""
+    """Return the calls, with the model's own arguments if LangChain keeps them."""
     raw: dict[Any, str] = {}
     if isinstance(message, AIMessageChunk):
         raw = {each["id"]: each["args"] or "" for each in message.tool_call_chunks}

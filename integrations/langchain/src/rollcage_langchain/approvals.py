@@ -20,7 +20,7 @@ from rollcage_adapter import is_object
 
 __all__ = ["ask_by_interrupt", "interrupting"]
 
-_NOBODY: Final = "whoever resumed the graph"  # whose decision says no name, as LangChain's do not
+_NOBODY: Final = "whoever resumed the graph"  # for a decision without a name, as LangChain's are
 
 
 def _interrupt(request: ApprovalRequest) -> Approval:
@@ -63,7 +63,7 @@ _interrupts: Final[ContextVar[bool]] = ContextVar("rollcage_langchain.interrupts
 
 @contextlib.contextmanager
 def interrupting(*, interrupts: bool) -> Generator[None]:
-    """Have the calls of a block interrupt their graph where a rule asks."""
+    """Let the calls of a block interrupt their graph if a rule asks."""
     token = _interrupts.set(interrupts)
     try:
         yield
@@ -75,10 +75,10 @@ _ASKING: Final[WeakSet[Session]] = WeakSet()
 
 
 def ask_by_interrupt(session: Session) -> None:
-    """Have the calls that `interrupting` surrounds interrupt their graph, until somebody decides.
+    """Let the calls inside `interrupting` interrupt their graph until a person decides.
 
-    Other calls of the session are decided on by its own approver. The graph goes away by an
-    exception of its own.
+    Other calls of the session are decided by its own approver. The graph ends by an exception of
+    its own.
     """
     if session in _ASKING:
         return

@@ -1,8 +1,8 @@
-"""Bare tools: those that LangChain runs past the session, before their bodies run.
+"""Bare tools: tools that LangChain runs outside of the session, checked before their bodies run.
 
-A middleware after the guard may run a tool that it has brought along; an agent without the guard
-may run any. LangChain tells its callbacks of a tool that starts, and one that raises keeps it from
-running. Code that calls a tool's function, and not the tool, is out of reach.
+A middleware after the guard may run a tool of its own; an agent without the guard may run any.
+LangChain tells its callbacks when a tool starts, and an exception in a callback keeps the tool from
+running. Code that calls a tool's function, and not the tool, can't be caught.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = ["refusing_bare", "watch_calls"]
 
 
 class _Refusal(BaseCallbackHandler):
-    """Refuses each tool that starts and that the session does not guard."""
+    """Refuses each unguarded tool that starts."""
 
     raise_error = True
-    run_inline = True  # in the context, and below the frame, of who runs the tool
+    run_inline = True  # in the context, and below the frame, of the tool's caller
 
     def __init__(self, session: Session, advice: str) -> None:
         self._session = session
@@ -45,12 +45,12 @@ class _Refusal(BaseCallbackHandler):
 
     @property
     def ignore_llm(self) -> bool:
-        """It looks at tools only."""
+        """Ignore models: it looks at tools only."""
         return True
 
     @property
     def ignore_chat_model(self) -> bool:
-        """The same."""
+        """Ignore chat models."""
         return True
 
     def on_tool_start(
@@ -61,10 +61,10 @@ class _Refusal(BaseCallbackHandler):
         inputs: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Refuse the tool, where it is bare.
+        """Refuse a bare tool.
 
         Raises:
-            Blocked: it is; its body does not run.
+            Blocked: the tool is bare; its body does not run.
         """
         if self._is_guarded(starting_tool()):
             return
@@ -83,9 +83,9 @@ class _Refusal(BaseCallbackHandler):
 
 
 class _Around(NamedTuple):
-    """A guarded call that is passed on to whatever comes after the guard."""
+    """A guarded call that is passed on to the middleware after the guard."""
 
-    step: tuple[str, int] | None  # in whose body; a later one is that of a guarded tool
+    step: tuple[str, int] | None  # the step whose body makes it; a later one is a guarded tool's
     refusal: _Refusal
 
 
@@ -94,7 +94,7 @@ _around: ContextVar[_Around | None] = ContextVar("rollcage_langchain_call", defa
 
 @contextlib.contextmanager
 def refusing_bare(session: Session) -> Generator[None]:
-    """Refuse each bare tool that is run in here, but for those that a guarded tool runs."""
+    """Refuse each bare tool that runs in the block, except in the body of a guarded tool."""
     advice = (
         "a middleware has to hand on its tool by request.override(tool=...), or to pass it through "
         "guard_tools first"
@@ -107,10 +107,10 @@ def refusing_bare(session: Session) -> Generator[None]:
 
 
 class _Hook:
-    """Finds the handler for a tool that starts here; LangChain asks it as a context variable."""
+    """Finds the handler for a tool that starts; LangChain reads it as a context variable."""
 
     def get(self) -> BaseCallbackHandler | None:
-        """The handler; None where bare tools may run."""
+        """Return the handler; None if bare tools may run."""
         note_attempt()
         call = _around.get()
         if call is not None and call.step == step_here():
@@ -127,5 +127,5 @@ class _Hook:
 
 @functools.cache
 def watch_calls() -> None:
-    """Look before each run of a tool, of whichever class. Once is enough."""
+    """Check each run of a tool, of any class. One call is enough."""
     register_configure_hook(cast("ContextVar[Any]", _Hook()), inheritable=False)

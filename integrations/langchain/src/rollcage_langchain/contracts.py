@@ -1,4 +1,4 @@
-"""What LangChain knows of a tool, as a contract; and which of a body's arguments are the call's."""
+"""LangChain's knowledge of a tool, as a contract; and the call's own arguments of a body."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ _MANAGERS: Final = frozenset({"run_manager", "callbacks"})  # LangChain's own, i
 
 
 class CallParameters(pydantic.BaseModel):
-    """The base of what a tool's call schema becomes: LangChain has validated the arguments."""
+    """The base of tools' call schemas: LangChain has validated the arguments."""
 
-    # Whatever else reaches the body is a part of the call too.
+    # Further arguments of the body are a part of the call too.
     model_config = pydantic.ConfigDict(
         extra="allow", arbitrary_types_allowed=True, protected_namespaces=()
     )
 
 
-# By a tool's call schema, of which LangChain makes one for each tool, what becomes of it: a service
-# guards its tools for each request, and to make a model takes longer than the rest of that.
+# The parameters by a tool's call schema, of which LangChain makes one for each tool: a service
+# guards its tools for each request, and building a model takes longer than everything else.
 _MODELS: Final = weakref.WeakKeyDictionary[type[pydantic.BaseModel], type[CallParameters]]()
 
 
 def parameters_of(tool: BaseTool) -> AnyParameters:
-    """The tool's arguments without those that the framework injects."""
+    """Return the tool's parameters without the ones that the framework injects."""
     if isinstance(tool, Tool) and tool.args_schema is None:
         return {"type": "object", "properties": tool.args, "required": list(tool.args)}
     schema: Any = tool.tool_call_schema
     if is_object(schema):
         return schema
-    if not is_model_class(schema):  # one of Pydantic v1, which LangChain takes as well
+    if not is_model_class(schema):  # a Pydantic v1 model, which LangChain accepts as well
         return cast("dict[str, Any]", schema.schema())
     model = _MODELS.get(schema)
     if model is None:
         fields: dict[str, Any] = {n: (f.annotation, f) for n, f in schema.model_fields.items()}
-        with warnings.catch_warnings():  # a parameter may be called `copy` or `json`
+        with warnings.catch_warnings():  # a parameter may be named `copy` or `json`
             warnings.simplefilter("ignore", UserWarning)
             model = _MODELS[schema] = pydantic.create_model(
                 schema.__name__, __base__=CallParameters, __doc__=schema.__doc__, **fields
@@ -72,7 +72,7 @@ def _names(parameters: AnyParameters) -> frozenset[str]:
     return frozenset(parameters.model_fields)
 
 
-# --- what a body takes ---------------------------------------------------------------------------
+# --- the parameters of a body --------------------------------------------------------------------
 
 
 class BodySignature(Signature):
@@ -80,8 +80,8 @@ class BodySignature(Signature):
 
     Attributes:
         hints: the body's annotations, resolved.
-        with_artifact: it returns what the model reads, and something for the program.
-        is_mcp: it calls a tool of an MCP server.
+        with_artifact: whether it returns content for the model, and an artifact for the program.
+        is_mcp: whether it calls a tool of an MCP server.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ class BodySignature(Signature):
         super().__init__(list(visible) if one_text else positional, frozenset(hidden))
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of the call, by name, without what was injected."""
+        """Return the arguments of the call, by name, without injected values."""
         named = self.named(args, kwargs)
         return Validated(named, CallParameters) if self._validated and not args else named
 
     def call_id(self, kwargs: Mapping[str, Any]) -> str:
-        """The id of the call if the body gets it; else empty."""
+        """Return the id of the call if the body gets it; else an empty text."""
         for name in self._call_ids:
             if isinstance(kwargs.get(name), str):
                 return cast("str", kwargs[name])
@@ -144,7 +144,7 @@ def _is_injected(annotation: Any) -> bool:
 
 
 def _marks(annotation: Any, marker: type) -> bool:
-    """Whether `Annotated[…]` holds this marker, as an instance or a class."""
+    """Return whether `Annotated[…]` holds this marker, as an instance or a class."""
     if get_origin(annotation) is not typing.Annotated:
         return False
     return any(
@@ -163,7 +163,7 @@ def contract_for(
     effect: Any = None,
     declared: Contract | Mapping[str, Any] | None = None,
 ) -> Contract:
-    """The contract of a LangChain tool: what it says itself, then what is declared of it.
+    """Return the contract of a LangChain tool: its own, overridden by the declaration.
 
     Raises:
         ContractError: the declaration can't be used.
@@ -175,5 +175,5 @@ def contract_for(
         framework="langchain",
         effect=effect,
         declared=declared,
-        raises=(ToolException,),  # what a tool tells its model by an exception comes back as itself
+        raises=(ToolException,),  # an exception for the model is restored
     )

@@ -1,4 +1,4 @@
-"""The framework's hook around a tool call: the call's place, and what a refusal looks like."""
+"""The framework's hook around a tool call: the call's place, and the form of a refusal."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def tool_node_wrappers(
     messages_key: str = "messages",
     interrupt: bool = False,
 ) -> dict[str, Any]:
-    """What a plain `ToolNode` needs of Rollcage: `ToolNode(tools, **tool_node_wrappers(session))`.
+    """Return the wrappers for a plain `ToolNode`: `ToolNode(tools, **tool_node_wrappers(session))`.
 
     As with `RollcageMiddleware`, the graph is interrupted when the session halts.
 
     Args:
-        session: guards the calls.
+        session: the session that guards the calls.
         effects: see `guard_tools`; for tools that are not guarded yet.
-        contracts: the same.
+        contracts: see `guard_tools`.
         messages_key: the node's own `messages_key`.
         interrupt: see `RollcageMiddleware`.
     """
@@ -58,7 +58,7 @@ def tool_node_wrappers(
 
 
 class _Call:
-    """A tool call on its way: the request that is handed on, and what answered it."""
+    """A running tool call: the request that is passed on, and its answer."""
 
     request: ToolCallRequest
     answer: Any
@@ -86,7 +86,7 @@ class Hook:
         self._request = _guarding(LateTools(session, guard_tools, effects, contracts))
 
     def call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
-        """Place a tool call; answer it where it is refused, end the graph where that halts."""
+        """Place a tool call; answer it if it is refused, end the graph if it halts."""
         with self._placed(request) as call:
             call.answer = handler(call.request)
         return call.answer
@@ -94,15 +94,15 @@ class Hook:
     async def acall(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
     ) -> Any:
-        """The same in asyncio."""
+        """Do the same as `call`, in asyncio."""
         with self._placed(request) as call:
             call.answer = await handler(call.request)
         return call.answer
 
     @contextlib.contextmanager
     def asked(self, messages: Iterable[Any]) -> Generator[None]:
-        """Around a call of the model, which is shown these messages."""
-        self._checkpoints.here()  # its thread may come to be interrupted after this
+        """Mark a call of the model with these messages."""
+        self._checkpoints.here()  # its thread may be interrupted after this
         with self.ending(""):
             self._see(messages)
             with self.session.place(agent=agent_name()):
@@ -110,12 +110,12 @@ class Hook:
 
     @contextlib.contextmanager
     def ending(self, call: str) -> Generator[None]:
-        """Let nothing out of a halted session, lest a checkpoint keeps it for an answer.
+        """Keep errors of a halted session out of checkpoints, which would hold them as answers.
 
-        The graph is interrupted: `invoke` gives back the state as it is, with no further message. A
-        hook before the model would do so too, as a node that each question has to go through. A
-        graph inside of a tool raises at once, so that the tool's step is not taken for finished.
-        Where the call itself interrupts the graph, to wait for somebody, the run is paused.
+        The graph is interrupted: `invoke` returns the unchanged state, with no further message. A
+        hook before the model would do so too, but as a node in the way of each request. A graph
+        inside of a tool raises at once, so that the tool's step does not count as finished. If the
+        call itself interrupts the graph, to wait for a person, the run is paused.
         """
         self._check_halted()
         try:
@@ -129,10 +129,10 @@ class Hook:
                 self._checkpoints.interrupted(call)
             raise
         self._checkpoints.came_back(call)
-        self._check_halted()  # by this call, and whoever called it has swallowed that
+        self._check_halted()  # this call halted it, and its caller swallowed the error
 
     def _see(self, messages: Iterable[Any]) -> None:
-        """Take as done what a history shows as answered that no checkpointer has kept."""
+        """Mark the calls as done that a history without a checkpointer shows as answered."""
         if self._checkpoints.here() is None:
             self.session.seen({agent_name(): answered_in(messages)})
 
@@ -144,11 +144,11 @@ class Hook:
 
     @contextlib.contextmanager
     def _placed(self, request: ToolCallRequest) -> Generator[_Call]:
-        """Around a tool call: its tool is guarded, and it stands in its turn and slot.
+        """Guard the tool of a call, and set the call's turn and slot.
 
-        One that is refused before it comes to its tool's body is put on record. LangChain answers a
-        call whose tool does not exist with an error message; so does a middleware that refuses one
-        itself. Of arguments that do not pass, the tool itself says so.
+        A call that is refused before it reaches its tool's body is recorded. LangChain answers a
+        call of an unknown tool with an error message; so does a middleware that refuses one itself.
+        The tool itself reports invalid arguments.
         """
         issued = request.tool_call
         call_id = issued["id"] or ""
@@ -194,7 +194,7 @@ class Hook:
 
 
 def _guarding(tools: LateTools) -> type[ToolCallRequest]:
-    """The requests that a hook hands on: whatever tool somebody puts in, it is guarded there.
+    """Return the class of the requests that a hook passes on: a swapped tool is guarded there.
 
     A middleware after the hook may swap the tool, by `override` or by setting it.
     """

@@ -17,13 +17,13 @@ class Level(NamedTuple):
 
 
 def levels_of(namespace: str, at: Mapping[str, Any]) -> Sequence[Level]:
-    """The tasks that a namespace goes through, each with its superstep's checkpoint."""
+    """Return the tasks in a namespace, each with its superstep's checkpoint."""
     levels = [Level(graph, str(at.get(graph, "")), task) for graph, task in tasks_of(namespace)]
     return _of_graphs(levels) if all(level.checkpoint for level in levels) else ()
 
 
 def read_levels(namespace: str, at: str) -> Sequence[Level]:
-    """The levels of a recorded place."""
+    """Return the levels of a recorded place."""
     tasks = tasks_of(namespace)
     return _of_graphs(
         [
@@ -36,14 +36,14 @@ def read_levels(namespace: str, at: str) -> Sequence[Level]:
 
 
 def round_of(thread: str, at: str) -> str:
-    """Name the superstep of a recorded place by what stays the same if it is run again."""
+    """Name the superstep of a recorded place, the same if it runs again."""
     namespace, _, checkpoints = at.rpartition("@")
     graphs = [task.partition(":")[0] for _, task in tasks_of(namespace)[:-1]]
     return f"{thread}@{'|'.join(graphs)}#{checkpoints.partition('#')[2]}"
 
 
 def tasks_of(namespace: str) -> list[tuple[str, str]]:
-    """The tasks of a namespace, each with the namespace of its graph.
+    """Return the tasks of a namespace, each with the namespace of its graph.
 
     `a:1|b:2` is task `b:2` of the graph that task `a:1` runs; `a:1|1|b:2`, of its second one.
     """
@@ -52,7 +52,7 @@ def tasks_of(namespace: str) -> list[tuple[str, str]]:
 
 
 def _of_graphs(levels: list[Level]) -> Sequence[Level]:
-    """A task of the functional API runs in the superstep of the one that calls it."""
+    """Return levels in which a task of the functional API is in its caller's superstep."""
     for i in range(1, len(levels)):
         if levels[i].checkpoint == levels[i - 1].checkpoint:
             levels[i] = levels[i]._replace(graph=levels[i - 1].graph)

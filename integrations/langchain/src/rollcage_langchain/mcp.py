@@ -1,4 +1,4 @@
-"""Tools of MCP servers: what langchain-mcp-adapters makes of them, replayed without the server."""
+"""Tools of MCP servers, made by langchain-mcp-adapters and replayed without the server."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ async def mcp_tools(
     effects: Mapping[str, Effect] | None = None,
     contracts: Declarations | None = None,
 ) -> list[BaseTool]:
-    """The guarded tools of a client's servers, in place of `await client.get_tools()`.
+    """Return the guarded tools of a client's servers, in place of `await client.get_tools()`.
 
-    What the servers list is recorded, once a session: in a replay no server is started, and none
-    is reached. After that each call opens a connection of its own, as the client's own tools do.
+    The servers' lists are recorded, once a session: a replay starts and reaches no server. After
+    that each call opens a connection of its own, like the client's own tools.
 
     Args:
         client: knows the servers by their names; its callbacks and interceptors count.
-        session: records; it must be entered.
-        effects: by a tool's name, its effect; a tool that is not named is a `write`.
+        session: the session that records; it must be entered.
+        effects: by a tool's name, its effect; any other tool is a `write`.
         contracts: by a tool's name, its `Contract`, or some fields of it.
 
     Raises:
-        ContractError: two servers have a tool of one name (give the client
-            `tool_name_prefix=True`), a name that no tool has, or a declaration that can't be used.
+        ContractError: two servers have a tool of the same name (give the client
+            `tool_name_prefix=True`), an unknown name, or a declaration that can't be used.
         ReplayMiss: the session replays offline, and the tools of a server are not recorded.
         ToolRefused: a tool that the session's facade does not give.
     """

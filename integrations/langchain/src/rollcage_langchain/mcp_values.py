@@ -1,4 +1,4 @@
-"""Results of MCP tools as langchain-mcp-adapters gives them, whichever framework recorded them."""
+"""Results of MCP tools in the form of langchain-mcp-adapters, from any framework."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["of_mcp"]
 
 
 def of_mcp(value: Any) -> Any:
-    """Content blocks and an artifact: what such a tool gives.
+    """Return content blocks and an artifact, the result of such a tool.
 
     Raises:
         ToolException: the tool failed.

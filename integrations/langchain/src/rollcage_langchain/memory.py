@@ -1,15 +1,15 @@
-"""LangGraph's own memory: what its checkpoints hold as done, and which of its tasks are at work.
+"""LangGraph's own memory: the steps in its checkpoints, and its running tasks.
 
-A graph with a checkpointer goes on from its last checkpoint and runs nothing that came before. A
-guarded call is made in a task of a superstep, which runs from one checkpoint; a call's place is
-the path of those, from the outermost graph inwards. What was done in a superstep is held once a
-later checkpoint descends from its own; of the superstep that is run again, what was done by those
-tasks whose writes the checkpointer has kept.
+A graph with a checkpointer continues from its last checkpoint and repeats nothing before it. A
+guarded call is made in a task of a superstep, which runs from one checkpoint; a call's place is the
+path of these, from the outermost graph inwards. The calls of a superstep are held once a later
+checkpoint descends from its own; of a superstep that runs again, the calls of tasks whose writes
+the checkpointer has kept.
 
-The tasks of a superstep that has several are branches, with or without a checkpointer. A task that
-a retry policy, or an answered interrupt, starts over asks for the same again.
+Concurrent tasks of a superstep are branches, with or without a checkpointer. A task that a retry
+policy, or an answered interrupt, starts over requests the same calls again.
 
-As the session is left, each thread that it went on with is looked at: where a task of its latest
+When the session is left, each thread that it continued is checked: if a task of its latest
 checkpoint was interrupted and has not ended since, the run is paused.
 """
 
@@ -53,25 +53,25 @@ __all__ = ["Checkpoints", "follow_checkpoints", "followed", "note_attempt"]
 
 _log: Final = logging.getLogger("rollcage")
 
-_NOTED: Final = 1024  # tasks of which it is known how often they were begun
+_NOTED: Final = 1024  # tasks whose starts are counted
 
 Stored = CheckpointTuple | None
 Read = Callable[[RunnableConfig], Awaitable[Stored]]
-"""What a checkpointer holds for a config; a sync one is read at once, and never waits."""
+"""A checkpointer's data for a config; a sync one is read at once, and never waits."""
 
 
 def follow_checkpoints(session: Session) -> None:
-    """Let a session look at LangGraph's checkpoints before each call in a graph that has them.
+    """Let a session read LangGraph's checkpoints before each call in a graph that has them.
 
-    So it knows what a graph that goes on by itself will not ask for again. `guard_tools`,
-    `guard_model`, `RollcageMiddleware` and `tool_node_wrappers` do so themselves; it is for graphs
-    whose nodes call functions declared with `@rollcage.tool`, or `session.call`, and nothing else.
+    So it knows the calls that a continuing graph does not repeat. `guard_tools`, `guard_model`,
+    `RollcageMiddleware` and `tool_node_wrappers` do so themselves; it is for graphs whose nodes
+    only call functions declared with `@rollcage.tool`, or `session.call`.
     """
     follow(session, followed(session))
 
 
 def followed(session: Session) -> Checkpoints:
-    """Return what a session, or the outermost around it, knows of its graphs' checkpoints."""
+    """Return the checkpoints known to a session, or to the outermost one around it."""
     found = _FOLLOWED.get(session) or _FOLLOWED.get(session.outermost)
     if found is None:
         found = _FOLLOWED.setdefault(session.outermost, Checkpoints(session.outermost))
@@ -79,14 +79,14 @@ def followed(session: Session) -> Checkpoints:
 
 
 def note_attempt() -> None:
-    """Tell the session around a runnable that starts here which attempt at its task this is in."""
+    """Tell the session around a starting runnable the attempt at its task."""
     session = session_here()
     if session is not None:
         followed(session).note()
 
 
 class Checkpoints(FrameworkMemory):
-    """What the checkpointers hold that the graphs of one session run with."""
+    """The checkpointers of the graphs of one session."""
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
@@ -94,7 +94,7 @@ class Checkpoints(FrameworkMemory):
         self._interrupted: set[str] = set()  # guarded calls, by their ids
         self._noted: OrderedDict[str, FrameworkWork] = OrderedDict()  # the latest, by task
         # By thread, graph and checkpoint: the one before it, and the tasks whose writes were kept
-        # when somebody looked first; what is run here after that is asked for, or left out.
+        # at the first look; later calls are either requested, or left out.
         self.parents: dict[tuple[str, str, str], str] = {}
         self.kept: dict[tuple[str, str, str], frozenset[str]] = {}
 
@@ -114,7 +114,7 @@ class Checkpoints(FrameworkMemory):
         step = (config.get("metadata") or {}).get("langgraph_step", 0)
         return _Place(self, saver, str(thread), namespace, levels, step) if levels else None  # pyright: ignore[reportUnknownArgumentType] - a framework's own data
 
-    # --- tasks at work ---------------------------------------------------------------------------
+    # --- running tasks ---------------------------------------------------------------------------
 
     def works(self) -> Sequence[FrameworkWork]:
         """Return the tasks around this context, the outermost first."""
@@ -128,14 +128,14 @@ class Checkpoints(FrameworkMemory):
         return [*around, own]
 
     def note(self) -> FrameworkWork | None:
-        """Note which attempt at its task this is: a graph that it runs has no other way to know."""
+        """Note the attempt at its task: an inner graph has no other way to know."""
         config: Mapping[str, Any] = var_child_runnable_config.get() or {}
         given: Any = config.get("configurable")
         found = attempt_in(given)
         name = "" if found is None else str(given.get("checkpoint_ns") or "")
         if found is None or not name:
             return None
-        # A retry goes on with the counters of the attempt before; a resume begins with new ones.
+        # A retry continues the counters of the attempt before; a resume begins with new ones.
         known = self._noted.get(name)
         if known is not None and known.by is found[0] and known.number == found[1]:
             return known
@@ -167,20 +167,20 @@ class Checkpoints(FrameworkMemory):
         )
 
     def goes_on(self, thread: str, saver: BaseCheckpointSaver[Any]) -> None:
-        """A graph goes on with a thread, or the job's recording has steps of it."""
+        """Note that a graph continues a thread, or that the job's recording has steps of it."""
         if (place := (thread, id(saver))) not in self._threads:
             self._threads[place] = _Thread(thread, saver)
 
-    # --- what waits ------------------------------------------------------------------------------
+    # --- waits -----------------------------------------------------------------------------------
 
     def interrupted(self, call: str) -> None:
-        """A guarded call (its id; of a model, an empty one) has interrupted its graph."""
+        """Note that a guarded call (its id; empty for a model) has interrupted its graph."""
         self._interrupted.add(call)
         if (session := self._session()) is not None:
             session.pause("the graph was interrupted")
 
     def came_back(self, call: str) -> None:
-        """A guarded call has ended: it waits no longer, if it did."""
+        """Note that a guarded call has ended: it no longer waits."""
         if call in self._interrupted:
             self._interrupted.remove(call)
             self._none_waits()
@@ -191,11 +191,11 @@ class Checkpoints(FrameworkMemory):
             session.go_on()
 
     def waits(self) -> str | None:
-        """Which threads wait for an answer, as the session is left."""
+        """Return the threads that wait for an answer, when the session is left."""
         return stepped(self._waits_by(_Thread.read))
 
     async def awaits(self) -> str | None:
-        """The same with checkpointers that are awaited."""
+        """Do the same as `waits`, with checkpointers that are awaited."""
         return await self._waits_by(_Thread.aread)
 
     async def _waits_by(self, read: Callable[[_Thread], Awaitable[Stored]]) -> str | None:
@@ -207,7 +207,7 @@ class Checkpoints(FrameworkMemory):
         ]
         if waiting:
             return f"an answer to the interrupt of LangGraph's thread {', '.join(waiting)}"
-        if self._interrupted and None not in found:  # an answer never came, and none is waited for
+        if self._interrupted and None not in found:  # an answer never came, and none is awaited
             self._interrupted.clear()
             self._none_waits()
         return None
@@ -217,13 +217,13 @@ _FOLLOWED: Final[WeakKeyDictionary[Session, Checkpoints]] = WeakKeyDictionary()
 
 
 class _Thread(NamedTuple):
-    """A thread of a checkpointer's."""
+    """A thread of a checkpointer."""
 
     name: str
     saver: BaseCheckpointSaver[Any]
 
     async def waits(self, read: Callable[[_Thread], Awaitable[Stored]]) -> bool | None:
-        """Whether a task of it was interrupted and has not ended since; None: that is unknown."""
+        """Return whether a task of it was interrupted and has not ended since; None if unknown."""
         try:
             return _waits(await read(self))
         except Exception as error:  # noqa: BLE001 - of whatever stores it
@@ -238,14 +238,14 @@ class _Thread(NamedTuple):
             return None
 
     async def read(self) -> Stored:
-        """Its latest checkpoint, read at once."""
+        """Return its latest checkpoint, read at once."""
         loop: Any = getattr(self.saver, "loop", None)
         if isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running():
             raise asyncio.InvalidStateError("its event loop has stopped")
         return self.saver.get_tuple(_config(self.name, ""))
 
     async def aread(self) -> Stored:
-        """The same with a checkpointer that is awaited."""
+        """Do the same as `read`, with a checkpointer that is awaited."""
         try:
             return await self.saver.aget_tuple(_config(self.name, ""))
         except NotImplementedError:  # it is sync
@@ -253,7 +253,7 @@ class _Thread(NamedTuple):
 
 
 def _waits(stored: Stored) -> bool:
-    """Whether a task of a checkpoint was interrupted, and has not ended since."""
+    """Return whether a task of a checkpoint was interrupted, and has not ended since."""
     writes = (stored.pending_writes or ()) if stored is not None else ()
     asked = {task for task, channel, _ in writes if channel == INTERRUPT}
     return not asked <= {task for task, channel, _ in writes if channel not in UNFINISHED}
@@ -281,34 +281,34 @@ class _Place:
         self._at = at
 
     def round_of(self, spot: Spot) -> str:
-        """Name the superstep of a place by what each attempt calls it."""
+        """Name the superstep of a place, the same in each attempt."""
         return round_of(*spot)
 
     def held(self, spots: Iterable[Spot]) -> frozenset[Spot]:
-        """Return those of the places at which everything is done."""
+        """Return the places at which everything is done."""
 
         async def read(config: RunnableConfig) -> Stored:
             return self._saver.get_tuple(config)
 
         done: list[Spot] = []
-        with contextlib.suppress(asyncio.InvalidStateError):  # it is to be awaited, in this thread
+        with contextlib.suppress(asyncio.InvalidStateError):  # it must be awaited, in this thread
             stepped(self._held(spots, done, read))
         return frozenset(done)
 
     async def aheld(self, spots: Iterable[Spot]) -> frozenset[Spot]:
-        """Return the same of a checkpointer that is awaited."""
+        """Do the same as `held`, for a checkpointer that is awaited."""
         done: list[Spot] = []
         await self._held(spots, done, self._saver.aget_tuple)
         return frozenset(done)
 
-    # --- looking, sync and async -----------------------------------------------------------------
+    # --- reading, sync and async -----------------------------------------------------------------
 
     async def _held(self, spots: Iterable[Spot], done: list[Spot], read: Read) -> None:
         own, _ = self.spot
         spots = [*spots]
         for thread in {thread for thread, _ in spots}:
             self._memory.goes_on(thread, self._saver)
-        for each in self._at:  # before anything is run from here
+        for each in self._at:  # before anything runs from here
             await self._kept(own, each, read)
         ahead: set[str] = set()  # threads whose next recorded step is still to come
         for thread, place in spots:
@@ -319,7 +319,7 @@ class _Place:
             if await self._is_done(thread, recorded, read):
                 done.append((thread, place))
             elif thread != own or recorded[0].checkpoint != self._at[0].checkpoint:
-                ahead.add(thread)  # of a superstep to come, and so is all that was after it
+                ahead.add(thread)  # of a later superstep, like everything after it
 
     async def _is_done(self, thread: str, recorded: Sequence[Level], read: Read) -> bool:
         here = self._at if thread == self.spot[0] else ()
@@ -347,7 +347,7 @@ class _Place:
         return False
 
     async def _kept(self, thread: str, level: Level, read: Read) -> frozenset[str]:
-        """The ids of the tasks of a superstep whose writes are kept."""
+        """Return the ids of a superstep's tasks whose writes are kept."""
         place = thread, level.graph, level.checkpoint
         known = self._memory.kept.get(place)
         if known is None:
@@ -358,7 +358,7 @@ class _Place:
         return known
 
     async def _descends(self, thread: str, level: Level, ancestor: str, read: Read) -> bool:
-        """Whether a checkpoint comes, directly or not, from another one."""
+        """Return whether a checkpoint descends, directly or not, from another one."""
         parents, at = self._memory.parents, level.checkpoint
         while True:
             place = thread, level.graph, at
@@ -367,7 +367,8 @@ class _Place:
                 stored = await read(_config(thread, level.graph, at))
                 if stored is not None:
                     before = parents[place] = _id(stored.parent_config)
-                elif at == level.checkpoint:  # not stored yet: it comes from the latest one that is
+                # not stored yet: it descends from the latest stored one
+                elif at == level.checkpoint:
                     stored = await read(_config(thread, level.graph))
                     before = _id(stored.config) if stored is not None else ""
             if before in ("", None, ancestor):
@@ -376,7 +377,7 @@ class _Place:
 
 
 def _config(thread: str, graph: str, checkpoint: str = "") -> RunnableConfig:
-    """Of a checkpoint; without one, of the latest that is stored."""
+    """Return the config of a checkpoint; without one, of the latest stored."""
     given = {"thread_id": thread, "checkpoint_ns": graph}
     return {"configurable": given | ({"checkpoint_id": checkpoint} if checkpoint else {})}
 

@@ -1,4 +1,4 @@
-"""`RollcageMiddleware`: what `create_agent` needs of Rollcage."""
+"""`RollcageMiddleware`: Rollcage for `create_agent`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ H = TypeVar("H", bound=Callable[..., Any])
 
 
 def _signed(hook: H) -> H:
-    """A hook whose signature is made already: LangChain's tracing reads it with each call."""
+    """Cache a hook's signature: LangChain's tracing reads it with each call."""
     signed: Any = hook
     signed.__signature__ = inspect.signature(hook)
     return hook
@@ -28,23 +28,23 @@ def _signed(hook: H) -> H:
 class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
     """Guards an agent's tool calls: `create_agent(..., middleware=[RollcageMiddleware(session)])`.
 
-    It tells the session of each call's turn, slot, id and agent. A refusal is answered with a
+    It tells the session each call's turn, slot, id and agent. A refusal is answered with a
     `ToolMessage(status="error")` that gives the reason. Once the session is halted, no tool and no
     model is called any more: the agent's graph is interrupted, and leaving the session raises the
-    error that halted it. (An agent inside of a tool raises it at once, so that the tool's step is
-    not taken for finished.)
+    error that halted it. (An agent inside of a tool raises it at once, so that the tool's step does
+    not count as finished.)
 
     Args:
-        session: guards the calls.
+        session: the session that guards the calls.
         effects: see `guard_tools`; for tools that are not guarded yet. The middleware guards them
-            too, those that other middleware brings included.
-        contracts: the same.
-        interrupt: where a rule asks, interrupt the graph, as LangChain's own human-in-the-loop
-            middleware does, to be resumed by its decisions: `Command(resume={"type": "approve"})`
+            too, including other middleware's tools.
+        contracts: see `guard_tools`.
+        interrupt: if a rule asks, interrupt the graph, like LangChain's own human-in-the-loop
+            middleware, to be resumed by its decisions: `Command(resume={"type": "approve"})`
             lets the call run, `"edit"` with `"edited_action": {"name": …, "args": …}` lets it run
-            with those arguments, `"reject"` with a `"message"` refuses it, and `"respond"` answers
-            it with the message in place of the tool; `"by"` says who decided. It needs a
-            checkpointer. Else the session's approver is asked; without one, the session halts.
+            with these arguments, `"reject"` with a `"message"` refuses it, and `"respond"` answers
+            it with the message in place of the tool; `"by"` names the person. It needs a
+            checkpointer. Otherwise the session's approver is asked; without one, the session halts.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answer]
     ) -> Answer:
-        """Place the call, and answer it where it is refused."""
+        """Place the call, and answer it if it is refused."""
         return cast("Answer", self._hook.call(request, handler))
 
     @_signed
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
     ) -> Answer:
-        """Place the call, and answer it where it is refused."""
+        """Place the call, and answer it if it is refused."""
         return cast("Answer", await self._hook.acall(request, handler))
 
     # --- the model -------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
     ) -> ModelResponse[Any]:
-        """Tell the session whose call this is."""
+        """Tell the session the agent of this call."""
         look_back(self.session)
         with self._hook.asked(request.messages):
             return handler(request)
@@ -94,7 +94,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
-        """Tell the session whose call this is."""
+        """Tell the session the agent of this call."""
         await alook_back(self.session)
         with self._hook.asked(request.messages):
             return await handler(request)

@@ -1,4 +1,4 @@
-"""What the adapter uses of LangChain that is not public, all of it, and why there is no public way.
+"""The adapter's uses of LangChain's private names, all of them, and why there is no public way.
 
 Checked with langchain-core 1.7.2, langgraph 1.2.22 and langchain-mcp-adapters 0.3.2. No other file
 of the adapter may use such a name: `tests/test_private_names.py`, at the root of the repository,
@@ -30,32 +30,32 @@ __all__ = [
 ]
 
 VALIDATES: Final = "_to_args_and_kwargs"
-"""The method of `BaseTool` that reads a call's arguments by the tool's schema.
+"""The method of `BaseTool` that validates a call's arguments by the tool's schema.
 
-What it refuses comes to neither the tool's body nor its callbacks, and `handle_validation_error` is
-the user's own.
+Arguments that it refuses reach neither the tool's body nor its callbacks, and
+`handle_validation_error` is the user's own.
 """
 
 NATIVE_STREAMS: Final = ("_stream_chat_model_events", "_astream_chat_model_events")
 """The methods by which a chat model streams events of its own.
 
-They go past `_stream`; where they are absent, LangChain makes the events of what that gives. There
-is no setting for it.
+They bypass `_stream`; without them, LangChain makes the events from its chunks. There is no setting
+for it.
 """
 
 INTERRUPT: Final = "__interrupt__"
 UNFINISHED: Final = frozenset({"__error__", INTERRUPT, "__resume__", "__scheduled__"})
 """The channels of a checkpoint's pending writes that do not show their task as done.
 
-Whoever reads a checkpointer finds them there; only the interrupt's name is documented.
+They are visible to every reader of a checkpointer; only the interrupt's name is documented.
 """
 
 
 def starting_tool() -> BaseTool | None:
-    """The tool that tells its callbacks of its start; None if it is unknown which.
+    """Return the tool that tells its callbacks of its start; None if unknown.
 
-    The frames of `BaseTool.run` and `arun`: a callback is given a tool's name, and two tools may
-    have the same.
+    The frames of `BaseTool.run` and `arun`: a callback gets a tool's name, and two tools may have
+    the same.
     """
     frame = inspect.currentframe()
     for _ in range(_FRAMES):
@@ -69,25 +69,25 @@ def starting_tool() -> BaseTool | None:
 
 
 _RUNS: Final = frozenset({"run", "arun"})
-_FRAMES: Final = 12  # between those and a callback
+_FRAMES: Final = 12  # between these and a callback
 
 
 def checkpointer_in(configurable: Mapping[str, Any]) -> Any:
-    """The checkpointer of the graph around; None where it has none.
+    """Return the checkpointer of the enclosing graph; None if it has none.
 
-    `__pregel_checkpointer`: by this key nested graphs get it. `get_config()` has no other.
+    `__pregel_checkpointer`: nested graphs get it by this key. `get_config()` has no other.
     """
     return configurable.get("__pregel_checkpointer")
 
 
 def attempt_in(configurable: Any) -> tuple[Any, int] | None:
-    """Which attempt at the task around this is; None outside of a graph.
+    """Return the attempt at the enclosing task; None outside of a graph.
 
-    The counters of the graphs that the task runs (those of a retry are the same, of a resume new),
-    and the attempt's number.
+    The counters of the task's graphs (a retry has the same, a resume new ones), and the attempt's
+    number.
 
     `__pregel_scratchpad` and `__pregel_runtime`: a task does not show whether it was resumed, and
-    the runtime is handed to nodes alone, not to what these call.
+    only nodes get the runtime, not the functions that they call.
     """
     pad: Any = configurable.get("__pregel_scratchpad") if is_object(configurable) else None
     if pad is None:
@@ -97,10 +97,10 @@ def attempt_in(configurable: Any) -> tuple[Any, int] | None:
 
 
 class GraphTask(NamedTuple):
-    """A task, as each run of its superstep names it.
+    """A task, the same in each run of its superstep.
 
     Attributes:
-        name: its node's; of one that was sent or called, with its number.
+        name: its node's name; for a sent or called task, with its number.
         slot: that number.
         is_push: whether it was sent, or called.
         is_called: whether a task of the functional API has called it.
@@ -113,7 +113,7 @@ class GraphTask(NamedTuple):
 
 
 def task_in(metadata: Mapping[str, Any]) -> GraphTask:
-    """The task around this, by its path.
+    """Return the enclosing task, by its path.
 
     `__pregel_pull` and `__pregel_push` are the beginnings of `langgraph_path`, which is documented.
     """
@@ -127,9 +127,9 @@ def task_in(metadata: Mapping[str, Any]) -> GraphTask:
 
 
 def tasks_beside(configurable: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the tasks of the superstep around this; see `task_in`.
+    """Return the names of the tasks in the current superstep; see `task_in`.
 
-    `__pregel_read`: by it a task reads the channels of its graph, and so what has triggered whom.
+    `__pregel_read`: by it a task reads the channels of its graph, which show the triggered tasks.
     Nothing public tells a task whether it is alone, before another one has begun.
     """
     read: Any = configurable.get("__pregel_read")
@@ -149,9 +149,9 @@ _TRIGGERS: Final = ("branch:to:", "join:")
 
 
 def mcp_error(text: str) -> ToolException:
-    """The error by which langchain-mcp-adapters tells the model that a tool failed.
+    """Return the error by which langchain-mcp-adapters tells the model that a tool failed.
 
-    `_MCPToolExecutionError`, which the adapters handle themselves: the model is handed its content
+    `_MCPToolExecutionError`, which the adapters handle themselves: the model gets its content
     blocks; any other `ToolException` ends the agent.
     """
     adapters = sys.modules.get("langchain_mcp_adapters.tools")

@@ -1,4 +1,4 @@
-"""`ReplayModel`: the decisions of a recorded run, of whichever framework, drive an agent here."""
+"""`ReplayModel`: the decisions of a recorded run, of any framework, drive an agent here."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ __all__ = ["ReplayModel"]
 
 
 class ReplayModel(BaseChatModel):
-    """A chat model that answers what the model of a recorded run answered, by position.
+    """A chat model that gives the recorded answers of a run's model, by position.
 
-    The run may have been recorded under any framework. Each call gets the next recorded answer: the
-    same text, and the same tool calls in the same turns. No model is asked.
+    The run may have been recorded in any framework. Each call gets the next recorded answer: the
+    same text, and the same tool calls in the same turns. No model is called.
 
     Args:
         trace: an entered session that replays the run, the path of its trace, or its store (a
             folder, a URL, or a `Store`) and its id.
-        agent: whose answers; None takes those of all agents but the ones inside of tools.
-        then: a live model that goes on where the recorded answers end.
+        agent: the agent whose answers are used; None: all agents except the ones inside of tools.
+        then: a live model that continues after the recorded answers.
 
     Raises:
-        ReplayMiss: (when called) the agent asks for more than is recorded and nobody goes on, or
-            the answer asks for a tool that the agent does not have.
+        ReplayMiss: (when called) the agent asks for more answers than are recorded and there is no
+            live model, or the answer calls a tool that the agent does not have.
     """
 
     then: BaseChatModel | None = None
@@ -50,12 +50,12 @@ class ReplayModel(BaseChatModel):
         return "rollcage-replay"
 
     def bind_tools(self, tools: Sequence[Any], *, tool_choice: Any = None, **kwargs: Any) -> Any:
-        """Remember the tools, as providers do: a recorded answer may ask for no others."""
+        """Remember the tools, like providers do: a recorded answer may call no others."""
         offered = [convert_to_openai_tool(each) for each in tools]
         return self.bind(tools=offered, tool_choice=tool_choice, **kwargs)
 
     def _next(self, args: Any, kwargs: dict[str, Any]) -> tuple[AIMessage | None, Any, Any]:
-        """The next answer; or the model that goes on, with tools and options, and its messages."""
+        """Return the next answer; or the live model, with tools and options, and its messages."""
         asked = {name: each for name, each in ASKED.named(args, kwargs).items() if each is not None}
         messages, tools = asked.pop("messages"), asked.pop("tools", None)
         answer = self._answers.next(None if tools is None else offered(tools))

@@ -40,7 +40,7 @@ __all__ = ["as_tools", "guard_tools", "running"]
 
 T = TypeVar("T", bound=BaseTool)
 
-# What holds a tool's body: its functions, or what subclasses of BaseTool override.
+# The parts that hold a tool's body: its functions, or overridden methods of BaseTool.
 _FORMS: Final[Mapping[str, BodyForm]] = {
     "func": "run",
     "coroutine": "arun",
@@ -56,19 +56,19 @@ def guard_tools(
     effects: Mapping[str, Effect] | None = None,
     contracts: Declarations | None = None,
 ) -> list[T]:
-    """LangChain tools of the same types, whose calls go through the session.
+    """Return LangChain tools of the same types, whose calls go through the session.
 
-    The originals stay as they are. A tool that this session guards already is given back as it is.
+    The originals are not changed. A tool that this session guards already is returned itself.
 
     Args:
         tools: any `BaseTool`: structured, simple, subclasses, async only, with a dict schema.
-        session: guards the calls; it must be entered before the first one.
-        effects: by a tool's name, its effect; a tool that is not named is a `write`.
+        session: the session that guards the calls; it must be entered before the first one.
+        effects: by a tool's name, its effect; any other tool is a `write`.
         contracts: by a tool's name, its `Contract`, or some fields of it:
             `{"send_mail": {"idempotent": True, "secret": "password"}}`.
 
     Raises:
-        ContractError: a name that no tool has, a declaration that can't be used, something that is
+        ContractError: an unknown name, a declaration that can't be used, an object that is
             no tool, or a tool that another session guards.
         ToolRefused: a tool that the session's facade does not give.
     """
@@ -87,11 +87,11 @@ def guard_tools(
 def as_tools(
     functions: Iterable[Callable[..., Any]], session: Session | None = None
 ) -> list[StructuredTool]:
-    """LangChain tools for functions declared with `@rollcage.tool`, sync or async.
+    """Return LangChain tools for functions declared with `@rollcage.tool`, sync or async.
 
     Args:
         functions: the declared functions.
-        session: guards the calls; by default it is the one that is open around each call.
+        session: the session that guards the calls; by default, the open one around each call.
 
     Raises:
         ContractError: a function without a declaration.
@@ -117,14 +117,14 @@ def _as_tool(function: Callable[..., Any]) -> StructuredTool:
 
 
 def running() -> Running:
-    """The running bodies of a tool or model: LangChain sets another config around each call."""
+    """Return a tool's or model's running bodies: LangChain sets a config around each call."""
     return Running(var_child_runnable_config.get)
 
 
 class _Call(GuardedCall):
-    """A call of a tool's body; what names the call's id in its value is set anew in each run."""
+    """A call of a tool's body; the call's id in its value is replaced in each run."""
 
-    answered = (ReplayedError,)  # of an MCP tool that failed in another framework
+    answered = (ReplayedError,)  # from an MCP tool that failed in another framework
 
     def __init__(self, guard: _Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._signature, self._args, self._kwargs = guard.signature, args, kwargs
@@ -163,7 +163,7 @@ class _Guard(GuardedTool):
         return _Call(self, args, kwargs)
 
     def telling(self, validate: Callable[..., Any]) -> Callable[..., Any]:
-        """What reads a call's arguments; one that LangChain refuses for them is put on record."""
+        """Wrap the validation of a call's arguments, and record a call that it refuses."""
 
         @functools.wraps(validate)
         def telling(*args: Any) -> Any:
@@ -196,7 +196,7 @@ def _overrides_body(tool: StructuredTool | Tool) -> bool:
 
 
 def _with_functions(tool: Any, session: Session, effect: Effect | None, declared: Any) -> Any:
-    """A copy whose functions are guarded."""
+    """Return a copy whose functions are guarded."""
     bodies = {name: getattr(tool, name) for name in ("func", "coroutine")}
     first = bodies["func"] or bodies["coroutine"]
     if first is None:
@@ -216,9 +216,9 @@ def _with_functions(tool: Any, session: Session, effect: Effect | None, declared
 
 
 def _dressed(guard: _Guard, body: Callable[..., Any], form: BodyForm) -> Callable[..., Any]:
-    """LangChain reads what a body takes with each call, to know what to inject.
+    """Give a function a cached signature and only its own annotations.
 
-    So it finds a signature that is made already, and annotations of nothing else.
+    LangChain reads both with each call, to know which values to inject.
     """
     hints, guarded = guard.signature.hints, guard.function(body, form)
     dressed: Any = functools.update_wrapper(guarded, body)
@@ -237,7 +237,7 @@ def _dressed(guard: _Guard, body: Callable[..., Any], form: BodyForm) -> Callabl
 
 
 def _with_methods(tool: BaseTool, session: Session, effect: Effect | None, declared: Any) -> Any:
-    """A copy of a subclass of its class, in which the body's methods are guarded."""
+    """Return a copy of a subclass of its class, in which the body's methods are guarded."""
     methods = {name: getattr(type(tool), name) for name in ("_run", "_arun")}
     parameters, shared = parameters_of(tool), running()
     contract = contract_for(tool, methods["_run"], parameters, effect, declared)

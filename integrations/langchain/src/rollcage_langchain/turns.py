@@ -14,19 +14,19 @@ __all__ = ["agent_name", "answered_in", "messages_in", "turn_and_slot"]
 
 
 def agent_name() -> str:
-    """The name of the agent around, as `create_agent(name=)` has it; empty without one."""
+    """Return the name of the enclosing agent, from `create_agent(name=)`; empty without one."""
     config: Mapping[str, Any] = var_child_runnable_config.get() or {}
     found = (config.get("metadata") or {}).get("lc_agent_name")
     return found if isinstance(found, str) else ""
 
 
 def answered_in(messages: Iterable[Any]) -> Iterator[str]:
-    """The ids of the calls that a history holds the results of, where it has no checkpointer."""
+    """Yield the ids of the answered calls in a history without a checkpointer."""
     return (message.tool_call_id for message in messages if isinstance(message, ToolMessage))
 
 
 class _ThisMessage:
-    """A message without an id, as a turn: it is the same turn as long as it is the same object."""
+    """A message without an id, as a turn: the same turn as long as it is the same object."""
 
     def __init__(self, message: AIMessage) -> None:
         self._message = message
@@ -39,7 +39,7 @@ class _ThisMessage:
 
 
 def turn_and_slot(request: ToolCallRequest, messages_key: str) -> tuple[object, int | None]:
-    """The message that issued a call, and the call's index in it; none if that is unknown."""
+    """Return the message that issued a call, and the call's index in it; none if unknown."""
     call = request.tool_call
     for message in reversed(messages_in(request.state, messages_key)):
         if isinstance(message, AIMessage):
@@ -53,7 +53,7 @@ def turn_and_slot(request: ToolCallRequest, messages_key: str) -> tuple[object, 
 
 
 def messages_in(state: Any, messages_key: str) -> Sequence[Any]:
-    """The messages of a graph's state, in whichever form it is; none where it has none."""
+    """Return the messages of a graph's state, in any form; none without any."""
     found: Any = state
     if is_object(state):
         found = state.get(messages_key)

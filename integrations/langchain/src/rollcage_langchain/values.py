@@ -1,7 +1,7 @@
-"""LangChain's own values in a trace: neutral data from which each comes back as itself.
+"""LangChain's own values in a trace: neutral data from which each is restored.
 
-A closed set of types, revived from plain data by their own validating constructors. Nothing is
-pickled, and LangChain's `load()`, which makes whatever class the data name, is not used.
+A closed set of types, restored from plain data by their own validating constructors. Nothing is
+pickled, and LangChain's `load()`, which makes any class that the data name, is not used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rollcage_adapter import Parts, is_list, is_model_class, is_object, is_tuple
 
 __all__ = ["THIS_CALL", "register", "relabel", "role_of"]
 
-_ROLES: Final = {"human": "user", "ai": "assistant"}  # others have the name that everybody uses
+_ROLES: Final = {"human": "user", "ai": "assistant"}  # other roles have the common name
 _EXPORTED: Final[list[Any]] = [getattr(messages, name) for name in messages.__all__]
 _BY_TYPE: Final[dict[str, type[BaseMessage]]] = {
     each.model_fields["type"].default: each
@@ -30,7 +30,7 @@ _BY_TYPE: Final[dict[str, type[BaseMessage]]] = {
     if is_model_class(each) and issubclass(each, BaseMessage)
     if isinstance(each.model_fields["type"].default, str)
 }
-# What a reader without LangChain wants of a message, by LangChain's name and by ours.
+# The fields of a message for readers without LangChain, by LangChain's name and by ours.
 _SHARED: Final = {
     "content": "content",
     "name": "name",
@@ -43,13 +43,13 @@ _OWN: Final = "langchain"
 
 @functools.lru_cache(maxsize=64)
 def _defaults(kind: type[BaseMessage]) -> dict[str, Any]:
-    """What each field holds that nobody has set, to compare with: making it takes long."""
+    """Return the default of each field, for comparison: making them takes long."""
     fields = kind.model_fields.items()
     return {name: field.get_default(call_default_factory=True) for name, field in fields}
 
 
 class _Messages:
-    """Messages: role, content, tool calls and usage; under `langchain`, what only it knows."""
+    """Messages: role, content, tool calls and usage; under `langchain`, data for LangChain only."""
 
     name = "langchain.message"
     portable = True
@@ -83,9 +83,9 @@ class _Messages:
 
 
 def _as_data(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What providers send along with a message; models that they parse an answer into, as data.
+    """Return a provider's further data of a message; parsed answers, as data.
 
-    LangChain makes the model of the data again.
+    LangChain makes the model from the data again.
     """
     parsed = kwargs.get("parsed")
     if not isinstance(parsed, pydantic.BaseModel):
@@ -94,7 +94,7 @@ def _as_data(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def role_of(message: BaseMessage) -> str:
-    """The name that everybody uses for who says a message."""
+    """Return the common name of a message's role."""
     if isinstance(message, ChatMessage):
         return message.role
     kind = message.type.removesuffix("MessageChunk").lower()
@@ -131,11 +131,11 @@ def _send(*, node: Any, arg: Any = None, **more: Any) -> Send:
 
 @functools.cache
 def register() -> None:
-    """Teach the trace LangChain's types. Once is enough."""
+    """Register LangChain's types for the trace. Once is enough."""
     register_native(_BY_TYPE.values(), _Messages())
     take, generation = Parts.of_attributes, {"message": "message", "info": "generation_info"}
     document = {"text": "page_content", "metadata": "metadata", "id": "id"}
-    # A timeout is newer than the oldest LangGraph that we work with.
+    # A timeout is newer than the oldest supported LangGraph.
     send = {"node": "node", "arg": "arg", "timeout": "timeout"}
     result = {"generations": "generations", "info": "llm_output"}
     register_parts(
@@ -150,17 +150,17 @@ def register() -> None:
     )
 
 
-# --- the id of a call inside of what its tool gives ----------------------------------------------
+# --- the id of a call inside of its tool's result ------------------------------------------------
 
 THIS_CALL: Final = "(this call)"
-"""What the trace holds where a tool's own message names the call that it answers."""
+"""The recorded form of the id with which a tool's own message names its call."""
 _ANSWERS: Final = (ToolMessage, Command)
 
 
 def relabel(value: Any, old: str, new: str) -> Any:
-    """Let the messages that a tool itself gives back answer call `new` where they answer `old`.
+    """Return a value in which a tool's own messages answer call `new` instead of `old`.
 
-    Looks into a `ToolMessage`, a `Command` or a list of them; all else comes back untouched.
+    Looks into a `ToolMessage`, a `Command` or a list of them; other values are unchanged.
     """
     given = value if is_list(value) else [value]
     answers = old and new and any(isinstance(each, _ANSWERS) for each in given)
