@@ -1,9 +1,12 @@
 """The corpus of hostile calls through the real gate: none runs, and each of their twins does."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+from rollcage_policy.functions import FUNCTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -17,3 +20,11 @@ def test_no_hostile_call_runs_and_each_benign_one_does() -> None:
     assert sum(row["hostile"] for row in rows) >= 300
     assert sum(row["benign"] for row in rows) >= 150
     assert done.returncode == 0
+
+
+def test_each_function_of_conditions_is_attacked_and_described() -> None:
+    corpus = "".join(path.read_text() for path in (ROOT / "tests" / "hostile").glob("*.py"))
+    assert [name for name in FUNCTIONS if not re.search(rf"\b{name}\(", corpus)] == []
+    page = (ROOT / "docs" / "policy-functions.md").read_text()
+    described = re.findall(r"^\| (`.*?`) \| ", page, re.MULTILINE)
+    assert {*re.findall(r"`(\w+)\(", "".join(described))} == FUNCTIONS.keys()

@@ -84,8 +84,11 @@ HOLDING: list[tuple[str, Any]] = [
     ("args.value.matches('^(a+)+$')", "a" * 10_000), ("args.value.matches('^(a|aa)+b$')",
     "a" * 99 + "b"),
     ("args.value.startsWith('a') && args.value.endsWith('c') && args.value.contains('b')", "abc"),
-    ("args.value in ['a', 'b'] || args.value in {'c': 1}", "c"), ("args.value > 1 ? true : false",
-    2),
+    ("args.value in ['a', 'b'] || args.value in {'c': 1}", "c"),
+]  # fmt: skip
+
+ENDING: list[tuple[str, Any]] = [
+    ("args.value > 1 ? true : false", 2),
     ("tool.name == 'put' && tool.effect == 'write' && !tool.reversible", 1),
     ("run.calls >= 0 && run.elapsed >= 0.0 && run.cost == 0.0", 1), ("labels == []", 1),
     ("args.value == 'x' || args.nothing == 1", "x"), ("type(args.value) == string", "x"),
@@ -97,9 +100,9 @@ HOLDING: list[tuple[str, Any]] = [
 
 
 def policies(place: Place) -> Iterator[Category]:
-    benign = [_put(*each) for each in HOLDING]
-    yield Category("cel: fails", [_put(*each) for each in FAILING], benign[:18])
-    yield Category("cel: loops", [_put(*each) for each in LOOPING], benign[18:])
+    for name, hostile, harmless in (("fails", FAILING, HOLDING), ("loops", LOOPING, ENDING)):
+        attacks, twins = ([_put(*each) for each in several] for several in (hostile, harmless))
+        yield Category(f"cel: {name}", attacks, twins)
     yield Category("cel: denies fail", _failing_denies(), _working_denies())
     yield Category(
         "files: toml", [_with(each) for each in TOML], [_with(each) for each in GOOD_TOML]
@@ -131,6 +134,7 @@ def _failing_denies() -> list[Case]:
         ("args.value", "text"), ("named(args.value)", "x"), ("args.value == 'bad'", "bad"),
         ("args.value.exists(x, x == 'bad')", [1, "bad"]), ("args.value.exists(x, x > 5)", [1, "x"]),
         ("command(args.value)[0] == 'rm'", "ls; rm x"), ("args.value > 0", 10**40),
+        ("port(args.value) != 443", "https://h:65536/"), ("scheme(args.value) != 'https'", "//h/"),
     ]  # fmt: skip
     return [Case("put", {"value": value}, _denying(each)) for each, value in conditions]
 
@@ -140,7 +144,8 @@ def _working_denies() -> list[Case]:
         ("args.value > 5", 5), ("has(args.nothing)", 1), ("!within(args.value, '/')", "/a/b"),
         ("!public_host(host(args.value))", "http://8.8.8.8/"), ("args.value == 'bad'", "good"),
         ("args.value.exists(x, x == 'bad')", ["good"]), ("command(args.value)[0] == 'rm'", "ls"),
-        ("args.value == 1", "1"),
+        ("args.value == 1", "1"), ("port(args.value) != 443", "https://h/"),
+        ("scheme(args.value) != 'https'", "HTTPS://h/"),
     ]  # fmt: skip
     return [Case("put", {"value": value}, _denying(each)) for each, value in conditions]
 

@@ -22,12 +22,12 @@ from rollcage_policy.expression import Expression, variable
 from rollcage_policy.tokens import END, ConditionInvalid, Token, literal, place, tokens
 from rollcage_policy.vocabulary import (
     ARITHMETIC,
+    CEL_FUNCTIONS,
+    CEL_METHODS,
     CLOSED,
     CONTINUING,
-    FUNCTIONS,
     GATHERING,
     LOOPS,
-    METHODS,
     RELATIONS,
     ROOTS,
     TYPES,
@@ -295,7 +295,7 @@ class _Reading:
         if name in LOOPS and is_method:
             self.operations += 1
             return
-        known = (METHODS if is_method else FUNCTIONS) | self.ours
+        known = (CEL_METHODS if is_method else CEL_FUNCTIONS) | self.ours
         if name not in known:
             known = known | LOOPS if is_method else known
             raise self._fail(token, f"unknown function {name!r}{_nearest(name, known)}")

@@ -7,12 +7,12 @@ from typing import Final
 
 __all__ = [
     "ARITHMETIC",
+    "CEL_FUNCTIONS",
+    "CEL_METHODS",
     "CLOSED",
     "CONTINUING",
-    "FUNCTIONS",
     "GATHERING",
     "LOOPS",
-    "METHODS",
     "RELATIONS",
     "ROOTS",
     "TYPES",
@@ -37,10 +37,10 @@ TYPES: Final = frozenset(
 WORDS: Final = frozenset({"true", "false", "null"})
 GATHERING: Final = frozenset({"map", "filter"})  # they copy their result for each element
 LOOPS: Final = frozenset({"all", "exists", "exists_one", "existsOne"}) | GATHERING
-FUNCTIONS: Final = frozenset(
+CEL_FUNCTIONS: Final = frozenset(
     {"size", "has", "type", "dyn", "int", "uint", "double", "string", "bytes", "timestamp"}
 ) | {"duration"}
-METHODS: Final = frozenset(
+CEL_METHODS: Final = frozenset(
     {"size", "contains", "startsWith", "endsWith", "matches", "getFullYear", "getMonth", "getDate"}
 ) | {"getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getHours", "getMinutes", "getSeconds",
      "getMilliseconds"}  # fmt: skip

@@ -85,7 +85,7 @@ def _not_asked(seen: Run) -> set[int]:
     last = seen.attempts[-1] if seen.attempts else None
     if last is None or len(seen.attempts) == 1 or last.status not in _TOLD:
         return set()
-    asked = {n for span in last.replayed for n in range(span[0], span[1] + 1)} | {*last.steps}
+    asked = last.answers | {*last.steps}
     found: set[int] = set()
     for row in seen.steps:  # a body's calls come after its step
         if row.step in asked or (row.parent is not None and row.parent in asked):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from rollcage.trace import tokens_of
@@ -93,7 +93,7 @@ def usage_of(seen: Run, price: Price | None = None) -> Usage:
     """
     rows: dict[tuple[str, str], UsageRow] = {}
     total = UsageRow("run", "")
-    answered = Counter(_answers(seen))
+    answered = Counter(n for attempt in seen.attempts for n in attempt.answers)
     for step in seen.steps:
         if step.kind == "branch":
             continue
@@ -108,9 +108,3 @@ def usage_of(seen: Run, price: Price | None = None) -> Usage:
         rows.values(), key=lambda row: (-row.input_tokens - row.output_tokens, -row.duration)
     )
     return Usage(order, total)
-
-
-def _answers(seen: Run) -> Iterator[int]:
-    """Yield the numbers of the steps that answered calls, once for each attempt."""
-    for attempt in seen.attempts:
-        yield from {n for first, last in attempt.replayed for n in range(first, last + 1)}

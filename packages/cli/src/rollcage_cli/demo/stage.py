@@ -269,7 +269,7 @@ class _Stage:
                 if run is None or len(run.attempts) == self._known.get(run.id, 0):
                     continue
                 self.runs[role] = run.id
-                hits = {n for a, b in run.attempts[-1].replayed for n in range(a, b + 1)}
+                hits = run.attempts[-1].answers
                 for row in run.steps:
                     is_new = row.attempt == len(run.attempts)
                     ended = row.state not in {"cut_off", "unknown"}

@@ -7,7 +7,6 @@ makes them from a log.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 from rollcage_views.runs.step import STATES, Step
@@ -103,6 +102,11 @@ class Attempt:
     gate: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
     line: int = 1
 
+    @property
+    def answers(self) -> set[int]:
+        """Return the numbers of the steps that answered calls."""
+        return {n for first, last in self.replayed for n in range(first, last + 1)}
+
 
 @dataclasses.dataclass(slots=True)
 class AskedApproval:
@@ -188,7 +192,8 @@ class Run:
     def totals(self) -> Totals:
         """Return the sums."""
         by_number = {step.step: step for step in self.steps}
-        spared = [by_number[n] for n in self._replayed() if n in by_number]
+        replayed = (n for attempt in self.attempts for n in attempt.answers)
+        spared = [by_number[n] for n in replayed if n in by_number]
         once = {step.step for step in spared}
         spared += [s for s in self.steps if s.state == "hit" and s.step not in once]
         return Totals(
@@ -198,11 +203,6 @@ class Run:
             tokens_saved=sum(step.tokens for step in spared),
             refused=len(self.refused),
         )
-
-    def _replayed(self) -> Iterator[int]:
-        """Yield the numbers of the steps that answered calls, once for each attempt."""
-        for attempt in self.attempts:
-            yield from {n for first, last in attempt.replayed for n in range(first, last + 1)}
 
     @property
     def effects(self) -> list[Step]:
