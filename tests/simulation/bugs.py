@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from rollcage.stages.orders import Orders
 from rollcage.trace import folder
+from rollcage.trace.chain import HASH
 from rollcage.trace.folder import Folder, FolderLog
 
 from tests.simulation.client import ServerLog, ServerStore
@@ -115,7 +116,7 @@ def _too_early(self: Server, connection: Connection, what: str, *given: Any) -> 
 def _asks_again(self: ServerLog, line: bytes, asked: list[bool]) -> int | None:
     """Insert a line whose acknowledgement was lost once more."""
     lines = self._link.once("lines", self._run)
-    bell = self._link.once("append", self._run, lines[-1][-67:-3] if lines else self._head, line)
+    bell = self._link.once("append", self._run, lines[-1][HASH] if lines else self._head, line)
     return None if bell is None else int(bell)
 
 

@@ -19,7 +19,7 @@ from rollcage.errors import (
     StoreError,
     TraceUnwritable,
 )
-from rollcage.trace.chain import ROOT
+from rollcage.trace.chain import HASH, ROOT
 from rollcage.trace.ends import Ends
 
 from tests.simulation.database import Connection, Disconnected, Server
@@ -92,7 +92,7 @@ class ServerLog:
     def read(self) -> list[bytes]:
         lines: list[bytes] = self._link.ask("lines", self._run)
         if lines:
-            self.last, self._head = lines[-1], lines[-1][-67:-3]
+            self.last, self._head = lines[-1], lines[-1][HASH]
         return lines
 
     def lines(self) -> Iterator[bytes]:
@@ -110,7 +110,7 @@ class ServerLog:
         if bell is None:
             self._refusal = Fenced(f"{self.where} was taken over by another session")
             raise self._refusal
-        self.bell, self.last, self._head = bell, line, line[-67:-3]
+        self.bell, self.last, self._head = bell, line, line[HASH]
 
     def _insert(self, line: bytes, asked: list[bool]) -> int | None:
         if asked:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from rollcage.trace.chain import ROOT
+from rollcage.trace.chain import HASH, ROOT
 
 from tests.simulation.scheduler import Process, Scheduler
 
@@ -144,7 +144,7 @@ class Server:
     def append(self, _: Connection, run: str, head: bytes, line: bytes) -> int | None:
         """Insert a line behind this one; the bell, or None where another line is the last."""
         lines = self.logs.get(run, [])
-        if (lines[-1][-67:-3] if lines else ROOT) != head:
+        if (lines[-1][HASH] if lines else ROOT) != head:
             return None
         self.logs.setdefault(run, []).append(line)
         return self.rung

@@ -19,7 +19,7 @@ from rollcage.errors import (
 )
 from rollcage.stages.once import once_of
 from rollcage.stages.orders import pause_run
-from rollcage.trace.chain import parse
+from rollcage.trace.chain import HASH, parse
 from rollcage.trace.listing import list_runs, newest_run, run_info
 from rollcage_fork import Fork
 from rollcage_stores.blobs import drop_unused
@@ -81,7 +81,7 @@ def test_a_pruned_run_counts_as_done_and_keeps_no_value(store: Store) -> None:
     assert store.keys("blobs") == []
     first, last = events(store, run)
     assert (first["name"], first["run"]) == ("a", run)
-    assert (last["lines"], last["head"], last["by"]) == (7, lines[-1][-67:-3].decode(), "ann")
+    assert (last["lines"], last["head"], last["by"]) == (7, lines[-1][HASH].decode(), "ann")
     assert SECRET.encode() not in b"".join(store.read(run))
     left = run_info(store, run)
     assert (left.status, left.ended, left.begun, left.input, left.last) == (

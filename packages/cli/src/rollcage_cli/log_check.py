@@ -16,6 +16,7 @@ import rfc8785
 from rollcage import Store
 from rollcage.errors import StoreError
 from rollcage.trace import event_adapter
+from rollcage.trace.chain import HASH
 from rollcage_stores.blobs import blob
 from rollcage_views import items_of, mapping_of, tag_of
 from rollcage_views.runs import LogFolding
@@ -62,7 +63,7 @@ class LogCheck:
 
     def _went_on(self) -> bool:
         """Return whether the attested line was written after this log was read."""
-        return any(line[-67:-3] == self._attested for line in self._store.read(self._run))
+        return any(line[HASH] == self._attested for line in self._store.read(self._run))
 
     def event(self, event: dict[str, Any]) -> bool:
         """Check one line; return False if no later line can be checked."""

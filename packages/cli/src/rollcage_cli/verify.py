@@ -15,7 +15,7 @@ from rich.text import Text
 from rollcage import Store
 from rollcage.errors import TraceCorrupt
 from rollcage.trace import read_events
-from rollcage.trace.chain import ROOT
+from rollcage.trace.chain import HASH, ROOT
 from rollcage.trace.recorded import LogTrace
 from rollcage_views import standing, words
 from rollcage_views.runs import fold_log
@@ -96,7 +96,7 @@ def _checked(trace: LogTrace, store: Store, *, quiet: bool) -> tuple[Report, lis
     """Return the findings in a log, and its events up to the damage; `quiet`: no progress."""
     check = LogCheck(trace.run, store)
     events: list[dict[str, Any]] = []
-    head = trace.data[-67:-3].decode() if _ends_in_hash(trace.data) else ROOT.decode()
+    head = trace.data[HASH].decode() if _ends_in_hash(trace.data) else ROOT.decode()
     lines = trace.data.count(b"\n")
     try:
         for line, event in _progress(read_events(trace.data, trace.where), lines, quiet=quiet):
@@ -114,7 +114,7 @@ def _checked(trace: LogTrace, store: Store, *, quiet: bool) -> tuple[Report, lis
 
 def _ends_in_hash(data: bytes) -> bool:
     try:
-        return len(bytes.fromhex(data[-67:-3].decode())) == sha256().digest_size
+        return len(bytes.fromhex(data[HASH].decode())) == sha256().digest_size
     except ValueError:
         return False
 

@@ -28,7 +28,7 @@ from rollcage.errors import (
 )
 from rollcage.stages.once import Claim
 from rollcage.trace.attested import attest, attested_head, held_to
-from rollcage.trace.chain import Chain, chained, verify
+from rollcage.trace.chain import HASH, Chain, chained, verify
 from rollcage.trace.listing import RunInfo, all_runs, run_info
 from rollcage.trace.store import Store, open_store
 
@@ -226,7 +226,7 @@ def _copy(source: Store, target: Store, run: str, lines: list[bytes]) -> bool:
                 "waits": info.waits, "attempts": info.attempts, "ended": info.ended,
                 "time": time.time_ns() // 1000, "id": os.urandom(12).hex(),
             }  # fmt: skip
-            held = chained([said], lines[-1][-67:-3])
+            held = chained([said], lines[-1][HASH])
         _point(source, target, info)  # first, so that no session of the job starts it over here
         log.replace([*lines, *held])
         if attested is not None:

@@ -36,7 +36,7 @@ from rollcage.errors import (
     StoreError,
     TraceUnwritable,
 )
-from rollcage.trace.chain import ROOT
+from rollcage.trace.chain import HASH, ROOT
 from rollcage.trace.keys import check_key, check_run
 from rollcage.trace.processes import keep_from_children
 from rollcage.trace.store import Ends
@@ -132,7 +132,7 @@ class PostgresLog:
         self.bell = self._store.bell()
         if lines:
             self.last = lines[-1]
-            self._head = lines[-1][-67:-3]
+            self._head = lines[-1][HASH]
         return lines
 
     def lines(self) -> Iterator[bytes]:
@@ -144,7 +144,7 @@ class PostgresLog:
         with self._lock:
             item = (self._seq, self._head, line)
             self._seq += 1
-            self._head = line[-67:-3]
+            self._head = line[HASH]
             self.last = line  # no signal is handled between these lines and the next one
             self._sent.append(item)
             self._send(item)
@@ -182,7 +182,7 @@ class PostgresLog:
             )
         self._seq = len(lines)
         self.last = lines[-1] if lines else b""
-        self._head = self.last[-67:-3] or ROOT
+        self._head = self.last[HASH] or ROOT
 
     def close(self) -> None:
         try:
@@ -454,7 +454,7 @@ class Postgres:
                 last = (found[0][0] or b"") if found else b""
                 if tries > 1 and last == (lines[-1] if lines else b""):
                     return True
-                if (last[-67:-3] or ROOT) != head:
+                if (last[HASH] or ROOT) != head:
                     return False
                 link.ask("DELETE FROM log_lines WHERE run = $1", run)
                 for first in range(0, len(lines), _AT_ONCE):

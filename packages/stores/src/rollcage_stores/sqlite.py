@@ -30,7 +30,7 @@ from rollcage.errors import (
     TraceUnwritable,
 )
 from rollcage.trace.bell import heard_at, ring_at
-from rollcage.trace.chain import ROOT
+from rollcage.trace.chain import HASH, ROOT
 from rollcage.trace.keys import check_key, check_run, own_files
 from rollcage.trace.processes import keep_from_children
 from rollcage.trace.store import Ends
@@ -109,7 +109,7 @@ class SqliteLog:
         self._seq = len(lines)
         if lines:
             self.last = lines[-1]
-            self._head = lines[-1][-67:-3]
+            self._head = lines[-1][HASH]
         return lines
 
     def lines(self) -> Iterator[bytes]:
@@ -118,7 +118,7 @@ class SqliteLog:
     def append(self, line: bytes) -> None:
         if self._refusal is not None:
             raise self._refusal
-        head = line[-67:-3]
+        head = line[HASH]
         try:
             with self._store.using() as db:
                 found = db.execute(_APPEND, (self._run, self._seq, line, self._head)).rowcount
@@ -158,7 +158,7 @@ class SqliteLog:
             with self._store.changing() as db:
                 asked = "SELECT line FROM log_lines WHERE run = ? ORDER BY seq DESC LIMIT 1"
                 found = db.execute(asked, (self._run,)).fetchone()
-                if (found[0][-67:-3] if found else ROOT) != self._head:
+                if (found[0][HASH] if found else ROOT) != self._head:
                     raise self._refuse(
                         Fenced(f"{self.where} is written by another session, which took it over")
                     )
@@ -169,7 +169,7 @@ class SqliteLog:
             raise TraceUnwritable(str(error)) from error.__cause__
         self._seq, self._appended = len(lines), True
         self.last = lines[-1] if lines else b""
-        self._head = self.last[-67:-3] or ROOT
+        self._head = self.last[HASH] or ROOT
 
     def close(self) -> None:
         try:
@@ -203,7 +203,7 @@ class SqliteLog:
             found = db.execute(_LINE, (self._run, self._seq + 1)).fetchone()
         if found is not None and found[0] == line:
             self._seq += 1
-            self._head = line[-67:-3]
+            self._head = line[HASH]
             self._appended = True
             self.last = line
         elif found is not None:

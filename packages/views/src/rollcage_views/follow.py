@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from rollcage.errors import TraceCorrupt
-from rollcage.trace.chain import ROOT, checked
+from rollcage.trace.chain import HASH, ROOT, checked
 from rollcage.trace.lines import BAD
 from rollcage.trace.recorded import where_of
 from rollcage.trace.store import Store
@@ -16,7 +16,6 @@ from rollcage_views.runs import LogFolding, Step
 __all__ = ["Following"]
 
 _NAMES: Final = {"decided": "approval.decided", "ordered": "run.stopped"}
-_HASH: Final = slice(-67, -3)  # of a line
 
 
 class Following:
@@ -68,7 +67,7 @@ class Following:
             if found is not None:
                 self.line = number
                 yield found
-        self.lines, self._head = before + len(lines), lines[-1][_HASH]
+        self.lines, self._head = before + len(lines), lines[-1][HASH]
 
     def _take(self, number: int, event: dict[str, Any]) -> Step | dict[str, Any] | None:
         """Fold in a line; return its meaning: a step, or an event as readers know it."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rollcage import Store, open_store
 from rollcage.errors import Fenced, RunNotFound, StoreInvalid, TraceCorrupt, TraceUnwritable
-from rollcage.trace.chain import ROOT, Chain, parse
+from rollcage.trace.chain import HASH, ROOT, Chain, parse
 
 from rollcage_conformance.stores.base import FIRST, ODD, Other, StoreBase, begun, events_of, numbers
 
@@ -251,7 +251,7 @@ class LogSuite(StoreBase):
         chain.log.replace(lines[:2])
         assert store.read("r1") == lines[:2]
         assert store.is_live("r1")
-        chain.head = lines[1][-67:-3]
+        chain.head = lines[1][HASH]
         chain.append({"n": 5})
         chain.wait()
         assert numbers(store, "r1") == [0, 5]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from rollcage.errors import TraceCorrupt
+from rollcage.trace.chain import HASH
 
 if TYPE_CHECKING:
     from rollcage.trace.store import Store
@@ -62,7 +63,7 @@ def held_to(lines: Iterable[bytes], head: bytes | None, where: str) -> Iterator[
         number, is_found = 0, False
         for number, line in enumerate(every, 1):  # noqa: B007 - the error names it
             yield line
-            if line[-67:-3] == head:
+            if line[HASH] == head:
                 is_found = True
                 break
         if not is_found:

@@ -19,13 +19,26 @@ import orjson
 from rollcage.errors import StoreError, TraceCorrupt
 from rollcage.trace.store import Log
 
-__all__ = ["FORMAT", "ROOT", "Chain", "chained", "checked", "checked_lines", "parse", "verify"]
+__all__ = [
+    "FORMAT",
+    "HASH",
+    "ROOT",
+    "Chain",
+    "chained",
+    "checked",
+    "checked_lines",
+    "parse",
+    "verify",
+]
 
 FORMAT: Final = "rollcage/2"
 """The format of the logs written here; the first line of each log has it."""
 
 ROOT: Final = b"0" * 64
 """The head of a log without lines."""
+
+HASH: Final = slice(-67, -3)
+"""The place of the hash in a line."""
 
 _NEWLINE: Final = 10
 _TAIL: Final = 76  # bytes of `,"hash":"…"}` and a newline
@@ -100,7 +113,7 @@ class Chain:
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the events of `read` one by one, each checked and none kept."""
         lines = self.log.read()
-        self.head = lines[-1][-67:-3] if lines else ROOT
+        self.head = lines[-1][HASH] if lines else ROOT
         return checked(lines, self.log.where)
 
     def lines(self) -> Iterator[bytes]:
@@ -110,7 +123,7 @@ class Chain:
         for line in self.log.lines():
             yield line
         if line:
-            self.head = line[-67:-3]
+            self.head = line[HASH]
 
 
 def chained(events: Iterable[dict[str, Any]], head: bytes = ROOT) -> list[bytes]:

@@ -7,7 +7,7 @@ import io
 import os
 
 from rollcage.errors import TraceCorrupt
-from rollcage.trace.chain import checked
+from rollcage.trace.chain import HASH, checked
 from rollcage.trace.folder import Folder
 from rollcage.trace.store import Store, open_store
 
@@ -78,4 +78,4 @@ def verify_trace(trace: LogTrace) -> Verified:
         is_ended = event["event"] == "ended"
     if not count:
         raise TraceCorrupt(trace.where, 1, "the trace is empty")
-    return Verified(count, trace.data[-67:-3].decode(), is_ended)
+    return Verified(count, trace.data[HASH].decode(), is_ended)
