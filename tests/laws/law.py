@@ -14,13 +14,15 @@ from tests.laws.programs import Block, Program, flat, parts
 
 __all__ = ["LAW", "accounts", "chances", "comparable", "fewer", "offline", "order", "resumed"]
 
+_PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
+
 # The same cases in each run of the tests; `nox -s laws` tries new ones.
 LAW = settings(
     derandomize=os.environ.get("HYPOTHESIS_PROFILE", "local") != "laws",
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     report_multiple_bugs=False,
-    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    phases=[each for each in _PHASES if each in settings().phases],
 )
 
 

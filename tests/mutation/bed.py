@@ -1,0 +1,290 @@
+"""Run the tests that come by a mutant, in a child that was forked when all was imported.
+
+`Bed` is a plugin of pytest that takes the place of its loop over the tests. First the tests run
+once, measured: that tells which of them come by a line, and how long each one takes. Then each
+mutant has a child, which changes one function and runs its tests until one fails: those that have
+found another mutant of the function first, then the fastest.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import faulthandler
+import gc
+import importlib
+import itertools
+import json
+import os
+import resource
+import shutil
+import signal
+import tempfile
+import time
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NoReturn, TypeVar
+
+import pytest
+from coverage import Coverage
+
+from tests.mutation.mutants import Functions, Mutant, changed, put_in_place
+
+__all__ = ["Bed", "Tried"]
+
+AT_ONCE = 2  # children
+CHUNK = 100  # tests that are measured by one child
+LONGEST = 15.0  # seconds for the tests of a mutant, and for its laws: the slowest are left out
+MEMORY = 6 * 2**30
+Work = Callable[[], Any]
+K = TypeVar("K")
+
+_FOUND, _DIED = "found", ("died", None)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What became of a mutant.
+
+    Attributes:
+        killed: whether a test failed; None if the code is the same as before.
+        test: the one that failed.
+        tests: how many came by.
+    """
+
+    mutant: Mutant
+    killed: bool | None
+    test: str
+    tests: int
+
+
+class Bed:
+    """Try mutants on tests."""
+
+    def __init__(self, sources: Path, chosen: list[Mutant], until: float, lines: Path) -> None:
+        self.tried: list[Tried] = []
+        self._sources = sources
+        self._chosen = chosen
+        self._until = until
+        self._lines = lines
+        self._failed = self._skipped = False
+        self._coverage: Coverage | None = None
+        self._context = ""
+        self._killers: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what comes of a test."""
+        self._failed = self._failed or report.failed
+        self._skipped = self._skipped or report.skipped
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self) -> Iterator[None]:
+        """Measure, below the hook that keeps laws from it."""
+        if self._coverage is None:
+            return (yield)
+        self._coverage.start()
+        self._coverage.switch_context(self._context)
+        try:
+            return (yield)
+        finally:
+            self._coverage.switch_context("")
+            self._coverage.stop()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Try all mutants that were chosen, while there is time."""
+        self._items = {item.nodeid: item for item in session.items}
+        gc.unfreeze()
+        self._functions = functions_below(self._sources)
+        gc.collect()
+        gc.freeze()
+        if not self._lines.exists():
+            self._lines.write_text(json.dumps(self._measure()), encoding="utf-8")
+        known = json.loads(self._lines.read_text(encoding="utf-8"))
+        self._took: dict[str, float] = known["took"]
+        self._tests: list[str] = known["tests"]
+        self._by: dict[str, dict[str, str]] = known["by"]
+        self._try()
+        return True
+
+    def _measure(self) -> dict[str, Any]:
+        """Find out which tests pass, how long they take, and which come by a line.
+
+        The tests of a line are the bits of a number.
+        """
+        tests, took = list(self._items), dict[str, float]()
+        by = defaultdict[str, Counter[str]](Counter)
+        starts = range(0, len(tests), CHUNK)
+        work = ((at, partial(self._measured, tests[at : at + CHUNK])) for at in starts)
+        for at, found in _in_children(work):
+            if found is None:
+                raise pytest.UsageError(f"the tests from {tests[at]} on end with their process")
+            took |= found["took"]
+            print(f"measured {len(took)} of {len(tests)} tests", flush=True)
+            for file, lines in found["by"].items():
+                for line, bits in lines.items():
+                    by[file][line] |= int(bits, 16) << at
+        for test in tests:
+            if test not in took:
+                print(f"does not count, as it does not pass here: {test}")
+        hexed = {file: {line: f"{bits:x}" for line, bits in of.items()} for file, of in by.items()}
+        return {"tests": tests, "took": took, "by": hexed}
+
+    def _measured(self, tests: list[str]) -> dict[str, Any]:
+        took: dict[str, float] = {}
+        self._coverage = Coverage(
+            data_file=None, config_file=False, include=[f"{self._sources}/*"], messages=False
+        )
+        for at, (test, then) in enumerate(itertools.zip_longest(tests, tests[1:])):
+            self._context = str(at)
+            began = _cpu()
+            if self._passes(test, then):
+                took[test] = _cpu() - began
+        data = self._coverage.get_data()
+        by = {
+            str(Path(file).relative_to(self._sources)): {
+                line: f"{sum(1 << int(at) for at in contexts if at):x}"
+                for line, contexts in data.contexts_by_lineno(file).items()
+            }
+            for file in data.measured_files()
+        }
+        return {"took": took, "by": by}
+
+    def _passes(self, test: str, then: str | None) -> bool:
+        """Run a test; tell whether it passed."""
+        self._failed = self._skipped = False
+        item, following = self._items[test], self._items[then] if then is not None else None
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+        return not (self._failed or self._skipped)
+
+    def _try(self) -> None:
+        """Try the mutants, and print what becomes of each."""
+        for (mutant, tests), found in _in_children(self._work()):
+            killed, test = found or (True, "")  # no test ends its process without a mutant
+            if test:
+                self._killers[mutant.file, mutant.function][test] += 1
+            self.tried.append(Tried(mutant, killed, test, len(tests)))
+            said = {True: "killed", False: "survived", None: "same"}[killed]
+            print(f"{said}: {mutant.file} {mutant.function}: {mutant.change}  {test}", flush=True)
+
+    def _work(self) -> Iterator[tuple[tuple[Mutant, list[str]], Work]]:
+        for mutant in self._chosen:
+            if time.monotonic() > self._until:
+                return
+            tests = self._tests_of(mutant)
+            yield (mutant, tests), partial(self._outcome, mutant, tests)
+
+    def _outcome(self, mutant: Mutant, tests: list[str]) -> tuple[bool | None, str]:
+        """Change the function, and run the tests until one fails; return which."""
+        path = self._sources / mutant.file
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        function = changed(tree, mutant.place)
+        if not put_in_place(tree, function, str(path), self._functions):
+            return None, ""
+        for test, then in itertools.zip_longest(tests, tests[1:]):
+            took = self._took[test]
+            _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+            resource.setrlimit(resource.RLIMIT_CPU, (int(_cpu() + 3 + 8 * took), hard))
+            faulthandler.dump_traceback_later(60 + 8 * took, exit=True)
+            if not self._passes(test, then):
+                return True, test
+        faulthandler.cancel_dump_traceback_later()
+        return False, ""
+
+    def _tests_of(self, mutant: Mutant) -> list[str]:
+        """Return the tests that come by a mutant, in the order in which they run."""
+        by, bits = self._by.get(mutant.file, {}), 0
+        for lines in mutant.lines:
+            for line in lines:
+                bits |= int(by.get(str(line), "0"), 16)
+            if bits:
+                break
+        found = [
+            test
+            for at, test in enumerate(self._tests)
+            if bits >> at & 1 and test in self._items and test in self._took
+        ]
+        killers = self._killers[mutant.file, mutant.function]
+        found.sort(key=lambda test: (-killers[test], self._is_law(test), self._took[test]))
+        left, chosen = {False: LONGEST, True: LONGEST}, []
+        for test in found:
+            left[self._is_law(test)] -= self._took[test]
+            if left[self._is_law(test)] > 0:
+                chosen.append(test)
+        return chosen
+
+    def _is_law(self, test: str) -> bool:
+        return self._items[test].get_closest_marker("law") is not None
+
+
+def functions_below(sources: Path) -> Functions:
+    """Return all functions that were made of these files."""
+    for path in sorted(sources.rglob("[!_]*.py")):
+        parts = path.relative_to(sources.parent).with_suffix("").parts
+        importlib.import_module(".".join(parts))
+    found: Functions = {}
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType):
+            code = each.__code__
+            if code.co_filename.startswith(str(sources)):
+                key = code.co_filename, code.co_qualname, code.co_firstlineno
+                found.setdefault(key, []).append(each)
+    return found
+
+
+def _in_children(work: Iterable[tuple[K, Work]]) -> Iterator[tuple[K, Any]]:
+    """Do work in forked children, some at once; yield what each returned, None if it died.
+
+    Raises:
+        RuntimeError: the work raised.
+    """
+    left, running = iter(work), dict[int, tuple[K, Path]]()
+    while True:
+        while len(running) < AT_ONCE and (job := next(left, None)) is not None:
+            folder = Path(tempfile.mkdtemp(prefix="mutant-"))
+            pid = os.fork()
+            if pid == 0:
+                _work(job[1], folder)
+            running[pid] = job[0], folder
+        if not running:
+            return
+        pid, _ = os.waitpid(-1, 0)
+        key, folder = running.pop(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # all that it has started
+        found = folder / _FOUND
+        kind, result = json.loads(found.read_text(encoding="utf-8")) if found.exists() else _DIED
+        shutil.rmtree(folder, ignore_errors=True)
+        if kind == "raised":
+            raise RuntimeError(result)
+        yield key, result
+
+
+def _work(work: Work, folder: Path) -> NoReturn:
+    """Do the work of a child, and leave what comes of it in a file."""
+    try:
+        os.setpgid(0, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
+        silent = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(silent, stream)
+        try:
+            result = ["returned", work()]
+        except Exception:  # noqa: BLE001 - it is raised in the parent
+            result = ["raised", traceback.format_exc()]
+        unfinished = folder / "unfinished"
+        unfinished.write_text(json.dumps(result), encoding="utf-8")
+        unfinished.rename(folder / _FOUND)
+    finally:
+        os._exit(0)
+
+
+def _cpu() -> float:
+    """Return the seconds that this process, and those that it waited for, have computed."""
+    return sum(os.times()[:4])
