@@ -439,6 +439,16 @@ def count(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.counting", *session.posargs)
 
 
+@nox.session
+def growth(session: nox.Session) -> None:
+    """How costs grow, from 1 to 100: slopes in instructions, and long conversations in CPU."""
+    if shutil.which("valgrind") is None:
+        install_programs(session, "valgrind")
+    session.install(*editable(*EVERYTHING), *groups("bench"), *CONSTRAINTS)
+    session.run("python", "-m", "benchmarks.growth", *session.posargs)
+    session.run("python", "-m", "benchmarks.conversations")
+
+
 @nox.session(venv_backend="none")
 def lock(session: nox.Session) -> None:
     """Take the newest versions into constraints.txt."""

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from benchmarks.paths import PATHS
 
-__all__ = ["main"]
+__all__ = ["counted", "main"]
 
 FIGURES: Final = Path(__file__).with_name("paths.json")
 CALLS: Final = 100  # of each path: a multiple of 100, so that all have numbers of as many digits
@@ -71,17 +71,30 @@ def versions() -> dict[str, str]:
 def instructions(names: list[str]) -> Figures:
     """Return the instructions of one call of each path, its bytes, functions and files."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        out = folder / "callgrind"
-        program = ["valgrind", "--tool=callgrind", "--dump-before=getppid", f"--log-file={out}.log"]
-        printed = _walk([*program, f"--callgrind-out-file={out}"], folder, names)
-        found: Figures = json.loads(printed.splitlines()[-1])
-        dumps = sorted(folder.glob("callgrind.[0-9]*"), key=lambda each: int(each.suffix[1:]))
-        if len(dumps) < 2 * len(names):
-            raise SystemExit(f"callgrind made {len(dumps)} dumps of {len(names)} paths")
-        for path, dump in zip(names, dumps[1::2], strict=False):
-            found[path] = {"instructions": _total(dump) / CALLS, **found[path]}
+        kept = tempfile.mkdtemp(dir=name)
+        printed, counts = counted("benchmarks.paths", [kept, str(CALLS), *names], Path(name))
+    found: Figures = json.loads(printed.splitlines()[-1])
+    for path, count in zip(names, counts, strict=True):
+        found[path] = {"instructions": count / CALLS, **found[path]}
     return found
+
+
+def counted(module: str, arguments: list[str], folder: Path) -> tuple[str, list[int]]:
+    """Run a module of this package under callgrind.
+
+    Args:
+        module: it calls `os.getppid` before and behind each part that counts, and nowhere else.
+        arguments: of its command line.
+        folder: an empty one.
+
+    Returns:
+        What it printed, and the instructions of each part.
+    """
+    out = folder / "callgrind"
+    program = ["valgrind", "--tool=callgrind", "--dump-before=getppid", f"--log-file={out}.log"]
+    printed = _run([*program, f"--callgrind-out-file={out}"], folder, module, arguments)
+    dumps = sorted(folder.glob("callgrind.[0-9]*"), key=lambda each: int(each.suffix[1:]))
+    return printed, [_total(dump) for dump in dumps[1::2]]
 
 
 def _total(dump: Path) -> int:
@@ -98,7 +111,9 @@ def system_calls(names: list[str]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         log = Path(name, "strace")
         try:
-            _walk(["strace", "-f", "-qq", "-o", str(log)], Path(name), names)
+            arguments = [tempfile.mkdtemp(dir=name), str(CALLS), *names]
+            program = ["strace", "-f", "-qq", "-o", str(log)]
+            _run(program, Path(name), "benchmarks.paths", arguments)
         except subprocess.CalledProcessError as error:
             print(f"system calls are not counted: {error.stderr.splitlines()[-1:]}")
             return {}
@@ -108,10 +123,9 @@ def system_calls(names: list[str]) -> dict[str, float]:
     return {path: (b - a - 1) / CALLS for path, (a, b) in zip(names, between, strict=True)}
 
 
-def _walk(program: list[str], folder: Path, names: list[str]) -> str:
-    """Walk the paths under a program that counts; what they print."""
-    kept = Path(tempfile.mkdtemp(dir=folder))
-    command = [*program, sys.executable, "-m", "benchmarks.paths", str(kept), str(CALLS), *names]
+def _run(program: list[str], folder: Path, module: str, arguments: list[str]) -> str:
+    """Run a module of this package under a program that counts; what it prints."""
+    command = [*program, sys.executable, "-m", module, *arguments]
     env = os.environ | {"PYTHONHASHSEED": "0"}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ROOT), env.get("PYTHONPATH"))))
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=True)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.growth import SUITES, slope
+
 ROOT = Path(__file__).parents[1]
 PEERS = {"failcore": "failcore", "langgraph": "langgraph.checkpoint.sqlite", "dbos": "dbos"}
 SIZES = [20]
@@ -155,6 +157,21 @@ def test_each_target_is_held_against_its_limit(measured: tuple[str, dict[str, An
         )
         assert each["reached"] == better
         assert f"| {what} |" in table
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_suite_of_growth_works_at_each_size(suite: str, tmp_path: Path) -> None:
+    for size in (1, 3):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        with SUITES[suite](folder, size) as work:
+            work()
+
+
+def test_a_slope_is_an_exponent() -> None:
+    assert slope(7, 700) == pytest.approx(1)
+    assert slope(7, 70_000) == pytest.approx(2)
+    assert slope(7, 7) == 0
 
 
 def test_the_mcp_proxy_is_held_against_a_recorder(

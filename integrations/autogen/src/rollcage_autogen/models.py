@@ -20,7 +20,7 @@ from rollcage_autogen.answers import answer_of, whole
 from rollcage_autogen.bare import check_guarded
 from rollcage_autogen.private import model_name
 from rollcage_autogen.replay_model import ReplayModel
-from rollcage_autogen.requests import ASKED, canonical_request
+from rollcage_autogen.requests import ASKED, FORM, asked_besides
 from rollcage_autogen.turns import agent_name, answered
 
 __all__ = ["guard_model"]
@@ -49,9 +49,10 @@ def guard_model(client: M, session: Session) -> M:
 class _Call(ModelCall):
     """One call of a client; its answer says where the calls that it asks for stand."""
 
-    def __init__(self, session: Session, contract: Contract, asked: dict[str, Any]) -> None:
+    def __init__(self, guard: _Guard, contract: Contract, asked: dict[str, Any]) -> None:
         self._messages: Sequence[Any] = asked.pop("messages")
-        super().__init__(session, contract, canonical_request(self._messages, asked))
+        request = guard.request(contract, self._messages, asked_besides(asked))
+        super().__init__(guard.session, contract, request)
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
         """Whose call this is. What its messages show as answered, nobody will ask for again."""
@@ -80,6 +81,7 @@ class _Call(ModelCall):
 
 class _Guard(GuardedModel):
     framework = "autogen"
+    form = FORM
     forms: ClassVar[Mapping[str, BodyForm]] = {"create": "arun", "create_stream": "astream"}
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
@@ -94,4 +96,4 @@ class _Guard(GuardedModel):
         token = asked.get("cancellation_token")
         if token is not None and token.is_cancelled():
             raise asyncio.CancelledError
-        return _Call(self.session, self.contract_of(model_name(owner)), asked)
+        return _Call(self, self.contract_of(model_name(owner)), asked)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
-from autogen_core import Image
+from autogen_core import FunctionCall, Image
 from autogen_core.models import (
     AssistantMessage,
+    FunctionExecutionResult,
     FunctionExecutionResultMessage,
     LLMMessage,
     UserMessage,
 )
-from rollcage_adapter import CallNumbers, Signature, is_object, model_request
+from rollcage_adapter import CallNumbers, MessageForm, Signature, is_object, model_options
 
-__all__ = ["ASKED", "canonical_request"]
+__all__ = ["ASKED", "FORM", "asked_besides"]
 
 ASKED: Final = Signature(("messages",))
 """How every model client of AutoGen is called."""
@@ -25,18 +27,14 @@ _VOLATILE: Final = frozenset(
 )
 
 
-def canonical_request(messages: Sequence[LLMMessage], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a model call.
-
-    The ids of tool calls become numbers, in the order in which they come up.
-    """
-    calls = CallNumbers()
+def asked_besides(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a model call besides its messages."""
     asked = {name: each for name, each in options.items() if name not in _VOLATILE}
     asked["tools"] = [_schema(each) for each in asked.get("tools") or ()] or None
     asked["extra_create_args"] = dict(asked.get("extra_create_args") or {}) or None
     choice = asked.get("tool_choice", "auto")
     asked["tool_choice"] = None if choice == "auto" else _choice(choice)
-    return model_request([_message(each, calls) for each in messages], options=asked)
+    return model_options(options=asked)
 
 
 def _schema(tool: Any) -> Any:
@@ -47,14 +45,28 @@ def _choice(choice: Any) -> Any:
     return choice if isinstance(choice, str) else {"name": choice.name}
 
 
-def _message(message: LLMMessage, calls: CallNumbers) -> dict[str, Any]:
-    if isinstance(message, FunctionExecutionResultMessage):
-        return {"role": "tool", "results": [_result(each, calls) for each in message.content]}
-    if isinstance(message, UserMessage):
-        return {"role": "user", "name": message.source, "content": _content(message.content)}
-    if isinstance(message, AssistantMessage):
-        return _answer(message, calls)
-    return {"role": "system", "content": message.content}
+class _Form(MessageForm):
+    """Bring messages into canonical form; the ids of tool calls become numbers."""
+
+    plain = frozenset({FunctionCall, FunctionExecutionResult})
+
+    def parts(self, messages: Sequence[LLMMessage]) -> list[Any]:
+        return list(map(_FIELDS, messages))
+
+    def canonical(self, message: LLMMessage, calls: CallNumbers) -> dict[str, Any]:
+        if isinstance(message, FunctionExecutionResultMessage):
+            return {"role": "tool", "results": [_result(each, calls) for each in message.content]}
+        if isinstance(message, UserMessage):
+            return {"role": "user", "name": message.source, "content": _content(message.content)}
+        if isinstance(message, AssistantMessage):
+            return _answer(message, calls)
+        return {"role": "system", "content": message.content}
+
+
+_FIELDS: Final = attrgetter("__dict__")
+
+FORM: Final = _Form()
+"""Takes messages of AutoGen apart."""
 
 
 def _answer(message: AssistantMessage, calls: CallNumbers) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from rollcage_crewai.private import (
     without_retries,
 )
 from rollcage_crewai.replay_model import ReplayModel
-from rollcage_crewai.requests import ASKED, canonical_request
+from rollcage_crewai.requests import ASKED, FORM, asked_besides, messages_of
 from rollcage_crewai.values import register
 
 __all__ = ["guard_model"]
@@ -122,10 +122,10 @@ def _noting(
 class _Call(ModelCall):
     """One call of a model: what is asked, and whether the model itself was."""
 
-    def __init__(
-        self, session: Session, contract: Contract, llm: Any, asked: dict[str, Any]
-    ) -> None:
-        super().__init__(session, contract, canonical_request(asked, llm.stop_sequences))
+    def __init__(self, guard: _Guard, contract: Contract, llm: Any, asked: dict[str, Any]) -> None:
+        rest = asked_besides(asked, llm.stop_sequences)
+        request = guard.request(contract, messages_of(asked), rest)
+        super().__init__(guard.session, contract, request)
         self._llm = llm
         self._asked = asked
         self._response = ModelResponse("")
@@ -180,11 +180,12 @@ def _used(llm: BaseLLM) -> dict[str, int]:
 
 class _Guard(GuardedModel):
     framework = "crewai"
+    form = FORM
     forms: ClassVar[Mapping[str, BodyForm]] = {"call": "run", "acall": "arun"}
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         contract = self.contract_of(owner.model)
-        return _Call(self.session, contract, owner, ASKED.named(args, kwargs))
+        return _Call(self, contract, owner, ASKED.named(args, kwargs))
 
     def method(self, body: Callable[..., Any], form: BodyForm) -> Callable[..., Any]:
         """A method that CrewAI does not repeat."""

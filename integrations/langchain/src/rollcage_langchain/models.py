@@ -19,7 +19,7 @@ from rollcage_langchain.answers import answer_of, as_chunk
 from rollcage_langchain.memory import follow_checkpoints
 from rollcage_langchain.private import NATIVE_STREAMS
 from rollcage_langchain.replay_model import ReplayModel
-from rollcage_langchain.requests import ASKED, canonical_request
+from rollcage_langchain.requests import ASKED, FORM, asked_besides
 from rollcage_langchain.tools import running
 
 __all__ = ["guard_model"]
@@ -62,7 +62,8 @@ class _Call(ModelCall):
         describe: Any = model._get_ls_params  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         params: Mapping[str, Any] = describe(stop=stop, **options)
         contract = guard.contract_of(str(params.get("ls_model_name") or type(model).__name__))
-        super().__init__(guard.session, contract, canonical_request(messages, stop, options))
+        request = guard.request(contract, messages, asked_besides(stop, options))
+        super().__init__(guard.session, contract, request)
         self._limiter = guard.limiter
 
     def before(self) -> None:
@@ -85,6 +86,7 @@ class _Call(ModelCall):
 
 class _Guard(GuardedModel):
     framework = "langchain"
+    form = FORM
     forms: ClassVar[Mapping[str, BodyForm]] = {
         "_generate": "run",
         "_agenerate": "arun",

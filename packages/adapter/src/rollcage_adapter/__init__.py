@@ -19,6 +19,7 @@ from rollcage.session.adapters import (
 from rollcage_adapter.answers import RecordedAnswers, Trace
 from rollcage_adapter.asking import Asked, asking, refuse
 from rollcage_adapter.bodies import fixed, gathered, stepped
+from rollcage_adapter.conversations import CallNumbers, MessageForm
 from rollcage_adapter.declarations import (
     Declarations,
     check_names,
@@ -58,10 +59,10 @@ from rollcage_adapter.memory import (
     look_back,
 )
 from rollcage_adapter.models import (
-    CallNumbers,
     GuardedModel,
     ModelCall,
     model_contract,
+    model_options,
     model_request,
     offered,
     option,
@@ -115,6 +116,7 @@ __all__ = [
     "Instead",
     "LateTools",
     "McpListing",
+    "MessageForm",
     "ModelCall",
     "Parts",
     "RecordedAnswers",
@@ -156,6 +158,7 @@ __all__ = [
     "mcp_definitions",
     "mcp_failure",
     "model_contract",
+    "model_options",
     "model_request",
     "offered",
     "option",

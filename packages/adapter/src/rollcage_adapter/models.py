@@ -10,16 +10,17 @@ from rollcage import Contract, Session
 from rollcage.errors import ContractError
 from rollcage.session.adapters import Answer
 
+from rollcage_adapter.conversations import Conversations, MessageForm
 from rollcage_adapter.guards import GUARD, BodyForm, GuardedBody, GuardedCall, guard_of
 from rollcage_adapter.running import Running
 from rollcage_adapter.shapes import is_list, is_model_class, is_object
 from rollcage_adapter.swap import swapped
 
 __all__ = [
-    "CallNumbers",
     "GuardedModel",
     "ModelCall",
     "model_contract",
+    "model_options",
     "model_request",
     "offered",
     "option",
@@ -36,7 +37,6 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
     },
     "required": ["messages"],
 }
-_CALL_IDS: Final = frozenset({"id", "call_id", "tool_call_id", "tool_use_id"})
 
 
 def model_contract(name: str, framework: str, *, replays: bool = False) -> Contract:
@@ -67,7 +67,14 @@ def model_request(
         stop: words at which the answer ends.
         options: what else is part of the question; those that are None are not.
     """
-    request: dict[str, Any] = {"messages": list(messages)}
+    return {"messages": list(messages), **model_options(stop=stop, options=options)}
+
+
+def model_options(
+    *, stop: Sequence[str] | None = None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a model's call besides its messages: see `model_request`."""
+    request: dict[str, Any] = {}
     if stop:
         request["stop"] = list(stop)
     asked = {name: option(each) for name, each in options.items() if each is not None}
@@ -122,11 +129,13 @@ class GuardedModel(GuardedBody):
     Attributes:
         framework: whose models they are, as in contracts.
         forms: by the name of each method that asks the model, how it is called.
+        form: takes the framework's messages apart; only `request` needs it.
         replays: it gives recorded answers itself, so none is looked up for it.
     """
 
     framework: ClassVar[str]
     forms: ClassVar[Mapping[str, BodyForm]]
+    form: ClassVar[MessageForm]
 
     def __init__(
         self, session: Session, running: Running | None = None, *, replays: bool = False
@@ -134,6 +143,25 @@ class GuardedModel(GuardedBody):
         super().__init__(session, running)
         self.replays = replays
         self._contracts: dict[str, Contract] = {}
+        self._conversations: dict[str, Conversations] = {}
+
+    def request(
+        self, contract: Contract, messages: Sequence[Any], rest: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the arguments of a call, as `model_request` makes them of canonical messages.
+
+        Only messages that are new since earlier calls are brought into canonical form.
+
+        Args:
+            contract: the contract of the model.
+            messages: the framework's own.
+            rest: the other arguments, of `model_options`.
+        """
+        found = self._conversations.get(contract.name)
+        if found is None:
+            made = Conversations(contract, self.form)
+            found = self._conversations.setdefault(contract.name, made)
+        return found.request(messages, rest)
 
     def contract_of(self, name: str) -> Contract:
         """The contract of the model of this name."""
@@ -177,29 +205,3 @@ class GuardedModel(GuardedBody):
         }
         every = {GUARD: self, **methods, **(members or {})}
         return swapped(model, every, update=update, hidden=hidden)
-
-
-class CallNumbers:
-    """Numbers for the ids of tool calls, which are others in each run: in order of appearance."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def of(self, call_id: str | None) -> int:
-        """The number of a call."""
-        return self._numbers.setdefault(call_id or "", len(self._numbers))
-
-    def issued(self, name: Any, arguments: Any, call_id: str | None) -> dict[str, Any]:
-        """A call that a message asks for, as a part of a request."""
-        return {"name": name, "args": arguments, "call": self.of(call_id)}
-
-    def within(self, content: Any) -> Any:
-        """Content with numbers for ids: some providers repeat them in their blocks."""
-        if is_object(content):
-            return {
-                name: self._numbers.get(each, each)
-                if name in _CALL_IDS and isinstance(each, str)
-                else self.within(each)
-                for name, each in content.items()
-            }
-        return [self.within(each) for each in content] if is_list(content) else content

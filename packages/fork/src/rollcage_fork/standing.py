@@ -38,7 +38,8 @@ def supply(call: Call, given: Any) -> Work:
     try:
         value = given
         if callable(given):
-            value = yield consult(cast("Callable[..., Any]", given), call.is_async, **call.values)
+            values, _ = call.shown()
+            value = yield consult(cast("Callable[..., Any]", given), call.is_async, **values)
         if contract.streams and isinstance(value, AsyncIterator):
             value = yield functools.partial(_collected, value)
         elif contract.streams and isinstance(value, Iterator):

@@ -94,5 +94,5 @@ def release(call: Call) -> None:
 def put_on_record(attempt: Attempt, call: Call) -> None:
     """Write the intent of a read whose body makes calls, because these stand inside of it."""
     if call.event["effect"] not in CHANGES:
-        attempt.write(call.event)
+        attempt.write(call.event, asked=call.asked)
     call.is_on_record = True

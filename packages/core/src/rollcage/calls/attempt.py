@@ -33,6 +33,7 @@ from rollcage.values.answer import tokens_of
 
 if TYPE_CHECKING:
     from rollcage.calls.driver import Flow
+    from rollcage.fingerprint.transcript import Question
     from rollcage.session.session import Session
     from rollcage.trace.chain import Chain
     from rollcage.trace.messages import MessagesWritten
@@ -143,16 +144,25 @@ class Attempt:
 
     # --- lines -----------------------------------------------------------------------------------
 
-    def write(self, event: Event, outcome: Outcome | None = None) -> None:
+    def write(
+        self, event: Event, outcome: Outcome | None = None, asked: Question | None = None
+    ) -> None:
         """Put a line on record and fold it in.
 
         The line names the steps replayed since the line before. A line that can't be written halts
         the attempt: nothing runs whose line is not on record.
+
+        Args:
+            event: the line.
+            outcome: the outcome in it, if its step has ended.
+            asked: of a model's step, the request, if its messages are known from earlier ones.
         """
         with self.lock:
-            self.put(event, outcome)
+            self.put(event, outcome, asked)
 
-    def put(self, event: Event, outcome: Outcome | None = None) -> None:
+    def put(
+        self, event: Event, outcome: Outcome | None = None, asked: Question | None = None
+    ) -> None:
         """Write a line as `write` does, with the lock held by the caller."""
         if self.closed:
             raise SessionError(f"the attempt at run {self.run.id} has ended")
@@ -165,7 +175,7 @@ class Attempt:
         if self.log is not None:
             asks = event.get("effect") == "model"
             if asks:
-                event = self._messages.shortened(event)
+                event = self._messages.shortened(event, asked)
             try:
                 self.log.append(event, None if outcome is None else outcome.data)
             except Halt as error:

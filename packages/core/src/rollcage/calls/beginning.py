@@ -151,7 +151,7 @@ def _move_answer(attempt: Attempt, call: Call, step: Step, outcome: Outcome) -> 
     """
     event = intent_of(attempt, call, None, None)
     event["from"] = step.n
-    attempt.write(event, outcome)
+    attempt.write(event, outcome, call.asked)
 
 
 def reserve(attempt: Attempt, call: Call, match: Match) -> Step:
@@ -163,7 +163,7 @@ def reserve(attempt: Attempt, call: Call, match: Match) -> Step:
             event = intent_of(attempt, call, None, match.look)
             event["waits"] = True
             _leave_for(attempt, call, match, event)
-            attempt.write(event)
+            attempt.write(event, asked=call.asked)
             step = attempt.run.steps[event["step"]]
         else:
             branch.follow(step, call.turn)
@@ -226,7 +226,7 @@ def _start(attempt: Attempt, call: Call, match: Match) -> None:
 
 def _supply(attempt: Attempt, call: Call, event: Event, outcome: Outcome) -> None:
     """Record the outcome that a stage supplies, in one line; nothing runs."""
-    attempt.write(event, outcome)
+    attempt.write(event, outcome, call.asked)
     step = attempt.run.steps[event["step"]]
     call.recorded = step
     if call.changes:

@@ -126,7 +126,7 @@ def end(attempt: Attempt, call: Call, outcome: Outcome) -> None:
         event["duration"] = call.took // 1000
         for settled in call.hooks.settled:
             event.update(settled(call, outcome, None) or ())
-        attempt.put(event, outcome)
+        attempt.put(event, outcome, call.asked)
         call.is_ended = True
         if changes:
             ended(attempt, call.branch, attempt.run.steps[call.event["step"]])

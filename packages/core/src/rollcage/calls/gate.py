@@ -227,9 +227,10 @@ def view_of(call: Call, session: Session | None = None) -> StepView:
     shown: dict[str, Any] = {"run": run, "labels": UNTRACKED}
     for shows in call.hooks.shows:
         shown.update(shows(call) or ())
+    values, arguments = call.shown()
     return StepView(
-        kind=call.kind, contract=call.contract, args=call.values, agent=call.place.agent,
-        branch=call.place.branch, calls=run.calls, data=call.arguments, key=call.key, **shown,
+        kind=call.kind, contract=call.contract, args=values, agent=call.place.agent,
+        branch=call.place.branch, calls=run.calls, data=arguments, key=call.key, **shown,
     )  # fmt: skip
 
 

@@ -15,12 +15,13 @@ from rollcage.contract.schema import as_schema_says, field_forms, is_signature
 from rollcage.contract.strict import coerced
 from rollcage.errors import ArgumentsInvalid, ContractError, Unencodable
 from rollcage.fingerprint.identity import jcs, jcs_of_plain, jcs_of_scalars
+from rollcage.fingerprint.transcript import MESSAGES, Question, Transcript
 from rollcage.values.codec import TAG, encode, tagged
 from rollcage.values.copies import own_copy
 from rollcage.values.hiding import Hiding, Seal, hidden
 from rollcage.values.survey import FOREIGN, survey
 
-__all__ = ["Arguments", "Parameters", "Validated", "held_by"]
+__all__ = ["Arguments", "ModelRequest", "Parameters", "Validated", "held_by"]
 
 _tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 
@@ -62,6 +63,27 @@ class Validated(dict[str, Any]):
         if isinstance(self._by, type):
             return held_by(schema, self) if issubclass(schema, self._by) else None
         return self._by if type(self._by) is schema else None
+
+
+class ModelRequest(dict[str, Any]):
+    """Hold the arguments of a model's call whose messages are in a transcript.
+
+    Args:
+        arguments: all arguments; `messages` are the first ones of the transcript.
+        transcript: has the messages.
+        has_changed: tells whether the framework's own messages have changed since.
+    """
+
+    __slots__ = ("has_changed", "transcript")
+
+    def __init__(
+        self,
+        arguments: Mapping[str, Any],
+        transcript: Transcript,
+        has_changed: Callable[[], bool],
+    ) -> None:
+        super().__init__(arguments)
+        self.transcript, self.has_changed = transcript, has_changed
 
 
 M = TypeVar("M", bound="pydantic.BaseModel")  # as text: not imported
@@ -197,6 +219,39 @@ class Parameters:
             raise ArgumentsInvalid(
                 f"{self._tool}: arguments that JSON can't hold: {error}"
             ) from None
+
+    def bind_request(
+        self, raw: ModelRequest, version: str, seal: Seal
+    ) -> tuple[Arguments, Question | None]:
+        """Bind the arguments of a model's call; its messages need not be looked at again.
+
+        Args:
+            raw: the arguments.
+            version: the version of the model.
+            seal: see `bind`.
+
+        Returns:
+            The arguments, and the request that has their JCS; with None, they have it themselves:
+            there are secrets to look for, or the schema says more of messages than this.
+
+        Raises:
+            ArgumentsInvalid: see `bind`.
+        """
+        if (
+            (isinstance(seal, Hiding) and not seal.idle)
+            or not isinstance(self._schema, Mapping)
+            or MESSAGES in self.secret
+            or self._schema["properties"].get(MESSAGES) != {"type": "array"}
+            or not raw.transcript.is_of(self._tool, version)
+        ):
+            return self.bind(raw, seal), None
+        bound = self.bind({**raw, MESSAGES: []}, seal)
+        rest = {name: each for name, each in bound.canonical.items() if name != MESSAGES}
+        if any(name < MESSAGES for name in rest):
+            return self.bind(raw, seal), None
+        asked = Question(raw.transcript, len(raw[MESSAGES]), rest)
+        values = {**bound.values, MESSAGES: asked.values}
+        return Arguments(values, {MESSAGES: asked.messages, **rest}, b""), asked
 
     def check_strict(self, raw: Mapping[str, Any]) -> None:
         """Refuse arguments that need coercion.

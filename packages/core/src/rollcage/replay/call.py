@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from rollcage.contract.arguments import Arguments
+from rollcage.contract.arguments import Arguments, ModelRequest
 from rollcage.errors import ArgumentsInvalid
 from rollcage.fingerprint.identity import key_digest
 from rollcage.gate.approval import Instead
 from rollcage.trace.run import CHANGES
+from rollcage.values.copies import own_copy
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
     from rollcage.contract.contract import Contract
     from rollcage.errors import Halt
+    from rollcage.fingerprint.transcript import Question
     from rollcage.gate.verdict import StepView, Verdict
     from rollcage.replay.outcome import Read
     from rollcage.replay.walk import Branch, Look, Turn
@@ -95,7 +97,8 @@ class Call:
         changes: whether the call advances the world.
         values: the arguments as the body receives them.
         arguments: the canonical arguments, as the log shows them.
-        data: the canonical arguments in bytes.
+        asked: the request of a model whose messages are known from earlier ones; its parts are
+            shared with these: see `shown`.
         key: the identity of the requested call; it stays even if a stage replaces the arguments.
         body: the function to run.
         instead: the other decisions that an approver may take on a framework's call; else None.
@@ -131,8 +134,8 @@ class Call:
     """
 
     __slots__ = (
-        "__dict__", "arguments", "attempt", "before", "began", "body", "branch", "changes",
-        "contract", "data", "effect", "event", "hooks", "is_async", "is_on_record", "kept", "key",
+        "__dict__", "_data", "arguments", "attempt", "before", "began", "body", "branch", "changes",
+        "contract", "effect", "event", "hooks", "is_async", "is_on_record", "kept", "key",
         "kind", "place", "read", "recorded", "session", "slot", "supplied", "took", "turn",
         "values", "verdict", "waiting",
     )  # fmt: skip
@@ -148,6 +151,7 @@ class Call:
     rank: int | None = None
     instead: Instead | None = None
     raw: Mapping[str, Any] | None = None
+    asked: Question | None = None
 
     def __init__(
         self,
@@ -158,13 +162,17 @@ class Call:
         kind: Literal["tool", "model"],
         *,
         is_async: bool,
+        asked: Question | None = None,
     ) -> None:
         self.attempt, self.session, self.place = place.attempt, place.session, place
         self.contract, self.body, self.kind, self.is_async = contract, body, kind, is_async
         session = self.session
         self.hooks = session.known_hooks.get(id(contract)) or session.hooks_of(contract)
-        self.values, self.arguments, self.data = bound
-        self.key = key_digest(kind, contract.name, contract.version, self.data).hex()
+        self.values, self.arguments, self._data = bound
+        if asked is None:
+            self.key = key_digest(kind, contract.name, contract.version, self._data).hex()
+        else:
+            self.asked, self.key = asked, asked.key().hex()
         self.effect: str = contract.effect if kind == "tool" else "model"
         self.changes = self.effect in CHANGES
         self.branch: Branch
@@ -195,7 +203,20 @@ class Call:
         bound = self.contract.bind(arguments, seal)
         if self.instead is not None and self.instead.edited is not None:
             self.body, self.raw = self.instead.edited, None
-        self.values, self.arguments, self.data = bound.values, bound.canonical, bound.digest_input
+        self.values, self.arguments, self._data = bound
+        self.asked = None
+
+    @property
+    def data(self) -> bytes:
+        """Return the canonical arguments in bytes."""
+        return self._data if self.asked is None else bytes(self.asked)
+
+    def shown(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the values and the canonical arguments for code that may change them."""
+        if self.asked is None:
+            return self.values, self.arguments
+        copied: tuple[dict[str, Any], dict[str, Any]] = own_copy((self.values, self.arguments))
+        return copied
 
     def adapt(self, raw: Mapping[str, Any], instead: Instead | None) -> None:
         """Turn the call into a call of a framework's tool or model: see these attributes."""
@@ -210,6 +231,8 @@ class Call:
         """Tell whether the arguments held by a framework differ from the arguments decided on."""
         if self.raw is None:
             return False
+        if self.asked is not None and isinstance(self.raw, ModelRequest):
+            return self.raw.has_changed()
         takes, bound = self.contract.takes, Arguments(self.values, self.arguments, self.data)
         return takes.has_changed(self.raw, bound, self.attempt.seal)
 

@@ -7,9 +7,10 @@ from rollcage.calls.driver import adrive, drive
 from rollcage.calls.ending import kept
 from rollcage.calls.memory import enter, restart, see
 from rollcage.calls.stage import Work
-from rollcage.contract.arguments import Validated, held_by
+from rollcage.contract.arguments import ModelRequest, Validated, held_by
 from rollcage.contract.body import plain_body
 from rollcage.contract.contract import Effect
+from rollcage.fingerprint.transcript import Transcript, common_length
 from rollcage.gate.approval import Instead
 from rollcage.replay.answers import RunSource, read_answers
 from rollcage.replay.call import Call, Match, Place, here, open_sessions
@@ -26,10 +27,10 @@ from rollcage.values.hiding import Seal
 from rollcage.values.natives import native_of, register_native
 
 __all__ = [
-    "LARGE", "NOT_RECORDED", "Answer", "Attempt", "Branch", "Call", "Effect", "Event",
-    "Instead", "Match", "Outcome", "Place", "Run", "RunSource", "Seal", "Step", "ToolRequest",
-    "Turn", "Validated", "Work", "adrive", "begin_block", "consult", "drive", "encode",
-    "encode_exception", "enter", "failure", "held_by", "here", "kept", "leave_block", "miss",
-    "native_of", "open_sessions", "plain_body", "read_answers", "register_native", "restart",
-    "see", "spans_of", "success", "where_given",
+    "LARGE", "NOT_RECORDED", "Answer", "Attempt", "Branch", "Call", "Effect", "Event", "Instead",
+    "Match", "ModelRequest", "Outcome", "Place", "Run", "RunSource", "Seal", "Step", "ToolRequest",
+    "Transcript", "Turn", "Validated", "Work", "adrive", "begin_block", "common_length", "consult",
+    "drive", "encode", "encode_exception", "enter", "failure", "held_by", "here", "kept",
+    "leave_block", "miss", "native_of", "open_sessions", "plain_body", "read_answers",
+    "register_native", "restart", "see", "spans_of", "success", "where_given",
 ]  # fmt: skip

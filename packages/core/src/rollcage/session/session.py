@@ -51,6 +51,7 @@ from rollcage.calls.gate import Entry, Gate
 from rollcage.calls.memory import forget_rolled
 from rollcage.calls.stage import Hooks, Stage, from_environment
 from rollcage.calls.streams import astreamed, streamed
+from rollcage.contract.arguments import ModelRequest
 from rollcage.contract.compensation import KnownTools
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
@@ -921,14 +922,19 @@ class Session:
         try:
             if contract.strict or gate.strict or session.is_strict:
                 contract.takes.check_strict(arguments if raw is None else raw)
-            bound = contract.takes.bind(arguments, attempt.seal)
+            if type(arguments) is ModelRequest:
+                bound, asked = contract.takes.bind_request(
+                    arguments, contract.version, attempt.seal
+                )
+            else:
+                bound, asked = contract.takes.bind(arguments, attempt.seal), None
         except ArgumentsInvalid as error:
             self._put_refused(
                 contract, arguments if raw is None else raw, place,
                 reason=str(error), code=ArgumentsInvalid.code, kind=kind,
             )  # fmt: skip
             raise
-        call = Call(place, contract, bound, body, kind, is_async=is_async)
+        call = Call(place, contract, bound, body, kind, is_async=is_async, asked=asked)
         call.read = answer
         if contract.framework or instead is not None:
             call.adapt(arguments, instead)

@@ -13,11 +13,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from rollcage.fingerprint.transcript import common_length
 from rollcage.values.codec import TAG
+
+if TYPE_CHECKING:
+    from rollcage.fingerprint.transcript import Question
 
 __all__ = ["MessagesRead", "MessagesWritten"]
 
@@ -54,12 +58,21 @@ class MessagesWritten:
         self._next: tuple[int, _Request, _Common | None] | None = None
         self._left = _MOST
 
-    def shortened(self, event: Event) -> Event:
-        """Return an event in the form of the next line; then call `written`."""
+    def shortened(self, event: Event, asked: Question | None = None) -> Event:
+        """Return an event in the form of the next line; then call `written`.
+
+        Args:
+            event: the line.
+            asked: the request, if its messages are known from earlier ones. It says nothing of a
+                line that got other messages, because these held a secret.
+        """
         messages = _messages_of(event)
         if messages is None:
             return event
-        request = _request(messages)
+        if asked is not None and messages is asked.messages:
+            request = _Request(asked.digests, asked.ends)
+        else:
+            request = _request(messages)
         found = self._longest(request)
         self._next = event["step"], request, found
         if found is None:
@@ -82,24 +95,37 @@ class MessagesWritten:
             self._requests.popitem(last=False)
 
     def _longest(self, request: _Request) -> _Common | None:
-        """Return the longest run of messages, from the first or second on, that a step holds."""
-        best: _Common | None = None
-        for step, known in reversed(self._requests.items()):
-            for at, wanted in enumerate(request.digests[:2]):  # the first may tell the time, say
-                if wanted not in known.digests:
-                    continue
-                first = known.digests.index(wanted)
-                count = 0
-                for one, other in zip(request.digests[at:], known.digests[first:], strict=False):
-                    if one != other:
-                        break
-                    count += 1
-                if best is None or count > best.length:
-                    best = _Common(at, step, first, count)
+        """Return the longest run of messages, from the first or second on, that a step holds.
+
+        A run that begins both requests is enough if it is half of the new one: most go on.
+        """
+        best = self._common(request, starts_alike=True)
+        if best is None or 2 * best.length < len(request.digests):
+            best = self._common(request)
         if best is None or best.length > self._left:
             return None
         size = request.ends[best.at + best.length - 1] - (request.ends[0] if best.at else 0)
         return best if size >= _WORTH else None
+
+    def _common(self, request: _Request, *, starts_alike: bool = False) -> _Common | None:
+        """Return the longest run of messages that a step holds; the later step of equal ones.
+
+        Args:
+            request: the new request.
+            starts_alike: whether only runs count that begin both requests. They are found without a
+                look at each message of each step.
+        """
+        best: _Common | None = None
+        new = request.digests
+        for step, known in reversed(self._requests.items()):
+            for at, wanted in enumerate(new[: 1 if starts_alike else 2]):  # it may tell the time
+                if wanted not in known.digests[: 1 if starts_alike else None]:
+                    continue
+                first = known.digests.index(wanted)
+                length = common_length(new[at:], known.digests[first:])
+                if best is None or length > best.length:
+                    best = _Common(at, step, first, length)
+        return best
 
 
 class MessagesRead:
@@ -170,7 +196,7 @@ def _request(messages: list[Any]) -> _Request:
     ends: list[int] = []
     size = 0
     for each in messages:
-        data = orjson.dumps(each)
+        data = orjson.dumps(each, option=orjson.OPT_SORT_KEYS)  # mostly its JCS
         size += len(data)
         digests.append(sha256(data).digest())
         ends.append(size)
