@@ -2,8 +2,9 @@
 
 `Bed` is a plugin of pytest that takes the place of its loop over the tests. First the tests run
 once, measured: that tells which of them come by a line, and how long each one takes. Then each
-mutant has a child, which changes one function and runs its tests until one fails: those that have
-found another mutant of the function first, then the fastest.
+mutant has a child, which changes one function and runs its tests until one fails: first the tests
+that have found another mutant of the function, then those that come by its rare lines, the fastest
+first; laws come last.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import faulthandler
+import functools
 import gc
 import importlib
 import itertools
 import json
+import operator
 import os
 import resource
 import shutil
@@ -25,7 +28,6 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NoReturn, TypeVar
@@ -120,7 +122,7 @@ class Bed:
         tests, took = list(self._items), dict[str, float]()
         by = defaultdict[str, Counter[str]](Counter)
         starts = range(0, len(tests), CHUNK)
-        work = ((at, partial(self._measured, tests[at : at + CHUNK])) for at in starts)
+        work = ((at, functools.partial(self._measured, tests[at : at + CHUNK])) for at in starts)
         for at, found in _in_children(work):
             if found is None:
                 raise pytest.UsageError(f"the tests from {tests[at]} on end with their process")
@@ -177,7 +179,7 @@ class Bed:
             if time.monotonic() > self._until:
                 return
             tests = self._tests_of(mutant)
-            yield (mutant, tests), partial(self._outcome, mutant, tests)
+            yield (mutant, tests), functools.partial(self._outcome, mutant, tests)
 
     def _outcome(self, mutant: Mutant, tests: list[str]) -> tuple[bool | None, str]:
         """Change the function, and run the tests until one fails; return which."""
@@ -198,21 +200,23 @@ class Bed:
 
     def _tests_of(self, mutant: Mutant) -> list[str]:
         """Return the tests that come by a mutant, in the order in which they run."""
-        by, bits = self._by.get(mutant.file, {}), 0
-        for lines in mutant.lines:
-            for line in lines:
-                bits |= int(by.get(str(line), "0"), 16)
-            if bits:
-                break
-        found = [
-            test
-            for at, test in enumerate(self._tests)
-            if bits >> at & 1 and test in self._items and test in self._took
-        ]
+        by = {line: int(bits, 16) for line, bits in self._by.get(mutant.file, {}).items()}
+        changed_lines, statement, function = mutant.lines
+        bits = _any(by, changed_lines) or _any(by, statement)
+        rarity: dict[str, int] = {}
+        for at, test in enumerate(self._tests):
+            if bits >> at & 1 and test in self._items and test in self._took:
+                rarity[test] = min(
+                    here.bit_count()
+                    for line in function
+                    if (here := by.get(str(line), 0)) >> at & 1
+                )
         killers = self._killers[mutant.file, mutant.function]
-        found.sort(key=lambda test: (-killers[test], self._is_law(test), self._took[test]))
         left, chosen = {False: LONGEST, True: LONGEST}, []
-        for test in found:
+        for test in sorted(
+            rarity,
+            key=lambda test: (-killers[test], self._is_law(test), rarity[test], self._took[test]),
+        ):
             left[self._is_law(test)] -= self._took[test]
             if left[self._is_law(test)] > 0:
                 chosen.append(test)
@@ -220,6 +224,11 @@ class Bed:
 
     def _is_law(self, test: str) -> bool:
         return self._items[test].get_closest_marker("law") is not None
+
+
+def _any(by: dict[str, int], lines: range) -> int:
+    """Return the tests that come by any of these lines, as bits."""
+    return functools.reduce(operator.or_, (by.get(str(line), 0) for line in lines), 0)
 
 
 def functions_below(sources: Path) -> Functions:

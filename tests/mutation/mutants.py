@@ -63,14 +63,14 @@ class Mutant:
         file: below the package, as `trace/run.py`.
         function: its qualified name.
         change: the text before and after, as `a < b → a <= b`.
-        lines: of what is changed, and of the statement around it.
+        lines: of what is changed, of the statement around it, and of the function.
         place: counts the mutants of the file.
     """
 
     file: str
     function: str
     change: str
-    lines: tuple[range, range]
+    lines: tuple[range, range, range]
     place: int
 
 
@@ -98,10 +98,11 @@ class _Site:
         return next(each for each in self.functions if isinstance(each, Function))
 
     @property
-    def lines(self) -> tuple[range, range]:
+    def lines(self) -> tuple[range, range, range]:
+        node, statement = self.node, self.statement
         if self.field in ("defaults", "kw_defaults"):  # they are used when a call has begun
-            return _lines(self.function.body[0]), _lines(self.function.body[-1])
-        return _lines(self.node), _lines(self.statement)
+            node, statement = self.function.body[0], self.function.body[-1]
+        return _lines(node), _lines(statement), _lines(self.function)
 
 
 def mutants(file: str, tree: ast.Module) -> Iterator[Mutant]:
