@@ -252,7 +252,7 @@ def _(node: ast.Constant, site: _Site) -> Iterator[ast.AST]:
     value = node.value
     if isinstance(value, bool):
         yield ast.Constant(not value)
-    elif isinstance(value, int):
+    elif isinstance(value, int) and not site.is_told:
         yield ast.Constant(value + 1)
         if value > 0:
             yield ast.Constant(value - 1)

@@ -220,6 +220,13 @@ def test_an_input_with_a_secret_is_no_plain_digest(tmp_path: Path) -> None:
     assert len([x for x in store.read(run) if b'"event":"attempt"' in x]) == 2
 
 
+def test_a_block_is_not_listed_but_the_calls_in_it_are(tmp_path: Path) -> None:
+    with Session("job", store=tmp_path) as session, session.branch("side"):
+        put("a")
+    with Session("job", store=tmp_path, replay="offline") as offline:
+        assert offline.unasked() == (2,)
+
+
 def test_async_sessions_list_the_same(tmp_path: Path) -> None:
     async def run(how: Any) -> tuple[int, ...]:
         async with Session("job", store=tmp_path, replay=how) as session:

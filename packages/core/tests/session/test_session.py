@@ -251,3 +251,19 @@ def test_a_branch_inside_of_a_tool_keeps_the_step_in_sight(store: Store, events:
         with pytest.raises(RuntimeError):
             outer(crashes=True)
         assert (session.stats.hits, session.stats.misses) == (4, 1)
+
+
+def test_named_arguments_beside_positional_ones_are_arguments_of_their_own(
+    store: Store, events: Events
+) -> None:
+    @tool(effect="write")
+    def tag(what: str, **labels: str) -> str:
+        return f"{what} {labels}"
+
+    with Session("job", store=store) as session:
+        assert tag("a", colour="red") == tag(what="b", colour="red").replace("b", "a")
+    steps = [event for event in events(session.run_id) if event["event"] == "step"]
+    assert [step["args"] for step in steps] == [
+        {"what": "a", "colour": "red"},
+        {"what": "b", "colour": "red"},
+    ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pydantic
 import pytest
+from cuts import cut_log
 from rollcage import (
     Approval,
     Blocked,
@@ -125,6 +126,34 @@ def test_the_plan_and_what_was_before_stand_in_front_of_the_effect(
     (finished,) = of_kind(events(session.run_id), "outcome")
     assert finished["after"].keys() == started["before"].keys()
     assert finished["after"][f"file:{path}"].keys() == {"exists", "text"}
+
+
+def test_a_write_that_is_made_again_is_undone_to_what_was_before_the_first_time(
+    store: Store, tmp_path: Path
+) -> None:
+    shelf = {"place": "old"}
+
+    @tool(effect="write", name="test_undo_capture.back", idempotent=True)
+    def back(what: str) -> None:
+        shelf["place"] = what
+
+    @tool(
+        effect="write",
+        name="test_undo_capture.shelve",
+        idempotent=True,
+        observe=lambda args: dict(shelf),
+        undo=lambda before: [compensate(back, what=before["place"])],
+    )
+    def shelve(what: str) -> None:
+        shelf["place"] = what
+
+    with Session("job", store=store) as session:
+        shelve("new")
+    cut_log(tmp_path / "store" / "logs" / f"{session.run_id}.jsonl", 3)  # the intent is the last
+    with Session("job", store=store) as again:
+        shelve("new")
+        again.undo()
+    assert shelf == {"place": "old"}
 
 
 def test_a_plan_that_needs_the_result_is_completed_when_that_is_there(

@@ -68,6 +68,21 @@ def test_a_resumed_conversation_is_whole_as_well(tmp_path: Path) -> None:
         assert talk(offline, 6) == said
 
 
+def test_no_more_is_referred_to_than_readers_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollcage.trace.messages._MOST", 10)
+    with Session("job", store=tmp_path) as session:
+        said = talk(session, 6)
+    assert requests(tmp_path, session.run_id) == [said[: 2 * n + 1] for n in range(6)]
+    lines = [orjson.loads(line) for line in Folder(tmp_path).read(session.run_id)]
+    assert [
+        any("$rollcage" in message for message in line["args"]["messages"])
+        for line in lines
+        if line.get("effect") == "model"
+    ] == [False, True, True, True, False, False]
+
+
 def test_a_fork_copies_references_with_what_they_mean(tmp_path: Path) -> None:
     with Session("job", store=tmp_path) as session:
         talk(session, 4)
