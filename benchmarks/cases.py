@@ -68,6 +68,7 @@ FLOOR: Final[dict[str, Spec]] = {"floor": Spec("floor", "floor", "write")}
 OPENING: Final[dict[str, Spec]] = {
     "open": Spec("open a source", "ours", "open_source", sourced=True),
     "parse": Spec("parse its lines", "ours", "parse_source", sourced=True),
+    "begin": Spec("begin behind a run that ended ok", "ours", "begin_again"),
     "crash-2": Spec("2nd resume of a crashing job", "ours", "open_second"),
     "crash-60": Spec("60th resume of a crashing job", "ours", "open_sixtieth"),
 }

@@ -18,17 +18,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.paths import PATHS
 
-__all__ = ["counted", "main"]
+__all__ = ["ROOT", "counted", "instructions", "main", "main_thread_calls"]
 
 FIGURES: Final = Path(__file__).with_name("paths.json")
 CALLS: Final = 100  # of each path: a multiple of 100, so that all have numbers of as many digits
 _TOLERATED: Final = 0.03
-_ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[1]
 _LIBRARIES: Final = ("orjson", "pydantic", "pydantic-core")
 
 Figures = dict[str, dict[str, float]]
@@ -105,6 +106,23 @@ def _total(dump: Path) -> int:
 
 def system_calls(names: list[str]) -> dict[str, float]:
     """Return how many system calls one call of each path makes; nothing where strace can't."""
+    found = _traced(names)
+    return {path: (len(lines) - 1) / CALLS for path, lines in found.items()}
+
+
+def main_thread_calls(names: list[str]) -> dict[str, Counter[str]]:
+    """Return how often the main thread makes each system call, for one call of each path."""
+    found: dict[str, Counter[str]] = {}
+    for path, lines in _traced(names).items():
+        main, _ = lines[0].split(maxsplit=1)
+        made = (line.split(maxsplit=1)[1] for line in lines[1:] if line.split()[0] == main)
+        tally = Counter(call.partition("(")[0] for call in made)
+        found[path] = Counter({name: round(count / CALLS) for name, count in tally.items()})
+    return found
+
+
+def _traced(names: list[str]) -> dict[str, list[str]]:
+    """The lines of strace for each path, from its first mark on; {} where it can't run."""
     if shutil.which("strace") is None:
         print("system calls are not counted: strace is not installed")
         return {}
@@ -120,14 +138,14 @@ def system_calls(names: list[str]) -> dict[str, float]:
         lines = [line for line in log.read_text(errors="replace").splitlines() if "(" in line]
     marks = [at for at, line in enumerate(lines) if "getppid()" in line]
     between = zip(marks[::2], marks[1::2], strict=True)
-    return {path: (b - a - 1) / CALLS for path, (a, b) in zip(names, between, strict=True)}
+    return {path: lines[a:b] for path, (a, b) in zip(names, between, strict=True)}
 
 
 def _run(program: list[str], folder: Path, module: str, arguments: list[str]) -> str:
     """Run a module of this package under a program that counts; what it prints."""
     command = [*program, sys.executable, "-m", module, *arguments]
     env = os.environ | {"PYTHONHASHSEED": "0"}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ROOT), env.get("PYTHONPATH"))))
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), env.get("PYTHONPATH"))))
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=True)
     return done.stdout
 

@@ -113,6 +113,14 @@ def open_source(calls: int, folder: Path) -> dict[str, float]:
     return _opening(session.__enter__, calls)
 
 
+def begin_again(calls: int, folder: Path) -> dict[str, float]:
+    """Entering a session of a job whose newest run, of so many writes, ended `ok`."""
+    write(WARM_UP, folder / "other")  # what a process does once
+    write(calls, folder)
+    session = Session("bench", store=folder)
+    return _opening(session.__enter__, calls)
+
+
 def open_second(calls: int, folder: Path) -> dict[str, float]:
     """Entering the second resume of a job that crashes each time."""
     return _open_crashed(2, min(calls, CRASHED), folder)
