@@ -304,9 +304,7 @@ class Attempt:
             return self._named.setdefault((branch, name), Turn())
 
     def number(self, turn: Turn) -> int:
-        """Return the number of a turn: a new number, or the number of the recorded turn."""
-        if turn.n:
-            return turn.n
+        """Number a turn that has no number: anew, or as the one recorded turn that it follows."""
         if turn.follows and len(turn.follows) == 1:
             (recorded,) = turn.follows
             if self.users.get(recorded) is turn:

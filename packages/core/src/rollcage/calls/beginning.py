@@ -14,7 +14,6 @@ from rollcage.replay.call import Call, Match, refusal
 from rollcage.replay.divergence import leave, rolled_around
 from rollcage.replay.matching import find_match
 from rollcage.replay.missing import explained
-from rollcage.replay.walk import AT_REST, Look
 from rollcage.trace.run import Event, Outcome, Step, spans_of
 from rollcage.undo.program import take_back
 
@@ -64,26 +63,26 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
     if is_hit and match.refusal is None:
         _give(attempt, call, match)
         return None
-    return _commit(attempt, call, match)
-
-
-def _commit(attempt: Attempt, call: Call, match: Match) -> Work | None:
-    """Carry out the decision on a call without an answer: refuse it, or write its intent."""
     if match.refusal is not None:
-        if not attempt.live and isinstance(match.refusal, UnknownOutcome):
-            raise match.refusal  # recorded for this call: other calls may be answered
-        if isinstance(match.refusal, ReplayMiss) and call.contract.on_miss == "error_result":
-            raise match.refusal
-        if isinstance(match.refusal, Diverged):
-            raise attempt.halt(explained(attempt, call, match.refusal))
-        raise attempt.halt(match.refusal)
+        raise _refused(attempt, call, match.refusal)
     if call.verdict is not None and call.granted != call.verdict:
         raise _unanswered(attempt, call, call.verdict)
-    if attempt.on_divergence == "undo" and any(step.acts for step in match.ahead):
+    if match.ahead and attempt.on_divergence == "undo" and any(step.acts for step in match.ahead):
         hold(call, match)
         return take_back(attempt, match.ahead, why="divergence", is_async=call.is_async)
     _start(attempt, call, match)
     return None
+
+
+def _refused(attempt: Attempt, call: Call, refusal: Halt) -> Halt:
+    """Return the error of a call that can't go on; the session halts, unless others may go on."""
+    if not attempt.live and isinstance(refusal, UnknownOutcome):
+        return refusal  # recorded for this call: other calls may be answered
+    if isinstance(refusal, ReplayMiss) and call.contract.on_miss == "error_result":
+        return refusal
+    if isinstance(refusal, Diverged):
+        refusal = explained(attempt, call, refusal)
+    return attempt.halt(refusal)
 
 
 def _unanswered(attempt: Attempt, call: Call, verdict: Verdict) -> Halt:
@@ -120,14 +119,10 @@ def refuse(call: Call, verdict: Verdict) -> Blocked:
     return Blocked(verdict.message, rule=verdict.rule, code=verdict.code)
 
 
-def _move(call: Call, look: Look | None) -> None:
-    if look is not None and look is not AT_REST:
-        call.branch.move(look, call.turn)
-
-
 def _give(attempt: Attempt, call: Call, match: Match) -> None:
     """Answer the call with a recorded step."""
-    _move(call, match.look)
+    if match.look is not None:
+        call.branch.move(match.look, call.turn)
     step = match.step
     assert step is not None
     assert step.outcome is not None
@@ -158,7 +153,8 @@ def reserve(attempt: Attempt, call: Call, match: Match) -> Step:
     """Put a waiting call on record, at its place: a step that has not begun."""
     with attempt.lock:
         branch, step = call.branch, match.step
-        _move(call, match.look)
+        if match.look is not None:
+            branch.move(match.look, call.turn)
         if step is None:
             event = intent_of(attempt, call, None, match.look)
             event["waits"] = True
@@ -198,7 +194,7 @@ def _leave_for(attempt: Attempt, call: Call, match: Match, event: Event) -> None
 def _start(attempt: Attempt, call: Call, match: Match) -> None:
     """Start the call's body: write its intent, or begin its line."""
     branch, step, look, changes = call.branch, match.step, match.look, call.changes
-    if look is not None and look is not AT_REST:
+    if look is not None:
         branch.move(look, call.turn)
     if step is not None and not step.taken:
         attempt.run.replace(step)

@@ -117,8 +117,7 @@ def end(attempt: Attempt, call: Call, outcome: Outcome) -> None:
             raise TraceUnwritable(
                 f"{call} ended after its session was left: its outcome is not on record"
             )
-        event = call.event
-        changes = event["effect"] in CHANGES
+        event, changes = call.event, call.changes
         if changes or call.is_on_record:
             event = {"event": "outcome", "step": event["step"]}
             if attempt.has_recording and (unasked := _unasked(attempt, call)):

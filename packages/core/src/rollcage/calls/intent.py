@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rollcage.fingerprint.identity import fingerprint
 from rollcage.replay.call import Call, Place
-from rollcage.replay.walk import AT_REST, Branch, Look, Turn
+from rollcage.replay.walk import Branch, Look, Turn
 from rollcage.trace.run import Event, Step
 
 if TYPE_CHECKING:
@@ -24,12 +24,13 @@ def intent_of(attempt: Attempt, call: Call, step: Step | None, look: Look | None
         attempt: the attempt.
         call: the call.
         step: the recorded step that has its place, if there is one.
-        look: where it stands; None for pure and model calls.
+        look: where it stands; None if it waits there, and for pure and model calls.
     """
     branch, contract, place = call.branch, call.contract, call.place
-    start = branch.pos if look is None else look.start
-    if look is AT_REST and step is not None:
-        start = step.start
+    if look is not None:
+        start = look.start
+    else:
+        start = step.start if call.waiting and step is not None else branch.pos
     event = begin_step(attempt,
         contract.name, call.effect, call.key, call.arguments, branch, call.turn, call.slot,
         place, start, step,

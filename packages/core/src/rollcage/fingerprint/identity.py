@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any, Final
 
@@ -22,7 +22,6 @@ __all__ = [
     "jcs_of_scalars",
     "key_digest",
     "key_head",
-    "link",
     "next_world",
     "uuid7",
     "world_zero",
@@ -119,16 +118,14 @@ def fingerprint(key: bytes, world: bytes, rank: int, slot: int, again: int = 0) 
     return sha256(key + world + place).digest()
 
 
-def link(step_fingerprint: bytes, outcome_digest: bytes) -> bytes:
-    """Return the bytes that a performed write adds to the world."""
-    return sha256(step_fingerprint + outcome_digest).digest()
+def next_world(world: bytes, links: Iterable[bytes]) -> bytes:
+    """Return the world after a batch of writes, in whatever order they finished.
 
-
-def next_world(world: bytes, links: Sequence[bytes]) -> bytes:
-    """Return the world after a batch of writes, in whatever order they finished."""
-    if len(links) == 1:
-        return sha256(world + links[0]).digest()
-    return sha256(world + b"".join(sorted(links))).digest()
+    Args:
+        world: the world before them.
+        links: what each adds to it (32 bytes): see `Step.link`.
+    """
+    return sha256(b"".join((world, *sorted(links)))).digest()
 
 
 def idempotency_key(root_run: str, branch: str, step_fingerprint: str, epoch: int = 0) -> str:

@@ -71,7 +71,8 @@ class Match(NamedTuple):
     Attributes:
         kind: `hit`: a step answers the call; `again`: the call runs at the place of a step; `new`.
         step: the matching step.
-        look: the place of the call; None for pure and model calls.
+        look: the place of the call; None for pure and model calls, and for a call that waits at
+            its place.
         refusal: why the call can't go on, unless a stage finds a way.
         ahead: recorded steps that the call would leave behind.
         asks: the question to an approver before the call may run, because it may have happened.

@@ -13,7 +13,7 @@ from rollcage.gate.verdict import Verdict
 from rollcage.replay.call import Call, Match
 from rollcage.replay.divergence import look_ahead
 from rollcage.replay.missing import changed, miss
-from rollcage.replay.walk import AT_REST, Look
+from rollcage.replay.walk import Look
 from rollcage.trace.run import CHANGES, Step
 from rollcage.trace.store import store_option
 
@@ -32,7 +32,6 @@ def find_match(attempt: Attempt, call: Call) -> Match:
     look: Look | None = None
     if call.waiting:
         step: Step | None = attempt.run.steps[call.waiting]
-        look = AT_REST
     elif effect in ("pure", "model"):
         step = _anywhere(attempt, call)
     else:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from rollcage.fingerprint.identity import next_world
 from rollcage.trace.run import CHANGES, Run, Step
 
-__all__ = ["AT_REST", "FOLDS", "REOPENS", "STAYS", "Branch", "Look", "Turn"]
+__all__ = ["FOLDS", "REOPENS", "STAYS", "Branch", "Look", "Turn"]
 
 STAYS: Final = 0
 FOLDS: Final = 1  # the call closes the batch, and stands at the next position
@@ -33,6 +33,9 @@ _OPENED: Final = (  # left alone by an undo
     "opening", "outer", "running", "was",
 )  # fmt: skip
 
+
+_NONE: Final[frozenset[Any]] = frozenset()
+_NOWHERE: Final[Mapping[Any, Any]] = {}
 
 _Asked = dict[str, tuple["Turn", int]]  # by key, the last turn that asked for it, and its rank
 
@@ -53,10 +56,10 @@ class Turn:
 
     __slots__ = ("follows", "n", "opens", "ranks", "slots", "starts")
 
-    def __init__(self, opens: dict[str, frozenset[str]] | None = None) -> None:
+    def __init__(self, opens: Mapping[str, frozenset[str]] = _NOWHERE) -> None:
         self.n = self.slots = 0
         self.starts: dict[str, int] = {}
-        self.opens = opens or {}
+        self.opens = opens
         self.follows: frozenset[int] = _NONE
         self.ranks: dict[tuple[str, str], tuple[_Asked, int]] | None = None
 
@@ -73,13 +76,6 @@ class Look(NamedTuple):
     step: Step | None
     start: int
     move: int
-
-
-_NONE: Final[frozenset[Any]] = frozenset()
-_NOWHERE: Final[Mapping[Any, Any]] = {}
-
-AT_REST: Final = Look(None, 0, STAYS)
-"""The look of a waiting call: its place is fixed."""
 
 
 class Branch:
@@ -197,10 +193,8 @@ class Branch:
             return self._world
         world = self._world
         for batch in folded[self._hashed :]:
-            if len(batch) == 1:  # most have one write
-                world = next_world(world, (batch[0].link(),))
-            elif batch:
-                world = next_world(world, [step.link() for step in batch])
+            if batch:
+                world = next_world(world, map(Step.link, batch))
         self._world, self._hashed = world, len(folded)
         return world
 

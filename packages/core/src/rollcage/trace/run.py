@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, NamedTuple
 import orjson
 
 from rollcage.errors import TraceCorrupt
-from rollcage.fingerprint.identity import idempotency_key, link
+from rollcage.fingerprint.identity import idempotency_key
 from rollcage.trace.lines import BAD, check_line
 
 __all__ = [
@@ -181,11 +181,10 @@ class Step:
         self.call_id = ""
         self.outcome: bytes | None = None
         self.taken = self.given = self.flawed = self.unclear = False
-        size = len(event)
-        if size > _FIELDS and size - ("hash" in event) > _FIELDS and _count(event) > _FIELDS:
-            self._rare(event)
+        if len(event) > _FIELDS + ("hash" in event) and _count(event) > _FIELDS:
+            self._read_rest(event)
 
-    def _rare(self, event: Event) -> None:
+    def _read_rest(self, event: Event) -> None:
         """Read the fields that most lines do not have."""
         for name in _SOMETIMES:
             if name in event:
@@ -264,9 +263,9 @@ class Step:
         return decoded
 
     def link(self) -> bytes:
-        """Return the bytes that the step adds to the world."""
-        digest = sha256(self.outcome or b"null").digest()
-        return link(_fromhex(self.fingerprint), digest)
+        """Return the bytes that the step adds to the world: the hash of its name and outcome."""
+        outcome = sha256(self.outcome or b"null").digest()
+        return sha256(_fromhex(self.fingerprint) + outcome).digest()
 
 
 Kind = Literal["leaf", "body", "block"]
@@ -541,7 +540,7 @@ class Run:
 
     def _begin(self, event: Event) -> None:
         step = Step(event)
-        if len(event) > _FIELDS and len(event) - ("hash" in event) > _FIELDS:
+        if len(event) > _FIELDS + ("hash" in event) and _count(event) > _FIELDS:
             self._begin_again(step, event)
         if step.branch:
             owner = self.owner(step.branch)
@@ -626,8 +625,8 @@ class Run:
             outcome = Outcome.of(event["outcome"])
         if step.call_id and outcome is not None:
             self.unanswered.pop((step.agent, step.call_id), None)
-        known = 2 + ("duration" in event) + ("hash" in event) + ("outcome" in event)
-        if len(event) > known:
+        known = 2 if event["event"] == "outcome" else _FIELDS
+        if len(event) > known + ("duration" in event) + ("hash" in event) + ("outcome" in event):
             self._end_rarely(step, event, outcome)
         if step.unclear:
             step.unclear = False
