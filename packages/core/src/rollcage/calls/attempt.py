@@ -13,7 +13,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -24,7 +24,7 @@ from rollcage.errors import (
     TraceUnwritable,
     UnknownOutcome,
 )
-from rollcage.fingerprint.identity import child_world, world_zero
+from rollcage.fingerprint.identity import child_world, fingerprint, world_zero
 from rollcage.replay.call import Call, Place
 from rollcage.replay.walk import Branch, Turn
 from rollcage.trace.run import Event, Outcome, Run, Step
@@ -313,6 +313,71 @@ class Attempt:
         self.run.turns += 1
         turn.n = self.run.turns
         return turn.n
+
+    def begin_step(
+        self,
+        name: str,
+        effect: str,
+        key: str,
+        arguments: Any,
+        branch: Branch,
+        turn: Turn,
+        slot: int,
+        place: Place,
+        start: int,
+        again: Step | None = None,
+    ) -> Event:
+        """Return the line of a step that begins at a place, with the fingerprint that names it.
+
+        Args:
+            name: the name of the tool, model or block.
+            effect: its effect.
+            key: the key of the call or block.
+            arguments: its canonical arguments.
+            branch: the branch in which it stands.
+            turn: its turn.
+            slot: its place in the turn.
+            place: where it is asked for.
+            start: the first position at which it holds.
+            again: the recorded step that has its place; None for a new step.
+        """
+        run = self.run
+        if again is not None:  # it is the same step, at its place
+            mark, slot, number = again.fingerprint, again.slot, again.turn
+            declared = again.declared
+        else:
+            number, declared = turn.n or self.number(turn), place.slot is not None
+            key_bytes, world, rank = bytes.fromhex(key), branch.world(), branch.rank(key, turn)
+            mark = fingerprint(key_bytes, world, rank, slot).hex()
+            count = 0
+            while mark in self.marks or mark in run.named:  # a name is given once
+                count += 1
+                mark = fingerprint(key_bytes, world, rank, slot, count).hex()
+            self.marks.add(mark)
+        run.last += 1
+        event: Event = {
+            "event": "step", "step": run.last, "name": name, "effect": effect, "key": key,
+            "args": arguments, "branch": branch.name, "start": start, "pos": branch.pos,
+            "turn": number, "slot": slot, "fingerprint": mark,
+            "time": self.options.clock.wall() // 1000,
+        }  # fmt: skip
+        if declared:
+            event["declared"] = True
+        if branch.running or branch.preparing:
+            event["during"] = True
+        if again is not None:
+            event["again"] = again.n
+            if again.epoch:
+                event["epoch"] = again.epoch
+        elif run.epochs and (epoch := run.epoch(branch.name)):
+            event["epoch"] = epoch
+        return event
+
+    def put_on_record(self, call: Call) -> None:
+        """Write the intent of a read whose body makes calls, because these stand inside of it."""
+        if not call.changes:
+            self.write(call.event, asked=call.asked)
+        call.is_on_record = True
 
     def replay(self, step: Step) -> None:
         """Note that a step was used up; the next line names the step."""

@@ -1,26 +1,37 @@
-"""Begin a call: answer it, refuse it, keep it waiting, or write its intent."""
+"""Begin a call: let it arrive, then answer it, refuse it, keep it waiting, or write its intent."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollcage.calls.arrival import arrive, hold
 from rollcage.calls.branches import ended, go_otherwise
-from rollcage.calls.intent import intent_of
 from rollcage.calls.stage import Work
-from rollcage.errors import ApprovalRequired, Blocked, Diverged, Halt, ReplayMiss, UnknownOutcome
+from rollcage.contract.compensation import arguments_of
+from rollcage.errors import (
+    ApprovalRequired,
+    ArgumentsInvalid,
+    Blocked,
+    Diverged,
+    ForkEnded,
+    Halt,
+    ReplayMiss,
+    SessionError,
+    SessionHalted,
+    UnknownOutcome,
+)
 from rollcage.gate.verdict import Verdict
 from rollcage.replay.call import Call, Match, refusal
 from rollcage.replay.divergence import leave, rolled_around
 from rollcage.replay.matching import find_match
 from rollcage.replay.missing import explained
+from rollcage.replay.walk import Look
 from rollcage.trace.run import Event, Outcome, Step, spans_of
-from rollcage.undo.program import take_back
+from rollcage.undo.program import open_undo, take_back
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
 
-__all__ = ["begin", "let_go", "refuse", "reserve"]
+__all__ = ["arrive", "begin", "let_go", "refuse", "release", "reserve"]
 
 
 def begin(attempt: Attempt, call: Call) -> Work | None:
@@ -34,17 +45,9 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
         Halt: the call can't go on, nor can any other.
     """
     arrive(attempt, call)
-    gate = call.session.gate
     call.verdict = None
-    if gate.decides and (verdict := gate.decide(call)) is not None:
-        if not attempt.live:  # the record counts, and needs no approval
-            call.today, recorded = verdict, find_match(attempt, call)
-            is_moot = recorded.kind == "hit" or recorded.refusal is not None
-            call.verdict = None if is_moot else verdict
-        else:
-            call.verdict = verdict
-        if call.verdict is not None and verdict.decision == "deny":
-            raise refuse(call, verdict)
+    if call.session.gate.decides:
+        _judge(attempt, call)
     match = find_match(attempt, call)
     kind = match.kind
     if match.asks is not None:
@@ -58,7 +61,7 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
     for prepare in hooks.prepare if is_recorded else hooks.prepare_new:
         work: Work | None = prepare(call, match)
         if work is not None:
-            hold(call, match)
+            _hold(call, match)
             return work
     if is_hit and match.refusal is None:
         _give(attempt, call, match)
@@ -68,10 +71,109 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
     if call.verdict is not None and call.granted != call.verdict:
         raise _unanswered(attempt, call, call.verdict)
     if match.ahead and attempt.on_divergence == "undo" and any(step.acts for step in match.ahead):
-        hold(call, match)
+        _hold(call, match)
         return take_back(attempt, match.ahead, why="divergence", is_async=call.is_async)
     _start(attempt, call, match)
     return None
+
+
+# --- arriving -------------------------------------------------------------------------------------
+
+
+def arrive(attempt: Attempt, call: Call) -> None:
+    """Let a call in: its place is fixed from the first time on."""
+    if attempt.closed or (call.session.around is not None and call.session.is_over):
+        raise SessionError(
+            f"{call.contract.name} was called in session {call.session.name!r}, which was left"
+        )
+    if call.slot < 0:
+        _find_place(attempt, call)
+    elif call.is_prepared:
+        release(call)
+    if attempt.halted is not None:
+        raise SessionHalted(f"the session was halted: {attempt.halted}") from attempt.halted
+    if attempt.run.undoing is not None and attempt.undo_busy is None and attempt.live:
+        raise attempt.halt(open_undo(attempt.run, attempt.store))
+    if attempt.run.imported is not None and not call.changes and call.kind == "tool":
+        _change_as_recorded(attempt, call)
+    if attempt.run.edits and not call.is_edited:
+        _edit(attempt, call)
+
+
+def _change_as_recorded(attempt: Attempt, call: Call) -> None:
+    """Treat a call as a write if an imported run has it as one: no trace tells its effect."""
+    recorded = attempt.recorded_by_key[call.place.branch, call.key]
+    if any(step.effect == "write" for step in recorded):
+        call.effect, call.changes = "write", True
+
+
+def _find_place(attempt: Attempt, call: Call) -> None:
+    call.before = attempt.stats.calls + attempt.stats.seen
+    attempt.stats.calls += 1
+    place = call.place
+    for where in call.hooks.where:
+        call.place = place = where(call, place) or place
+    if place.call_id:
+        attempt.asked[place.agent, place.call_id] += 1
+    around = place.around
+    if around is not None and not around.is_on_record:
+        attempt.put_on_record(around)
+    call.branch = branch = attempt.branches.get(place.branch) or attempt.branch(place.branch)
+    call.turn, call.slot = attempt.turn_of(place, branch)
+
+
+def _edit(attempt: Attempt, call: Call) -> None:
+    """Replace the program's arguments by the arguments of a fork."""
+    step = find_match(attempt, call).step
+    if step is not None and step.n in attempt.run.edits:
+        call.is_edited = True
+        try:
+            call.edit(arguments_of(attempt.run.edits[step.n]), attempt.seal)
+        except ArgumentsInvalid as error:
+            why = f"the fork can't make the call of step {step.n} like that: {error}"
+            raise attempt.halt(ForkEnded(why, "halted", call.contract.name)) from None
+
+
+def _hold(call: Call, match: Match) -> None:
+    """Keep the place of a call during its preparation."""
+    branch = call.branch
+    call.is_prepared = True
+    branch.preparing += 1
+    branch.open_turn = call.turn
+    if match.step is not None and not call.waiting:
+        call.claim, match.step.claimed = match.step, True
+
+
+def release(call: Call) -> None:
+    """Release the place kept during the preparation of a call."""
+    if call.is_prepared:
+        call.is_prepared = False
+        call.branch.preparing -= 1
+    if call.claim is not None:
+        call.claim.claimed = False
+        call.claim = None
+
+
+# --- deciding -------------------------------------------------------------------------------------
+
+
+def _judge(attempt: Attempt, call: Call) -> None:
+    """Let the gate decide on a call.
+
+    Raises:
+        Blocked: it denies the call.
+    """
+    verdict = call.session.gate.decide(call)
+    if verdict is None:
+        return
+    if not attempt.live:  # the record counts, and needs no approval
+        call.today, recorded = verdict, find_match(attempt, call)
+        if recorded.kind == "hit" or recorded.refusal is not None:
+            call.verdict = None
+            return
+    call.verdict = verdict
+    if verdict.decision == "deny":
+        raise refuse(call, verdict)
 
 
 def _refused(attempt: Attempt, call: Call, refusal: Halt) -> Halt:
@@ -144,7 +246,7 @@ def _move_answer(attempt: Attempt, call: Call, step: Step, outcome: Outcome) -> 
 
     The move is put on record: a later attempt may ask in another order.
     """
-    event = intent_of(attempt, call, None, None)
+    event = _intent_of(attempt, call, None, None)
     event["from"] = step.n
     attempt.write(event, outcome, call.asked)
 
@@ -156,7 +258,7 @@ def reserve(attempt: Attempt, call: Call, match: Match) -> Step:
         if match.look is not None:
             branch.move(match.look, call.turn)
         if step is None:
-            event = intent_of(attempt, call, None, match.look)
+            event = _intent_of(attempt, call, None, match.look)
             event["waits"] = True
             _leave_for(attempt, call, match, event)
             attempt.write(event, asked=call.asked)
@@ -199,7 +301,7 @@ def _start(attempt: Attempt, call: Call, match: Match) -> None:
     if step is not None and not step.taken:
         attempt.run.replace(step)
         branch.follow(step, call.turn)
-    call.event = event = intent_of(attempt, call, step, look)
+    call.event = event = _intent_of(attempt, call, step, look)
     if attempt.has_recording:
         _leave_for(attempt, call, match, event)
     if call.verdict is not None:
@@ -230,3 +332,54 @@ def _supply(attempt: Attempt, call: Call, event: Event, outcome: Outcome) -> Non
             call.branch.begin(call.turn)
         call.branch.end(step)
     attempt.notify(call, outcome, step)
+
+
+def _intent_of(attempt: Attempt, call: Call, step: Step | None, look: Look | None) -> Event:
+    """Return the line of the step that a call begins.
+
+    Args:
+        attempt: the attempt.
+        call: the call.
+        step: the recorded step that has its place, if there is one.
+        look: where it stands; None if it waits there, and for pure and model calls.
+    """
+    branch, contract, place = call.branch, call.contract, call.place
+    if look is not None:
+        start = look.start
+    else:
+        start = step.start if call.waiting and step is not None else branch.pos
+    event = attempt.begin_step(
+        contract.name, call.effect, call.key, call.arguments, branch, call.turn, call.slot,
+        place, start, step,
+    )  # fmt: skip
+    if call.waiting:
+        event["pos"] = attempt.run.steps[call.waiting].pos
+        if call.changes and branch.running == 1 and not branch.preparing:
+            event.pop("during", None)  # what runs there is this call itself
+    elif not call.changes and start > branch.pos:
+        event["pos"] = start  # a batch is open that its turn did not see begin
+    if call.kind == "model":
+        event["rank"] = call.rank
+    elif attempt.run.unclear or attempt.run.continues:
+        retries = _retries(attempt, call, step)
+        if retries:
+            event["retries"] = retries
+    if contract.version:
+        event["version"] = contract.version
+    if contract.framework:
+        event["framework"] = contract.framework
+    if place.agent:
+        event["agent"] = place.agent
+    if place.call_id:
+        event["call_id"] = place.call_id
+    return event
+
+
+def _retries(attempt: Attempt, call: Call, step: Step | None) -> int:
+    """Return the step whose idempotency key a repeated call uses; 0: the call has its own."""
+    run = attempt.run
+    if call.key in run.unclear and step is None and call.supplied is None:
+        return run.unclear[call.key] if call.contract.idempotent else 0
+    if run.continues and step is not None and step.borrowed:  # what another run began
+        return step.n if step.status == "unknown" or step.unclear else 0
+    return 0

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollcage.calls.arrival import put_on_record
-from rollcage.calls.intent import begin_step
 from rollcage.errors import Diverged, ReplayMiss
 from rollcage.replay.call import Place
 from rollcage.replay.divergence import leaving, steps_beyond
@@ -39,7 +37,7 @@ def open_block(
     `marks`: further fields of its line.
     """
     if place.around is not None and not place.around.is_on_record:
-        put_on_record(attempt, place.around)
+        attempt.put_on_record(place.around)
     outer = attempt.branch(place.branch)
     before = list(after)
     turn, slot = attempt.turn_of(place, outer)
@@ -51,8 +49,8 @@ def open_block(
         if not attempt.live:
             what = f"{kind} {name!r} is not recorded in run {attempt.run.id}"
             raise attempt.halt(ReplayMiss(what))
-        event = begin_step(
-            attempt, name, "branch", key, arguments, outer, turn, slot, place, look.start
+        event = attempt.begin_step(
+            name, "branch", key, arguments, outer, turn, slot, place, look.start
         )
         event["kind"] = kind
         event.update(marks or ())

@@ -7,12 +7,13 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rollcage.calls.ending import failed, returned
 from rollcage.calls.flow import (
     admit,
     enter,
+    failed,
     give_back,
     inside,
+    returned,
     stream_ended,
     stream_returned,
     surrounded,

@@ -125,7 +125,7 @@ def next_world(world: bytes, links: Iterable[bytes]) -> bytes:
         world: the world before them.
         links: what each adds to it (32 bytes): see `Step.link`.
     """
-    return sha256(b"".join((world, *sorted(links)))).digest()
+    return sha256(world + b"".join(sorted(links))).digest()
 
 
 def idempotency_key(root_run: str, branch: str, step_fingerprint: str, epoch: int = 0) -> str:

@@ -34,9 +34,6 @@ _OPENED: Final = (  # left alone by an undo
 )  # fmt: skip
 
 
-_NONE: Final[frozenset[Any]] = frozenset()
-_NOWHERE: Final[Mapping[Any, Any]] = {}
-
 _Asked = dict[str, tuple["Turn", int]]  # by key, the last turn that asked for it, and its rank
 
 
@@ -56,10 +53,10 @@ class Turn:
 
     __slots__ = ("follows", "n", "opens", "ranks", "slots", "starts")
 
-    def __init__(self, opens: Mapping[str, frozenset[str]] = _NOWHERE) -> None:
+    def __init__(self, opens: dict[str, frozenset[str]] | None = None) -> None:
         self.n = self.slots = 0
         self.starts: dict[str, int] = {}
-        self.opens = opens
+        self.opens = opens or {}
         self.follows: frozenset[int] = _NONE
         self.ranks: dict[tuple[str, str], tuple[_Asked, int]] | None = None
 
@@ -76,6 +73,10 @@ class Look(NamedTuple):
     step: Step | None
     start: int
     move: int
+
+
+_NONE: Final[frozenset[Any]] = frozenset()
+_NOWHERE: Final[Mapping[Any, Any]] = {}
 
 
 class Branch:

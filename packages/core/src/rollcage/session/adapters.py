@@ -4,7 +4,7 @@ from rollcage.calls.attempt import Attempt
 from rollcage.calls.block import begin_block
 from rollcage.calls.branches import leave_block
 from rollcage.calls.driver import adrive, drive
-from rollcage.calls.ending import kept
+from rollcage.calls.flow import kept
 from rollcage.calls.memory import enter, restart, see
 from rollcage.calls.stage import Work
 from rollcage.contract.arguments import ModelRequest, Validated, held_by

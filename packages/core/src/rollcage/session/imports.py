@@ -1,11 +1,10 @@
 """What a package needs of the core that writes logs of runs which were recorded elsewhere."""
 
-from rollcage.calls.arrival import arrive
+from rollcage.calls.beginning import arrive
 from rollcage.calls.block import begin_block
 from rollcage.calls.branches import ended, leave_block
 from rollcage.calls.driver import drive
-from rollcage.calls.ending import end
-from rollcage.calls.flow import admit, enter, inside
+from rollcage.calls.flow import admit, end, enter, inside
 from rollcage.calls.stage import Hooks, Stage
 from rollcage.contract.arguments import Arguments
 from rollcage.contract.contract import Contract

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollcage.calls.driver import adrive, drive
-from rollcage.calls.ending import is_clean, is_lost
+from rollcage.calls.flow import is_clean, is_lost
 from rollcage.calls.stage import Body, Stage, Work
 from rollcage.contract.compensation import (
     DidNotHappen,
