@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -88,15 +89,8 @@ def timed() -> Iterator[Row]:
         source = Path(folder, "source")
         source.mkdir()
         _case("record", CALLS + 200, source)
-        best = _best(
-            {
-                name: lambda name=name, at=at: _case(name, CALLS, at)["cpu_us"]
-                for name, at in (
-                    ("floor", None), ("write", None), ("read", None), ("hit", source),
-                    ("awrite", None),
-                )
-            }
-        )  # fmt: skip
+        places = {"floor": None, "write": None, "read": None, "hit": source, "awrite": None}
+        best = _best({name: functools.partial(_cpu, name, at) for name, at in places.items()})
     for name, bound in (("write", 2.2), ("read", 1.5), ("hit", 0.8)):
         yield Row(f"{name}, CPU to the floor", best[name] / best["floor"], bound)
     yield Row("async write, CPU to a write", best["awrite"] / best["write"], 2.0)
@@ -170,6 +164,10 @@ def _case(name: str, calls: int, folder: Path | None = None) -> dict[str, float]
         printed = _run(["-m", "benchmarks.worker", name, str(calls), at])
     found: dict[str, float] = json.loads(printed.splitlines()[-1])
     return found
+
+
+def _cpu(name: str, folder: Path | None) -> float:
+    return _case(name, CALLS, folder)["cpu_us"]
 
 
 def _python(statement: str) -> str:

@@ -312,7 +312,7 @@ def tree(tmp_path: Path) -> Path:
         f"{CORE}gate/policy.py": "import orjson\nfrom ..contract.contract import Contract\n",
         f"{CORE}contract/contract.py": "from rollcage.errors import RollcageError as Error\n",
         f"{CORE}trace/__init__.py": "",
-        f"{CORE}errors/__init__.py": "",
+        f"{CORE}errors.py": "",
         f"{CLI}__init__.py": "from rollcage import Session\nimport typer\n",
         f"{CLI}demo.py": "def f():\n    import rollcage_langchain, langchain.agents\n",
         f"{LANGCHAIN}__init__.py": "import langchain_core\nfrom rollcage.trace import Event\n",
@@ -331,9 +331,9 @@ def test_a_sound_tree_has_no_violations(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "said"),
     [
-        (f"{CORE}errors/__init__.py", "from ..trace import Event", "points up"),
-        (f"{CORE}errors/__init__.py", "from ..session import session", "points up"),
-        (f"{CORE}errors/__init__.py", "from rollcage import tool", "points up"),
+        (f"{CORE}errors.py", "from .trace import Event", "points up"),
+        (f"{CORE}errors.py", "from .session import session", "points up"),
+        (f"{CORE}errors.py", "from rollcage import tool", "points up"),
         (f"{CORE}gate/policy.py", "import rollcage.session.session", "points up"),
         (f"{CORE}gate/policy.py", "def f():\n    from ..calls.flow import run", "points up"),
         (f"{CORE}contract/contract.py", "from ..gate import decide", "points up"),
