@@ -16,7 +16,7 @@ from cores import Core
 from rollcage import Approval, ArgumentsInvalid, Blocked, Contract, Verdict, tool
 from rollcage.gate import StepView
 from rollcage.session.adapters import Answer
-from rollcage.session.clock import Clock
+from rollcage.session.options import Clock
 from rollcage_policy import Policy
 from rollcage_policy.tally import Spent
 

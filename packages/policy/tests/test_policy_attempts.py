@@ -27,7 +27,7 @@ from rollcage import (
 )
 from rollcage.errors import ApprovalRequired, Blocked, SessionError, UndoIncomplete
 from rollcage.gate import StepView
-from rollcage.session.clock import Clock
+from rollcage.session.options import Clock
 from rollcage.stages.approvals import Approvals
 from rollcage.trace import check_events
 from rollcage_fork import Fork

@@ -95,9 +95,8 @@ if TYPE_CHECKING:
         StepView,
         Verdict,
     )
-    from rollcage.session.clock import Clock
     from rollcage.session.declare import CurrentStep, current_step, tool
-    from rollcage.session.options import Options
+    from rollcage.session.options import Clock, Options
     from rollcage.session.session import Session
     from rollcage.session.undoing import aplan_undo, aundo_run, plan_undo, undo_run
     from rollcage.stages.observing import recorded_events
@@ -249,9 +248,8 @@ __getattr__ = imported_late(
             "StepView",
             "Verdict",
         ],
-        "session.clock": ["Clock"],
         "session.declare": ["CurrentStep", "current_step", "tool"],
-        "session.options": ["Options"],
+        "session.options": ["Clock", "Options"],
         "session.session": ["Session"],
         "session.undoing": ["aplan_undo", "aundo_run", "plan_undo", "undo_run"],
         "stages.observing": ["recorded_events"],

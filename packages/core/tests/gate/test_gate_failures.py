@@ -30,7 +30,7 @@ from rollcage.errors import (
     TraceUnwritable,
     UnknownOutcome,
 )
-from rollcage.session.clock import Clock
+from rollcage.session.options import Clock
 
 SECRET: Final = "the secret word"
 WHOLE: Final = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}

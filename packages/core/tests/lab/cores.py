@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 import rollcage
-from rollcage.session.clock import Clock
+from rollcage.session.options import Clock
 
 __all__ = ["Core"]
 

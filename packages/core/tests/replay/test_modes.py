@@ -17,7 +17,7 @@ from rollcage.errors import (
     SessionError,
     UnknownOutcome,
 )
-from rollcage.session.clock import Clock
+from rollcage.session.options import Clock
 
 sent: list[str] = []
 

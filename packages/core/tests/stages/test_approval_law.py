@@ -19,7 +19,7 @@ from rollcage import Guard, Options, Session, compensate, open_store, resolve_st
 from rollcage.errors import ApprovalInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate.approval import Approval, ApprovalRequest, Pending
 from rollcage.gate.verdict import Verdict
-from rollcage.session.clock import Clock
+from rollcage.session.options import Clock
 from rollcage.stages.queue import ApprovalQueue
 
 Line = dict[str, Any]

@@ -21,7 +21,7 @@ from rollcage.errors import (
     SessionHalted,
 )
 from rollcage.gate import Approval, Pending, StepView, Verdict
-from rollcage.session.declared import declaration
+from rollcage.session.declare import declaration
 from rollcage.stages import orders
 from rollcage.stages.approvals import Approvals
 from rollcage.stages.orders import lift_order, pause_run, stop_run

@@ -13,8 +13,7 @@ from rollcage.contract.contract import Contract
 from rollcage.errors import ApprovalRequired, ArgumentsInvalid, Blocked, RunStopped
 from rollcage.gate.approval import Approval
 from rollcage.gate.verdict import Verdict
-from rollcage.session.clock import Clock
-from rollcage.session.options import Options
+from rollcage.session.options import Clock, Options
 from rollcage.stages.orders import stop_run
 from rollcage.stages.secrets import Secrets
 from rollcage.trace.folder import Folder

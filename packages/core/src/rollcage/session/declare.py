@@ -7,21 +7,24 @@ import functools
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, overload
 
-from rollcage.contract.body import attach_body
+from rollcage.contract.body import attach_body, plain_body
 from rollcage.contract.compensation import declared_tools
-from rollcage.contract.contract import Contract
-from rollcage.errors import Blocked, UnguardedCallWarning
+from rollcage.contract.contract import Contract, Effect, OnMiss, Source
+from rollcage.contract.drift import OnDrift
+from rollcage.errors import Blocked, ContractError, UnguardedCallWarning
 from rollcage.replay.call import here, open_sessions
-from rollcage.session.declared import CONTRACT, Declared, declaration
 from rollcage.undo.plan import plain
 
 if TYPE_CHECKING:
     from rollcage.session.session import Session
 
-__all__ = ["CurrentStep", "current_step", "tool"]
+__all__ = [
+    "CONTRACT", "CurrentStep", "Declared", "contract_of", "current_step", "declaration",
+    "declared_contracts", "tool",
+]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -191,3 +194,71 @@ def _session_here(contract: Contract) -> Session | None:
             stacklevel=3,
         )
     return None
+
+
+# --- declarations ---------------------------------------------------------------------------------
+
+
+CONTRACT: Final = "__rollcage_contract__"
+"""The attribute of a declared function that holds its contract."""
+
+
+class Declared(TypedDict, total=False):
+    """What a tool may declare of itself; each field is described at `Contract`.
+
+    One word or type stands for a list of one.
+    """
+
+    name: str
+    version: str
+    description: str
+    effect: Effect
+    idempotent: bool
+    risk: str
+    permissions: Sequence[str]
+    raises: type[Exception] | Sequence[type[Exception]]
+    unknown_on: type[Exception] | Sequence[type[Exception]]
+    secret: Sequence[str]
+    labels: Sequence[str]
+    returns: Any
+    strict: bool
+    on_miss: OnMiss | None
+    source: Source
+    undo: Callable[..., Any] | None
+    observe: Callable[[dict[str, Any]], Any] | None
+    probe: Callable[..., Any] | None
+    once: str
+    on_drift: OnDrift | None
+    json_output: Any
+    allow_empty: bool
+    max_output: int | None
+
+
+def contract_of(function: object) -> Contract | None:
+    """Return the contract that `@rollcage.tool` attached to a function; None if there is none."""
+    found = getattr(function, CONTRACT, None)
+    return found if isinstance(found, Contract) else None
+
+
+def declared_contracts() -> Iterator[Contract]:
+    """Yield the contracts of the tools that this process has declared."""
+    for named in list(declared_tools.values()):
+        for made in list(named.values()):
+            found = contract_of(made())
+            if found is not None:
+                yield found
+
+
+@functools.lru_cache(maxsize=4096)
+def _undeclared(function: Callable[..., Any]) -> Contract:
+    return Contract.of(function)
+
+
+def declaration(function: Callable[..., Any]) -> tuple[Callable[..., Any], Contract]:
+    """Return a tool's body and its contract."""
+    contract = getattr(function, CONTRACT, None)
+    if contract is not None:
+        return plain_body(function), contract
+    if not callable(function):
+        raise ContractError(f"{function!r} can't be called, so it is not a tool")
+    return function, _undeclared(function)

@@ -13,8 +13,8 @@ from rollcage.gate.verdict import Verdict
 from rollcage.replay.call import Call, Place, open_sessions, refusal
 from rollcage.replay.matching import find_match
 from rollcage.replay.walk import Branch, Turn
-from rollcage.session.clock import Clock
 from rollcage.session.opening import Opened
+from rollcage.session.options import Clock
 from rollcage.session.session import Session
 from rollcage.trace.chain import FORMAT, Chain
 from rollcage.trace.lines import BAD

@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from types import EllipsisType
 from typing import Literal
 
 from rollcage.contract.compensation import ToolSource
 from rollcage.errors import SessionError
-from rollcage.session.clock import Clock
 
-__all__ = ["Options"]
+__all__ = ["Clock", "Options"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Clock:
+    """The source of time and randomness, so that a test can bring its own.
+
+    Called from any thread; what they give must not depend on anything that the agent does.
+
+    Attributes:
+        wall: the time, in ns since 1970.
+        monotonic: ns that never go back; durations are their differences.
+        random: so many random bytes, for the ids of runs.
+    """
+
+    wall: Callable[[], int] = time.time_ns
+    monotonic: Callable[[], int] = time.perf_counter_ns
+    random: Callable[[int], bytes] = os.urandom
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +69,7 @@ class Options:
     before_resume: Callable[[str], None] | None = None
     types: Iterable[type] = ()
     tools: Mapping[str, ToolSource] | Iterable[ToolSource | EllipsisType] | None = None
-    clock: Clock = Clock()  # noqa: RUF009 - immutable
+    clock: Clock = Clock()
 
     def __post_init__(self) -> None:
         within = self.resume_within

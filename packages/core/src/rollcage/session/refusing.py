@@ -11,7 +11,7 @@ from rollcage.contract.contract import Contract
 from rollcage.errors import ArgumentsInvalid
 from rollcage.gate.verdict import Verdict
 from rollcage.replay.call import refusal
-from rollcage.session.declared import declared_contracts
+from rollcage.session.declare import declared_contracts
 from rollcage.values.names import writable
 
 if TYPE_CHECKING:

@@ -71,8 +71,7 @@ from rollcage.gate.persons import person
 from rollcage.replay.answers import answers_of
 from rollcage.replay.call import Call, Place, at, here, open_sessions
 from rollcage.replay.divergence import leaving
-from rollcage.session.declare import bound_to
-from rollcage.session.declared import declaration
+from rollcage.session.declare import bound_to, declaration
 from rollcage.session.opening import Opened, open_run
 from rollcage.session.options import Options
 from rollcage.session.seal import SessionSeal
@@ -100,7 +99,7 @@ if TYPE_CHECKING:
     from rollcage.replay.outcome import Read
     from rollcage.replay.source import RunSource
     from rollcage.replay.walk import Branch
-    from rollcage.session.declared import Declared
+    from rollcage.session.declare import Declared
     from rollcage.stages.observing import Observing
     from rollcage.stages.offline import Report
     from rollcage.trace.told import Observer

@@ -53,10 +53,9 @@ from rollcage.replay.outcome import given, success
 from rollcage.replay.walk import Turn
 from rollcage.trace.endings import check_performed
 from rollcage.trace.store import store_option
-from rollcage.undo.assessment import assess
-from rollcage.undo.expected import changes, stays_undone
+from rollcage.undo.assessment import Task, Undoable, assess
 from rollcage.undo.plan import consult, fetched, plain, plan_of, revived
-from rollcage.undo.report import InDoubt, UndoneStep, UndoPlan, UndoReport
+from rollcage.undo.report import InDoubt, UndoneStep, UndoPlan, UndoReport, changes, stays_undone
 from rollcage.undo.targets import (
     after_step,
     around,
@@ -65,7 +64,6 @@ from rollcage.undo.targets import (
     newest_first,
     of_blocks,
 )
-from rollcage.undo.task import Task, Undoable
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
