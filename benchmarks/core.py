@@ -28,9 +28,10 @@ CALLS: Final = 3_000  # a timed process
 STEPS: Final = 100_000  # of the run that is opened
 _WAITS: Final = (
     "write", "pwrite64", "writev", "read", "pread64", "openat", "fsync", "fdatasync", "flock",
-    "fstat", "newfstatat", "stat", "statx", "rename", "unlink", "mkdir", "futex",
+    "fstat", "newfstatat", "stat", "statx", "rename", "unlink", "mkdir", "poll", "select",
+    "connect",
 )  # fmt: skip
-"""System calls that wait for a disk or a lock, or may."""
+"""System calls that wait for a disk, a lock of a file or a server, or may."""
 _WRITES: Final = ("write", "pwrite64", "writev")
 
 
@@ -80,7 +81,7 @@ def traced() -> Iterator[Row]:
         return
     session, loop = found["open, write, leave"], found["async write"]
     yield Row("open, write, leave: writes", sum(session[name] for name in _WRITES), 5)
-    yield Row("async write, waits of the loop", sum(loop[name] for name in _WAITS), 0)
+    yield Row("async write, calls of the loop that may wait", sum(loop[name] for name in _WAITS), 0)
 
 
 def timed() -> Iterator[Row]:

@@ -20,7 +20,6 @@ _VALUE: Final = b',"outcome":'
 _TAIL: Final = -76  # where `,"hash":"…"}` and a newline begin
 _PLAIN: Final = 5  # fields of an outcome's line that has a duration and nothing else
 _BRACE: Final = 125
-_tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 
 
 def fold_log(lines: Iterable[bytes], where: str, folds: dict[str, list[Fold]]) -> Run:
@@ -53,11 +52,8 @@ def fold_log(lines: Iterable[bytes], where: str, folds: dict[str, list[Fold]]) -
                     and "duration" in event
                     and line[_TAIL - 1] == _BRACE
                 ):
-                    recorded = event["outcome"]
-                    flawed = "drift" in recorded or "lossy" in recorded or "cut" in recorded
                     data = line[line.find(_VALUE) + 11 : _TAIL]
-                    fields = (recorded["status"], data, "unclear" in recorded, flawed)
-                    outcome = _tuple(Outcome, fields)
+                    outcome = Outcome.of(event["outcome"], data)
                 apply(event, outcome)
         except BAD as error:
             raise misfit(where, number, error) from None

@@ -44,6 +44,7 @@ CHANGES: Final = frozenset({"write", "scope", "branch"})
 """Effects that advance the world; a scope and a block do so through the calls inside."""
 
 _fromhex: Final = bytes.fromhex
+_tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 _FIELDS: Final = 13  # of the line of a step that has nothing else
 _ANYWHERE: Final = ("duration", "hash", "outcome", "replayed")
 _SOMETIMES: Final = (
@@ -89,10 +90,14 @@ class Outcome(NamedTuple):
     flawed: bool = False
 
     @classmethod
-    def of(cls, recorded: Event) -> Outcome:
-        """Return the outcome in a line."""
+    def of(cls, recorded: Event, data: bytes | None = None) -> Outcome:
+        """Return the outcome in a line; `data`: its bytes, if they are known."""
+        if data is None:
+            data = orjson.dumps(recorded)
+        if len(recorded) == 2:  # a status, with a value or an error
+            return _tuple(cls, (recorded["status"], data, False, False))
         flawed = "drift" in recorded or "lossy" in recorded or "cut" in recorded
-        return cls(recorded["status"], orjson.dumps(recorded), "unclear" in recorded, flawed)
+        return cls(recorded["status"], data, "unclear" in recorded, flawed)
 
 
 def _count(event: Event) -> int:
