@@ -7,6 +7,7 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from rollcage.calls.driver import Flow, drive
 from rollcage.calls.flow import (
     admit,
     enter,
@@ -51,7 +52,7 @@ def streamed(call: Call) -> Generator[Any]:
             if isinstance(request, _Chunk):
                 yield request.value
             else:
-                said = request()
+                said = drive(_asking(request))
         except BaseException as error:  # noqa: BLE001 - the flow decides; it raises it again
             raised = error
 
@@ -76,6 +77,11 @@ async def astreamed(call: Call) -> AsyncGenerator[Any]:
                     said = await said
         except BaseException as error:  # noqa: BLE001 - the flow decides; it raises it again
             raised = error
+
+
+def _asking(request: Callable[[], Any]) -> Flow:
+    """Ask for one thing: a flow of its own, for what a driver knows of answers."""
+    return (yield request)
 
 
 def _flow(call: Call) -> Generator[Callable[[], Any] | _Chunk, Any]:
