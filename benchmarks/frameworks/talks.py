@@ -59,12 +59,13 @@ class _Script:
     """What the model of an agent answers: a call in each turn, then that it is done."""
 
     def __init__(self) -> None:
-        self.turns = self.asked = self.size = 0
+        self.turns = self.asked = self.size = self.runs = 0
         self.clock: list[int] = []
 
     def begin(self, turns: int, size: int) -> None:
         """Begin with the first turn."""
         self.turns, self.size, self.asked = turns, size, 0
+        self.runs += 1
         self.clock = []
 
     def next(self) -> int | None:
@@ -72,6 +73,11 @@ class _Script:
         self.clock.append(time.process_time_ns())
         self.asked += 1
         return None if self.asked > self.turns else self.asked
+
+    @property
+    def task(self) -> str:
+        """What the agent is to do: no two runs have the same conversation."""
+        return f"Read, for the {self.runs}. time."
 
     def page(self, number: int) -> str:
         """The result of the tool."""
@@ -118,7 +124,7 @@ def langchain(session: Session, folder: Path) -> Talk:
     def running(agent: Any) -> Run:
         def run(turns: int, size: int) -> list[int]:
             script.begin(turns, size)
-            agent.invoke({"messages": [("user", "Go.")]}, {"recursion_limit": 4 * turns + 10})
+            agent.invoke({"messages": [("user", script.task)]}, {"recursion_limit": 4 * turns + 10})
             return script.clock
 
         return run
@@ -200,7 +206,7 @@ def autogen(session: Session, folder: Path) -> Talk:
         def run(turns: int, size: int) -> list[int]:
             script.begin(turns, size)
             agent = AssistantAgent("reader", client, tools=tools, max_tool_iterations=turns + 1)
-            loop.run_until_complete(agent.run(task="Go."))
+            loop.run_until_complete(agent.run(task=script.task))
             return script.clock
 
         return run
@@ -262,7 +268,7 @@ def crewai(session: Session, folder: Path) -> Talk:
                 role="reader", goal="read", backstory="A reader.", llm=model,
                 tools=[tool("read")(read)], max_iter=turns + 2,
             )  # fmt: skip
-            task = Task(description="Go.", expected_output="A text.", agent=agent)
+            task = Task(description=script.task, expected_output="A text.", agent=agent)
             guard(Crew(agents=[agent], tasks=[task], tracing=False)).kickoff()
             return script.clock
 

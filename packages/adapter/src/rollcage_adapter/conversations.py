@@ -141,7 +141,7 @@ class Conversations:
             found = known.common(self._form, messages, parts)
             if best is None or found > common:
                 best, common = known, found
-            if common and common == len(best.frozen):  # it goes on from there
+            if common and common in (len(best.frozen), len(messages)):  # it goes on from there
                 break
         if best is None or not common:
             best = _Known(Transcript(self._contract.name, self._contract.version))

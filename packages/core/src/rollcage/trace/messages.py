@@ -100,7 +100,7 @@ class MessagesWritten:
         A run that begins both requests is enough if it is half of the new one: most go on.
         """
         best = self._common(request, starts_alike=True)
-        if best is None or 2 * best.length < len(request.digests):
+        if best is None or not _is_enough(best, request):
             best = self._common(request)
         if best is None or best.length > self._left:
             return None
@@ -125,7 +125,14 @@ class MessagesWritten:
                 length = common_length(new[at:], known.digests[first:])
                 if best is None or length > best.length:
                     best = _Common(at, step, first, length)
+            if starts_alike and best is not None and _is_enough(best, request):
+                break
         return best
+
+
+def _is_enough(found: _Common, request: _Request) -> bool:
+    """Tell whether common messages are at least half of a request, so that no others are sought."""
+    return 2 * found.length >= len(request.digests)
 
 
 class MessagesRead:
