@@ -182,3 +182,23 @@ async def test_what_came_after_it_is_undone_first_where_that_is_asked_for(tmp_pa
     async with Session("undoing", store=tmp_path, **how) as session:
         await work(session, "another")
     assert sorted(performed) == ["another", "b", "beside"]
+
+
+async def test_an_undo_of_a_branch_covers_what_came_after_it_through_another(
+    tmp_path: Path,
+) -> None:
+    performed.clear()
+    async with Session("chain", store=tmp_path, options=Options(tools=[remove])) as session:
+        with session.turn(opens={"a": (), "b": ("a",), "c": ("b",), "x": (), "y": ("x",)}):
+            with session.branch("x") as x:
+                await add("x")
+            with session.branch("a") as a:
+                await add("a")
+            with session.branch("b", after=[a]) as b:
+                pass
+            with session.branch("c", after=[b]):
+                await add("c")
+            with session.branch("y", after=[x]):
+                await add("y")
+        await session.aundo(branch="a")
+    assert performed == ["x", "y"]

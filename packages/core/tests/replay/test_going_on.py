@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from copying import Copy
 from mortal import until_it_dies
@@ -14,7 +15,7 @@ from put_world import (
     tell,
     world,
 )
-from rollcage import Session, UnknownOutcome, current_step, tool, undo_run
+from rollcage import Options, Session, UnknownOutcome, current_step, tool, undo_run
 from rollcage.trace.folder import Folder
 
 
@@ -34,6 +35,19 @@ def test_a_run_goes_on_from_another_one(tmp_path: Path) -> None:
         assert agent() == [1, 10]
     assert again.run_id == session.run_id
     assert world.ran == ["look a", "put b 10", "look b"]
+
+
+def test_a_copy_says_of_itself_what_the_run_said(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"input": {"n": 1}, "actor": "ann", "options": Options(seed="s")}
+    with Session("job", store=tmp_path, **how) as first:
+        put("a", 1)
+    with Session("other", store=tmp_path, source=first.run_id, **how) as session:
+        put("a", 1)
+    recorded, copy = (
+        orjson.loads(Folder(tmp_path).read(run)[0]) for run in (first.run_id, session.run_id)
+    )
+    its_own = {"run": session.run_id, "name": "other", "copied": first.run_id, "hash": copy["hash"]}
+    assert copy == {**recorded, **its_own}
 
 
 def test_killed_at_every_moment_it_goes_on(tmp_path: Path) -> None:

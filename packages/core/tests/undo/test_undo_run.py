@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import undo_tools as files
+from cuts import cut_log
 from rollcage import (
     DidNotHappen,
     Diverged,
@@ -49,6 +50,20 @@ def job(store: Store, disk: Path, *names: str) -> str:
     with Session("job", store=store) as session:
         put(disk, *names)
     return session.run_id
+
+
+def test_a_write_that_happened_as_a_person_says_is_taken_back(
+    store: Store, disk: Path, tmp_path: Path
+) -> None:
+    path = disk / "a"
+    path.write_text("old")
+    with Session("job", store=store) as session:
+        files.append_file(path=str(path), text=" and new")
+    cut_log(tmp_path / "store" / "logs" / f"{session.run_id}.jsonl", 3)  # the intent is the last
+    resolve_step(store, session.run_id, 1, happened=True, result="old and new")
+    assert plan_undo(store, session.run_id).complete
+    undo_run(store, session.run_id)
+    assert path.read_text() == "old"
 
 
 CRASHES = """
