@@ -19,6 +19,7 @@ from rollcage.fingerprint.identity import (
     jcs_of_scalars,
     key_digest,
     key_head,
+    next_uuid7,
     next_world,
     uuid7,
     world_zero,
@@ -301,6 +302,19 @@ def test_run_ids_are_uuid_version_7_and_sort_by_time(milliseconds: int, random: 
     assert made[14] == "7"
     assert made[19] in "89ab"
     assert int(made.replace("-", "")[:12], 16) == milliseconds
+
+
+@given(st.integers(0, 2**48 - 2), st.binary(min_size=10, max_size=10), st.binary(max_size=6))
+@example(5, b"\xff" * 10, b"")
+def test_the_next_run_id_is_greater_and_of_its_millisecond(
+    milliseconds: int, random: bytes, grows: bytes
+) -> None:
+    before = uuid7(milliseconds, random)
+    after = next_uuid7(before, grows)
+    assert str(UUID(after)) == after
+    assert UUID(after).version == 7
+    assert after > before
+    assert after[:13] == before[:13] or random[1] == 0xFF  # it overflows
 
 
 @given(st.dictionaries(keys, anything, max_size=4))

@@ -188,3 +188,28 @@ def test_no_rate_and_no_duration_goes_by_a_clock_that_jumps(
     assert world.effects == [0, 1, 2, 3, 4]
     lines = events(session.run_id)
     assert all(line.get("duration", 0) < 60_000_000 for line in lines)
+
+
+def test_runs_of_one_process_are_listed_in_their_order(tmp_path: Path) -> None:
+    """All of them begin in one millisecond, or the clock goes back from run to run."""
+    store = Folder(tmp_path)
+    for job, steps in (("still", itertools.repeat(0)), ("back", itertools.count(0, -HOUR))):
+        clock = Clock(wall=lambda steps=steps: NOW + next(steps))  # type: ignore[misc] # mypy takes no default of a lambda
+        ids: list[str] = []
+        for number in range(20):
+            with Session(f"{job} {number}", store=store, options=Options(clock=clock)) as session:
+                ids.append(session.run_id)
+        assert ids == sorted(ids)
+        assert len(set(ids)) == len(ids)
+        assert [ends.run for ends in store.runs(limit=20)] == ids[::-1] or job == "back"
+
+
+def test_a_clock_that_is_far_ahead_elsewhere_moves_no_other_job(tmp_path: Path) -> None:
+    store, ahead = Folder(tmp_path), Clock(wall=lambda: NOW + 1000 * HOUR)
+    here = Options(clock=Clock(wall=lambda: NOW))
+    with Session("job", store=store, options=Options(clock=ahead)) as first:
+        pass
+    with Session("job", store=store, options=here) as second:
+        assert second.run_id > first.run_id
+    with Session("other", store=store, options=here) as third:
+        assert third.run_id < first.run_id

@@ -22,6 +22,7 @@ __all__ = [
     "jcs_of_scalars",
     "key_digest",
     "key_head",
+    "next_uuid7",
     "next_world",
     "uuid7",
     "world_zero",
@@ -145,3 +146,22 @@ def uuid7(milliseconds: int, random: bytes) -> str:
     value = value & ~(0x3 << 62) | 0x2 << 62
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def next_uuid7(before: str, random: bytes) -> str:
+    """Return a greater UUIDv7: the random part is counted up (RFC 9562 §6.2, method 2).
+
+    Args:
+        before: a UUIDv7.
+        random: the bytes by which the random part grows; few, so that many follow.
+
+    Raises:
+        ValueError: `before` is not an id.
+    """
+    value = int(before.replace("-", ""), 16)
+    milliseconds, low = value >> 80, value & (2**62 - 1)
+    counted = (value >> 64 & 0xFFF) << 62 | low
+    counted += 1 + int.from_bytes(random, "big")
+    milliseconds += counted >> 74  # it overflows once in a long while
+    high, low = counted >> 62 & 0xFFF, counted & (2**62 - 1)
+    return uuid7(milliseconds, (high << 64 | low).to_bytes(10, "big"))

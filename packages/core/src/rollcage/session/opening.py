@@ -16,7 +16,6 @@ from rollcage.errors import (
     RunTooOld,
     SessionError,
 )
-from rollcage.fingerprint.identity import uuid7
 from rollcage.replay.source import Source, copy_blobs, find_source, where_given
 from rollcage.trace.attested import attested_head, held_to
 from rollcage.trace.chain import FORMAT, Chain, parse
@@ -238,7 +237,7 @@ def _new(
     session: Session, store: Store, folds: dict[str, list[Fold]], key: str, seen: bytes | None
 ) -> Opened:
     """Begin a run, and point the job's pointer at it."""
-    run = _run_id(session, "" if seen is None else seen.decode())
+    run = session.options.clock.run_id("" if seen is None else seen.decode())
     log = Chain(store.open(run))
     try:
         opened = Opened(Run(folds), log)
@@ -275,7 +274,8 @@ def _copied(
     assert given is not None
     (home, source), lines = find_source(given, store)
     where = f"run {source}"
-    run = _run_id(session, source if copier is not None or seen is None else seen.decode())
+    before = source if copier is not None or seen is None else seen.decode()
+    run = session.options.clock.run_id(before)
     recorded = parse(lines, where)
     fold_lines(recorded[:1], where, {})  # refuses a line that can't begin a run
     copied = _copied_lines(recorded, run, session.name)
@@ -355,20 +355,6 @@ def _attempt(session: Session, opened: Opened) -> None:
     opened.log.append(line)
     opened.log.wait()
     opened.run.apply(line)
-
-
-def _run_id(session: Session, before: str) -> str:
-    """Return the id of a new run, greater than the previous run's, even if the clock went back.
-
-    So the ids of a job's runs are in the order in which the runs began: see `Store.runs`.
-    """
-    clock = session.options.clock
-    now, random = clock.wall() // 1_000_000, clock.random(10)
-    run = uuid7(now, random)
-    if run <= before:  # the clock went back, or both began within a millisecond
-        with contextlib.suppress(ValueError):  # an id that was not made here
-            run = uuid7(int(before[:13].replace("-", ""), 16) + 1, random)
-    return run
 
 
 def _close(log: Chain) -> None:

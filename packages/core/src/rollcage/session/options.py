@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import EllipsisType
@@ -12,8 +14,18 @@ from typing import Literal
 
 from rollcage.contract.compensation import ToolSource
 from rollcage.errors import SessionError
+from rollcage.fingerprint.identity import next_uuid7, uuid7
 
 __all__ = ["Clock", "Options"]
+
+
+class _Ids:
+    """Hold the last id that a clock gave to a run."""
+
+    __slots__ = ("last", "lock")
+
+    def __init__(self) -> None:
+        self.last, self.lock = "", threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,6 +43,29 @@ class Clock:
     wall: Callable[[], int] = time.time_ns
     monotonic: Callable[[], int] = time.perf_counter_ns
     random: Callable[[int], bytes] = os.urandom
+    _ids: _Ids = dataclasses.field(default_factory=_Ids, init=False, repr=False, compare=False)
+
+    def run_id(self, before: str = "") -> str:
+        """Return the id of a new run, a UUIDv7 greater than the one that this clock gave before.
+
+        So runs that one process begins are listed in the order in which they began: within a
+        millisecond, and after a clock that went back, the random part is counted up.
+
+        Args:
+            before: the id of a run that began before, perhaps by another clock.
+        """
+        ids = self._ids
+        with ids.lock:
+            fresh = uuid7(self.wall() // 1_000_000, self.random(10))
+            ids.last = run = self._above(ids.last, fresh)
+        return self._above(before, run)
+
+    def _above(self, before: str, run: str) -> str:
+        """Return an id, or the one after another if that is greater."""
+        if run <= before:
+            with contextlib.suppress(ValueError):  # an id that was not made here
+                return next_uuid7(before, self.random(6))
+        return run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
