@@ -15,16 +15,22 @@ from rollcage import (
     Approval,
     ApprovalRequired,
     ArgumentsInvalid,
+    Blocked,
     CaptureFailed,
+    Guard,
     NotReplayable,
     QueueApprover,
     Session,
+    TraceUnwritable,
     Verdict,
     compensate,
     tool,
 )
 from rollcage.gate.quotes import Quotes
+from rollcage.gate.sealing import Sealing
+from rollcage.replay.call import Call
 from rollcage.stages.secrets import Secrets
+from rollcage.trace.run import Outcome, Step
 from rollcage_governance import Registry
 
 # A write whose result held a secret says that it can't come back: not what these tests ask.
@@ -313,3 +319,79 @@ def test_an_agent_that_was_recorded_first_keeps_its_name(tmp_path: Path) -> None
         hits = session.stats.hits
     assert ran == ["post", "sign_in", "post"]
     assert hits == 3
+
+
+class Counts(Guard):
+    """A guard that loses count, and says on what."""
+
+    def settled(self, call: Call | None, outcome: Outcome, step: Step | None) -> None:
+        assert call is not None
+        raise ValueError(f"unexpected: {call.values}")
+
+
+def quotes_it(args: dict[str, Any], **more: Any) -> Any:
+    if ran:  # the state before, and a refusal to plan, are another matter
+        raise ValueError(f"unexpected: {args} {more}")
+    return {"logged in": 0}
+
+
+@tool(
+    secret=["password", "pin"],
+    observe=quotes_it,
+    undo=lambda args, result: quotes_it(args, result=result),
+)
+def enter(password: str, pin: int = PIN) -> str:
+    ran.append("enter")
+    return "welcome"
+
+
+def test_in_what_a_guard_and_a_tools_own_functions_fail_on(
+    tmp_path: Path, clean: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Session("job", store=tmp_path, gate=[Counts()]):
+        with Session("inner", store=tmp_path):
+            enter(SECRET)
+        with pytest.raises(Blocked, match="lost count"):
+            enter(SECRET)
+    for said in ("failed on how a call ended", "can't be planned", "can't be observed"):
+        assert said in caplog.text
+    assert caplog.text.count("unexpected: {'password': '<secret ") == 3
+    assert caplog.text.count("in quotes_it") == 2  # it is told where
+    clean()
+
+
+class Fails(Sealing):
+    """Hides nothing any more once a text says so."""
+
+    def hide(self, encoded: Any, names: Any = ()) -> Any:
+        if "broken" in str(encoded):
+            raise ValueError(f"can't hide {SECRET}")
+        return super().hide(encoded, names)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_end_that_can_not_be_concealed_halts(
+    tmp_path: Path, clean: Any, *, is_async: bool
+) -> None:
+    def job() -> Session:
+        return Session("job", store=tmp_path, stages=[Secrets(Fails)])
+
+    async def run() -> None:
+        async with job():
+            await asyncio.to_thread(post, "x")
+            login(SECRET, PIN)
+            raise RuntimeError("broken")
+
+    with pytest.raises(TraceUnwritable, match="goes on from the lines on record") as halt:
+        if is_async:
+            asyncio.run(run())
+        else:
+            with job():
+                post("x")
+                login(SECRET, PIN)
+                raise RuntimeError("broken")
+    assert SECRET not in str(halt.value)
+    clean()
+    with Session("job", store=tmp_path) as session:
+        post("x")
+        assert session.stats.hits == 1

@@ -7,13 +7,12 @@ returns the position. `rollcage.calls.flow` has the flow of a call.
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from rollcage.trace.store import Store
 
 __all__ = ["Attempt", "Stats"]
-
-_log: Final = logging.getLogger("rollcage")
 
 
 class Stats:
@@ -206,9 +203,16 @@ class Attempt:
             for conceal in self.hooks.conceal:
                 event = conceal(event)
         except Exception as error:  # noqa: BLE001 - its text may hold what was to be concealed
-            why = f"a line can't be concealed: {type(error).__name__}"
-            raise self.halt(TraceUnwritable(f"run {self.run.id}: {why}")) from None
+            raise self.halt(self.unconcealed(error)) from None
         return event, None
+
+    def unconcealed(self, error: Exception) -> TraceUnwritable:
+        """Return the halt for a line that can't be concealed, with the way out."""
+        return TraceUnwritable(
+            f"run {self.run.id}: a line can't be concealed: {type(error).__name__}. It is not "
+            f"written, for it may quote a secret. Mend what conceals secrets in this session; then "
+            f"the same program goes on from the lines on record"
+        )
 
     def halt(self, error: Halt) -> Halt:
         """Stop every further call, and return the error to raise."""
@@ -400,12 +404,9 @@ class Attempt:
         self.replay(step)
 
     def notify(self, call: Call, outcome: Outcome, step: Step | None) -> None:
-        """Notify guards that a call ended; errors that they raise are logged."""
+        """Notify guards that a call ended."""
         for told in call.session.gate.settles:
-            try:
-                told(call, outcome, step)
-            except Exception:  # noqa: BLE001 - it is only told
-                _log.exception("a guard failed")
+            told(call, outcome, step)
 
     # --- undo ------------------------------------------------------------------------------------
 

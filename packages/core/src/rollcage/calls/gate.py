@@ -12,6 +12,7 @@ from rollcage.calls.stage import Guard, OfSession, Stage, overridden
 from rollcage.errors import SessionError
 from rollcage.gate.verdict import UNTRACKED, Rule, StepView, Verdict, rule_name
 from rollcage.gate.verdict import decide as decide_by_rules
+from rollcage.values.exceptions import describe_error
 from rollcage.values.hiding import Hiding, Seal
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Gate:
         screen_undo = overridden(each, "screen_undo", Guard)
         settled = None if isinstance(each, Stage) else overridden(each, "settled", Guard)
         if settled is not None:
-            watch = _Watched(type(each).__qualname__, decide, settled)
+            watch = _Watched(self._session, type(each).__qualname__, decide, settled)
             decide = watch.decide
             self.settles += (watch.settled,)
         if decide is not None:
@@ -155,8 +156,10 @@ class Gate:
 class _Watched:
     """Wrap a guard that counts ended calls, and deny once a notification has failed."""
 
-    def __init__(self, name: str, decide: _Decide | None, settled: _Settled) -> None:
-        self._name = name
+    def __init__(
+        self, session: Session, name: str, decide: _Decide | None, settled: _Settled
+    ) -> None:
+        self._session, self._name = session, name
         self._decide, self._settled = decide, settled
         self._lost: Verdict | None = None
 
@@ -171,7 +174,8 @@ class _Watched:
         except Exception as error:  # noqa: BLE001 - whatever it is, it can count no longer
             reason = f"a guard lost count: {type(error).__name__}"
             self._lost = Verdict("deny", reason, "guard_failed", self._name)
-            _log.exception("guard %s failed on how a call ended", self._name)
+            said = describe_error(error, self._session.attempt.seal)
+            _log.error("guard %s failed on how a call ended: %s", self._name, said)
 
 
 class RunSoFar:

@@ -455,7 +455,7 @@ class Session:
         """Return the stage that begins a copy of a run; None without one.
 
         Raises:
-            SessionError: another argument names a run, too.
+            SessionError: another argument names a run to begin with, too.
         """
         copies = [each for each in stages if each.copies is not None]
         if not copies:
@@ -785,11 +785,11 @@ class Session:
             if status == "paused" and self.paused:
                 line["waits"] = self.paused
             ended_by = attempt.halted or error
-            if ended_by is not None:
-                line["error"] = self._described(ended_by)
             try:
                 if attempt.log is not None and not isinstance(attempt.halted, TraceUnwritable):
                     attempt.write(line)
+                if ended_by is not None:
+                    line["error"] = self._described(ended_by)
             except Halt as halt:
                 attempt.halt(halt)
             finally:
@@ -797,7 +797,11 @@ class Session:
 
     def _described(self, error: BaseException) -> Event:
         """Return the type and message of the error that ended the attempt, without secrets."""
-        encoded = encode_exception(error, self._entered_attempt().seal)
+        attempt = self._entered_attempt()
+        try:
+            encoded = encode_exception(error, attempt.seal)
+        except Exception as failed:  # noqa: BLE001 - its text may hold what was to be concealed
+            raise attempt.unconcealed(failed) from None
         return {name: encoded[name] for name in ("type", "message")}
 
     def _status(self, error: BaseException | None) -> str:

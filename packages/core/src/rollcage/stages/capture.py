@@ -18,6 +18,7 @@ from rollcage.errors import CaptureFailed, Halt, SessionHalted
 from rollcage.undo.plan import consult, has_large, keep_large, plain, plan_of, revived
 from rollcage.undo.program import take_back
 from rollcage.undo.targets import resources
+from rollcage.values.exceptions import describe_error
 
 if TYPE_CHECKING:
     from rollcage.contract.compensation import Digest, Digests, Observed
@@ -204,8 +205,8 @@ def _plan_late(call: Call, result: Any) -> Event | None:
     known = {"args": _decided(call), "before": plain(before), "result": result}
     try:
         return {"plan": plan_of(contract, call.attempt, known, call.session.gate)}
-    except Exception:  # noqa: BLE001 - the call has happened: its report says that it has no plan
-        _log.exception("the undo of %s can't be planned", contract.name)
+    except Exception as error:  # noqa: BLE001 - it has happened: its report says that it has no plan
+        _tell(call, "its undo can't be planned", error)
         return None
 
 
@@ -225,14 +226,19 @@ def _keep(call: Call, fields: Event | None) -> None:
         call.keep("after", {**(call.kept or {}).get("after", {}), **fields})
 
 
+def _tell(call: Call, what: str, error: Exception) -> None:
+    """Tell what the tool's own function failed on, without the secrets that its error quotes."""
+    _log.error("%s: %s: %s", call.contract.name, what, describe_error(error, call.attempt.seal))
+
+
 def _observe_now(call: Call, error: Exception | None) -> Observed | None:
     observe = call.contract.observe
     if observe is None or isinstance(error, (Halt, SessionHalted)):
         return None
     try:
         return states_of(observe(_decided(call)), call.attempt)
-    except Exception:  # noqa: BLE001 - the call has happened: its report says what is not known
-        _log.exception("the state after %s can't be observed", call.contract.name)
+    except Exception as failed:  # noqa: BLE001 - it has happened: its report says what is unknown
+        _tell(call, "the state after it can't be observed", failed)
         return None
 
 
@@ -245,6 +251,6 @@ async def _aobserve(call: Call, error: Exception | None) -> Observed | None:
         if isinstance(found, Awaitable):
             found = await found
         return states_of(found, call.attempt)
-    except Exception:  # noqa: BLE001 - the call has happened: its report says what is not known
-        _log.exception("the state after %s can't be observed", call.contract.name)
+    except Exception as failed:  # noqa: BLE001 - it has happened: its report says what is unknown
+        _tell(call, "the state after it can't be observed", failed)
         return None

@@ -95,8 +95,14 @@ def _parts(
 
 
 def describe_error(error: BaseException, seal: Seal) -> str:
-    """Return an exception with its traceback as text for a log, without the secrets in it."""
-    return str(hidden("".join(traceback.format_exception(error)), seal).value)
+    """Return an exception with its traceback as text for a log, without the secrets in it.
+
+    Only its type where they can't be hidden.
+    """
+    try:
+        return str(hidden("".join(traceback.format_exception(error)), seal).value)
+    except Exception:  # noqa: BLE001 - whatever hides secrets fails, and may quote them itself
+        return _type_name(type(error))
 
 
 def _cut(value: Any) -> Any:
