@@ -74,6 +74,7 @@ class World:
         self.asked: Counter[str] = Counter()  # models
         self.breaks = True  # whether a risky call raises
         self.breaks_after = True  # its effect; or before it
+        self.flakes: random.Random | None = None  # chooses how flaky calls fail; None: they work
         self.doubled: list[str] = []  # effects that were performed twice
         self.watch: Callable[[Deed], None] | None = None  # told of each effect before it is done
 
@@ -114,6 +115,25 @@ class World:
             self.do(label, "work")
         else:
             self.ran.append(label)
+        raise RuntimeError("it broke: ")
+
+    def flake(self, label: str) -> str:
+        """Change the world, or fail in some way, as a server that keeps keys does on a bad line."""
+        ways = ["work", "after", "before", "refused", "not sent"]
+        how = "work" if self.flakes is None else self.flakes.choice(ways)
+        step = current_step()
+        if how == "refused" and step and self.timeline.stands(step.idempotency_key):
+            how = "work"  # what was done under a key is not refused
+        if how in ("work", "after"):
+            gave = self.do(label, "work", dedups=True)
+            if how == "work":
+                return gave
+        else:
+            self.ran.append(label)
+        if how == "refused":
+            raise ValueError(f"{label} was refused: ")
+        if how == "not sent":
+            raise ConnectionRefusedError(f"{label} was not sent: ")
         raise RuntimeError("it broke: ")
 
     def look(self, label: str, does: str) -> str:
@@ -210,10 +230,14 @@ class Tools:
             return self.lab.world.risk(f"risky-{arg}")
 
         every: list[Any] = [write, plain, idem, thread, risky, read, pure, model, outer, scope]
+        every.append(tool(effect="write", name="flaky", idempotent=True, **clean)(self._flaky))
         if "once" in inspect.signature(Contract).parameters:
             keyed: dict[str, Any] = {"once": "once/{arg}", **clean}
             every.append(tool(effect="write", name="once", **keyed)(self._once))
         return {each.__rollcage_contract__.name: each for each in every}
+
+    def _flaky(self, arg: int, does: str) -> str:
+        return self.lab.world.flake(f"flaky-{arg}")
 
     def _once(self, arg: int, does: str) -> str:
         return self.lab.world.do(f"once-{arg}", does)
@@ -590,12 +614,12 @@ class Lab:
         given: Given
         try:
             given = "ok", await self.call(op.tool, arguments)
-        except (ValueError, RuntimeError, Blocked) as error:
+        except (ValueError, RuntimeError, ConnectionRefusedError, Blocked) as error:
             given = "error", str(error)
         here = _given.get()
         if here is not None:
             here[_path.get()] = given
-        if op.tool in (*WRITES, "risky", "once", "scope"):
+        if op.tool in (*WRITES, "risky", "flaky", "once", "scope"):
             said = given[1] if given[0] == "ok" else str(given[1]).partition(": ")[2]
             _stays.get().extend(str(said).split())
             self.told.update(str(said).split())

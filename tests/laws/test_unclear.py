@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollcage import UnknownOutcome
 
-from tests.laws.lab import Lab, folder
+from tests.laws.lab import Attempt, Lab, folder
 from tests.laws.law import LAW, accounts, chances, order
-from tests.laws.programs import Op, Program, seeds
+from tests.laws.programs import Op, Program, Turn, flat, seeds
 
 pytestmark = pytest.mark.law
 
@@ -75,12 +75,47 @@ def test_killed_anywhere_it_is_made_once(before: Program, between: Program, seed
         assert all(count == 1 for count in lab.timeline.standing.values())
 
 
-def resumed_with_truth(lab: Lab, program: Program, chance: random.Random) -> None:
+def resumed_with_truth(lab: Lab, program: Program, chance: random.Random) -> Attempt:
     """Resume until it is through; an operator says what became of each step that is asked about."""
     for _ in range(10):
         attempt = lab.attempt(program, replay="continue", **order(program, chance))
         if not isinstance(attempt.error, UnknownOutcome):
             assert attempt.error is None, attempt.error
-            return
+            return attempt
         lab.resolve(attempt.error.run, attempt.error.step)
     raise AssertionError("it is asked about for ever")
+
+
+FLAKY = st.builds(Op, st.just("flaky"), st.integers(0, 1))
+REPEATED = st.lists(
+    st.one_of(
+        FLAKY,
+        FLAKY,
+        st.builds(Op, st.sampled_from(["plain", "read"]), st.integers(0, 1)),
+        st.builds(Turn, st.lists(FLAKY, min_size=2, max_size=3).map(tuple)),
+    ),
+    min_size=1,
+    max_size=5,
+).map(tuple)
+
+
+@LAW
+@given(REPEATED, seeds)
+def test_an_idempotent_call_that_is_repeated_until_it_works_is_made_once(
+    program: Program, seed: int
+) -> None:
+    """Whatever its calls fail with, and wherever the process is killed."""
+    chance = chances(seed)
+    calls = [*flat(program)]
+    with folder() as root:
+        lab = Lab(root / "whole")
+        for number in range(3):
+            lab.world.flakes = chances(chance.random())
+            lab.attempt(program, replay="continue", **order(program, chance))
+            end = chance.randint(1, len(lab.timeline.moments))
+            lab = lab.at(root / str(number), end)
+        calm = (*program, *(op for op in calls if op.tool == "flaky"))
+        attempt = resumed_with_truth(lab, calm, chance)
+        for label in ("flaky-0", "flaky-1"):
+            told = [said for _, said in attempt.given.values() if said.startswith(f"{label}.")]
+            assert len(told) == len(set(told)) == lab.timeline.performed[label]

@@ -36,6 +36,7 @@ class World:
         self.fails = 0
         self.error: Callable[[], Exception] = lambda: KeyError("who knows")
         self.before = False  # whether it fails before it has paid
+        self.errors: list[Exception] = []  # what the next calls fail with
         self.probe: Any = None
 
 
@@ -264,6 +265,99 @@ def test_an_idempotent_call_is_made_again_under_the_same_key(tmp_path: Path) -> 
         twice(idem)
         idem(7)  # another one
     assert len(set(world.keys)) == 2
+
+
+# --- one key for one effect ----------------------------------------------------------------------
+
+
+@tool(name="unclear.keyed", idempotent=True, raises=[ValueError])
+def keyed(n: int) -> str:
+    """Pay under a key, or fail as the world says."""
+    step = current_step()
+    world.keys.append(step.idempotency_key if step else "")
+    if world.errors:
+        raise world.errors.pop(0)
+    return f"paid {n}"
+
+
+def tried(n: int = 7) -> str:
+    """Make the call once, and look around."""
+    try:
+        said = keyed(n)
+    except (KeyError, ValueError, ConnectionRefusedError) as error:
+        said = type(error).__name__
+    look()
+    return said
+
+
+def which() -> str:
+    """Return the keys that the tool was called with, as letters in their order."""
+    names = {key: chr(ord("a") + at) for at, key in enumerate(dict.fromkeys(world.keys))}
+    return "".join(names[key] for key in world.keys)
+
+
+def test_the_key_is_used_up_by_a_success(tmp_path: Path) -> None:
+    world.errors = [KeyError()]
+    with Session("job", store=tmp_path):
+        assert [tried(), tried(), tried()] == ["KeyError", "paid 7", "paid 7"]
+    assert which() == "aab"
+
+
+def test_a_repetition_that_was_not_sent_says_nothing_of_the_first(tmp_path: Path) -> None:
+    world.errors = [KeyError(), ConnectionRefusedError()]
+    with Session("job", store=tmp_path) as session:
+        assert [tried() for _ in range(4)][2:] == ["paid 7", "paid 7"]
+    assert which() == "aaab"
+    ended = [e for e in events(tmp_path, session.run_id) if e["event"] == "outcome"]
+    assert [e["outcome"].get("unclear", False) for e in ended] == [True, True, False, False]
+
+
+def test_a_named_error_under_the_same_key_is_an_answer(tmp_path: Path) -> None:
+    world.errors = [KeyError(), ValueError("declined")]
+    with Session("job", store=tmp_path):
+        assert [tried() for _ in range(3)] == ["KeyError", "ValueError", "paid 7"]
+    assert which() == "aab"
+
+
+def test_a_failure_at_the_end_is_made_again_under_its_key_once(tmp_path: Path) -> None:
+    world.errors = [KeyError(), ConnectionRefusedError()]
+    with pytest.raises(KeyError), Session("job", store=tmp_path):
+        keyed(7)
+    with Session("job", store=tmp_path):
+        assert [tried() for _ in range(3)] == ["ConnectionRefusedError", "paid 7", "paid 7"]
+    assert which() == "aaab"
+
+
+def test_a_denied_repetition_leaves_the_key(tmp_path: Path) -> None:
+    world.errors = [KeyError()]
+    said = [False, True]
+    gate = [lambda step: Verdict.ask("money") if step.run.calls >= 2 else Verdict.allow()]
+    with Session(
+        "job", store=tmp_path, gate=gate, approver=lambda _: Approval(said.pop(0), by="ann")
+    ):
+        tried()
+        with pytest.raises(Blocked):
+            keyed(7)
+        assert keyed(7) == "paid 7"
+    assert which() == "aa"
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_calls_that_were_issued_at_once_repeat_none_of_each_other(
+    tmp_path: Path, order: tuple[int, int]
+) -> None:
+    world.errors = [KeyError(), KeyError()]
+
+    def both(session: Session) -> None:
+        with session.turn() as turn:
+            for slot in order:
+                with turn.slot(slot):
+                    tried()
+
+    with Session("job", store=tmp_path) as session:
+        both(session)
+        both(session)
+    assert which() == "abab"
 
 
 @pytest.mark.parametrize("says", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollcage.calls.branches import ended, go_otherwise
@@ -258,7 +259,7 @@ def reserve(attempt: Attempt, call: Call, match: Match) -> Step:
         if match.look is not None:
             branch.move(match.look, call.turn)
         if step is None:
-            event = _intent_of(attempt, call, None, match.look)
+            event = _intent_of(attempt, call, None, match.look, match.ahead)
             event["waits"] = True
             _leave_for(attempt, call, match, event)
             attempt.write(event, asked=call.asked)
@@ -301,7 +302,7 @@ def _start(attempt: Attempt, call: Call, match: Match) -> None:
     if step is not None and not step.taken:
         attempt.run.replace(step)
         branch.follow(step, call.turn)
-    call.event = event = _intent_of(attempt, call, step, look)
+    call.event = event = _intent_of(attempt, call, step, look, match.ahead)
     if attempt.has_recording:
         _leave_for(attempt, call, match, event)
     if call.verdict is not None:
@@ -334,7 +335,13 @@ def _supply(attempt: Attempt, call: Call, event: Event, outcome: Outcome) -> Non
     attempt.notify(call, outcome, step)
 
 
-def _intent_of(attempt: Attempt, call: Call, step: Step | None, look: Look | None) -> Event:
+def _intent_of(
+    attempt: Attempt,
+    call: Call,
+    step: Step | None,
+    look: Look | None,
+    ahead: Sequence[Step] = (),
+) -> Event:
     """Return the line of the step that a call begins.
 
     Args:
@@ -342,6 +349,7 @@ def _intent_of(attempt: Attempt, call: Call, step: Step | None, look: Look | Non
         call: the call.
         step: the recorded step that has its place, if there is one.
         look: where it stands; None if it waits there, and for pure and model calls.
+        ahead: the steps that it leaves behind.
     """
     branch, contract, place = call.branch, call.contract, call.place
     if look is not None:
@@ -361,7 +369,7 @@ def _intent_of(attempt: Attempt, call: Call, step: Step | None, look: Look | Non
     if call.kind == "model":
         event["rank"] = call.rank
     elif attempt.run.unclear or attempt.run.continues:
-        retries = _retries(attempt, call, step)
+        retries = _retries(attempt, call, step, ahead)
         if retries:
             event["retries"] = retries
     if contract.version:
@@ -375,11 +383,27 @@ def _intent_of(attempt: Attempt, call: Call, step: Step | None, look: Look | Non
     return event
 
 
-def _retries(attempt: Attempt, call: Call, step: Step | None) -> int:
+def _retries(attempt: Attempt, call: Call, step: Step | None, ahead: Sequence[Step]) -> int:
     """Return the step whose idempotency key a repeated call uses; 0: the call has its own."""
     run = attempt.run
     if call.key in run.unclear and step is None and call.supplied is None:
-        return run.unclear[call.key] if call.contract.idempotent else 0
+        if not call.contract.idempotent:
+            return 0
+        unclear = (run.steps[n] for n in run.unclear[call.key])
+        repeated = (each for each in unclear if _may_repeat(call, each, ahead))
+        return next((each.n for each in repeated), 0)
     if run.continues and step is not None and step.borrowed:  # what another run began
         return step.n if step.status == "unknown" or step.unclear else 0
     return 0
+
+
+def _may_repeat(call: Call, unclear: Step, ahead: Sequence[Step]) -> bool:
+    """Tell whether the program knows of the failure that an equal call would repeat.
+
+    It does not if its own call for that step is still to come, or was issued at once with this one.
+    """
+    if not unclear.taken and not unclear.gone and unclear not in ahead:
+        return False
+    slot, turn = call.place.slot, call.turn
+    is_of_turn = unclear.turn == turn.n or unclear.turn in turn.follows
+    return not is_of_turn or not unclear.declared or slot in (None, unclear.slot)

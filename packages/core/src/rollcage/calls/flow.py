@@ -472,10 +472,17 @@ def is_clean(attempt: Attempt, call: Call, error: Exception) -> bool:
     """Tell whether the effect of a failed write is known not to have happened.
 
     The contract may say so, or the observed state; or the call was refused before a request was
-    sent, and no guarded call inside of the body has changed anything.
+    sent, and no guarded call inside of the body has changed anything. If the call repeats one in
+    doubt, that says nothing of the first effect: only the tool's probe does, or, under the same
+    idempotency key, an error named in `raises`.
     """
-    contract = call.contract
-    if isinstance(error, contract.raises) or "clean" in (call.kept or ()):
+    contract, known = call.contract, call.kept or ()
+    is_named = isinstance(error, contract.raises)
+    if "did not happen" in known or (is_named and contract.idempotent):
+        return True
+    if attempt.run.steps[call.event["step"]].doubt:
+        return False
+    if is_named or "clean" in known:
         return True
     if not isinstance(error, _REFUSALS) and certainty(error, contract.unknown_on) != "not_sent":
         return False

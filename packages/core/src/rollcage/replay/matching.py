@@ -174,9 +174,9 @@ def _unsure(attempt: Attempt, call: Call, step: Step | None) -> tuple[Halt | Non
     if step is not None and step.n in attempt.run.edits:
         return None, None
     if step is None or step.status == "waiting":
-        if not attempt.run.unclear or call.key not in attempt.run.unclear:
+        step = attempt.run.unclear_step(call.key)
+        if step is None:
             return None, None
-        step = attempt.run.steps[attempt.run.unclear[call.key]]
     elif step.status == "unknown":
         return attempt.unknown(step), None
     elif not step.unclear:

@@ -52,8 +52,7 @@ class Unknown(Stage):
         if call.effect != "write" or match.kind == "hit" or call.supplied is not None:
             return None
         if step is None or step.status == "waiting":
-            n = attempt.run.unclear.get(call.key)
-            step = None if n is None else attempt.run.steps[n]
+            step = attempt.run.unclear_step(call.key)
         if step is None or not attempt.live or attempt.dry:
             return None
         if step.happened is not None:
@@ -150,7 +149,7 @@ def _begun(call: Call) -> Step:
 
 def _note(call: Call, answer: Any) -> None:
     if isinstance(answer, DidNotHappen):
-        call.keep("clean", True)
+        call.keep("did not happen", True)
 
 
 def _has_same_arguments(call: Call, step: Step) -> bool:

@@ -115,6 +115,8 @@ class Step:
         pos: the position at which the step was recorded.
         until: of a read, the last position at which it was recorded to hold.
         joined: of a read, the writes that later attempts added to the batch beside it.
+        late: of a step that a later attempt added to a turn, behind other turns of the branch: the
+            last turn and the first step so added, and the number of attempts before; else empty.
         slot: the place in the turn; `declared` if the caller named the slot.
         after: of a block, the steps of the branches on which it depends.
         beyond: of a block, ranges of steps that lay ahead when it was opened: they come after it.
@@ -133,6 +135,8 @@ class Step:
         happened: the outcome found out after the call had failed; its error stays the answer,
             because the program has acted on the error. None without such an outcome.
         retries: the unclear step whose effect and idempotency key this step shares; 0 for none.
+        doubt: the step in doubt that this step repeats: so it is in doubt itself unless it
+            succeeds; 0 for none.
         claimed: whether a call in preparation will use the step up.
         loose: whether the call around the step ended without asking for it.
         accepted: whether a person has repaired the effect by hand, or accepts it.
@@ -159,11 +163,12 @@ class Step:
     # Class attributes: few steps have these, and the others spend no room on them.
     declared = answered = simulated = rolled = borrowed = loose = claimed = accepted = False
     compensates = False
-    rank = epoch = retries = replacement = beside = 0
+    rank = epoch = retries = doubt = replacement = beside = 0
     agent = version = back = ""
     after: Sequence[int] = ()
     beyond: Sequence[list[int]] = ()
     joined: Sequence[Step] = ()
+    late: tuple[int, ...] = ()
     happened: bytes | None = None
     marks: Event | None = None
     once: list[Any] | None = None
@@ -209,6 +214,11 @@ class Step:
             self.marks = {**(self.marks or {}), **{name: event[name] for name in marks}}
 
     @property
+    def order(self) -> tuple[int, ...]:
+        """Return where the step's turn stands among the turns of all attempts."""
+        return self.late or (self.turn,)
+
+    @property
     def reach(self) -> int:
         """Return the last position at which the step holds in this attempt.
 
@@ -251,6 +261,11 @@ class Step:
             and not self.compensates
             and not (self.once and self.once[0] != "mine")
         )
+
+    @property
+    def in_doubt(self) -> bool:
+        """Tell whether nobody knows if the step's effect happened, in whole or in part."""
+        return self.unclear or (self.effect == "write" and self.status == "unknown")
 
     @property
     def failed_cleanly(self) -> bool:
@@ -309,18 +324,19 @@ class Run:
         undoing: the line of an undo that has begun and not ended.
         backed: the steps that this undo took back, and how well.
         rolled: by branch of a rolled back transaction, its steps.
-        copied: the original of a copied run, until the copy is complete.
+        copied: the original of a copied run, until an attempt of its own has begun.
         imported: the recorder of an imported run. No session goes on with an imported run, because
             its effects may never have been made. None for a run performed here.
         shut: why no line may be added: an unclaimed copy, a run that goes on in another store, a
             pruned run; None if lines may be added.
         dry: whether the run is a fork that must not write.
         continues: whether the run goes on from the run it was forked from.
+        forked: the line that makes the run a fork; None for a run that is none.
         fixed: the steps whose outcome a fork has set.
         edits: by step, the arguments that a fork has set.
         remade: the steps that do not answer in a fork, because another model or tool is asked.
-        unclear: by key, the failed step whose effect may have happened, or whose outcome was found
-            out later and given to no call yet.
+        unclear: by key, the failed steps whose effects may have happened, or whose outcomes were
+            found out later and given to no call yet.
         spent: by step, how often its compensating calls returned without restoring the state.
         unanswered: by agent and framework id, the calls halted without an outcome: the number of
             the step, or 0.
@@ -338,21 +354,24 @@ class Run:
         self.backed: dict[int, str] = {}
         self.rolled: dict[str, list[int]] = {}
         self.epochs: defaultdict[str, int] = defaultdict(int)
-        self.unclear: dict[str, int] = {}
+        self.unclear: dict[str, list[int]] = {}
         self.spent: Counter[int] = Counter()
         self._left: set[int] = set()  # left behind, but open to their own turn
         self.unanswered: dict[tuple[str, str], int] = {}
-        self.copied = ""
+        self.copied = self._log_of = ""
         self.shut: Event | None = None
         self.imported: Event | None = None
         self.dry = self.continues = False
+        self.forked: Event | None = None
         self.fixed: set[int] = set()
         self.edits: dict[int, Event] = {}
         self.remade: set[int] = set()
         self._homes: list[tuple[int, str]] = []  # of borrowed steps: the last number, and its run
         self._live = False
         self._before = 0  # the last step of earlier attempts
+        self._replayed: list[list[int]] = []  # ranges of steps that answered in this attempt
         self.last_turns: list[int] = []  # of each earlier attempt, its last turn
+        self._late: dict[tuple[str, int], tuple[int, ...]] = {}  # by branch, and turn that goes on
         self._stretched: defaultdict[tuple[str, int], list[Step]] = defaultdict(list)
         self._untaken: dict[int, Step] | None = None
 
@@ -360,8 +379,10 @@ class Run:
 
     def apply(self, event: Event, outcome: Outcome | None = None) -> None:
         """Fold a line in. `outcome`: the line's outcome, if the caller has the bytes already."""
-        if self._left and "replayed" in event:
-            self._readopt(event["replayed"])
+        if "replayed" in event:
+            self._replayed += event["replayed"]
+            if self._left:
+                self._readopt(event["replayed"])
         if "left" in event:
             self._leave(event, event["left"])
         kind = event["event"]
@@ -392,15 +413,18 @@ class Run:
         step.marks = {**(step.marks or {}), "memory": event["memory"]}
 
     def _run(self, event: Event) -> None:
-        self.id, self.name = event["run"], event.get("name", "")
+        self.id = self._log_of = event["run"]
+        self.name = event.get("name", "")
         self.copied, self.seed = event.get("copied", ""), event.get("seed", "")
         self.imported = event.get("imported")
 
     def _attempt(self, event: Event) -> None:
-        self._before = self.last
-        if self.attempts:
+        self._before, self._replayed, self._late = self.last, [], {}
+        if self.attempts or self._homes:
             self.last_turns.append(self.turns)
         self.attempts += 1
+        if self._homes and self.id == self._log_of:  # not an attempt of the run that was copied
+            self.copied = ""
         self.attempt = event["id"]
         self.status = ""
 
@@ -415,9 +439,10 @@ class Run:
 
     def _forked(self, event: Event) -> None:
         """Borrow the steps so far: they answer calls, and are not taken back by this run."""
-        self.id, self.status, self.copied, self.attempts = event["run"], "", "", 0
+        self.id, self.status, self.attempts = event["run"], "", 0
         self.shut = None  # only the other run was shut
         self.dry, self.continues = "dry" in event, "continues" in event
+        self.forked = None if self.continues else event
         self._homes.append((self.last, event["from"]))
         for step in self.steps.values():
             step.borrowed = True
@@ -492,7 +517,7 @@ class Run:
         self._is_clear(step)
         step.status, step.outcome, step.undo, step.happened = "waiting", None, None, None
         step.taken = step.given = step.unclear = step.rolled = step.accepted = False
-        step.retries = 0
+        step.retries = step.doubt = 0
         step.epoch = self.epoch(step.branch)
 
     def _lend_again(self, gone: set[int]) -> None:
@@ -555,8 +580,12 @@ class Run:
         step.taken = self._live and step.status != "waiting"
         if n > self.last:  # noqa: PLR1730 - for each line; `max` is a call
             self.last = n
-        if step.turn > self.turns:  # noqa: PLR1730
+        if step.turn > self.turns:
             self.turns = step.turn
+        elif self.last_turns and step.turn <= self.last_turns[-1]:
+            is_behind = bool(branch) and branch[-1].turn > step.turn
+            late = (self.turns, n, len(self.last_turns)) if is_behind else ()
+            step.late = self._late.setdefault((step.branch, step.turn), late)
         self.steps[n] = self.named[step.fingerprint] = step
         if step.effect in ("pure", "model"):
             self.anywhere[step.key].append(step)
@@ -580,13 +609,17 @@ class Run:
                 step.marks = {**(step.marks or {}), KEY: key}
             if before.retries:
                 step.retries = step.retries or before.retries
+            if "waits" not in event:
+                self._takes_over(step, before if before.in_doubt else self.steps.get(before.doubt))
             self._drop([before], "again")
         if "from" in event:
             self._drop([self.steps[event["from"]]], "moved")
         if step.call_id and step.effect in CHANGES:
             self.unanswered[step.agent, step.call_id] = step.n
-        if step.retries or step.once is not None:
-            self._clears(step)
+        if step.once is not None and step.once[0] == self.id:
+            self._clear(self.steps[step.once[1]])  # its outcome is given
+        elif step.retries and again is None and "waits" not in event:
+            self._takes_over(step, self.steps[step.retries])
 
     def _stretch(self, step: Step) -> None:
         """Let a step hold one position longer."""
@@ -604,12 +637,17 @@ class Run:
                 step.joined = (*step.joined, write)
 
     def _place(self, step: Step, event: Event, branch: list[Step]) -> None:
-        """Place a step; the reads of a turn are concurrent with its writes and running calls."""
+        """Place a step; the reads of a turn are concurrent with its writes and running calls.
+
+        A recorded read that the attempt has not asked for stays as it is: behind a new write of its
+        turn, the attempt does not find it.
+        """
         changes, pos = step.effect in CHANGES, step.pos
         for other in reversed(branch):
             if other.turn != step.turn:
                 break
-            if changes and other.effect in ("read", "branch") and other.until == pos:
+            stays = changes and other.effect in ("read", "branch") and other.until == pos
+            if stays and self._is_asked(other.n):
                 self._stretch(other)
             reads = step.effect in ("read", "branch") and other.effect in CHANGES
             if reads and other.pos == step.until:
@@ -623,6 +661,10 @@ class Run:
                 is_open = other.effect == "branch" and other.status == "unknown"
                 if is_open and other.pos == other.until == pos:
                     self._stretch(other)
+
+    def _is_asked(self, n: int) -> bool:
+        """Tell whether the attempt made a step, or was answered with it."""
+        return n > self._before or any(first <= n <= last for first, last in self._replayed)
 
     def _end(self, event: Event, outcome: Outcome | None) -> None:
         step = self.steps[event["step"]]
@@ -643,14 +685,15 @@ class Run:
                 return
             self._is_clear(step)
         if outcome is None:  # did not happen: the place is kept
+            if step.doubt and "by" not in event:  # it did not begin, so the other stays in doubt
+                self._is_unclear(self.steps[step.doubt])
             step.status, step.outcome, step.beside = "waiting", None, next(reversed(self.steps))
             return
         status, data, unclear, flawed = outcome
         step.outcome = bytes(memoryview(data))  # orjson's have 4 KiB of room behind them
         step.status, step.flawed = status, flawed
         if unclear:
-            step.unclear = True
-            self.unclear[step.key] = step.n
+            self._is_unclear(step)
 
     def _end_rarely(self, step: Step, event: Event, outcome: Outcome | None) -> None:
         """Fold in the fields that few lines with an outcome have."""
@@ -664,18 +707,31 @@ class Run:
         if "by" in event and outcome is not None:
             step.undo = {**(step.undo or {}), "told": True}
 
-    def _is_clear(self, step: Step) -> None:
-        if self.unclear.get(step.key) == step.n:
-            del self.unclear[step.key]
+    def _is_unclear(self, step: Step) -> None:
+        step.unclear = True
+        self.unclear.setdefault(step.key, []).append(step.n)
 
-    def _clears(self, step: Step) -> None:
-        """Settle an unclear step: a new step shares its effect, or was given its outcome."""
-        n = step.retries
-        if step.once is not None and step.once[0] == self.id:
-            n = step.once[1]
-        if n:
-            self.steps[n].unclear = False
-            self._is_clear(self.steps[n])
+    def _is_clear(self, step: Step) -> None:
+        among = self.unclear.get(step.key)
+        if among is not None and step.n in among:
+            among.remove(step.n)
+            if not among:
+                del self.unclear[step.key]
+
+    def _clear(self, step: Step) -> None:
+        step.unclear = False
+        self._is_clear(step)
+
+    def _takes_over(self, step: Step, before: Step | None) -> None:
+        """Let a step that begins be in doubt instead of the one that it repeats."""
+        if before is not None:
+            step.doubt = before.n
+            self._clear(before)
+
+    def unclear_step(self, key: str) -> Step | None:
+        """Return the first unclear step with a key, if there is one."""
+        among = self.unclear.get(key)
+        return None if among is None else self.steps[among[0]]
 
     def _drop(self, steps: Iterable[Step], why: str) -> None:
         """Stop steps from answering calls."""
