@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rollcage.errors import Diverged, Halt
 from rollcage.replay.call import Call, Match
-from rollcage.replay.walk import FOLDS, REOPENS, Branch, Look, Turn
+from rollcage.replay.walk import FOLDS, REOPENS, STAYS, Branch, Look, Turn
 from rollcage.trace.run import Level, Step
 from rollcage.trace.store import store_option
 
@@ -44,7 +44,8 @@ def look_ahead(attempt: Attempt, call: Call, look: Look, waits: Step | None = No
     joins = look.move == REOPENS or (
         look.move != FOLDS and branch.turn is turn and bool(branch.batch or branch.running)
     )
-    concurrent = _concurrent(attempt, joins=joins, slot=call.place.slot, waits=waits)
+    slot = None if branch.is_beyond(look.move) else call.place.slot
+    concurrent = _concurrent(attempt, joins=joins, slot=slot, waits=waits)
     ahead = attempt.run.ahead(place, concurrent)
     return new._replace(refusal=leaving(attempt, ahead, f"{call} is new"), ahead=tuple(ahead))
 
@@ -57,7 +58,7 @@ def _concurrent(
     Args:
         attempt: the attempt.
         joins: whether the turn of the new effect takes part in the open batch.
-        slot: the slot that the effect declares.
+        slot: the slot that the effect declares; None where no sibling can be asked for.
         waits: the recorded step at the effect's place, if any.
     """
 
@@ -102,12 +103,13 @@ def steps_beyond(
         return []
     place = attempt.run.lineage(outer.name, outer.pos, turn.n)
     inward = _concurrent(attempt, joins=False, slot=None, waits=None)
+    is_beyond = outer.is_beyond(STAYS)
 
     def concurrent(mine: Level, its: Level, step: Step) -> bool:
         if mine.branch != outer.name:
             return inward(mine, its, step)
         assert its.step is not None
-        return _may_come(its.step, name, slot, turn)
+        return not is_beyond and _may_come(its.step, name, slot, turn)
 
     return attempt.run.ahead(place, concurrent)
 

@@ -259,6 +259,13 @@ class Branch:
             return any(not step.is_used and step.status != "waiting" for step in steps)
         return bool(steps)
 
+    def is_beyond(self, move: int) -> bool:
+        """Tell whether a call with this effect on the batch stands behind the recorded path."""
+        left = self.left_at
+        if left is None and move == FOLDS and self.is_to_come(self.pos, effects=True):
+            left = self.pos
+        return left is not None and left < self.pos + move
+
     def look(self, key: str, effect: str, turn: Turn, slot: int | None) -> Look:
         """Return the recorded step that answers a call, and the call's place. Changes nothing.
 
@@ -346,6 +353,8 @@ class Branch:
                 continue
             if slot is None or not step.declared:  # it answers a call of any slot, in its order
                 return first or step
+            if self._is_later(step, first):
+                break
             if step.slot == slot:
                 return step
             if first is None and effect != "branch" and not in_batch:
@@ -373,12 +382,15 @@ class Branch:
                 if first is None and self._users.get(step.turn, turn) is not turn:
                     return self._read_meanwhile(steps, step, start, until)
                 return first or step
-            if first is not None and self._attempt(step.turn) > self._attempt(first.turn):
-                break  # an earlier attempt's would have answered before this one was recorded
-            if step.effect != "branch" and self._is_regrouped(step, turn):
-                first = first or step
-            elif step.slot == slot:
+            if self._is_later(step, first):
+                break
+            is_regrouped = step.effect != "branch" and self._is_regrouped(step, turn)
+            if step.slot == slot and not (
+                is_regrouped and self._is_regrouped(step, turn, surely=True)
+            ):
                 return step
+            if is_regrouped:
+                first = first or step
         return first
 
     def _read_meanwhile(self, steps: Sequence[Step], late: Step, start: int, until: int) -> Step:
@@ -397,17 +409,34 @@ class Branch:
                 return step
         return late
 
-    def _is_regrouped(self, step: Step, turn: Turn) -> bool:
+    def _is_regrouped(self, step: Step, turn: Turn, *, surely: bool = False) -> bool:
         """Tell whether a step was recorded in another turn, although the turn asks for its key.
 
         Slots then mean nothing, and identical calls are answered in order. A turn that asks for the
         first time counts as the recorded turn: the call of the recorded slot may still come.
+
+        Args:
+            step: the step.
+            turn: the turn.
+            surely: a turn that follows an earlier attempt's turn may have gone on with this step.
         """
         user = self._users.get(step.turn)
         if user is not None and user is not turn:
             return True
         attempt = self._attempt(step.turn)
-        return any(each != step.turn and self._attempt(each) <= attempt for each in turn.follows)
+        others = [self._attempt(each) for each in turn.follows if each != step.turn]
+        return attempt in others if surely else any(other <= attempt for other in others)
+
+    def _is_later(self, step: Step, first: Step | None) -> bool:
+        """Tell whether a step was recorded by a later attempt than one that answers as well.
+
+        The other one would have answered before this one was recorded.
+        """
+        return first is not None and self._attempt_of(step) > self._attempt_of(first)
+
+    def _attempt_of(self, step: Step) -> int:
+        """Return the attempt in which a step was recorded, counted from 0."""
+        return step.late[-1] if step.late else self._attempt(step.turn)
 
     def _attempt(self, turn: int) -> int:
         """Return the attempt in which a turn was recorded, counted from 0."""
@@ -431,6 +460,8 @@ class Branch:
                 self.turn = turn
             self.batch.append(step)
             self._settle(turn)
+        elif turn is self._folded_turn and step.start >= self.pos:
+            self._folded_turn = None  # it holds behind the batch only, so the turn is past it
 
     def put_back(self, step: Step) -> None:
         """Mark a waiting write as still to come, because its call has been given up."""
@@ -472,5 +503,7 @@ class Branch:
             self.fold(turn)
 
 
-def _in_order(step: Step) -> tuple[int, int]:
-    return step.turn, step.slot
+def _in_order(step: Step) -> tuple[int, int, int]:
+    """Return where a step stands among those of all turns and attempts."""
+    late = step.late
+    return (late[0], late[1], step.slot) if late else (step.turn, 0, step.slot)

@@ -214,11 +214,6 @@ class Step:
             self.marks = {**(self.marks or {}), **{name: event[name] for name in marks}}
 
     @property
-    def order(self) -> tuple[int, ...]:
-        """Return where the step's turn stands among the turns of all attempts."""
-        return self.late or (self.turn,)
-
-    @property
     def reach(self) -> int:
         """Return the last position at which the step holds in this attempt.
 
@@ -582,7 +577,7 @@ class Run:
             self.last = n
         if step.turn > self.turns:
             self.turns = step.turn
-        elif self.last_turns and step.turn <= self.last_turns[-1]:
+        elif self.last_turns and step.turn <= self.last_turns[-1] and "again" not in event:
             is_behind = bool(branch) and branch[-1].turn > step.turn
             late = (self.turns, n, len(self.last_turns)) if is_behind else ()
             step.late = self._late.setdefault((step.branch, step.turn), late)
@@ -603,7 +598,7 @@ class Run:
         again = event.get("again")
         if again is not None:
             before = self.steps[again]
-            before.replacement = step.n
+            before.replacement, step.late = step.n, before.late
             key = None if before.marks is None else before.marks.get(KEY)
             if key is not None and step.epoch == before.epoch:
                 step.marks = {**(step.marks or {}), KEY: key}
