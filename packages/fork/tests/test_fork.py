@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cuts import cut_log
 from mortal import Killed, until_it_dies
 from put_world import (
     agent,
@@ -262,7 +263,8 @@ def test_a_copy_that_was_cut_off_is_nobodys_run(tmp_path: Path) -> None:
             )
             if not lines:
                 continue
-            if not any(line["event"] == "forked" for line in lines):
+            kinds = [line["event"] for line in lines]
+            if "forked" not in kinds or "attempt" not in kinds[kinds.index("forked") :]:
                 with pytest.raises(SessionError, match="cut off"):
                     undo_run(tmp_path, fork)
             else:
@@ -270,6 +272,155 @@ def test_a_copy_that_was_cut_off_is_nobodys_run(tmp_path: Path) -> None:
     assert world.state == {"a": 1, "b": 10}
     assert undo_run(tmp_path, run).complete
     assert world.state == {}
+
+
+# --- in turns, killed, gone on with --------------------------------------------------------------
+
+
+class Crash(Exception):
+    """What a program that is cut off raises."""
+
+
+def turn_of(session: Session, slots: tuple[int, ...], more: int = 0) -> dict[int, Any]:
+    """Look at the same place in these slots of a turn, in this order; more is put there by each."""
+    given: dict[int, Any] = {}
+    with session.turn() as turn:
+        for slot in slots:
+            with turn.slot(slot):
+                given[slot] = look("a")
+            world.state["a"] = world.state.get("a", 0) + more
+    return given
+
+
+@pytest.mark.parametrize("answers", [{}, {"fork.look": 99}])
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("slots", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_a_slot_of_a_cut_turn_keeps_its_step(
+    tmp_path: Path, slots: tuple[int, ...], answers: dict[str, Any], *, live: bool
+) -> None:
+    with pytest.raises(Crash), Session("job", store=tmp_path) as base:
+        assert turn_of(base, (0, 1), 1) == {0: 0, 1: 1}
+        raise Crash
+    fork = Fork(base.run_id, answers=answers, live=live)
+    given = {0: 0, 1: 1, 2: 99 if answers else 2}
+    with Session("what if", store=tmp_path, stages=[fork]) as session:
+        assert turn_of(session, slots) == given
+    with Session("what if", store=tmp_path, run=session.run_id, stages=[fork]) as session:
+        assert turn_of(session, slots) == given
+
+
+def test_a_call_answers_in_another_slot_of_a_whole_turn(tmp_path: Path) -> None:
+    with Session("job", store=tmp_path) as base:
+        turn_of(base, (0,))
+        look("b")
+    with Session("what if", store=tmp_path, stages=[Fork(base.run_id)]) as session:
+        assert turn_of(session, (1,)) == {1: 0}
+        assert session.stats.supplied == 1
+
+
+def test_parts_of_a_turn_do_not_wait_for_the_changed_step(tmp_path: Path) -> None:
+    """One comes to what was not recorded before another one comes to the change."""
+
+    def parts(session: Session, order: tuple[str, ...], calls: dict[str, int]) -> dict[str, Any]:
+        given: dict[str, Any] = {}
+        with session.turn(opens={"a": (), "b": ()}):
+            for name in order:
+                with session.branch(name):
+                    given[name] = [look(name) for _ in range(calls[name])]
+        return given
+
+    with pytest.raises(Crash), Session("job", store=tmp_path) as base:
+        parts(base, ("a", "b"), {"a": 1, "b": 1})
+        raise Crash
+    step = max(e["step"] for e in events(tmp_path, base.run_id) if e["event"] == "step")
+    fork = Fork(base.run_id, at=step, result=7)
+    with Session("what if", store=tmp_path, stages=[fork]) as session:
+        assert parts(session, ("a", "b"), {"a": 2, "b": 1}) == {"a": [0, 0], "b": [7]}
+    with (
+        pytest.raises(ReplayMiss),
+        Session("what if", store=tmp_path, stages=[fork]) as session,
+    ):
+        look("c")  # of another turn
+
+
+def test_a_killed_fork_needs_what_its_log_has_the_names_of(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+
+    def more() -> list[Any]:
+        return [*agent(), put("c", 3), put("d", 4)]
+
+    def answer(where: str, what: int) -> str:
+        if where == "d":
+            raise KeyboardInterrupt
+        return f"{where} would be {what}"
+
+    fork = Fork(run, at=2, result=1, answers={"fork.put": answer})
+    with pytest.raises(KeyboardInterrupt):
+        forked(tmp_path, fork, more)
+    killed = next(f.stem for f in (tmp_path / "logs").iterdir() if f.stem != run)
+    with (
+        pytest.raises(
+            SessionError, match=r"answers \(fork.put\).*its log has the names"
+        ) as refused,
+        Session("what if", store=tmp_path, run=killed),
+    ):
+        pass
+    assert "stages=, beside run=" in str(refused.value)
+    others = [
+        (Fork(run, at=2, result=1), "was begun as another fork"),
+        (Fork(run, at=2, result=2, answers={"fork.put": "x"}), "was begun as another fork"),
+        (Fork(run, at=4, result=1, answers={"fork.put": "x"}), "was begun as another fork"),
+        (Fork(killed, at=2, result=1), "was not begun as a copy of run"),
+    ]
+    for other, why in others:
+        with (
+            pytest.raises(SessionError, match=why),
+            Session("what if", store=tmp_path, run=killed, stages=[other]),
+        ):
+            pass
+    same = dataclasses.replace(fork, answers={"fork.put": lambda where, what: f"{where}: {what}"})
+    with Session("what if", store=tmp_path, run=killed, stages=[same]) as session:
+        assert more() == [1, 10, "c would be 3", "d: 4"]
+    assert session.run_id == killed
+    assert world.ran == []
+
+
+@pytest.mark.parametrize("change", ["tools", "model", "policy"])
+def test_a_killed_fork_with_other_code_needs_it_again(tmp_path: Path, change: str) -> None:
+    run = recorded(tmp_path)
+    given: Any = {"tools": [look], "model": "another", "policy": lambda _: Verdict.allow()}[change]
+    fork = Fork(run, **{change: given})
+    with contextlib.suppress(ForkEnded):
+        forked(tmp_path, fork)
+    made = next(f.stem for f in (tmp_path / "logs").iterdir() if f.stem != run)
+    with (
+        pytest.raises(SessionError, match=f"another {change} "),
+        Session("what if", store=tmp_path, run=made),
+    ):
+        pass
+    with (
+        contextlib.suppress(ForkEnded),
+        Session("what if", store=tmp_path, run=made, stages=[fork], replay="continue") as session,
+    ):
+        agent()
+    assert session.run_id == made
+
+
+def test_a_fork_that_was_cut_before_its_change_is_nobodys_run(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    fork = Fork(run, numbered(tmp_path, run, "look"), {"outcome": {"status": "ok", "value": 5}})
+    with pytest.raises(ForkEnded):
+        forked(tmp_path, fork)
+    made = next(f.stem for f in (tmp_path / "logs").iterdir() if f.stem != run)
+    lines = [line["event"] for line in events(tmp_path, made)]
+    cut_log(tmp_path / "logs" / f"{made}.jsonl", lines.index("changed"))
+    for stages in ([], [fork]):
+        with (
+            pytest.raises(SessionError, match="cut off before its end"),
+            Session("what if", store=tmp_path, run=made, stages=stages),
+        ):
+            pass
+    assert world.ran == []
 
 
 # --- at random -----------------------------------------------------------------------------------

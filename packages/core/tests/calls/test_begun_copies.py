@@ -60,18 +60,32 @@ def test_one_thing_says_which_run_it_is(tmp_path: Path) -> None:
     run = recorded(tmp_path)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"stages": [Copy(run), Copy(run)]}, "one run is copied, not 2"),
-        ({"stages": [Copy(run)], "source": run}, "leave source= and run= out"),
-        ({"stages": [Copy(run)], "run": run}, "leave source= and run= out"),
+        ({"stages": [Copy(run)], "source": run}, "leave source= out"),
+        ({"stages": [Copy(run)], "run": run}, "was not begun as a copy of run"),
         ({"stages": [Copy(run)], "replay": "off"}, "not with replay='off'"),
         ({"stages": [Copy(run)], "replay": "offline"}, "not with replay='offline'"),
         ({"gate": [Copy(run)]}, "give it to Session in stages="),
     ]
     for how, said in wrong:
-        with pytest.raises(SessionError, match=said):
-            Session("job", store=tmp_path, **how)
+        with pytest.raises(SessionError, match=said), Session("job", store=tmp_path, **how):
+            pass
     with pytest.raises(SessionError, match="in stages="):
         Session("job", store=tmp_path).add(Copy(run))
     assert len(list_runs(tmp_path)) == 1
+
+
+def test_a_copy_that_was_left_is_gone_on_with(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    with Session("what if", store=tmp_path, stages=[Copy(run)]) as first:
+        agent()
+    for replay in ("auto", "continue"):
+        with Session(
+            "what if", store=tmp_path, run=first.run_id, stages=[Copy(run)], replay=replay
+        ) as again:
+            agent()
+        assert again.run_id == first.run_id
+        assert (again.stats.hits, again.copier is not None) == (4, True)
+    assert len(list_runs(tmp_path)) == 2
 
 
 def test_a_copy_inside_another_session_is_its_own_run(tmp_path: Path) -> None:

@@ -17,17 +17,18 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import orjson
 from rollcage import Contract, SessionError, Stage
-from rollcage.session.adapters import miss, plain_body
+from rollcage.session.adapters import Turn, miss, plain_body
 
 from rollcage_fork import standing
-from rollcage_fork.lines import HARMLESS, UNCHANGED, begin
+from rollcage_fork.lines import HARMLESS, UNCHANGED, begin, check_same
 
 if TYPE_CHECKING:
     from rollcage import Session
     from rollcage.calls.stage import Work
     from rollcage.replay.call import Call, Match
-    from rollcage.session.adapters import RunSource
+    from rollcage.session.adapters import Look, RunSource
     from rollcage.trace.run import Event, Run
 
 __all__ = ["Fork", "Replacement", "fork_of"]
@@ -168,6 +169,15 @@ class Fork(Stage):
         """
         return begin(self, run, lines, session.seal)
 
+    def resuming(self, session: Session, run: str) -> None:
+        """Refuse to go on with another fork than this one.
+
+        Raises:
+            SessionError: the run was begun as another fork.
+        """
+        lines = [orjson.loads(line) for line in session.store.read(run)]
+        check_same(self, run, lines, session.seal)
+
     def prepare(self, call: Call, match: Match) -> Work | None:
         """Supply an answer to a call that no recorded step answers.
 
@@ -182,10 +192,11 @@ class Fork(Stage):
                 return stand_in
         if match.step is not None or match.kind != "new":
             return None
-        step = standing.assumed(call)
+        step = standing.assumed(call, match.look)
         if step is not None:
             return standing.assume(call, step)
-        if call.kind == "tool" and not self._is_reached(call.attempt.run):
+        is_early = call.kind == "tool" and not self._is_reached(call.attempt.run)
+        if is_early and not self._is_beside(call, match.look):
             raise call.attempt.halt(miss(call.attempt, call))
         return None
 
@@ -216,11 +227,34 @@ class Fork(Stage):
         return "partial"
 
     def _is_reached(self, run: Run) -> bool:
-        """Tell whether the changed step was asked for; True for a fork without one."""
+        """Tell whether the changed step was asked for, or a call around it was answered.
+
+        True for a fork without a changed step.
+        """
         if not self.changes_a_step:
             return True
         step = run.steps[self.at]
-        return step.taken or bool(step.gone) or step.claimed
+        return step.taken or bool(step.gone) or step.claimed or run.is_consumed(step)
+
+    def _is_beside(self, call: Call, look: Look | None) -> bool:
+        """Tell whether a call and the changed step belong to parts of one turn, made at once."""
+        run, branch = call.attempt.run, call.branch
+        pos = branch.pos if look is None else branch.pos + look.move
+        place = {level.branch: level for level in run.lineage(branch.name, pos)}
+        for its in run.lineage_of(run.steps[self.at]):
+            mine = place.get(its.branch)
+            if mine is None or its.step is None:
+                continue
+            slot, turn = call.place.slot, call.turn
+            if mine.step is not None:
+                walk = call.attempt.branches.get(mine.step.inner)
+                turn = Turn() if walk is None or walk.opened_in is None else walk.opened_in
+                slot = mine.step.slot if mine.step.declared else None
+            if its.turn in (mine.turn, turn.n, *turn.follows):
+                return True
+            is_slot = slot is not None and its.step.declared and its.step.slot != slot
+            return is_slot and its.step.start <= mine.pos <= its.step.until
+        return False
 
     def as_data(self) -> Event:
         """Return the fork in the form of the log, without the changes to steps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final
 
+import orjson
 from rollcage import SessionError
 from rollcage.session.adapters import encode, encode_exception, spans_of
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from rollcage_fork.fork import Fork
 
-__all__ = ["HARMLESS", "UNCHANGED", "begin"]
+__all__ = ["HARMLESS", "UNCHANGED", "begin", "check_same"]
 
 HARMLESS: Final = frozenset({"pure", "read"})
 """The effects of tools that may run in place of a replaced tool."""
@@ -46,11 +47,8 @@ def begin(fork: Fork, run: Run, lines: list[Event], seal: Seal) -> list[Event]:
     lines[0]["fork"] = "live" if fork.live else "dry"
     forked: Event = {
         "event": "forked", "run": lines[0]["run"], "name": lines[0]["name"], "from": source,
+        **_described(fork),
     }  # fmt: skip
-    if not fork.live:
-        forked["dry"] = True
-    if fork.changes != "code" or fork.answers:
-        forked |= fork.as_data()
     if fork.at and fork.at not in run.steps:
         raise SessionError(f"run {source} has no step {fork.at} to change")
     if fork.changes_a_step:
@@ -58,6 +56,46 @@ def begin(fork: Fork, run: Run, lines: list[Event], seal: Seal) -> list[Event]:
         return [forked, {"event": "changed", "step": step.n, **_change_of(fork, lines, seal)}]
     asked = _asked_again(run, fork)
     return [forked, {"event": "changed", "remakes": asked}] if asked else [forked]
+
+
+def check_same(fork: Fork, run: str, lines: list[Event], seal: Seal) -> None:
+    """Refuse another fork than the one that a log was begun with.
+
+    Tools, answers and policies are compared by their names, which are all that a log has of them.
+
+    Args:
+        fork: the fork, of the run that was copied.
+        run: the run whose log it is.
+        lines: the log.
+        seal: hides the secrets in the change.
+
+    Raises:
+        SessionError: it is another one.
+    """
+    begun = max(n for n, line in enumerate(lines) if line["event"] == "forked")
+    kept = ("dry", "change", "at", "to", "answers")
+    was = {name: lines[begun][name] for name in kept if name in lines[begun]}
+    now: Event = _described(fork)
+    if fork.changes_a_step and was == now:
+        was = {name: lines[begun + 1].get(name) for name in ("outcome", "args")}
+        now = {"outcome": None, "args": None, **_change_of(fork, lines, seal)}
+    if was != now:
+        raise SessionError(
+            f"run {run} was begun as another fork: its log has {_as_text(was)}, and this one is "
+            f"{_as_text(now)}. Leave run= out to begin this one"
+        )
+
+
+def _described(fork: Fork) -> Event:
+    """Return the fields of a fork in its line."""
+    described: Event = {} if fork.live else {"dry": True}
+    if fork.changes != "code" or fork.answers:
+        described |= fork.as_data()
+    return described
+
+
+def _as_text(fields: Event) -> str:
+    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _changeable(found: Run, n: int, source: str) -> Step:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
     from rollcage.calls.stage import Work
     from rollcage.replay.call import Call
+    from rollcage.session.adapters import Look
     from rollcage.trace.run import Event, Step
 
 __all__ = ["assume", "assumed", "marks", "replace", "supply"]
@@ -60,17 +61,33 @@ def supply(call: Call, given: Any) -> Work:
     _simulate(call)
 
 
-def assumed(call: Call) -> Step | None:
+def assumed(call: Call, look: Look | None) -> Step | None:
     """Return a recorded step of the same call whose place the fork has left."""
     attempt = call.attempt
     if not attempt.dry or call.kind != "tool":
         return None
     for step in attempt.recorded_by_key[call.place.branch, call.key]:
         was_left = step.gone == "left"
-        is_free = was_left or not (step.taken or step.gone)
+        is_free = was_left or not (step.taken or step.gone or _is_to_come(call, look, step))
         if is_free and not step.given and not step.claimed and _can_be_given(attempt, step):
             return step
     return None
+
+
+def _is_to_come(call: Call, look: Look | None, step: Step) -> bool:
+    """Tell whether a step answers another slot of the call's turn.
+
+    If nothing came after that turn, it may have been cut before this call.
+    """
+    slot = call.place.slot
+    if look is None or slot is None or not step.declared or step.slot == slot:
+        return False
+    if not step.start <= call.branch.pos + look.move <= step.reach:
+        return False
+    return not any(
+        each.borrowed and each.branch == step.branch and each.turn > step.turn
+        for each in reversed(call.attempt.run.steps.values())
+    )
 
 
 def assume(call: Call, step: Step) -> Work:

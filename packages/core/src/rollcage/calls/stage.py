@@ -60,7 +60,10 @@ class Stage:
 
     @property
     def copies(self) -> RunSource | None:
-        """Return the run to copy, if the session begins a copy; in `stages=` only."""
+        """Return the run to copy, if the session begins a copy; in `stages=` only.
+
+        With `run=`, the session goes on with such a copy.
+        """
         return None
 
     def copied(self, session: Session, run: Run, lines: list[Event]) -> list[Event]:

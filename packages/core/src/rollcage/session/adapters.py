@@ -17,7 +17,7 @@ from rollcage.replay.call import Call, Match, Place, here, open_sessions
 from rollcage.replay.missing import miss
 from rollcage.replay.outcome import LARGE, failure, success
 from rollcage.replay.source import where_given
-from rollcage.replay.walk import Branch, Turn
+from rollcage.replay.walk import Branch, Look, Turn
 from rollcage.trace.run import Event, Outcome, Run, Step, spans_of
 from rollcage.undo.plan import consult
 from rollcage.values.answer import Answer, ToolRequest
@@ -28,9 +28,9 @@ from rollcage.values.natives import native_of, register_native
 
 __all__ = [
     "LARGE", "NOT_RECORDED", "Answer", "Attempt", "Branch", "Call", "Effect", "Event", "Instead",
-    "Match", "ModelRequest", "Outcome", "Place", "Run", "RunSource", "Seal", "Step", "ToolRequest",
-    "Transcript", "Turn", "Validated", "Work", "adrive", "begin_block", "common_length", "consult",
-    "drive", "encode", "encode_exception", "enter", "failure", "held_by", "here", "kept",
-    "leave_block", "miss", "native_of", "open_sessions", "plain_body", "read_answers",
-    "register_native", "restart", "see", "spans_of", "success", "where_given",
+    "Look", "Match", "ModelRequest", "Outcome", "Place", "Run", "RunSource", "Seal", "Step",
+    "ToolRequest", "Transcript", "Turn", "Validated", "Work", "adrive", "begin_block",
+    "common_length", "consult", "drive", "encode", "encode_exception", "enter", "failure",
+    "held_by", "here", "kept", "leave_block", "miss", "native_of", "open_sessions", "plain_body",
+    "read_answers", "register_native", "restart", "see", "spans_of", "success", "where_given",
 ]  # fmt: skip

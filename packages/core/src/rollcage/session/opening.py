@@ -105,7 +105,7 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
         _check_seed(session, found)
         return Opened(found, None, source)
     starts = session.source is not None and not _goes_on(session, store, known)
-    if session.copier is not None or starts:
+    if session.begins_copy or starts:
         return _copied(session, store, folds, key, seen)
     if replay == "off":
         known = None
@@ -145,10 +145,40 @@ def _check_resumed(session: Session, run: Run, log: Chain) -> None:
     _check_input(session, log)
     _check_seed(session, run)
     _check_age(session, run.id)
+    _check_fork(session, run)
     for resuming in session.hooks.resuming:
         resuming(session, run.id)
     if session.options.before_resume is not None:
         session.options.before_resume(run.id)
+
+
+def _check_fork(session: Session, run: Run) -> None:
+    """Refuse a fork without the parts of it that its log only names, and a stage of another fork.
+
+    Raises:
+        SessionError: names the way to go on.
+    """
+    copier, forked = session.copier, run.forked
+    if copier is not None:
+        source = where_given(copier.copies or "", session.store).run
+        if forked is None or forked["from"] != source:
+            raise SessionError(
+                f"run {run.id} was not begun as a copy of run {source}, so this "
+                f"{type(copier).__name__} does not go on with it: leave run= out to begin another"
+            )
+        return
+    if forked is None or not session.finishes_undo:  # an undo makes no call of the program
+        return
+    change, given = forked.get("change"), forked.get("answers", ())
+    needs = [f"answers ({', '.join(given)})"] if given else []
+    if change in ("model", "policy", "tools"):
+        needs.append(f"another {change} ({forked.get('to', '')})")
+    if needs:
+        raise SessionError(
+            f"run {run.id} is a fork of run {forked['from']} with {' and '.join(needs)}, and its "
+            f"log has the names of these only. To go on with it, give this session the same fork "
+            f"in stages=, beside run=; or fork run {run.id}"
+        )
 
 
 def _nothing_to_replay(session: Session) -> RunNotFound:

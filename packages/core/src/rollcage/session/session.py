@@ -228,7 +228,8 @@ class Session:
         self.actor = _acted_for(actor)
         self.approver = approver
         self._brought = tuple(stages)
-        self.copier = self._begins_copy(self._brought)
+        self.copier = self._copier(self._brought)
+        self.begins_copy = self.copier is not None and run is None  # else it goes on with one
         self.around: Session | None = None
         self.observers = tuple(observers)
         self._first_seal = SessionSeal(self.store)
@@ -242,6 +243,7 @@ class Session:
         if self.copier is None and replay not in ("offline", "verify") and here.get() is None:
             self._ambient = from_environment(self)
             self.copier = next((each for each in self._ambient if each.copies is not None), None)
+            self.begins_copy = self.copier is not None
         self.gate = self._gated(gate)
         self.calls_before = 0  # calls of the outer run, on entering
         self.is_left = False
@@ -451,8 +453,8 @@ class Session:
             _check_copies_none(each)
         return gate
 
-    def _begins_copy(self, stages: tuple[Stage, ...]) -> Stage | None:
-        """Return the stage that begins a copy of a run; None without one.
+    def _copier(self, stages: tuple[Stage, ...]) -> Stage | None:
+        """Return the stage that begins a copy of a run, or goes on with it; None without one.
 
         Raises:
             SessionError: another argument names a run to begin with, too.
@@ -467,8 +469,8 @@ class Session:
             raise SessionError(
                 f"{name} begins a run of its own, a copy: not with replay={self.replay!r}"
             )
-        if self.source is not None or self.run is not None:
-            raise SessionError(f"{name} says which run it copies: leave source= and run= out")
+        if self.source is not None:
+            raise SessionError(f"{name} says which run it copies: leave source= out")
         return copies[0]
 
     def _check_new(self) -> None:
@@ -490,7 +492,7 @@ class Session:
         ):
             return False
         self._check_new()
-        self.copier, self._ambient = None, ()  # the session around it has what is brought
+        self.copier, self.begins_copy, self._ambient = None, False, ()  # the outer one's count
         if self._brought:
             raise SessionError(
                 f"session {self.name!r} is entered inside of session {around.session.name!r}, and "
@@ -786,10 +788,10 @@ class Session:
                 line["waits"] = self.paused
             ended_by = attempt.halted or error
             try:
-                if attempt.log is not None and not isinstance(attempt.halted, TraceUnwritable):
-                    attempt.write(line)
                 if ended_by is not None:
                     line["error"] = self._described(ended_by)
+                if attempt.log is not None and not isinstance(attempt.halted, TraceUnwritable):
+                    attempt.write(line)
             except Halt as halt:
                 attempt.halt(halt)
             finally:
