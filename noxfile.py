@@ -368,7 +368,8 @@ def mutate(session: nox.Session) -> None:
 
     The same sample again: `-- --seed 7`; one file: `-- --only trace/run.py`.
     """
-    session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
+    folders = [*PACKAGES["core"], "packages/fork"]
+    session.install(*editable(*folders), *groups("test", "test-core"), *CONSTRAINTS)
     session.run("python", "-m", "tests.mutation", *session.posargs)
 
 

@@ -36,7 +36,11 @@ __all__ = ["SOURCES", "known", "population"]
 SOURCES = Path(__file__).parents[2] / "packages/core/src/rollcage"
 ROOMS = ("session", "stages", "calls", "undo", "replay", "trace")
 BAR = 0.9
-TESTS = (*(f"packages/core/tests/{room}" for room in (*ROOMS, "gate")), "tests/laws")
+TESTS = (
+    *(f"packages/core/tests/{room}" for room in (*ROOMS, "gate")),
+    "packages/fork/tests",
+    "tests/laws",
+)
 NOT = (
     "packages/core/tests/stages/test_stages_go.py",  # they run other processes
     *("tests/laws/test_kills.py", "tests/laws/test_stores.py"),
