@@ -1,7 +1,7 @@
-"""Every check of the project. `nox` runs what CI runs; `nox -l` lists the rest.
+"""Run every check of the project. `nox` runs the same as CI; `nox -l` lists the other sessions.
 
-`pip install nox uv` is all that must be there. Each session has an environment of its own, in which
-each version is the one that constraints.txt says (only `floor` leaves it aside).
+Only `pip install nox uv` is needed. Each session has an environment of its own, with the versions
+of constraints.txt (only `floor` leaves them aside).
 """
 
 import fcntl
@@ -16,7 +16,7 @@ import nox
 nox.needs_version = ">=2025.10.14"
 nox.options.default_venv_backend = "uv"
 
-# Where it is set, each process of a test compiles all that it imports, anew: half of its time.
+# If it is set, each process of a test compiles all its imports anew: half of its time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 CONSTRAINTS = ("-c", "constraints.txt", "--build-constraints", "constraints.txt")
@@ -38,7 +38,7 @@ SIBLINGS = {  # by the name of its distribution: its folder
 ADAPTERS = [name for name, (folder, *_) in PACKAGES.items() if folder.startswith("integrations/")]
 MCP_LINES: dict[str, list[str]] = SESSIONS["mcp-lines"]
 FASTMCP = "fastmcp==4.1.*"
-POLICY = "packages/policy[idna,secrets,sql,yaml]"  # with all that a policy can use
+POLICY = "packages/policy[idna,secrets,sql,yaml]"  # with every library that a policy can use
 EVERYTHING = ["packages/core", POLICY, "packages/cli[demo]", "packages/conformance"]
 EVERYTHING += ["packages/governance", "packages/otel[export]", "packages/pytest"]
 EVERYTHING += ["packages/fork", "packages/toolbox"]
@@ -48,7 +48,7 @@ EVERYTHING += ["packages/adapter", *(PACKAGES[adapter][0] for adapter in ADAPTER
 
 
 def with_siblings(*folders: str) -> list[str]:
-    """These folders, each perhaps with extras, and the packages of ours that they depend on."""
+    """Return the folders, some with extras, and our packages that they depend on."""
     found, looked_at = [*folders], [*folders]
     for each in looked_at:  # it grows
         folder, _, extras = each.rstrip("]").partition("[")
@@ -62,31 +62,32 @@ def with_siblings(*folders: str) -> list[str]:
             if sibling and not any(one.partition("[")[0] == sibling for one in found):
                 found.append(sibling)
             if sibling and f"{sibling}{wanted}" not in looked_at:
-                looked_at.append(f"{sibling}{wanted}")  # its extras may need others of ours
+                looked_at.append(f"{sibling}{wanted}")  # its extras may need more of our packages
     return found
 
 
 def editable(*folders: str) -> list[str]:
-    """The arguments that install these folders, and what they depend on, in place."""
+    """Return the arguments that install the folders, and their dependencies here, in place."""
     return [argument for folder in with_siblings(*folders) for argument in ("-e", folder)]
 
 
 def groups(*names: str) -> list[str]:
-    """The arguments that install these dependency groups, where they exist."""
+    """Return the arguments that install the dependency groups that exist."""
     return [argument for name in names if name in GROUPS for argument in ("--group", name)]
 
 
-PYTEST = ("pytest", "-n", "auto", "--dist", "worksteal")  # a worker a core, until all is done
+# one worker a core, until all tests are done
+PYTEST = ("pytest", "-n", "auto", "--dist", "worksteal")
 
-# What the adapters' own tests need: replay across frameworks plays with their harnesses. And a
+# The adapters' own tests' dependencies: replay across frameworks uses their harnesses. And a
 # PostgreSQL server, on which all commands are tried.
 ADAPTERS_TESTS = groups("test", "test-cli", *(f"test-{adapter}" for adapter in ADAPTERS))
 
 
 def wheels(session: nox.Session, *folders: str) -> list[str]:
-    """The wheels of these folders and their siblings: each from an sdist, so both are complete.
+    """Return the wheels of the folders and siblings, built from sdists, so that both are complete.
 
-    A wheel is built once for all sessions, also where they run at the same time.
+    A wheel is built once for all sessions, even if they run at the same time.
     """
     found = []
     for each in with_siblings(*folders):
@@ -107,7 +108,7 @@ def wheels(session: nox.Session, *folders: str) -> list[str]:
 
 
 def install_programs(session: nox.Session, names: str, instead: str = "") -> None:
-    """Install programs of the system, or name the command that does."""
+    """Install programs of the system, or name the command that installs them."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         session.error(f"a program is missing: apt-get install {names}{instead}")
     session.run("apt-get", "update", "-qq", external=True)
@@ -115,7 +116,7 @@ def install_programs(session: nox.Session, names: str, instead: str = "") -> Non
 
 
 def environment(session: nox.Session, folder: Path, *packages: str) -> str:
-    """Make one more environment, with these packages; its Python."""
+    """Make a further environment with the packages; returns its Python."""
     python = str(folder / "bin" / "python")
     session.run("uv", "venv", "--quiet", "--clear", str(folder), external=True)
     install = ("uv", "pip", "install", "--quiet", "--python", python)
@@ -124,7 +125,7 @@ def environment(session: nox.Session, folder: Path, *packages: str) -> str:
 
 
 def digest_of(*paths: Path) -> str:
-    """The digest of these files, and of what is in these folders."""
+    """Return the digest of the files, and of the contents of the folders."""
     files = sorted(each for path in paths for each in (path, *path.rglob("*")) if each.is_file())
     digest = sha256()
     for file in files:
@@ -134,14 +135,14 @@ def digest_of(*paths: Path) -> str:
 
 
 def moving(adapter: str) -> list[str]:
-    """The tests of it that a framework, or a Python, of another version may break; each once."""
+    """Return the tests that a new version of the framework or of Python may break; each once."""
     files = [f"{PACKAGES[adapter][0]}/tests/test_{what}.py" for what in ("conformance", "facts")]
     return ["-m", "not again", *files]
 
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """See it work: an agent that crashes, is resumed, is blocked, is caught out, and is undone."""
+    """See Rollcage work: an agent crashes, is resumed, is blocked, is caught out, and is undone."""
     folders = [
         "packages/core",
         "packages/cli[demo]",
@@ -156,7 +157,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style, formatting and the changelog's fragments."""
+    """Check style, formatting and the changelog's fragments."""
     session.install(*groups("lint"), *CONSTRAINTS)
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
@@ -165,7 +166,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def typecheck(session: nox.Session) -> None:
-    """Strict mypy, and pyright, over sources, tests, examples and benchmarks."""
+    """Check types with strict mypy and pyright: sources, tests, examples and benchmarks."""
     session.install(*editable(*EVERYTHING), *groups(*GROUPS), *CONSTRAINTS)
     session.run("mypy")
     session.run("pyright")
@@ -174,7 +175,7 @@ def typecheck(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("package", list(PACKAGES), ids=list(PACKAGES))
 def tests(session: nox.Session, package: str) -> None:
-    """One package's tests, on its built wheel, in an environment with its own dependencies only."""
+    """Run one package's tests on its built wheel, beside its own dependencies only."""
     needs = groups("test", f"test-{package}")
     session.install(*wheels(session, *PACKAGES[package]), *needs, *CONSTRAINTS)
     tests = f"{PACKAGES[package][0]}/tests"
@@ -183,21 +184,21 @@ def tests(session: nox.Session, package: str) -> None:
 
 @nox.session
 def cross(session: nox.Session) -> None:
-    """What spans packages: layering, exports, packaging, examples, the docs' code blocks."""
+    """Test across packages: layering, exports, packaging, examples, the docs' code blocks."""
     session.install(*editable(*EVERYTHING), *ADAPTERS_TESTS, *CONSTRAINTS)
     session.run(*PYTEST, "tests", "--ignore", "tests/test_benchmarks.py", *session.posargs)
 
 
 @nox.session
 def peers(session: nox.Session) -> None:
-    """The benchmark runs, small and beside every peer, and says all that it promises."""
+    """Run the benchmark, small and beside every peer, and check that it prints all it promises."""
     session.install(*editable(*EVERYTHING), *groups("test", "bench"), *CONSTRAINTS)
     session.run(*PYTEST, "tests/test_benchmarks.py", *session.posargs)
 
 
 @nox.session
 def examples(session: nox.Session) -> None:
-    """The examples alone (a part of `cross`)."""
+    """Run the examples alone (a part of `cross`)."""
     session.install(*editable(*EVERYTHING), *groups("test", "examples"), *CONSTRAINTS)
     session.run(*PYTEST, "tests/test_examples.py", *session.posargs)
 
@@ -211,7 +212,7 @@ def matrix(session: nox.Session) -> None:
 
 @nox.session
 def undo(session: nox.Session) -> None:
-    """An agent of LangChain is undone where there is no framework (in `cross`, by a blocker)."""
+    """Undo a LangChain agent's effects without any framework (in `cross`, by a blocker)."""
     needed = ("packages/core", "packages/cli", "packages/views", "packages/toolbox")
     session.install(*editable(*needed), *CONSTRAINTS)
     there = Path(session.create_tmp()).resolve() / "langchain"
@@ -224,7 +225,7 @@ def undo(session: nox.Session) -> None:
 
 @nox.session
 def escapes(session: nox.Session) -> None:
-    """Hostile paths and addresses, and their benign twins, as tables (a part of `tests`)."""
+    """Try hostile paths and addresses, and their benign twins, as tables (a part of `tests`)."""
     session.install(*editable(*PACKAGES["toolbox"]), *groups("test", "test-toolbox"), *CONSTRAINTS)
     for corpus in ("escapes.py", "hostile_urls.py"):
         session.run("python", f"packages/toolbox/tests/{corpus}", *session.posargs)
@@ -232,7 +233,7 @@ def escapes(session: nox.Session) -> None:
 
 @nox.session
 def phoenix(session: nox.Session) -> None:
-    """What a real Phoenix shows of runs; it takes one to three minutes to start, so not in CI."""
+    """Check what a real Phoenix shows of runs; it takes up to three minutes to start: not in CI."""
     session.install(*editable("packages/core", "packages/otel[export]"), *CONSTRAINTS)
     there = Path(session.create_tmp()).resolve() / "phoenix"
     environment(session, there, "arize-phoenix>=20")
@@ -241,7 +242,7 @@ def phoenix(session: nox.Session) -> None:
 
 @nox.session
 def mcp(session: nox.Session) -> None:
-    """Real MCP servers and clients, each line in an environment of its own, through the proxy."""
+    """Put the proxy between real MCP servers and clients, each line in its own environment."""
     if shutil.which("npm") is None:
         install_programs(session, "nodejs npm")
     needed = [*PACKAGES["mcp"][1:], "packages/mcp[http]"]
@@ -256,7 +257,7 @@ def mcp(session: nox.Session) -> None:
 
 @nox.session
 def browser(session: nox.Session) -> None:
-    """Mission Control in a headless Chromium; what its pages look like goes to site/screenshots."""
+    """Run Mission Control in a headless Chromium; pictures of its pages go to site/screenshots."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     if chromium is None and "ROLLCAGE_CHROMIUM" not in os.environ:
         install_programs(session, "chromium", ", or set ROLLCAGE_CHROMIUM to the path of one")
@@ -268,14 +269,14 @@ def browser(session: nox.Session) -> None:
 
 @nox.session
 def hostile(session: nox.Session) -> None:
-    """Hostile calls, and their benign twins, through the gate, as a table (a part of `cross`)."""
+    """Send hostile calls, and benign twins, through the gate, as a table (a part of `cross`)."""
     session.install(*editable("packages/core", POLICY), *groups("test"), *CONSTRAINTS)
     session.run("python", "-m", "tests.hostile", *session.posargs)
 
 
 @nox.session
 def chaos(session: nox.Session) -> None:
-    """Runs that fail, are killed or are interfered with (a part of `cross`).
+    """Make runs fail, kill them or interfere with them (a part of `cross`).
 
     One of them: `-- rollback`, `-- crash`, `-- conflicts`.
     """
@@ -289,7 +290,7 @@ def chaos(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("adapter", ADAPTERS, ids=ADAPTERS)
 def conformance(session: nox.Session, adapter: str) -> None:
-    """An adapter's conformance suite alone (a part of `tests`)."""
+    """Run an adapter's conformance suite alone (a part of `tests`)."""
     needs = groups("test", f"test-{adapter}")
     session.install(*editable(*PACKAGES[adapter]), *needs, *CONSTRAINTS)
     session.run(*PYTEST, f"{PACKAGES[adapter][0]}/tests/test_conformance.py", *session.posargs)
@@ -298,7 +299,7 @@ def conformance(session: nox.Session, adapter: str) -> None:
 @nox.session
 @nox.parametrize("store", ["sqlite", "postgres"], ids=["sqlite", "postgres"])
 def stores(session: nox.Session, store: str) -> None:
-    """What any store must pass of the tests and the suites, on it instead of a folder."""
+    """Run the tests and suites that any store must pass, on it instead of a folder."""
     folders = [*PACKAGES["core"], "packages/conformance", "packages/stores[postgres]"]
     session.install(*editable(*folders), *groups("test", "test-core"), *CONSTRAINTS)
     tests = [f"packages/core/tests/{name}.py" for name in SESSIONS["on-any-store"]]
@@ -309,7 +310,7 @@ def stores(session: nox.Session, store: str) -> None:
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Workers killed and networks broken, on each store, and each party of MCP: more than in CI."""
+    """Kill workers, break networks and kill each party of MCP, more often than in CI."""
     on_stores = groups("test", "test-core")
     with_servers = groups("test-mcp", *(f"test-{each}" for each in ADAPTERS))
     session.install(*editable(*EVERYTHING), *on_stores, *with_servers, *CONSTRAINTS)
@@ -323,7 +324,7 @@ def faults(session: nox.Session) -> None:
 
 @nox.session
 def workers(session: nox.Session) -> None:
-    """Workers of workflows killed at any moment, on each store (a few are in `tests`).
+    """Kill workers of workflows at any moment, on each store (a few are in `tests`).
 
     In a row: `-- --seeds 3 --workflows 50 --kills 12`; one store: `-- --only sqlite`.
     """
@@ -335,9 +336,9 @@ def workers(session: nox.Session) -> None:
 
 @nox.session
 def simulate(session: nox.Session) -> None:
-    """Thousands of universes of workers on failing disks and networks (a few are in `cross`).
+    """Simulate thousands of universes of workers on failing disks and networks (a few in `cross`).
 
-    Each seed that fails is printed with what replays it alone: `-- --place disk --seed 4711`.
+    Each failing seed is printed with the options that replay it: `-- --place disk --seed 4711`.
     """
     session.install(*editable("packages/core"), *groups("test"), *CONSTRAINTS)
     session.run("python", "-m", "tests.simulation", *session.posargs)
@@ -345,7 +346,7 @@ def simulate(session: nox.Session) -> None:
 
 @nox.session
 def laws(session: nox.Session) -> None:
-    """What is marked as a law, on many more cases than in `tests`, new ones each time."""
+    """Try every law on many more cases than in `tests`, new cases each time."""
     needs = groups("test", "test-core", "test-stores")
     folders = [*PACKAGES["core"], "packages/stores[postgres]", "packages/views"]
     session.install(*editable(*folders), *needs, *CONSTRAINTS)
@@ -356,7 +357,7 @@ def laws(session: nox.Session) -> None:
 
 @nox.session
 def exhaustive(session: nox.Session) -> None:
-    """Every run up to a bound, ROLLCAGE_EXHAUSTIVE: a larger one than in `tests`."""
+    """Try every run up to a bound, ROLLCAGE_EXHAUSTIVE: a larger one than in `tests`."""
     session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
     bound = {"ROLLCAGE_EXHAUSTIVE": os.environ.get("ROLLCAGE_EXHAUSTIVE", "5")}
     session.run(*PYTEST, "tests/laws/test_exhaustive.py", *session.posargs, env=bound)
@@ -375,7 +376,7 @@ def mutate(session: nox.Session) -> None:
 
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """Fails below the bound, over all that `tests` ran: each package by tests of packages."""
+    """Fail below the bound of coverage, over all of `tests`: each package by tests of packages."""
     session.install(*groups("test"), *CONSTRAINTS)
     session.run("coverage", "combine")
     session.run("coverage", "report")
@@ -384,16 +385,16 @@ def coverage(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("adapter", ADAPTERS, ids=ADAPTERS)
 def floor(session: nox.Session, adapter: str) -> None:
-    """An adapter's conformance, and its facts, on the lowest versions that it and core declare."""
-    needs = groups("test", f"test-{adapter}")  # together: alone, they would raise what was low
+    """Run an adapter's conformance and facts on the lowest versions that it and core declare."""
+    needs = groups("test", f"test-{adapter}")  # together: alone, they would raise the low versions
     session.install(*editable(*PACKAGES[adapter]), *needs, "--resolution", "lowest-direct")
     session.run(*PYTEST, *moving(adapter), *session.posargs)
 
 
 @nox.session(python=NEWEST, download_python="never")
 def newest(session: nox.Session) -> None:
-    """Core's quick tests, then an adapter's conformance and facts, on the newest Python."""
-    adapter = "langchain"  # of the frameworks, the one whose libraries move first
+    """Run core's quick tests, then an adapter's conformance and facts, on the newest Python."""
+    adapter = "langchain"  # the framework whose libraries move first
     folders = [PACKAGES[adapter][0], *SUITES, "packages/core", POLICY]
     needs = groups("test", "test-core", f"test-{adapter}")
     session.install(*editable(*folders), *needs, *CONSTRAINTS)
@@ -406,7 +407,7 @@ def newest(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documentation site, into site/; a broken link, anchor or reference fails."""
+    """Build the documentation site, into site/; a broken link, anchor or reference fails."""
     session.install(*SESSIONS["site"])
     session.run("zensical", "build", "--strict", "--clean")
     session.run("python", "-m", "website")
@@ -414,7 +415,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Each peer beside us in the same run; `nox -s bench -- --quick` is a smoke test."""
+    """Measure each peer beside us in one run; `nox -s bench -- --quick` is a smoke test."""
     session.install(*editable(*EVERYTHING), *groups("bench"), *CONSTRAINTS)
     variables = {}
     if "--mcp" in session.posargs:  # FastMCP needs the newer line of MCP's library
@@ -432,7 +433,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def count(session: nox.Session) -> None:
-    """Instructions, system calls, bytes and functions of each path: what changed by over 3 %."""
+    """Count each path's instructions, system calls, bytes and functions; name changes over 3 %."""
     missing = [each for each in ("valgrind", "strace") if shutil.which(each) is None]
     if missing:
         install_programs(session, " ".join(missing))
@@ -442,7 +443,7 @@ def count(session: nox.Session) -> None:
 
 @nox.session
 def growth(session: nox.Session) -> None:
-    """How costs grow, from 1 to 100: slopes in instructions, and long conversations in CPU."""
+    """Measure how costs grow, from 1 to 100: slopes in instructions, long conversations in CPU."""
     if shutil.which("valgrind") is None:
         install_programs(session, "valgrind")
     session.install(*editable(*EVERYTHING), *groups("bench"), *CONSTRAINTS)

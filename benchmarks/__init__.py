@@ -1,1 +1,1 @@
-"""What a recorded call costs, beside the floor and beside peers: `python -m benchmarks`."""
+"""Measure what a recorded call costs, beside the floor and beside peers: `python -m benchmarks`."""

@@ -1,4 +1,4 @@
-"""The command: measures, prints the table, writes the JSON."""
+"""Measure, print the table and write the JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.runner import Runner
 
 
 def main() -> None:
-    """Measure what the command line asks for. Never fails for being slow: it says so."""
+    """Measure what the command line asks for. A slow result is printed, and is not a failure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke run, under a minute")
     parser.add_argument("--stores", action="store_true", help="the stores beside each other, alone")

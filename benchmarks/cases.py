@@ -1,4 +1,4 @@
-"""What is measured: every case by its name, with where it is and at which sizes it runs."""
+"""List every case by its name, with its function and the sizes it runs at."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 Case = Callable[..., dict[str, float]]
-"""Takes the number of calls and an empty folder on the disk; gives back its measures by name.
+"""Takes the number of calls and an empty folder on the disk; returns its measures by name.
 
-An agent's also takes how many calls its model asks for `together`, a policy's how many `rules` it
-has.
+An agent's case also takes how many calls its model asks for `together`, a policy's case how many
+`rules` the policy has.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """Where a case is found, and what it needs.
+    """Say where a case is found, and what it needs.
 
     Attributes:
-        label: what the table calls it.
+        label: the case's name in the table.
         module: its module in this package.
         function: its function there.
         needs: the distribution that has to be installed for it; empty for our own.
-        together: how many calls an agent's model asks for at once; 0 where there is no agent.
+        together: how many calls an agent's model asks for at once; 0 without an agent.
         sourced: it resumes a recorded run, which is made once and given to each round.
-        rules: how many rules the policy has; 0 where there is none.
+        rules: how many rules the policy has; 0 without a policy.
     """
 
     label: str
@@ -39,7 +39,7 @@ class Spec:
     rules: int = 0
 
     def load(self) -> Case:
-        """The function itself. Raises ImportError where its library is missing."""
+        """Return the function itself. Raises ImportError if its library is missing."""
         case: Case = getattr(importlib.import_module(f"benchmarks.{self.module}"), self.function)
         sizes = {"together": self.together, "rules": self.rules}
         given = {name: size for name, size in sizes.items() if size}
@@ -129,24 +129,24 @@ IMPORTS: Final[dict[str, tuple[str, str]]] = {
         "import sys, rollcage.__main__ as r; sys.argv[1:] = ['--version']; r.main()",
     ),
 }
-"""By name: what the table calls it, and the statement."""
+"""By name: the label in the table, and the statement."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How much is measured.
+    """Say how much is measured.
 
     Attributes:
         sizes: calls a case, from small to large.
         peer_calls: calls a peer.
         decisions: decisions a policy.
         agent_calls: calls of the tool of a framework's agents.
-        frameworks: whose agents.
+        frameworks: the frameworks whose agents are measured.
         open_steps: steps of the source that is opened.
         undo_steps: writes of the runs that are undone, from small to large.
         rounds: how many processes measure each case; the table shows their median.
-        agent_rounds: the same for agents and services, whose frameworks take seconds to import.
-        import_rounds: the same for the imports.
+        agent_rounds: the rounds of agents and services, whose frameworks take seconds to import.
+        import_rounds: the rounds of the imports.
     """
 
     sizes: Sequence[int] = (1_000, 10_000, 100_000)
@@ -162,7 +162,7 @@ class Plan:
 
     @classmethod
     def quick(cls) -> Plan:
-        """A smoke run, in well under a minute."""
+        """Return a plan for a smoke run of well under a minute."""
         return cls(
             (500, 2_000),
             peer_calls=100,

@@ -1,8 +1,9 @@
-"""The floor: straight-line code doing only what a recorded write cannot avoid.
+"""Measure the floor: straight-line code that does only what a recorded write can't avoid.
 
-Validated arguments in canonical bytes, three hashes (key, fingerprint, next world), and two event
-lines, each dumped, chained by its hash and handed to the kernel. No rule, lock, matching, context,
-turn or check: it can be beaten by nobody who records as much, and used by nobody either.
+It validates arguments into canonical bytes, makes three hashes (key, fingerprint, next world), and
+writes two event lines, each dumped, chained by its hash and handed to the kernel. It has no rule,
+lock, matching, context, turn or check: nobody who records as much can be faster, and nobody could
+use it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _Parameters = create_model(
 
 
 class Floor:
-    """A log as the core writes it, without the core."""
+    """Write a log as the core writes it, without the core."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -87,7 +88,7 @@ class Floor:
 
 
 def write(calls: int, folder: Path) -> dict[str, float]:
-    """CPU (µs) and bytes of one write."""
+    """Measure the CPU (µs) and bytes of one write."""
     path = folder / "floor.jsonl"
     cpu = cpu_per_call(Floor(path).write, calls)
     return {"cpu_us": cpu, "bytes": path.stat().st_size / (WARM_UP + calls)}

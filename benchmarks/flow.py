@@ -1,10 +1,10 @@
-"""Information flow: what a call costs beside so many labelled leaves.
+"""Measure information flow: the cost of a call beside a number of labelled leaves.
 
     python -m benchmarks.flow [--json]
 
-For each number of leaves (texts of six words, ten to a result): what it costs to note a result, and
-to look up the arguments of a call: a short mail in which nothing is labelled, a body of 1,000
-characters, and an argument that is derived from the last result. Best of several rounds, µs.
+For each number of leaves (texts of six words, ten to a result), measures the cost of noting a
+result, and of looking up the arguments of a call: a short mail without labels, a body of 1,000
+characters, and an argument derived from the last result. Best of several rounds, µs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ROUNDS = 7
 
 
 def words(chance: random.Random) -> Callable[[int], str]:
-    """Texts of so many words, out of three thousand."""
+    """Return a function that makes texts of a number of words, out of three thousand."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     known = ["".join(chance.choices(letters, k=chance.randint(3, 9))) for _ in range(3_000)]
     return lambda count: " ".join(chance.choices(known, k=count))
 
 
 def best(work: Callable[[], object], times: int = 50) -> float:
-    """The best of several rounds (µs for one)."""
+    """Return the best of several rounds (µs for one call)."""
     found: list[float] = []
     for _ in range(ROUNDS):
         start = time.perf_counter_ns()
@@ -42,7 +42,7 @@ def best(work: Callable[[], object], times: int = 50) -> float:
 
 
 def measured(leaves: int) -> dict[str, float]:
-    """What it costs beside so many leaves."""
+    """Measure the costs beside a number of leaves."""
     text = words(random.Random(5))  # noqa: S311 - the same texts again
     labels = Labels()
     results = [

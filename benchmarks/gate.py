@@ -1,16 +1,16 @@
-"""What a policy costs: a write under it, and a decision beside its two conditions, and Cedar's.
+"""Measure a policy: a write under it, its decision beside its two conditions, and Cedar.
 
-A write is made under a policy without a rule, and under one of ten rules that apply, each with a
-condition on its arguments.
+A write is made under a policy without a rule, and under a policy of ten rules that apply, each with
+a condition on its arguments.
 
-Two rules are about the tool, each with a condition on the arguments or on what is declared of it;
-8, 98 or 998 others are about other tools. Bare, the same two compiled conditions are evaluated with
-nothing around them, in four ways:
+Two rules are about the tool, each with a condition on the arguments or on the tool's declaration;
+8, 98 or 998 other rules are about other tools. Bare, the same two compiled conditions are evaluated
+with nothing around them, in four ways:
 
-* by hand: in a context that is kept and that holds nothing but what they ask for.
-* by name: the same, with `args.to` written as a variable of its own, as a policy evaluates it where
+* by hand: in a context that is kept and holds only the values the conditions ask for.
+* by name: the same, with `args.to` written as a variable of its own, as a policy evaluates it if
   it can. The least.
-* kept: in a context that is kept and gets all of the arguments, as the tool is called with them.
+* kept: in a context that is kept and gets all arguments of the call.
 * plain: each with a dict of its own, as the library's documentation shows it.
 """
 
@@ -77,7 +77,7 @@ reason = "it is urgent"
 
 
 def write(calls: int, folder: Path, *, rules: int = 0) -> dict[str, float]:
-    """A recorded write under a policy of so many rules, which apply to it."""
+    """Measure a recorded write under a policy of `rules` rules, which apply to it."""
     applying = "".join(APPLYING.format(number) for number in range(rules))
     policy = Policy.parse('version = 1\ndefault = "allow"\n' + applying)
     with Session("bench", store=folder, replay="off", gate=[policy]):
@@ -85,7 +85,7 @@ def write(calls: int, folder: Path, *, rules: int = 0) -> dict[str, float]:
 
 
 def decide(calls: int, folder: Path, *, rules: int) -> dict[str, float]:
-    """`Policy.decide`, of the view that a session shows to every rule."""
+    """Measure `Policy.decide`, of the view that a session shows to every rule."""
     others = "".join(_OTHER.format(number) for number in range(rules - 2))
     policy = Policy.parse(_POLICY + others)
     contract = Contract.of(send_mail, effect="write")
@@ -100,14 +100,14 @@ def decide(calls: int, folder: Path, *, rules: int) -> dict[str, float]:
 
 
 def by_hand(calls: int, folder: Path) -> dict[str, float]:
-    """The two conditions, with what they ask for and nothing else."""
+    """Measure the two conditions in a context of only the values they ask for."""
     return _bare(
         calls, lambda arguments: {"to": arguments["to"], "priority": arguments["priority"]}
     )
 
 
 def by_name(calls: int, folder: Path) -> dict[str, float]:
-    """The two conditions, rewritten so that each argument is a variable."""
+    """Measure the two conditions, rewritten so that each argument is a variable."""
     import cel
 
     first, second = (cel.compile(each.replace("args.", "args_")) for each in (ASK, ALLOW))
@@ -123,12 +123,12 @@ def by_name(calls: int, folder: Path) -> dict[str, float]:
 
 
 def kept(calls: int, folder: Path) -> dict[str, float]:
-    """The two conditions, with all of the arguments."""
+    """Measure the two conditions in a context of all arguments."""
     return _bare(calls, lambda arguments: arguments)
 
 
 def plain(calls: int, folder: Path) -> dict[str, float]:
-    """The two conditions, each with its dict."""
+    """Measure the two conditions, each with its dict."""
     import cel
 
     first, second = cel.compile(ASK), cel.compile(ALLOW)
@@ -156,7 +156,7 @@ def _bare(calls: int, seen: Callable[[Mail], object]) -> dict[str, float]:
 
 
 def cedar(calls: int, folder: Path, *, rules: int) -> dict[str, float]:
-    """The same decision of the same rules in Cedar, with everything parsed beforehand."""
+    """Measure the same decision of the same rules in Cedar, with everything parsed beforehand."""
     import cedarpy
 
     others = "".join(_CEDAR_OTHER.format(number) for number in range(rules - 2))

@@ -1,7 +1,7 @@
-"""The MCP proxy beside a raw recorder and FastMCP's proxy: `python -m benchmarks --mcp`.
+"""Measure the MCP proxy beside a raw recorder and FastMCP's proxy: `python -m benchmarks --mcp`.
 
-Each stands between the same client and the same server, as a process of its own, whose CPU is
-measured: not that of the client or the server. All take turns in one run.
+Each proxy stands between the same client and the same server, as a process of its own. Only the
+proxy's CPU is measured, not the client's or the server's. All take turns in one run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _THEIRS: Final = "FastMCP's proxy"
 
 
 class Found(NamedTuple):
-    """What a call costs behind one of them (µs of CPU), and that held against what it is to be."""
+    """Hold the cost of a call behind one proxy (µs of CPU), and its bound."""
 
     what: str
     figure: float
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
 
 class _Client:
-    """A client that makes one call after the other, over a process's own pipes."""
+    """Make one call after the other, over a process's own pipes."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -91,7 +91,7 @@ def _started(command: list[str]) -> Iterator[tuple[_Client, int]]:
 
 
 def _cpu(pid: int) -> float:
-    """The CPU that a process has had, in all of its threads (µs)."""
+    """Return the CPU that a process has used, in all of its threads (µs)."""
     took = 0
     for each in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
@@ -100,7 +100,7 @@ def _cpu(pid: int) -> float:
 
 
 def cost(command: list[str], calls: int) -> float:
-    """What a call costs a proxy (µs of its CPU)."""
+    """Return what a call costs a proxy (µs of its CPU)."""
     with _started([*command, *_SERVER]) as (client, pid):
         client.greet()
         for number in range(calls // 4):
@@ -112,7 +112,7 @@ def cost(command: list[str], calls: int) -> float:
 
 
 def measure(*, quick: bool = False, at: Path = Path()) -> list[Found]:
-    """Measure all of it, on the disk of a folder; `quick` only shows that it can be."""
+    """Measure all proxies, on the disk of a folder; `quick` only shows that they run."""
     calls, rounds = (20, 1) if quick else (1_000, 5)
     costs: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=at.resolve()) as folder:
@@ -130,7 +130,8 @@ def measure(*, quick: bool = False, at: Path = Path()) -> list[Found]:
             _tell(f"{_THEIRS} is not measured: {_FASTMCP} names no Python that has it")
         for number in range(rounds):
             _tell(f"round {number + 1} of {rounds}")
-            for name, command in parties.items():  # in turn: what else is done meets all of them
+            # in turn, so that other work on the machine meets all of them
+            for name, command in parties.items():
                 costs.setdefault(name, []).append(cost(command, calls))
     found = [
         Found(f"CPU a call: {name}", statistics.median(each), "µs", "", reached=True)
@@ -146,7 +147,7 @@ def measure(*, quick: bool = False, at: Path = Path()) -> list[Found]:
 
 
 def table(found: list[Found]) -> str:
-    """The figures as Markdown."""
+    """Return the figures as Markdown."""
     rows: list[str] = []
     for each in found:
         figure = f"{each.figure:.{1 if each.unit == 'µs' else 2}f} {each.unit}"
@@ -156,7 +157,7 @@ def table(found: list[Found]) -> str:
 
 
 def main(*, quick: bool, to: Path | None, at: Path) -> None:
-    """Print the table. Never fails for being slow."""
+    """Print the table. A slow result is not a failure."""
     found = measure(quick=quick, at=at)
     print(table(found))
     if to is not None:

@@ -1,4 +1,4 @@
-"""Rollcage itself: the recorded write, the read, the hit, sync and async; opening a source."""
+"""Measure Rollcage itself: the recorded write, read and hit, sync and async; opening a source."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ aread_mail: Body = tool(name="send_mail", effect="read")(asend_mail)
 
 
 def write(calls: int, folder: Path) -> dict[str, float]:
-    """A recorded write."""
+    """Measure a recorded write."""
     return fresh(write_mail, calls, folder)
 
 
 def read(calls: int, folder: Path) -> dict[str, float]:
-    """A recorded read."""
+    """Measure a recorded read."""
     return fresh(read_mail, calls, folder)
 
 
 def awrite(calls: int, folder: Path) -> dict[str, float]:
-    """A recorded write of an async tool."""
+    """Measure a recorded write of an async tool."""
     return asyncio.run(afresh(awrite_mail, calls, folder))
 
 
 def aread(calls: int, folder: Path) -> dict[str, float]:
-    """A recorded read of an async tool."""
+    """Measure a recorded read of an async tool."""
     return asyncio.run(afresh(aread_mail, calls, folder))
 
 
 def fresh(body: Body, calls: int, folder: Path) -> dict[str, float]:
-    """CPU (µs) and bytes of a recorded call of a tool."""
+    """Measure the CPU (µs) and bytes of a recorded call of a tool."""
     with Session("bench", store=folder, replay="off") as session:
         cpu = cpu_per_call(lambda arguments: body(**arguments), calls)
         size = trace(folder, session.run_id).stat().st_size
@@ -55,7 +55,7 @@ def fresh(body: Body, calls: int, folder: Path) -> dict[str, float]:
 
 
 async def afresh(body: Body, calls: int, folder: Path) -> dict[str, float]:
-    """The same of an async tool."""
+    """Measure the CPU (µs) and bytes of a recorded call of an async tool."""
     async with Session("bench", store=folder, replay="off") as session:
         cpu = await cpu_per_await(lambda arguments: body(**arguments), calls)
         size = trace(folder, session.run_id).stat().st_size
@@ -63,7 +63,7 @@ async def afresh(body: Body, calls: int, folder: Path) -> dict[str, float]:
 
 
 def trace(folder: Path, run: str) -> Path:
-    """The file of a run in a store."""
+    """Return the file of a run in a store."""
     return folder / "logs" / f"{run}.jsonl"
 
 
@@ -71,17 +71,17 @@ def trace(folder: Path, run: str) -> Path:
 
 
 def record_source(calls: int, folder: Path) -> dict[str, float]:
-    """A run of so many writes, for the cases below to resume."""
+    """Record a run of `calls` writes, for the cases below to resume."""
     return write(calls, folder)
 
 
 def _source(folder: Path) -> Path:
-    """The run that `record_source` left in the folder."""
+    """Return the run that `record_source` left in the folder."""
     return min(folder.glob("logs/*.jsonl"))  # ids are in order of time
 
 
 def hit(calls: int, folder: Path) -> dict[str, float]:
-    """A write that is answered from the recording."""
+    """Measure a write that is answered from the recording."""
     before = _source(folder).stat().st_size
     with Session("bench", store=folder, replay="continue") as session:
         cpu = cpu_per_call(lambda arguments: write_mail(**arguments), calls)
@@ -89,7 +89,7 @@ def hit(calls: int, folder: Path) -> dict[str, float]:
 
 
 def ahit(calls: int, folder: Path) -> dict[str, float]:
-    """The same, of an async tool."""
+    """Measure an async write that is answered from the recording."""
 
     async def resume() -> dict[str, float]:
         before = _source(folder).stat().st_size
@@ -108,7 +108,7 @@ def _of_hits(session: Session, cpu: float, calls: int, size: int) -> dict[str, f
 
 
 def open_source(calls: int, folder: Path) -> dict[str, float]:
-    """Entering a session that resumes a run: CPU (s), wall time (s) and memory (MiB)."""
+    """Measure entering a session that resumes a run: CPU (s), wall time (s) and memory (MiB)."""
     session = Session("bench", store=folder, replay="continue")
     return _opening(session.__enter__, calls)
 
@@ -122,12 +122,12 @@ def begin_again(calls: int, folder: Path) -> dict[str, float]:
 
 
 def open_second(calls: int, folder: Path) -> dict[str, float]:
-    """Entering the second resume of a job that crashes each time."""
+    """Measure entering the second resume of a job that crashes each time."""
     return _open_crashed(2, min(calls, CRASHED), folder)
 
 
 def open_sixtieth(calls: int, folder: Path) -> dict[str, float]:
-    """Entering the sixtieth resume of a job that crashes each time."""
+    """Measure entering the sixtieth resume of a job that crashes each time."""
     return _open_crashed(60, min(calls, CRASHED), folder)
 
 
@@ -142,7 +142,7 @@ def _open_crashed(resumes: int, calls: int, folder: Path) -> dict[str, float]:
 
 
 def parse_source(calls: int, folder: Path) -> dict[str, float]:
-    """What nobody can avoid who reads that run: each line through orjson, and none of it kept."""
+    """Measure what every reader of the run pays: each line through orjson, and nothing kept."""
     path = _source(folder)
 
     def parse() -> None:
@@ -166,5 +166,5 @@ def _opening(action: Callable[[], object], calls: int) -> dict[str, float]:
 
 
 def _peak() -> int:
-    """The most memory that this process has had so far (KiB)."""
+    """Return the most memory that this process has had so far (KiB)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

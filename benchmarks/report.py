@@ -1,4 +1,4 @@
-"""What the measurements say: the table, and each target with whether it was reached."""
+"""Print what was measured: the table, and each target with whether it was reached."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ GUARDED_TIMES: Final = 1.2  # an agent's call of a guarded tool, against a bare 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A ratio that is to be reached.
+    """Hold a ratio against its limit.
 
     Attributes:
-        what: the two that are compared.
+        what: the two measures that are compared.
         ratio: the median of the rounds' own ratios.
-        limit: what it is held against.
+        limit: the bound of the ratio.
         at_least: more is better (a peer's cost against ours).
     """
 
@@ -59,12 +59,12 @@ class Target:
         return self.ratio >= self.limit if self.at_least else self.ratio <= self.limit
 
     def as_data(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """Return the data for the JSON file."""
         return {**dataclasses.asdict(self), "reached": self.reached}
 
 
 def targets(series: Sequence[Series]) -> list[Target]:
-    """Every target of which both sides were measured."""
+    """Return every target of which both sides were measured."""
     by = {(each.case, each.calls): each for each in series if each.rounds}
     sizes = sorted({calls for case, calls in by if case == "floor"})
     found = list(_against_floor(by, sizes))
@@ -106,7 +106,7 @@ def _against_floor(by: dict[tuple[str, int], Series], sizes: list[int]) -> Itera
 
 
 def _decisions(of: dict[str, Series]) -> Iterator[Target]:
-    """A decision against its conditions, whatever else the policy holds, and Cedar against us."""
+    """Compare a decision with its conditions, whatever else the policy holds, and Cedar with us."""
     for case, spec in GATE.items():
         ratio = _ratio(of[case], of["bare"], "cpu_us")
         yield Target(f"{spec.label}, to its two conditions bare", ratio, DECISION_TIMES)
@@ -122,7 +122,7 @@ def _decisions(of: dict[str, Series]) -> Iterator[Target]:
 
 
 def _growth(by: dict[tuple[str, int], Series], case: str, of: str) -> Iterator[Target]:
-    """What one of many costs, against one of few."""
+    """Compare the cost of one call among many with the cost among few."""
     sizes = sorted(calls for name, calls in by if name == case)
     if len(sizes) > 1:
         ratio = _ratio(by[case, sizes[-1]], by[case, sizes[0]], "cpu_us")
@@ -130,18 +130,18 @@ def _growth(by: dict[tuple[str, int], Series], case: str, of: str) -> Iterator[T
 
 
 def _ratio(one: Series, other: Series, measure: str) -> float:
-    """The median over the rounds, each compared with its neighbour in time."""
+    """Return the median over the rounds, each compared with its neighbour in time."""
     pairs = zip(one.all(measure), other.all(measure), strict=True)
     return statistics.median(a / b for a, b in pairs)
 
 
 def _within(one: Series, measure: str, other: str) -> float:
-    """The median over the rounds of two measures of one case."""
+    """Return the median over the rounds of two measures of one case."""
     return statistics.median(each[measure] / each[other] for each in one.rounds)
 
 
 def table(series: Sequence[Series], reached: Sequence[Target]) -> str:
-    """All of it as Markdown, as the terminal and the documentation show it."""
+    """Return all of it as Markdown, as the terminal and the documentation show it."""
     return "\n\n".join(
         (
             _rows("| case | calls | CPU a call, µs | ± | bytes a step |", _calls(series)),
@@ -215,7 +215,7 @@ def _targets(reached: Sequence[Target]) -> Iterator[str]:
 
 
 def as_data(plan: Plan, series: Sequence[Series], reached: Sequence[Target]) -> dict[str, Any]:
-    """All of it as JSON data."""
+    """Return all of it as JSON data."""
     needed = ("rollcage", "pydantic", "orjson", *(spec.needs for spec in PEERS.values()))
     needed += ("langchain", "autogen-agentchat", "crewai")
     needed += ("common-expression-language", "cedarpy")

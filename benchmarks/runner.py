@@ -1,7 +1,8 @@
-"""Runs the cases, each measurement in a fresh process, the rounds interleaved.
+"""Run the cases, each measurement in a fresh process, the rounds interleaved.
 
-Interleaved, because a machine's speed drifts: what is compared was measured side by side. And all
-processes of a round hash alike: AutoGen takes half as long again with some seeds as with others.
+Rounds are interleaved because a machine's speed drifts: compared figures are measured side by side.
+All processes of a round hash alike, because AutoGen takes half as long again with some seeds as
+with others.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ _IMPORT: Final = "import time; t = time.process_time(); {}; print(time.process_t
 
 @dataclasses.dataclass
 class Series:
-    """What the rounds of one case gave, by measure.
+    """Hold the measures of one case, by round.
 
     Attributes:
-        case: its name in `cases.ALL`, or that of an import.
-        label: what the table calls it.
+        case: its name in `cases.ALL`, or the name of an import.
+        label: its name in the table.
         calls: how many calls each round timed.
         rounds: the measures of each round.
         missing: why it was not measured; empty if it was.
@@ -59,21 +60,21 @@ class Series:
     missing: str = ""
 
     def all(self, measure: str) -> list[float]:
-        """The values of all rounds."""
+        """Return the values of all rounds."""
         return [each[measure] for each in self.rounds]
 
     def median(self, measure: str) -> float:
-        """The middle of the rounds."""
+        """Return the middle of the rounds."""
         return statistics.median(self.all(measure))
 
     def spread(self, measure: str) -> float:
-        """Half the distance between the fastest and the slowest round, as a part of the median."""
+        """Return half the distance of the fastest and slowest round, as a part of the median."""
         values = self.all(measure)
         middle = statistics.median(values)
         return (max(values) - min(values)) / 2 / middle if middle else 0.0
 
     def as_data(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """Return the data for the JSON file."""
         measures = self.rounds[0] if self.rounds else {}
         return {
             "case": self.case,
@@ -92,7 +93,7 @@ class Series:
 
 
 class Runner:
-    """Measures a plan, in folders under `folder`; `tell` is told of each measurement."""
+    """Measure a plan, in folders under `folder`; `tell` is told of each measurement."""
 
     def __init__(self, plan: Plan, folder: Path, tell: Callable[[str], None]) -> None:
         self._plan = plan
@@ -101,7 +102,7 @@ class Runner:
         self._sources: dict[int, Path] = {}
 
     def run(self) -> list[Series]:
-        """All series, in the table's order."""
+        """Return all series, in the table's order."""
         plan = self._plan
         series = [
             Series(n, s.label, size) for size in plan.sizes for n, s in (FLOOR | OURS).items()
@@ -166,14 +167,14 @@ class Runner:
 
 
 def _python(command: list[str], folder: Path, number: int) -> str:
-    """Run a child of a round at home in `folder`: what it leaves behind is thrown away with it."""
+    """Run a child of a round at home in `folder`, which is removed afterwards."""
     env = os.environ | {
         "PYTHONPATH": str(ROOT),
         "HOME": str(folder),
         "PYTHONWARNINGS": "default",
         "PYTHONHASHSEED": str(number),
     }
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is not compiled with each import
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is not compiled at each import
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")

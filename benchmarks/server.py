@@ -1,6 +1,6 @@
-"""Mission Control: what pages of long runs cost, how late a step is, what live viewers cost.
+"""Measure Mission Control: the cost of a long run's pages and of viewers, and a step's delay.
 
-A target is a ratio, or a time that a person notices; each is printed beside what was measured.
+A target is a ratio, or a time that a person notices; each is printed beside its measure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def put(number: int, text: str) -> dict[str, Any]:
 
 
 def main(*, quick: bool, to: Path | None) -> None:
-    """Measure and print; `to` gets it as JSON."""
+    """Measure and print; the JSON goes to `to`."""
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(_measured(Path(folder), quick=quick))
     for what, (value, target) in found.items():
@@ -87,7 +87,7 @@ def _recorded(store: str, steps: int) -> str:
 
 
 async def _page(client: httpx.AsyncClient, run: str, rounds: int) -> float:
-    """Seconds of CPU of one page, the median."""
+    """Return the seconds of CPU of one page, the median."""
     took = []
     for _ in range(rounds):
         began = time.process_time()
@@ -115,7 +115,7 @@ async def _lateness(client: httpx.AsyncClient, store: str, steps: int) -> list[f
 async def _viewed(
     store: str, tokens: Path, headers: dict[str, str], viewers: int, runs: int, seconds: float
 ) -> float:
-    """The part of a core that a server in a process of its own needs."""
+    """Return the part of a core that a server in a process of its own needs."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "rollcage", "serve", "--store", store, "--tokens", str(tokens),
         "--port", "0", stderr=asyncio.subprocess.PIPE,
@@ -156,7 +156,7 @@ async def _viewed(
 
 
 def _live(store: str, number: int, ids: queue.SimpleQueue[str], over: threading.Event) -> None:
-    """A run with two steps a second."""
+    """Make a run with two steps a second."""
     with Session(f"live {number}", store=store) as session:
         ids.put(session.run_id)
         while not over.wait(0.5):
@@ -172,7 +172,7 @@ async def _watch(client: httpx.AsyncClient, run: str, seen: Counter[str]) -> Non
 
 
 def _cpu(process: int) -> float:
-    """Seconds of CPU that a process has used."""
+    """Return the seconds of CPU that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,10 +1,10 @@
-"""Spans: what a recorded write costs with them.
+"""Measure what spans add to a recorded write.
 
     python -m benchmarks.spans [--json] [--quick]
 
 The same write in sessions of one process, in turn, best of several rounds (µs of CPU): without
-observers; with an empty list of them, and again without, which is the noise; with spans and
-metrics of the OpenTelemetry API alone; with an SDK that drops what it gets; and one that keeps it
+observers; with an empty list of them, and again without, which is the noise; with spans and metrics
+of the OpenTelemetry API alone; with an SDK that drops its spans; and with an SDK that keeps them
 for a batch. `ratio` is to the session without observers.
 """
 
@@ -30,17 +30,17 @@ CALLS = 2_000
 
 
 def api_alone() -> Iterable[Observer]:
-    """Spans where no SDK is set up."""
+    """Return observers that make spans without an SDK."""
     return [Spans()]
 
 
 def dropping() -> Iterable[Observer]:
-    """An SDK without a processor."""
+    """Return observers with an SDK without a processor."""
     return [Spans(TracerProvider(shutdown_on_exit=False))]
 
 
 def batching() -> Iterable[Observer]:
-    """An SDK with a batch, whose exporter keeps the spans."""
+    """Return observers with an SDK with a batch, whose exporter keeps the spans."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
     return [Spans(provider)]
@@ -57,7 +57,7 @@ CASES: dict[str, Callable[[], Iterable[Observer]]] = {
 
 
 def measured(observers: Iterable[Observer], calls: int) -> float:
-    """CPU of a recorded write (µs)."""
+    """Return the CPU of a recorded write (µs)."""
     with (
         tempfile.TemporaryDirectory() as folder,
         Session("bench", store=Path(folder), replay="off", observers=observers),

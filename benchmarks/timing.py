@@ -1,4 +1,4 @@
-"""How a case is timed: CPU of the whole process, every thread and the kernel's part included."""
+"""Time a case: CPU of the whole process, every thread and the kernel's part included."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AGENT_CALLS = 10  # calls of its tool that one agent makes, from its first messa
 
 
 def cpu_per_call(call: Callable[[Mail], object], calls: int) -> float:
-    """Microseconds of CPU that each of `calls` calls took, after a warm-up."""
+    """Return the microseconds of CPU of each of `calls` calls, after a warm-up."""
     todo = [mail(number) for number in range(WARM_UP + calls)]
     for arguments in todo[:WARM_UP]:
         call(arguments)
@@ -26,7 +26,7 @@ def cpu_per_call(call: Callable[[Mail], object], calls: int) -> float:
 
 
 async def cpu_per_await(call: Callable[[Mail], Awaitable[object]], calls: int) -> float:
-    """`cpu_per_call` for a coroutine function, one call after another in one event loop."""
+    """Do the same as `cpu_per_call` for a coroutine function, in one event loop."""
     todo = [mail(number) for number in range(WARM_UP + calls)]
     for arguments in todo[:WARM_UP]:
         await call(arguments)
@@ -37,12 +37,13 @@ async def cpu_per_await(call: Callable[[Mail], Awaitable[object]], calls: int) -
 
 
 def cpu_of_agents(runs: Mapping[str, Callable[[int], object]], calls: int) -> dict[str, float]:
-    """Microseconds of CPU that each of some agents took for each call of its tool.
+    """Return the microseconds of CPU that each agent took for each call of its tool.
 
-    They run in turn, so that they find the same process, and a machine of the same speed. What is
-    there behind the warm-up is left alone by the garbage collector: a look at all that a framework
-    has imported takes it a tenth of a second, and would be told of whoever runs by then. Each of
-    `runs` runs one agent of `AGENT_CALLS` calls to its end; it is told the number of its first.
+    The agents run in turn, so that they find the same process, and a machine of the same speed. The
+    garbage collector leaves objects of the warm-up alone: a look at all that a framework has
+    imported takes it a tenth of a second, which would be counted to whichever agent runs then. Each
+    of `runs` runs one agent of `AGENT_CALLS` calls to its end; it gets the number of its first
+    call.
     """
     agents = max(1, calls // AGENT_CALLS)
     took = dict.fromkeys(runs, 0)
@@ -59,6 +60,6 @@ def cpu_of_agents(runs: Mapping[str, Callable[[int], object]], calls: int) -> di
 
 
 def messages(first: int, together: int) -> list[list[Mail]]:
-    """What an agent's model asks for, message by message: `together` calls in each."""
+    """Return an agent's calls, message by message: `together` calls in each."""
     todo = [mail(number) for number in range(first, first + AGENT_CALLS)]
     return [todo[at : at + together] for at in range(0, AGENT_CALLS, together)]

@@ -1,4 +1,4 @@
-"""Undo: what it costs a write to be undoable, and what it costs to take writes back."""
+"""Measure undo: what undoing adds to a write, and what undoing writes costs."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ asend_mail: Callable[..., Any] = tool(
 
 
 def write(calls: int, folder: Path) -> dict[str, float]:
-    """A recorded write that observes before and after, and whose undo is planned."""
+    """Measure a recorded write that observes before and after, and whose undo is planned."""
     return fresh(send_mail, calls, folder)
 
 
 def awrite(calls: int, folder: Path) -> dict[str, float]:
-    """The same of an async tool."""
+    """Measure an async write that observes before and after, and whose undo is planned."""
     return asyncio.run(afresh(asend_mail, calls, folder))
 
 
 def live(calls: int, folder: Path) -> dict[str, float]:
-    """`session.undo()` of a run of so many writes, each verified."""
+    """Measure `session.undo()` of a run of `calls` writes, each verified."""
 
     def session_undo(steps: int) -> dict[str, float]:
         with Session("bench", store=folder, replay="off") as session:
@@ -80,7 +80,7 @@ def live(calls: int, folder: Path) -> dict[str, float]:
 
 
 def finished(calls: int, folder: Path) -> dict[str, float]:
-    """`undo_run` of a finished run of so many writes, read from its trace first."""
+    """Measure `undo_run` of a finished run of `calls` writes, read from its log first."""
 
     def run_undo(steps: int) -> dict[str, float]:
         with Session("bench", store=folder, replay="off") as session:

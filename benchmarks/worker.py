@@ -1,7 +1,7 @@
-"""One measurement, in a process of its own: `python -m benchmarks.worker CASE CALLS FOLDER`.
+"""Make one measurement, in a process of its own: `python -m benchmarks.worker CASE CALLS FOLDER`.
 
-So neither memory nor the garbage collector's state of one case touches another's. The measures go
-to stdout as one line of JSON, the last.
+So neither memory nor the garbage collector's state of one case touches another case. The measures
+go to stdout as one line of JSON, the last.
 """
 
 from __future__ import annotations

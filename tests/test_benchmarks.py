@@ -1,4 +1,4 @@
-"""The benchmark runs and says all that it promises. How fast anything is, no test asks."""
+"""The benchmark runs and prints all that it promises. No test asks how fast anything is."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def installed(module: str) -> bool:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
-    """What one small run printed, and its JSON."""
+    """Return what one small run printed, and its JSON."""
     folder = tmp_path_factory.mktemp("bench")
     sizes = [str(size) for size in SIZES]
     small = ["--calls", *sizes, "--peer-calls", "10", "--open-steps", "50", "--rounds", "1"]
@@ -53,7 +53,7 @@ def measures(data: dict[str, Any], case: str) -> dict[int, dict[str, Any]]:
     return {s["calls"]: s["measures"] for s in data["series"] if s["case"] == case}
 
 
-def test_the_json_says_what_was_measured_and_on_what(measured: tuple[str, dict[str, Any]]) -> None:
+def test_the_json_names_the_measures_and_the_machine(measured: tuple[str, dict[str, Any]]) -> None:
     data = measured[1]
     assert data["plan"]["sizes"] == SIZES
     assert data["python"] == sys.version.split()[0]
@@ -92,7 +92,7 @@ def test_opening_and_importing_are_measured(measured: tuple[str, dict[str, Any]]
         assert measures(measured[1], case)[1]["cpu_s"]["median"] > 0
 
 
-def test_a_guarded_agent_is_held_against_a_bare_one(measured: tuple[str, dict[str, Any]]) -> None:
+def test_a_guarded_agent_is_compared_with_bare(measured: tuple[str, dict[str, Any]]) -> None:
     targets = {each["what"] for each in measured[1]["targets"]}
     for told in ("one by one", "ten at once"):
         assert f"LangChain, {told}: guarded to bare" in targets
@@ -102,13 +102,13 @@ def test_a_guarded_agent_is_held_against_a_bare_one(measured: tuple[str, dict[st
         assert found["guarded_us"]["median"] > 0
 
 
-def test_a_guarded_service_is_held_against_a_bare_one(measured: tuple[str, dict[str, Any]]) -> None:
+def test_a_guarded_service_is_compared_with_bare(measured: tuple[str, dict[str, Any]]) -> None:
     found = measures(measured[1], "service")[10]
     assert all(found[each]["median"] > 0 for each in ("bare_us", "nothing_us", "guarded_us"))
     assert "a service, LangChain: guarded to bare" in {t["what"] for t in measured[1]["targets"]}
 
 
-def test_a_write_under_a_policy_is_held_against_one_without(
+def test_a_write_is_measured_with_and_without_policy(
     measured: tuple[str, dict[str, Any]],
 ) -> None:
     targets = {each["what"] for each in measured[1]["targets"]}
@@ -130,7 +130,7 @@ def test_a_decision_is_held_against_its_conditions(measured: tuple[str, dict[str
 
 
 @pytest.mark.parametrize("peer", PEERS)
-def test_a_peer_is_measured_or_said_to_be_missing(
+def test_a_peer_is_measured_or_named_as_missing(
     measured: tuple[str, dict[str, Any]], peer: str
 ) -> None:
     (only,) = [s for s in measured[1]["series"] if s["case"] == peer]

@@ -1,6 +1,6 @@
-"""Canaries: an agent meets credentials of many kinds everywhere, and none of them is ever written.
+"""An agent meets credentials of many kinds everywhere, and none is ever written.
 
-Every byte is looked at: the store (traces, blobs, index, requests for approval), the warnings,
+The tests search every byte: the store (traces, blobs, index, requests for approval), the warnings,
 the reports in each format, and what each command prints.
 """
 
@@ -132,7 +132,7 @@ async def approver(request: Any) -> Approval:
 
 
 async def agent(session: Session) -> None:
-    """What a careless agent does in a day."""
+    """Play a careless agent's day."""
     login("ann", PASSWORD)
     with contextlib.suppress(PermissionError):
         login("mallory", PASSWORD)
@@ -162,7 +162,7 @@ async def agent(session: Session) -> None:
 
 
 def forms(secret: str) -> Iterator[bytes]:
-    """How a secret may stand in a file."""
+    """Yield the forms that a secret may have in a file."""
     yield secret.encode()
     yield json.dumps(secret)[1:-1].encode()
     yield quote(secret, safe="").encode()
@@ -184,7 +184,7 @@ Command = Callable[..., bytes]
 
 @pytest.fixture
 def rollcage(tmp_path: Path) -> Command:
-    """The command line as a process of its own; all that it prints."""
+    """Run the command line as a process of its own; returns all that it prints."""
 
     def run(*arguments: object, codes: tuple[int, ...] = (0,)) -> bytes:
         command = [sys.executable, "-m", "rollcage", *map(str, arguments)]
@@ -257,10 +257,10 @@ async def test_no_credential_is_ever_written(tmp_path: Path, rollcage: Command) 
         assert leaks(text) == [], command
 
 
-async def test_a_report_of_a_run_that_did_not_look_for_them_shows_none(
+async def test_reports_of_runs_without_the_detector_show_none(
     tmp_path: Path, rollcage: Command
 ) -> None:
-    """What the detector knows is taken out of the reports of any run."""
+    """The reports of any run lack the credentials that the detector knows."""
     session = Session("careless", store=tmp_path / "store", gate=[rule], approver=approver)
     async with session:
         with pytest.warns(NotReplayableWarning):

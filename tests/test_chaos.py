@@ -1,5 +1,6 @@
-"""The chaos commands on a few runs: what fails is undone or resumed, nothing is lost or
-done twice, and what somebody else has changed is not touched.
+"""The chaos commands undo or resume every failed run.
+
+No effect is lost or repeated, and a change by somebody else is not touched.
 """
 
 import json

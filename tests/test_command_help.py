@@ -9,7 +9,7 @@ from typer.main import get_group
 
 
 def groups(group: Any, *names: str) -> Iterator[tuple[str, Any]]:
-    """The command and all the groups in it, each by how it is called."""
+    """Yield the command and all its groups, each with its words."""
     yield " ".join(names), group
     for name in group.list_commands(None):
         command = group.get_command(None, name)

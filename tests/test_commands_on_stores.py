@@ -1,6 +1,6 @@
-"""Every command there is, of every package, on a store that is no folder.
+"""Every command of every package works on a store that is a database, not a folder.
 
-A command that is new has to come into the table here, or this fails.
+A new command has to be added to the table here, or a test fails.
 """
 
 import contextlib
@@ -57,8 +57,8 @@ NO_STORE = {
     "demo", "quickstart", "workflow init", "workflow check", "policy init", "policy check",
     "policy test", "token create", "token list", "token revoke", "mcp install", "mcp uninstall",
 }  # fmt: skip
-# In this order, on one store: the command, what it is given, and how it ends, if not with 0. What
-# does not end, or needs more than a store, is only asked what it says of a wrong URL here.
+# In this order, on one store: the command, its arguments, and its exit code, if not 0. A command
+# that does not end, or needs more than a store, is only called with a wrong URL here.
 TABLE = """
 runs
 jobs
@@ -147,7 +147,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def commands(group: Any, *above: str) -> Iterator[tuple[str, Any]]:
-    """All commands by their whole names, with those of groups."""
+    """Yield all commands by their whole names, with the names of their groups."""
     context = click.Context(group)
     for name in group.list_commands(context):
         found = group.get_command(context, name)
@@ -158,7 +158,7 @@ def commands(group: Any, *above: str) -> Iterator[tuple[str, Any]]:
 
 
 def rows() -> Iterator[tuple[str, list[str], int | None]]:
-    """The table: each command, its arguments, and the code that it ends with."""
+    """Yield the table: each command, its arguments, and its exit code."""
     known = dict(commands(get_group(rollcage)))
     for line in TABLE.strip().splitlines():
         given, _, code = line.partition("->")

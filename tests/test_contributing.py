@@ -1,4 +1,4 @@
-"""CONTRIBUTING, and the page of the architecture, name tests and files that are there."""
+"""CONTRIBUTING, and the page of the architecture, name tests and files that exist."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is recorded in one framework is replayed in another, and what can't be says so."""
+"""A run of one framework is replayed in another, and a value that can't be says so."""
 
 import json
 import re
@@ -39,19 +39,19 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cast(matrix_command: ModuleType) -> Iterator[Mapping[str, Party | str]]:
-    """The frameworks by name; those that are not installed here, with the reason."""
+    """Return the frameworks by name, and those not installed here with the reason."""
     with matrix_command.apart():
         yield {name: matrix_command.party(name) for name in PARTIES}
 
 
 @pytest.fixture(scope="module")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
-    """Where cases are crossed: what one framework records is replayed by all others."""
+    """Return the lab in which every framework replays the others' recordings."""
     return Matrix(tmp_path_factory.mktemp("matrix"))
 
 
 def the(name: str, cast: Mapping[str, Party | str]) -> Party:
-    """A framework; the test is skipped where it is not installed."""
+    """Return a framework; skips the test if it is not installed."""
     found = cast[name]
     if isinstance(found, str):
         pytest.skip(found)
@@ -76,7 +76,7 @@ def test_what_one_records_the_other_replays(
 def forked(
     replayer: Party, recorded: tuple[Path, Played], step: int, change: dict[str, Any]
 ) -> Played:
-    """What the framework makes of a recorded run with one thing changed: "a", "x" and "b"."""
+    """Fork a recorded run in the framework, with one change; returns its "a", "x" and "b"."""
     store, played = recorded
     stage = Stage(replayer.harness, store)
     asked = Fork(played.run, step, change)
@@ -106,7 +106,7 @@ def test_what_one_records_the_other_forks(
     assert (args.error.status, args.status) == ("would_write", "would_write")
 
 
-def test_a_fork_in_another_framework_asks_its_own_model(
+def test_a_fork_elsewhere_asks_the_other_frameworks_model(
     cast: Mapping[str, Party | str], tmp_path: Path
 ) -> None:
     there, here = the("langchain", cast), the("crewai", cast)
@@ -126,7 +126,7 @@ def test_a_fork_in_another_framework_asks_its_own_model(
 
 
 class Own(NamedTuple):
-    """A value of one framework, and the neutral data that it is in all others."""
+    """A value of one framework, and its neutral data for all others."""
 
     value: Any
     data: Any = None  # None: it means nothing elsewhere
@@ -210,7 +210,7 @@ PROJECTED: Final[Sequence[tuple[str, Callable[[], Own]]]] = [
 
 
 def crossed(recorder: Party, replayer: Party, own: Own, store: Path) -> tuple[Played, Played]:
-    """A tool that gives such a value: recorded in its framework, and replayed in another."""
+    """Record a tool that returns such a value in its framework, and replay it in another."""
 
     def find() -> Any:
         """Find what there is."""
@@ -254,13 +254,13 @@ def test_what_means_nothing_elsewhere_is_refused_there(
 
 
 def _placeless(played: Played) -> str:
-    """What the model was shown, without the place of an object in memory."""
+    """Return what the model was shown, without the address of an object in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(played.seen))
 
 
 @pytest.mark.parametrize("replayer", PARTIES)
 @pytest.mark.parametrize(("recorder", "make"), PROJECTED, ids=_name)
-def test_what_belongs_to_one_framework_is_neutral_data_in_others(
+def test_values_of_one_framework_cross_as_neutral_data(
     cast: Mapping[str, Party | str],
     tmp_path: Path,
     recorder: str,
@@ -289,7 +289,7 @@ def test_what_belongs_to_one_framework_is_neutral_data_in_others(
 
 
 class Forgetful(ReferenceHarness):
-    """Guards nothing."""
+    """Guard nothing."""
 
     def run(self, performance: Performance) -> Result:
         script = performance.script
@@ -307,7 +307,7 @@ def test_the_command_prints_a_table_and_its_figures(
     assert figures.startswith(f"{len(CASES)} of {len(CASES)} crossings pass; 0 bodies run")
 
 
-def test_the_command_says_what_did_not_cross_and_fails(
+def test_the_command_fails_and_names_missing_crossings(
     matrix_command: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

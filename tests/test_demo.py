@@ -26,7 +26,7 @@ def rollcage(folder: Path, *arguments: str, **environment: str) -> Any:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The demo, played once: where, and what it said."""
+    """Play the demo once; returns its folder and its output."""
     folder = tmp_path_factory.mktemp("demo")
     result = rollcage(folder, "demo")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -132,11 +132,11 @@ class RollcageMiddleware(AgentMiddleware):
 @pytest.mark.parametrize(
     ("module", "body", "said"),
     [
-        ("rollcage_langchain", UNGUARDED, "does not show this: eight steps ran; the ninth failed"),
+        ("rollcage_langchain", UNGUARDED, "do not show this: eight steps ran; the ninth failed"),
         ("langchain_core", "raise ImportError('broken')", "the agent left no run"),
     ],
 )
-def test_what_its_traces_do_not_show_it_does_not_claim(
+def test_the_demo_claims_only_what_traces_show(
     tmp_path: Path, module: str, body: str, said: str
 ) -> None:
     """An adapter that guards nothing, and a process that can't begin."""
@@ -159,7 +159,7 @@ if "undo" in sys.orig_argv:
 """
 
 
-def test_what_is_not_brought_back_it_does_not_claim(tmp_path: Path) -> None:
+def test_the_demo_claims_only_verified_undos(tmp_path: Path) -> None:
     """Somebody changes a file between the agent and the undo."""
     (tmp_path / "sitecustomize.py").write_text(MEDDLER)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -168,4 +168,4 @@ def test_what_is_not_brought_back_it_does_not_claim(tmp_path: Path) -> None:
     assert "somebody else has changed it since" in re.sub(r"\s+", " ", result.stdout)
     assert "Nothing was changed: resolve the conflict first." in result.stdout
     assert "✗ 0 effects were undone" in result.stdout
-    assert "does not show this: 0 effects were undone" in result.stderr
+    assert "do not show this: 0 effects were undone" in result.stderr

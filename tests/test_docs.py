@@ -1,4 +1,4 @@
-"""README and documentation say what is true: their code runs, as a reader would run it.
+"""The code of README and documentation runs, as a reader would run it.
 
 On one page, the Python blocks without a title are one program, from top to bottom. A block with
 `title="name.py"` is a file of that name, and so is one after a line that ends with its name and a
@@ -87,7 +87,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def program(text: str) -> str:
-    """The Python blocks without a title, each line at its number in the page."""
+    """Return the Python blocks without a title, each line at its number in the page."""
     lines = [""] * (text.count("\n") + 1)
     for block in blocks(text):
         if block.language == "python" and not block.title:
@@ -97,7 +97,7 @@ def program(text: str) -> str:
 
 
 def commands(text: str) -> list[Command]:
-    """What a console block shows."""
+    """Return the commands of a console block with the output shown."""
     found = []
     for shown in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         line, _, output = shown.partition("\n")
@@ -107,7 +107,7 @@ def commands(text: str) -> list[Command]:
 
 
 def same(shown: str, output: str) -> bool:
-    """Whether this is the output that is shown."""
+    """Return whether the output is the output that the page shows."""
     want, got = (VARIES.sub("<varies>", text) for text in (shown, output))
     return CHECKER.check_output(want, got, LOOSE)
 
@@ -207,7 +207,7 @@ def test_a_translation_has_the_same_code_and_sections(page: Path, translated: Pa
 
 @every_translation
 def test_a_translation_is_complete(page: Path, translated: Path) -> None:
-    """As many rows and items, the same links and words in code, and nothing left in English."""
+    """It has as many rows and items, the same links and words in code, and no English left."""
     texts = [each.read_text(encoding="utf-8") for each in (page, translated)]
     skipped = r"^```.*?^```$|^\[(?:中文|English)\]\([^\n]*$"
     prose = [re.sub(skipped, "", text, flags=re.DOTALL | re.MULTILINE) for text in texts]
@@ -226,7 +226,7 @@ TRACE_FORMAT = (ROOT / "docs/trace-format.md").read_text(encoding="utf-8")
 
 
 def table(heading: str) -> list[list[str]]:
-    """The cells of the first table behind a text of the page on the format."""
+    """Return the cells of the first table behind a text of the page on the format."""
     lines = TRACE_FORMAT.partition(f"\n{heading}\n")[2].split("\n|---", 1)[1].splitlines()[1:]
     rows = [line.strip("|").split(" | ") for line in lines[: lines.index("")]]
     return [[cell.strip() for cell in row] for row in rows]
@@ -265,7 +265,7 @@ def test_links_lead_somewhere(page: str) -> None:
 TROUBLES = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
 
 
-def test_each_error_has_a_cause_and_a_next_step() -> None:
+def test_each_error_has_cause_and_next_step() -> None:
     rows = re.findall(r"^\| `(\w+)`[^|]* \| `(\w+)` \| (.+) \| (.+) \|$", TROUBLES, re.MULTILINE)
     found = {(code, name) for code, name, _, _ in rows}
     kinds = [getattr(errors, name) for name in errors.__all__]

@@ -1,4 +1,4 @@
-"""The corpus of hostile calls through the real gate: none runs, and each of their twins does."""
+"""Of a corpus of hostile calls, the gate lets none run, and each benign twin runs."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from rollcage_policy.functions import FUNCTIONS
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_no_hostile_call_runs_and_each_benign_one_does() -> None:
+def test_hostile_calls_never_run_and_twins_do() -> None:
     command = [sys.executable, "-W", "error", "-m", "tests.hostile", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""Imports point down. The house has rooms on floors; the table below is its plan, as data."""
+"""Imports point down: core's rooms stand on floors, and the table below is their plan."""
 
 import ast
 import re
@@ -142,7 +142,7 @@ BESIDE = {
 class Import(NamedTuple):
     importer: str
     module: str
-    name: str  # what is taken from the module; empty where it is the module itself
+    name: str  # the name taken from the module; empty for the module itself
     lazy: bool  # in a function, or for type checkers only
     typing: bool  # for type checkers only
     line: int
@@ -152,7 +152,7 @@ class Import(NamedTuple):
 
 
 def modules(root: Path) -> dict[str, Path]:
-    """Every module of the workspace at `root`, by its full name."""
+    """Return every module of the workspace at `root`, by its full name."""
     found = {}
     for source in [*root.glob("packages/*/src"), *root.glob("integrations/*/src")]:
         for path in source.rglob("*.py"):
@@ -162,7 +162,7 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 def imports(importer: str, path: Path, known: set[str]) -> Iterator[Import]:
-    """Every import in one file, wherever it stands; relative ones by their full names."""
+    """Yield every import in one file, wherever it stands; relative ones by their full names."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     lazy: set[ast.AST] = set()
     typing: set[ast.AST] = set()
@@ -188,13 +188,13 @@ def imports(importer: str, path: Path, known: set[str]) -> Iterator[Import]:
 
 
 def row(module: str) -> int | None:
-    """The floor of one of core's modules, counted from the top."""
+    """Return the floor of one of core's modules, counted from the top."""
     name = [*module.split("."), "__init__"][1]
     return next((place for place, rooms in enumerate(ROOMS) if name in rooms), None)
 
 
 def within_core(found: list[Import], known: set[str]) -> Iterator[str]:
-    """What is wrong between core's own modules."""
+    """Yield the violations between core's own modules."""
     core = {module for module in known if module.split(".")[0] == "rollcage"}
     yield from (f"{module}: is in no room" for module in sorted(core) if row(module) is None)
     graph: dict[str, set[str]] = {}
@@ -215,7 +215,7 @@ def within_core(found: list[Import], known: set[str]) -> Iterator[str]:
 
 
 def between(each: Import, integrations: set[str], known: set[str]) -> Iterator[str]:
-    """What is wrong with an import that leaves its distribution."""
+    """Yield the violation of an import that leaves its distribution."""
     here, there = each.importer.split(".")[0], each.module.split(".")[0]
     if here == there or there in sys.stdlib_module_names:
         return
@@ -237,7 +237,7 @@ def between(each: Import, integrations: set[str], known: set[str]) -> Iterator[s
 
 
 def violations(root: Path) -> list[str]:
-    """All that is wrong with the imports of the workspace at `root`."""
+    """Return all violations of the imports of the workspace at `root`."""
     paths = modules(root)
     known = set(paths)
     found = [each for name, path in paths.items() for each in imports(name, path, known)]
@@ -252,7 +252,7 @@ def test_imports_point_down() -> None:
 
 
 def classes(root: Path) -> Iterator[tuple[str, str]]:
-    """The name of each class at the top of a module that is not private, and that module."""
+    """Yield each class at the top of a public module, with its module."""
     for module, path in modules(root).items():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -281,8 +281,8 @@ TWICE = {
 """Names that stand twice: of what a session does, and of what readers or a plan make of it."""
 
 
-def test_a_class_of_core_shares_its_name_with_no_other() -> None:
-    """Who reads core, or a package that imports it, meets one meaning of each of its names."""
+def test_no_two_classes_share_a_core_name() -> None:
+    """A name of core has one meaning for the reader of any package that imports core."""
     found: dict[str, list[str]] = {}
     for name, module in classes(ROOT):
         found.setdefault(name, []).append(module)
@@ -301,7 +301,7 @@ LANGCHAIN = "integrations/langchain/src/rollcage_langchain/"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A small workspace in which nothing is wrong."""
+    """Make a small workspace without violations."""
     files = {
         f"{CORE}__init__.py": "from .session.session import Session\nfrom rollcage import errors\n",
         f"{CORE}__main__.py": "def main():\n    from rollcage_cli import app\n",
@@ -360,7 +360,7 @@ def test_a_violation_is_found(tree: Path, file: str, text: str, said: str) -> No
     assert said in only
 
 
-def test_the_picture_of_the_house_has_its_rooms_and_neighbours() -> None:
+def test_the_picture_of_core_has_its_rooms() -> None:
     drawn = set(re.findall(r'class="name">(\w+)<', (ROOT / "docs" / "house.svg").read_text()))
     rooms = {room for floor in ROOMS for room in floor if not room.startswith("_")}
     folders = [*ROOT.glob("packages/*/"), *ROOT.glob("integrations/*/")]

@@ -101,7 +101,7 @@ FRAMEWORKS: dict[str, Using] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def frameworks(matrix_command: ModuleType) -> Iterator[None]:
-    """All of them are installed, and CrewAI keeps to itself."""
+    """Skip unless all frameworks are installed, and keep their environment to this block."""
     with matrix_command.apart(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in ("langchain", "autogen", "crewai"):
@@ -114,7 +114,7 @@ def frameworks(matrix_command: ModuleType) -> Iterator[None]:
 
 
 def play(using: Using, folder: Path, python: str, replay: Any) -> tuple[Session, list[Told]]:
-    """The story of these tests, in a framework."""
+    """Play the story of these tests in a framework."""
     session = Session("job", store=folder / "store", replay=replay)
     told: list[Told] = []
 
@@ -136,7 +136,7 @@ def play(using: Using, folder: Path, python: str, replay: Any) -> tuple[Session,
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Where a framework has recorded the story; each does so once."""
+    """Return where a framework has recorded the story; each records it once."""
     made: dict[str, Path] = {}
 
     def of(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""What the distributions promise: one version, exact pins, the licence, a small core."""
+"""The distributions keep their promises: one version, exact pins, the licence, a small core."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ every_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: fol
 
 
 def requirements(project: dict[str, Any]) -> list[Requirement]:
-    """All that a distribution may ask for, extras included."""
+    """Return every requirement of a distribution, extras included."""
     extras = project.get("optional-dependencies", {}).values()
     return [Requirement(r) for r in [*project["dependencies"], *(r for e in extras for r in e)]]
 
@@ -75,13 +75,13 @@ def test_core_brings_no_framework() -> None:
             seen.add(name)
             needed = map(Requirement, metadata.requires(name) or [])
             todo += [r.name for r in needed if not r.marker or r.marker.evaluate({"extra": ""})]
-    assert "pydantic-core" in seen  # what is needed indirectly was followed
+    assert "pydantic-core" in seen  # indirect requirements were followed
     assert not [name for name in seen if name.startswith(FRAMEWORKS)]
     assert not seen & (PROJECTS.keys() - {"rollcage"})
 
 
 def core_extras() -> tuple[dict[str, list[str]], list[str]]:
-    """Each of core's extras alone, and what `rollcage[all]` brings, without markers."""
+    """Return each of core's extras, and what `rollcage[all]` brings, without markers."""
     extras = dict(PROJECTS["rollcage"]["optional-dependencies"])
     del extras["demo"]  # no feature of its own; see below
     everything = [r.partition(";")[0] for r in extras.pop("all")]
@@ -94,7 +94,7 @@ def test_all_is_all_of_the_extras() -> None:
 
 
 def brought_by(wanted: Requirement) -> str:
-    """What an extra brings: a library, a sibling, or the library of that sibling's own extra."""
+    """Return what an extra brings: a library, a sibling, or the library of that sibling's extra."""
     if not wanted.extras:
         return wanted.name
     (extra,) = wanted.extras
@@ -119,7 +119,7 @@ def test_extras_bring_a_sibling_or_a_library() -> None:
     }  # fmt: skip
 
 
-def test_the_demo_comes_with_the_command_line_and_all_that_it_plays_with() -> None:
+def test_the_demo_extra_brings_the_cli_and_langchain() -> None:
     (wanted,) = map(Requirement, PROJECTS["rollcage"]["optional-dependencies"]["demo"])
     assert (wanted.name, wanted.extras) == ("rollcage-cli", {"demo"})
     brought = map(Requirement, PROJECTS[wanted.name]["optional-dependencies"]["demo"])
@@ -128,14 +128,14 @@ def test_the_demo_comes_with_the_command_line_and_all_that_it_plays_with() -> No
 
 
 @every_folder
-def test_a_wheel_says_where_its_project_is_and_shows_how_it_is_used(folder: Path) -> None:
+def test_a_wheel_has_project_links_and_its_readme(folder: Path) -> None:
     project = load(folder)["project"]
     assert project["urls"] == PROJECTS["rollcage"]["urls"]
     assert project["urls"].keys() == {"Source", "Documentation", "Changelog", "Issues"}
     assert re.search(r"^```(python|console)$", (folder / "README.md").read_text(), re.MULTILINE)
 
 
-def test_policies_are_tested_with_all_that_they_can_use() -> None:
+def test_policies_are_tested_with_every_optional_library() -> None:
     extras = dict(PROJECTS["rollcage-policy"]["optional-dependencies"])
     del extras["cli"]
     assert {each for wanted in extras.values() for each in wanted} <= set(
@@ -149,7 +149,7 @@ PINNED_BY = {"pydantic-core": "pydantic"}  # a part of it, in the one version th
 
 
 def imported(source: Path) -> set[str]:
-    """The libraries that any module below a folder imports, wherever the import stands."""
+    """Return the libraries that modules below a folder import, wherever the import stands."""
     found: set[str] = set()
     for path in source.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -160,7 +160,7 @@ def imported(source: Path) -> set[str]:
     return found - sys.stdlib_module_names - TYPES - OF_VALUES
 
 
-def test_what_values_are_of_is_tested_and_never_asked_for() -> None:
+def test_libraries_of_values_are_tested_and_never_required() -> None:
     tested = {Requirement(r).name for r in load(ROOT)["dependency-groups"]["test-core"]}
     assert tested >= OF_VALUES
     asked = {r.name for project in PROJECTS.values() for r in requirements(project)}
@@ -172,7 +172,7 @@ def test_what_is_imported_is_asked_for(folder: Path) -> None:
     project = load(folder)["project"]
     asked = {canonicalize_name(r.name) for r in requirements(project)} | {project["name"]}
     asked |= {lib for lib, brought_by in PINNED_BY.items() if brought_by in asked}
-    brings = metadata.packages_distributions()  # not of what is installed from here, as it stands
+    brings = metadata.packages_distributions()  # not of packages installed in place from here
     missing = {
         module
         for module in imported(folder / "src")

@@ -1,7 +1,7 @@
-"""Commands that messages print can be copied: what follows one is no part of its last argument.
+"""Printed commands can be copied: no punctuation sticks to the last argument.
 
 `rollcage show RUN --store DIR.` looks in a store of another name, which is then made. So a command
-is the end of its line, or a semicolon or a space comes behind it.
+ends its line, or a semicolon or a space follows it.
 """
 
 import ast
@@ -28,7 +28,7 @@ END = "\0"  # of a text
 
 
 def texts(source: str) -> Iterator[tuple[int, str]]:
-    """All texts of a module that are not its own documentation, with {...} for what is put in."""
+    """Yield the texts of a module except its documentation, with {...} for inserted values."""
     if "rollcage " not in source:
         return
     tree = ast.parse(source)
@@ -55,7 +55,7 @@ def _said(part: ast.expr) -> str:
 
 
 def stuck(text: str) -> Iterator[str]:
-    """What stands right behind the store of a command, and would be copied with it."""
+    """Return the text right behind the store of a command, which would be copied with it."""
     for found in COMMAND.finditer(text):
         arguments = found["arguments"] + END * (found.end() == len(text))
         store = STORE.search(arguments)
@@ -63,7 +63,7 @@ def stuck(text: str) -> Iterator[str]:
             yield found[0]
 
 
-def test_nothing_sticks_to_the_last_argument_of_a_printed_command() -> None:
+def test_nothing_sticks_to_a_printed_commands_end() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {said}"
         for path in SOURCES
@@ -74,7 +74,7 @@ def test_nothing_sticks_to_the_last_argument_of_a_printed_command() -> None:
 
 
 def test_there_are_such_commands() -> None:
-    """They are found where they stand."""
+    """The search finds printed commands in the source."""
     every = [text for path in SOURCES for _, text in texts(path.read_text())]
     found = [
         each for each in every for command in COMMAND.finditer(each) if STORE.search(command[0])

@@ -1,4 +1,4 @@
-"""An adapter uses names that its framework keeps private in one file alone: its `private.py`."""
+"""An adapter uses its framework's private names in one file alone: its `private.py`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PRIVATE = re.compile(r"(?:[\w.]+\.)?_[a-zA-Z]\w*|__(?:pregel_\w+|(?:error|resume
 
 
 def private_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """The names with an underscore that a file uses of others: attributes, in strings, in imports.
+    """Yield the foreign names with an underscore that a file uses: attributes, strings, imports.
 
-    Those of `self` (or an `other` of its class) that the file sets or defines itself are its own.
+    Names of `self` (or an `other` of its class) that the file sets or defines itself are its own.
     """
     own = {each.name for each in ast.walk(tree) if isinstance(each, DEFINED)}
     own |= {
@@ -65,7 +65,7 @@ def _of_self(node: ast.Attribute) -> bool:
 
 
 @pytest.mark.parametrize("adapter", sorted(DOCUMENTED))
-def test_only_one_file_of_an_adapter_uses_private_names(adapter: str) -> None:
+def test_one_file_per_adapter_uses_private_names(adapter: str) -> None:
     folder = ROOT / "integrations" / adapter / "src" / f"rollcage_{adapter}"
     found = [
         f"{path.name}:{line} {name}"

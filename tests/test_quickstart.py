@@ -29,7 +29,7 @@ def rollcage(folder: Path, *arguments: str) -> Any:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
-    """The quickstart, played once in all: where, what it says for machines, and for people."""
+    """Play the quickstart once; returns its folder, and its output for machines and for people."""
     folder = tmp_path_factory.mktemp("quickstart")
     ended = rollcage(folder, "quickstart", "--json")
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -45,7 +45,7 @@ def test_each_framework_that_is_installed_plays(played: tuple[Path, Any, str]) -
     assert said.count("3 mails are out: each customer got 1") == len(FRAMEWORKS)
 
 
-def test_it_fits_a_terminal_of_80_columns_and_has_no_colour(played: tuple[Path, Any, str]) -> None:
+def test_it_fits_80_columns_and_has_no_colour(played: tuple[Path, Any, str]) -> None:
     said = played[2]
     assert max(map(len, said.splitlines())) <= 80
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", said)

@@ -1,6 +1,6 @@
-"""Universes of workers, crashes and failing disks and networks: see `tests/simulation`.
+"""Simulate workers, crashes, and failing disks and networks: see `tests/simulation`.
 
-The seeds are the same in each run: what random ones find is for `nox -s simulate`.
+The seeds are the same in each run; `nox -s simulate` tries random ones.
 """
 
 import gc
@@ -23,7 +23,7 @@ SEEDS = 100  # in each place; `nox -s simulate` tries thousands
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """Whoever stands in a circle is collected where nobody runs."""
+    """Collect circular garbage while no test runs."""
     yield
     gc.collect()
 

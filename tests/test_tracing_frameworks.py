@@ -18,7 +18,7 @@ def weather(city: str) -> str:
     return f"sunny in {city}"
 
 
-async def test_a_tool_of_autogen_has_one_span_when_it_runs_and_when_it_is_replayed(
+async def test_autogen_tools_have_one_span_when_replayed(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)

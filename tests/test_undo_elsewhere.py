@@ -1,4 +1,4 @@
-"""What an agent of LangChain did is undone by a process that can't import any framework."""
+"""The effects of a LangChain agent are undone by a process that can't import any framework."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder and a database that an agent of LangChain has changed."""
+    """Return a folder and a database that an agent of LangChain has changed."""
     folder = tmp_path_factory.mktemp("elsewhere") / "recorded"
     command = [sys.executable, str(COMMAND), "record", str(folder)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -41,13 +41,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(recorded: Path, tmp_path: Path) -> Path:
-    """A copy: an undo finds its folder by where its tools are, not by where they were."""
+    """Return a copy: an undo finds its folder by the place of its tools."""
     return shutil.copytree(recorded, tmp_path / "here")
 
 
 @pytest.fixture
 def blocked(tmp_path: Path) -> Run:
-    """Runs Python without any framework."""
+    """Return a command that runs Python without any framework."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(BLOCKER)

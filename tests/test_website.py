@@ -1,4 +1,4 @@
-"""The site's own parts: what agents read of it, and what is checked once it is built."""
+"""The site has its own parts: the pages for agents, and the checks of a built site."""
 
 import re
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from website.pages import DOCS, first_sentence, llms, llms_full, missing_pages, 
 Run = Callable[..., "CompletedProcess[str]"]
 
 
-def test_every_page_is_in_a_group_of_the_site() -> None:
+def test_every_page_has_a_group_on_the_site() -> None:
     assert missing_pages() == []
     groups = {page.group for page in pages() if page.group}
     assert groups == {"Tutorials", "How-to guides", "Reference", "Explanation"}
 
 
-def test_llms_txt_lists_each_page_with_what_it_says() -> None:
+def test_llms_txt_lists_each_page_with_its_summary() -> None:
     text = llms()
     assert text.startswith("# Rollcage\n\n> ")
     for page in pages():
@@ -45,7 +45,7 @@ def test_the_first_sentence_is_plain_text() -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A site of two pages in which nothing is wrong."""
+    """Make a site of two pages without faults."""
     (tmp_path / "gate").mkdir()
     (tmp_path / "index.html").write_text(
         '<a href="gate/#rules">rules</a><a href="#here">here</a><p id="here">'
@@ -85,7 +85,7 @@ def test_what_is_wrong_with_a_site_is_found(site: Path, added: str, said: str) -
 
 
 def test_a_coding_agent_finds_how_to_use_it(run_offline: Run, tmp_path: Path) -> None:
-    """In the wheel, by a command that needs no command line."""
+    """The guide is in the wheel, and `rollcage --agents-md` prints it without the CLI."""
     ended = run_offline("rollcage", "--agents-md", cwd=tmp_path)
     text = Path(rollcage.__file__).with_name("AGENTS.md").read_text(encoding="utf-8")
     assert ended.stdout == text
@@ -123,7 +123,7 @@ def test_a_picture_has_words_and_both_colour_schemes(picture: Path) -> None:
     assert "<script" not in text
 
 
-def test_the_picture_of_a_call_names_the_steps_of_the_first_page() -> None:
+def test_the_pictures_steps_are_the_first_pages() -> None:
     page = (DOCS / "index.md").read_text(encoding="utf-8")
     rows = re.findall(
         r"^\| (\w+) \|", page.partition("call.svg")[2].partition("\n## ")[0], re.MULTILINE

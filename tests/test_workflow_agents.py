@@ -1,4 +1,4 @@
-"""Agents of real frameworks as steps of a workflow: cut off in the middle, then gone on with."""
+"""Agents of real frameworks are steps of a workflow, which is cut off and resumed."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from rollcage_adapter import session_here
 from rollcage_workflow import execution, run
 from rollcage_workflow.signals import Signals
 
-MESSAGES = [["first"], ["second"], []]  # what is put at each message of the model
+MESSAGES = [["first"], ["second"], []]  # the things to put, for each message of the model
 put_down: list[str] = []
 asked: list[int] = []
 
@@ -30,7 +30,7 @@ def workflow_agents_put(what: str) -> str:
 
 
 def message(turn: int) -> list[dict[str, Any]]:
-    """The calls of one message."""
+    """Return the calls of one message."""
     asked.append(turn)
     return [
         {"id": f"call-{turn}", "name": "workflow_agents_put", "args": {"what": what}}
@@ -125,7 +125,7 @@ def autogen_agent() -> Callable[..., Any]:
 
 
 def crewai_agent() -> Callable[..., Any]:
-    warnings.simplefilter("ignore")  # CrewAI warns of what it does itself
+    warnings.simplefilter("ignore")  # CrewAI warns of its own deprecations
     from crewai import Agent, Crew, Task
     from crewai.llms.base_llm import BaseLLM
     from rollcage_crewai import as_tools, guard_crew, guard_model
@@ -170,7 +170,7 @@ def crewai_agent() -> Callable[..., Any]:
 
 
 def cut_behind_the_first_put(trace: Path) -> None:
-    """As if the process had died there."""
+    """Cut the log behind the first put, as if the process had died there."""
     lines = trace.read_bytes().splitlines(keepends=True)
     events = [json.loads(line) for line in lines]
     step = next(e["step"] for e in events if e.get("name") == "workflow_agents_put")
@@ -212,7 +212,7 @@ def test_an_agent_is_a_step(framework: Callable[[], Any], tmp_path: Path) -> Non
 
 
 def in_a_file(world: Path, kills: str = "") -> list[Any]:
-    """The same tool with effects in a file; its process dies behind the effect that `kills` it."""
+    """Return the tool with effects in a file; its process dies behind the effect `kills`."""
 
     def standing() -> list[str]:
         return world.read_text().split() if world.exists() else []
@@ -267,7 +267,7 @@ KILLED = {
 
 
 def attempt(framework: str, folder: str, kills: str) -> str:
-    """An attempt at it, and how it then stands."""
+    """Make an attempt at the execution; returns how it stands then."""
     tools = in_a_file(Path(folder) / "world", kills)
     globals()["workflow_agents_put"] = tools[0]  # what the agents are built with
     agent = globals()[framework]()
@@ -280,7 +280,7 @@ def attempt(framework: str, folder: str, kills: str) -> str:
 def test_an_agent_is_killed_in_its_tool(
     framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is done twice, nothing lost, and all that it did is taken back, as observed."""
+    """No effect is repeated or lost, and each is undone, as observed."""
     monkeypatch.setattr(sys.modules[__name__], "workflow_agents_put", workflow_agents_put)
     given = (framework, str(tmp_path), "first")
     said = f"from test_workflow_agents import attempt; attempt(*{given!r})"

@@ -1,10 +1,10 @@
-"""Undo without the framework: what an agent of LangChain did is undone where there is none.
+"""Undo the effects of a LangChain agent in an environment without LangChain.
 
     python tests/undo_elsewhere.py record FOLDER    # where LangChain is installed
     python tests/undo_elsewhere.py undo FOLDER      # where no framework is
 
 The first lets an agent change files and rows in a new folder. The second runs `rollcage undo` and
-looks itself at what is there now. Both are started by `nox -s undo`.
+looks itself at the folder and the database. Both are started by `nox -s undo`.
 """
 
 import hashlib
@@ -69,7 +69,7 @@ def record(folder: Path) -> int:
 
 
 def prepare(folder: Path) -> None:
-    """Make all that is there before the agent comes."""
+    """Make the folder and database that the agent finds."""
     workspace = folder / "workspace"
     workspace.mkdir(parents=True)
     (workspace / "prices.csv").write_text("tea,3\ncup,5\n", encoding="utf-8")
@@ -84,7 +84,7 @@ def prepare(folder: Path) -> None:
 
 
 def run_agent(folder: Path) -> None:
-    """The agent: its model's answers are recorded too, in LangChain's own types."""
+    """Run the agent; its model's answers are recorded too, in LangChain's own types."""
     from langchain.agents import create_agent
     from rollcage import Session
     from rollcage_langchain import RollcageMiddleware, as_tools, guard_model
@@ -104,7 +104,7 @@ def run_agent(folder: Path) -> None:
 
 
 def scripted_model() -> "BaseChatModel":
-    """A chat model that knows its answers beforehand."""
+    """Return a chat model that knows its answers beforehand."""
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage, ToolCall
     from langchain_core.outputs import ChatGeneration, ChatResult
@@ -131,7 +131,7 @@ def scripted_model() -> "BaseChatModel":
 
 
 def undo(folder: Path) -> int:
-    """Undo it; no framework may be here."""
+    """Undo the run, where no framework may be installed."""
     here = [name for name in FRAMEWORKS if importable(name)]
     print(f"frameworks here: {', '.join(here) or 'none'}", flush=True)
     if here:
@@ -156,13 +156,13 @@ def importable(name: str) -> bool:
 
 
 def known(folder: Path) -> dict[str, str]:
-    """The digests from before the agent came."""
+    """Return the digests from before the agent came."""
     found: dict[str, str] = json.loads((folder / "before.json").read_text(encoding="utf-8"))
     return found
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """What is there: paths, permissions and contents; tables and rows."""
+    """Return the digests of the folder and database: paths, permissions, contents, tables, rows."""
     files = [
         (str(path.relative_to(folder)), path.stat().st_mode, path.is_file() and path.read_bytes())
         for path in sorted((folder / "workspace").rglob("*"))

@@ -1,4 +1,4 @@
-"""AutoGen: an `AssistantAgent` over a function tool, `run` after `run`."""
+"""Measure AutoGen: an `AssistantAgent` over a function tool, `run` after `run`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INFO = ModelInfo(
 
 
 def agents(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
-    """An agent of the bare tool, and one of the guarded tool, which is recorded."""
+    """Measure an agent of the bare tool, and an agent of the guarded, recorded tool."""
     tool = FunctionTool(asend_mail, "Send nothing.", name="send_mail")
     with Session("bench", store=folder) as session:
         offered = {"bare_us": [tool], "guarded_us": guard_tools([tool], session)}

@@ -1,4 +1,4 @@
-"""CrewAI: a crew of one over a function tool, `kickoff` after `kickoff`."""
+"""Measure CrewAI: a crew of one over a function tool, `kickoff` after `kickoff`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.workload import send_mail
 
 
 def agents(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
-    """A crew with the bare tool, and one with the guarded tool, which is recorded."""
+    """Measure a crew with the bare tool, and a crew with the guarded, recorded tool."""
     os.environ |= {"XDG_DATA_HOME": str(folder), "CREWAI_DISABLE_TELEMETRY": "true"}
     from rollcage import Session
     from rollcage_crewai import guard_crew
@@ -30,7 +30,7 @@ def _crew(guard: Callable[[Any], Any], together: int) -> Callable[[int], None]:
     from crewai.tools import tool
 
     class Scripted(BaseLLM):
-        """Asks for its calls, then ends."""
+        """Ask for the calls, then end."""
 
         script: list[Any] = []  # noqa: RUF012 - Pydantic copies a default
 

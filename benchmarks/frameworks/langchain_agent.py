@@ -1,4 +1,4 @@
-"""LangChain: `create_agent` over a structured tool, `invoke` after `invoke`."""
+"""Measure LangChain: `create_agent` over a structured tool, `invoke` after `invoke`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.workload import send_mail
 
 
 class Scripted(BaseChatModel):
-    """Asks for its calls, then ends."""
+    """Ask for the calls, then end."""
 
     script: list[Any] = []  # noqa: RUF012 - Pydantic copies a default
 
@@ -28,7 +28,7 @@ class Scripted(BaseChatModel):
         return "scripted"
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        """The script knows the tools."""
+        """Return the model itself: the script knows the tools."""
         return self
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
@@ -44,7 +44,7 @@ class Scripted(BaseChatModel):
 
 
 def agents(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
-    """An agent of the bare tool, and one of the guarded tool, which is recorded."""
+    """Measure an agent of the bare tool, and an agent of the guarded, recorded tool."""
     tool = StructuredTool.from_function(send_mail)
     with Session("bench", store=folder) as session:
         guarded = _agent(guard_tools([tool], session), [RollcageMiddleware(session)], together)

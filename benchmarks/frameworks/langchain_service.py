@@ -1,8 +1,8 @@
-"""A service: 100 requests at the same time, each with an agent and a session of its own.
+"""Measure a service: 100 requests at once, each with an agent and a session of its own.
 
 The service defines its tool and its model once. Each request makes its agent: a bare one, one with
-a middleware that does nothing, which is what LangChain takes for any, and the guarded one, whose
-model is guarded as well.
+a middleware that does nothing (what LangChain itself takes for any middleware), and a guarded one,
+whose model is guarded as well.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from benchmarks.timing import messages
 from benchmarks.workload import send_mail
 
 TOGETHER: Final = 100  # requests
-CALLS: Final = 3  # of its tool that a request makes
+CALLS: Final = 3  # calls of its tool that a request makes
 
 Request = Callable[[int], Awaitable[None]]
 
 
 class Bound(Scripted):
-    """Formats the tools for its provider, as a real model does."""
+    """Format the tools for its provider, as a real model does."""
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        """The script knows the tools."""
+        """Format the tools; the script knows them already."""
         for tool in tools:
             convert_to_openai_tool(tool)
         return self
 
 
 class Nothing(AgentMiddleware[Any, Any, Any]):
-    """The hooks that ours has."""
+    """Have the same hooks as our middleware, which do nothing."""
 
     async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
         """Call the tool."""
@@ -54,7 +54,7 @@ class Nothing(AgentMiddleware[Any, Any, Any]):
 
 
 def requests(calls: int, folder: Path) -> dict[str, float]:
-    """CPU (µs) of a request of each kind; at least two rounds of them are timed."""
+    """Measure the CPU (µs) of a request of each kind, timed over at least two rounds."""
     return asyncio.run(_measured(max(2, calls // (TOGETHER * CALLS)), folder))
 
 
@@ -83,7 +83,7 @@ async def _measured(rounds: int, folder: Path) -> dict[str, float]:
 
 
 async def _cpu(request: Request, first: int) -> float:
-    """Microseconds that so many requests took."""
+    """Return the microseconds that the requests took."""
     gc.collect()
     start = time.process_time_ns()
     await asyncio.gather(*(request(first + number) for number in range(TOGETHER)))

@@ -1,4 +1,4 @@
-"""FastMCP's proxy, as its documentation has it; in an environment of its own.
+"""Run FastMCP's proxy as its documentation shows it, in an environment of its own.
 
 python fastmcp_proxy.py COMMAND...
 """

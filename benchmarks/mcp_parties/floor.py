@@ -1,4 +1,4 @@
-"""The least that a recorder costs: two blocking pipes, polled; each line appended to a file.
+"""Record at the least cost: two blocking pipes, polled; each line appended to a file.
 
 python floor.py FILE COMMAND...
 """

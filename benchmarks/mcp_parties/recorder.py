@@ -1,8 +1,8 @@
-"""The raw recorder: passes each line on, and appends it to a file. It reads nothing of it.
+"""Pass each line on and append it to a file, without reading it: the raw recorder.
 
     python recorder.py FILE COMMAND...
 
-Each line is one `write` to the file, without fsync: what Rollcage's own trace does by default.
+Each line is one `write` to the file, without fsync, like Rollcage's own log by default.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A server of one tool that does nothing, in plain Python."""
+"""Serve one tool that does nothing, in plain Python."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
-"""Other libraries that keep a record of each call, each measured on the same call.
+"""Measure other libraries that keep a record of each call, each on the same call.
 
-One that is not installed is said to be so. None is tuned down: each runs as its own documentation
-shows, with its record on disk.
+A library that is not installed is named as missing. None is tuned down: each runs as its own
+documentation shows, with its record on disk.
 """

@@ -1,4 +1,4 @@
-"""DBOS: a step of a workflow, kept in SQLite.
+"""Measure DBOS: a step of a workflow, kept in SQLite.
 
 The hit is a fork of the finished workflow from behind its last step: each step is found done.
 """
@@ -18,18 +18,18 @@ _taken: list[float] = []
 
 @DBOS.workflow()
 def job(calls: int) -> int:
-    """Each call a step; leaves what they took in `_taken`."""
+    """Make each call a step, and leave the time they took in `_taken`."""
     _taken.append(cpu_per_call(lambda arguments: _sent(**arguments), calls))
     return calls
 
 
 def write(calls: int, folder: Path) -> dict[str, float]:
-    """A step that runs and is kept."""
+    """Measure a step that runs and is kept."""
     return _run(calls, folder)[0]
 
 
 def hit(calls: int, folder: Path) -> dict[str, float]:
-    """A step that is found done."""
+    """Measure a step that is found done."""
     return _run(calls, folder)[1]
 
 

@@ -1,4 +1,4 @@
-"""failcore: a call through its run context, as `run()` sets it up, traced to a JSONL file.
+"""Measure failcore: a call through its run context, as `run()` sets it up, traced to a JSONL file.
 
 Its run context replays nothing, so there is no hit.
 """
@@ -16,10 +16,10 @@ from benchmarks.workload import send_mail
 
 
 def write(calls: int, folder: Path) -> dict[str, float]:
-    """A traced call."""
-    os.environ["FAILCORE_PROJECT_ROOT"] = str(folder)  # else it writes beside our own sources
+    """Measure a traced call."""
+    os.environ["FAILCORE_PROJECT_ROOT"] = str(folder)  # otherwise it writes beside our own sources
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # its own use of its own executor
+        warnings.simplefilter("ignore", DeprecationWarning)  # failcore's own use of its executor
         context = run(trace="trace.jsonl", auto_ingest=False)
     with context as ctx:
         ctx.tool(send_mail)

@@ -1,7 +1,7 @@
-"""LangGraph: a `@task` in an `@entrypoint`, kept by the SQLite checkpointer.
+"""Measure LangGraph: a `@task` in an `@entrypoint`, kept by the SQLite checkpointer.
 
 The job fails at its end, so that a second `invoke` of the same thread finds every task done. The
-whole `invoke` is timed, for the checkpointer writes in threads of its own.
+whole `invoke` is timed, because the checkpointer writes in threads of its own.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from benchmarks.workload import mail, send_mail
 
 
 class Crash(Exception):
-    """The job ends before it is done."""
+    """End the job before it is done."""
 
 
 def write(calls: int, folder: Path) -> dict[str, float]:
-    """A task that runs and is kept."""
+    """Measure a task that runs and is kept."""
     return _run(calls, folder)[0]
 
 
 def hit(calls: int, folder: Path) -> dict[str, float]:
-    """A task that is found done."""
+    """Measure a task that is found done."""
     return _run(calls, folder)[1]
 
 
@@ -49,7 +49,7 @@ def _run(calls: int, folder: Path) -> tuple[dict[str, float], dict[str, float]]:
             return count
 
         def invoke(thread: str, given: int | None) -> float:
-            """Microseconds of CPU of one invocation."""
+            """Return the microseconds of CPU of one invocation."""
             config: RunnableConfig = {"configurable": {"thread_id": thread}}
             start = time.process_time_ns()
             try:

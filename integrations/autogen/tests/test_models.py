@@ -65,7 +65,7 @@ async def test_a_guarded_client_is_of_the_same_type_and_delegates(lab: Any) -> N
 def test_what_can_not_be_guarded_is_refused(lab: Any) -> None:
     wrong: Any = "gpt"
     with lab.session("one") as one, lab.session("two", inner=True) as two:
-        with pytest.raises(ContractError, match="no ChatCompletionClient"):
+        with pytest.raises(ContractError, match="not a ChatCompletionClient"):
             guard_model(wrong, one)
         with pytest.raises(ContractError, match="another session"):
             guard_model(guard_model(lab.client(), one), two)

@@ -226,7 +226,7 @@ def test_a_model_is_guarded_once(lab: Lab) -> None:
         with pytest.raises(ContractError, match="another session"):
             guard_model(model, other)
         wrong: Any = object()
-        with pytest.raises(ContractError, match="is no model of CrewAI"):
+        with pytest.raises(ContractError, match="is not a model of CrewAI"):
             guard_model(wrong, session)
         original.call([{"role": "user", "content": "Hi."}])
     assert lab.steps(session) == []

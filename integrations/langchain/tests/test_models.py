@@ -356,7 +356,7 @@ def test_what_can_not_be_guarded_is_refused(lab: Any) -> None:
         with pytest.raises(ContractError, match="another session"):
             guard_model(guarded, lab.session("other"))
         bound: Any = lab.model(["x"]).bind_tools([look])
-        with pytest.raises(ContractError, match="no chat model"):
+        with pytest.raises(ContractError, match="not a chat model"):
             guard_model(bound, session)
 
 

@@ -107,7 +107,7 @@ def test_a_function_with_the_input_of_the_run_and_an_answer(desk: Path, cli: Cli
     assert fork.started["fork"] == {"run": of, "step": 1, "change": "result", "live": False}
     shown = cli("show", fork.id).out
     assert (
-        f"a fork: step 1 has another result; it made no write, and what is replayed of run {of}"
+        f"a fork: step 1 has another result; it made no write, and the steps replayed from run {of}"
         in shown
     )
     assert "simulated" in shown
@@ -172,7 +172,7 @@ def test_a_fork_that_is_saved_is_for_the_next_run_of_the_program(
             ("--at", "1", "--result", "[" * 100_000),
             "--result is not JSON: it is too deep",
         ),
-        (("--at", "1", "--args", "NaN"), "--args is not JSON: NaN is no number"),
+        (("--at", "1", "--args", "NaN"), "--args is not JSON: NaN is not a JSON number"),
         (("--at", "1", "--args", "1"), "wants the arguments by name"),
         (("--result", "1"), "say which with at="),
         (("--at", "1", "--result", "1", "--error", "x"), "changes one thing"),

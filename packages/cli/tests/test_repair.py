@@ -12,7 +12,7 @@ def test_a_whole_store_is_left_as_it_is(cli: Cli, record: Record, store: Path) -
     record()
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     result = cli("repair")
-    assert (result.code, result.out) == (0, "nothing was to be mended: 1 run\n")
+    assert (result.code, result.out) == (0, "there was nothing to mend: 1 run\n")
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
     assert cli("repair", "--json").data == {"store": ".rollcage", "runs": 1, "mended": []}
 

@@ -107,7 +107,7 @@ def never() -> None:
         ("other", None, "which is one of 'agent', and opens a session of 'other'"),
         ("agent", "{", "can't be used"),
         ("agent", '{"store": "elsewhere", "run": "x", "name": "agent"}', "in .*elsewhere, and"),
-        ("agent", '{"store": ".rollcage", "run": "x", "at": 1}', "say what is changed there"),
+        ("agent", '{"store": ".rollcage", "run": "x", "at": 1}', "say what changes there"),
         ("agent", '{"store": ".rollcage", "run": "x", "tools": ["none"]}', "No module named"),
     ],
 )

@@ -204,7 +204,7 @@ def test_an_effect_that_did_not_happen_is_free(cli: Any, store: Path) -> None:
     ("words", "said"),
     [
         (["once", "refund/9"], "no call has claimed 'refund/9'"),
-        (["once", "--happened"], "say of which effect"),
+        (["once", "--happened"], "name the effect"),
         (["once", "refund/7", "--result", "1"], "--result goes with --happened"),
         (["once", "refund/7", "--did-not-happen", "--result", "1"], "takes no --result"),
         (["once", "refund/7", "--happened", "--result", "{"], "--result is not JSON"),

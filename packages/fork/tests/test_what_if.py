@@ -213,7 +213,7 @@ def test_what_a_fork_can_not_be(url: str) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"at": 1, "result": 1, "error": "x"}, "changes one thing"),
         ({"result": 1}, "say which with at="),
-        ({"at": 1}, "say what is changed there"),
+        ({"at": 1}, "say what changes there"),
         ({"at": -1}, "count from 1"),
         ({"at": 1, "policy": len}, "leave at= out"),
         ({"tools": [len]}, "is not a tool"),

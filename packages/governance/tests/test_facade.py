@@ -62,9 +62,7 @@ def test_a_facade_gives_the_active_tools_of_its_packs(approve: Approve) -> None:
     assert refused.decision == "deny"
     assert refused.code == "tool_outside_facade"
     assert refused.rule == "facade agent"
-    assert refused.message == (
-        "The tool look is not one of those that this agent has. Go on without it."
-    )
+    assert refused.message == ("The tool look is not one of this agent's. Go on without it.")
     assert both.check(LOOK) is None
 
 

@@ -65,7 +65,7 @@ def test_a_plan_by_an_unapproved_tool_is_refused_before_the_effect(
     registry.approve("restore_file", by="bob")
     with Session("job", store=store, gate=[Facade("agent")], replay="off") as session:
         write_it(str(file), "text")
-        with pytest.raises(Blocked, match="not one of those that this agent has"):
+        with pytest.raises(Blocked, match="is not one of this agent's"):
             files.restore_file(str(file), None)  # it undoes, no more
         assert session.undo().complete
     assert not file.exists()

@@ -136,7 +136,10 @@ REFUSED: list[tuple[Callable[[Registry], object], str]] = [
     (lambda r: r.reject("send", by="ann"), "nothing is proposed"),
     (lambda r: r.approve("nobody", by="ann"), "no tool called 'nobody' was proposed; there are: "),
     (lambda r: r.freeze("send", by="ann", kind="model"), "no model called 'send'"),
-    (lambda r: r.propose(SEND, by="ann"), "is approved as it is now: there is nothing to propose"),
+    (
+        lambda r: r.propose(SEND, by="ann"),
+        "is approved already, and has not changed: there is nothing to propose",
+    ),
     (lambda r: r.propose(LOOK, by="eve"), "'look' is proposed already, by ann"),
     (lambda r: r.activate("look", "p", by="bob"), "is proposed: it has to be approved first"),
     (lambda r: r.freeze("look", by="bob"), "has to be approved first"),
@@ -385,8 +388,8 @@ def test_who_is_killed_before_the_end_is_noted_has_written(registry: Registry, k
     [
         (2, {"by": "ann"}, 3, "a line that could not have been written: ann proposed 'send'"),
         (2, {"digest": "0" * 64}, 3, "could not have been written"),
-        (1, {"digest": "0" * 64}, 2, "is not that of what is proposed"),
-        (1, {"tool": "look"}, 2, "is not that of what is proposed"),
+        (1, {"digest": "0" * 64}, 2, "is not the digest of the proposal"),
+        (1, {"tool": "look"}, 2, "is not the digest of the proposal"),
         (3, {"pack": ""}, 4, "pack: String should have at least 1"),
         (3, {"event": "tool.frozen"}, 4, "pack: Extra inputs"),
         (3, {"event": "tool.cooked"}, 4, "does not match any of the expected tags"),

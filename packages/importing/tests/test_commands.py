@@ -31,7 +31,7 @@ def test_a_file_is_imported_and_imported_again(
     assert main(["import", str(export)]) == 0
     said = capsys.readouterr().out
     assert "shop: 1 step" in said
-    assert "skipped: a line that is no JSON: 1" in said
+    assert "skipped: a line that is not JSON: 1" in said
     assert "1 run imported from langsmith" in said
     assert main(["import", str(export), "--json"]) == 0
     told = orjson.loads(capsys.readouterr().out)
@@ -82,7 +82,7 @@ def test_what_can_not_be_is_reported(
             "read as JSON: unexpected end of data: line 1 column 21",
         ),
         (b" \n", "can't be read as JSON: it is empty"),
-        (b'{"somebody": "else\'s"}', "is of no known format"),
+        (b'{"somebody": "else\'s"}', "has no known format"),
     ],
 )
 def test_what_keeps_a_file_unread_is_reported(

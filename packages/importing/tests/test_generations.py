@@ -241,7 +241,7 @@ def test_large_values_and_inputs_come_along(recorded: Recorded, tmp_path: Path) 
 
 def test_what_only_looks_is_refused(recorded: Recorded, tmp_path: Path) -> None:
     old, found = recorded("look")
-    with pytest.raises(ImportRefused, match="a look at another one"):
+    with pytest.raises(ImportRefused, match="replays another run for inspection"):
         imported(old, [found["known"]["run"]], tmp_path / "new")
 
 

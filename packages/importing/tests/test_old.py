@@ -205,7 +205,7 @@ def test_a_torn_last_line_never_counted(old: Path, tmp_path: Path) -> None:
         (0, {"source": ["x"]}, "source is no str"),
         (1, {"event": "run.started"}, "begins with its one event"),
         (1, {"event": "step.guessed"}, "there is no event 'step.guessed'"),
-        (1, {"event": []}, "it says of no event"),
+        (1, {"event": []}, "it belongs to no event"),
         (1, {"step": True}, "step is missing, or no int"),
         (1, {"slot": -1}, "slot counts from 0"),
         (1, {"turn": 2**60}, "turn counts from 0"),
@@ -218,7 +218,7 @@ def test_a_torn_last_line_never_counted(old: Path, tmp_path: Path) -> None:
         (1, {"args": {"to": {"$rollcage": "blob", "sha256": "a" * 64}}}, "is missing"),
         (2, {"step": 99}, "does not fit what is before it"),
         (2, {"outcome": {"status": "great"}}, "the status of an outcome is none of"),
-        (2, {"outcome": {"status": "error"}}, "is an error, and has none"),
+        (2, {"outcome": {"status": "error"}}, "is an error, but has no error"),
         (2, {"time": "now"}, "time is missing, or no int"),
     ],
 )
@@ -252,7 +252,7 @@ def test_a_blob_is_what_its_name_says(recorded: Recorded, tmp_path: Path) -> Non
     (blob,) = {path for path in (folder / "blobs").rglob("*") if path.is_file()}
     blob.write_bytes(b'"forged"')
     (one,) = import_old_runs(folder, store=tmp_path / "new", run=found["known"]["run"])
-    assert "not the value that its name says" in one.refused
+    assert "the value does not match its name" in one.refused
     assert not open_store(tmp_path / "new").runs()
 
 

@@ -409,7 +409,7 @@ def test_what_is_no_step_is_counted_by_why(tmp_path: Path) -> None:
     http = span("4", "3", 2, name="GET", said={"http.request.method": "GET"})
     found, run = take(tmp_path, AGENT, chain, tool_span("3", "2"), http)
     assert [(step.name, step.parent) for step in run.steps] == [("price", None)]
-    expected = {"openinference.span.kind CHAIN": 1, "nothing that the conventions name": 1}
+    expected = {"openinference.span.kind CHAIN": 1, "not an operation of the conventions": 1}
     assert found.runs[0].skipped == run.started["imported"]["skipped"] == expected
 
 

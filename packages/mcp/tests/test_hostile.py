@@ -18,8 +18,8 @@ from rollcage_mcp.toolset import tools_of
 @pytest.mark.parametrize(("manner", "said"), [
     ("endless", "longer than 64 MiB"),
     ("huge", "longer than 64 MiB"),
-    ("no object", "a result that is no object"),
-    ("odd error", "an error that is no object"),
+    ("no object", "a result that is not an object"),
+    ("odd error", "an error that is not an object"),
     ("silent end", "exit code 3"),
 ])  # fmt: skip
 def test_a_server_that_breaks_the_protocol_ends_in_a_clear_error(

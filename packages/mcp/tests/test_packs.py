@@ -133,7 +133,7 @@ async def test_a_pack_is_held_against_the_servers_schemas(talk: Talk) -> None:
     ('effect = "write"\nundo = [{ tool = "x", args = { a = "{before.y}" } }]', "was not observed"),
     ('effect = "write"\nundo = [{ tool = "x", args = { a = "{nope.y}" } }]', "names nothing"),
     ('effect = "write"\nobserve.o = { tool = "x", args = { a = "{result.y}" } }', "names nothing"),
-    ('effect = "write"\nundo = [{ tool = "x", args = { a = "{x" } }]', "is no placeholder"),
+    ('effect = "write"\nundo = [{ tool = "x", args = { a = "{x" } }]', "is not a placeholder"),
     ('effect = "write"\nobserve.o = { tool = "x", pick = "(" }', "no regular expression"),
     ('effect = "write"\nobserve.o = { tool = "x", pick = "abc" }', "it picks nothing"),
     ('effect = "write"\nobserve.o = { tool = "x", take = "all" }', "it is text, result"),
@@ -186,7 +186,7 @@ def test_a_placeholder_without_a_value_is_no_guess(template: Any) -> None:
 
 @pytest.mark.parametrize("text", ["{", "}", "{}", "{a b}", "{a.}", "{__import__('os')}", "{a!r}"])
 def test_a_text_with_a_lone_brace_is_no_template(text: str) -> None:
-    with pytest.raises(ValueError, match="is no placeholder"):
+    with pytest.raises(ValueError, match="is not a placeholder"):
         list(names_in(text))
 
 

@@ -110,7 +110,7 @@ def test_a_collector_that_refuses_is_named(
     where = ["--store", store.url]
     assert main(["export", session.run_id, *where, "--otlp", collector.url]) == 5
     assert f"{collector.url}/v1/traces did not take the spans" in capsys.readouterr().err
-    with pytest.raises(ExportFailed, match="no address of a collector"):
+    with pytest.raises(ExportFailed, match="not an address of a collector"):
         export_otlp(store.read(session.run_id), "localhost:4318")
 
 

@@ -62,9 +62,9 @@ def test_somebody_at_a_terminal_decides(tmp_path: Path, typed: str, said: str) -
         ("yes\n", "not approved"),
         ("r\nuse another word\n", "use another word"),
         ("r\n", "the call was not approved"),
-        ("e\n", "no JSON object"),
-        ("e\n[1]\n", "no JSON object"),
-        ("s\nlater\n", "no JSON"),
+        ("e\n", "not a JSON object"),
+        ("e\n[1]\n", "not a JSON object"),
+        ("s\nlater\n", "not JSON"),
     ],
 )
 def test_whatever_is_no_yes_at_a_terminal_is_a_no(tmp_path: Path, typed: str, said: str) -> None:

@@ -115,7 +115,7 @@ TOML = {
     ),
     "a pattern that is none": (
         f"version = 1\n{RULE}when = 'args.a.matches(\"(\")'\n", 5, "rules[0].when",
-        "the pattern '(' is no regular expression",
+        "the pattern '(' is not a regular expression",
     ),
     "a pattern that is too large": (
         f"version = 1\n{RULE}when = 'args.a.matches(r\"\\w{{1000}}\")'\n", 5, "rules[0].when",

@@ -462,7 +462,7 @@ def test_a_fork_is_never_recorded(
 ) -> None:
     given = AGENT.replace("session()", "session(stages=[Fork('fork.json')])")
     suite.write(f"from rollcage_fork import Fork\n{given}")
-    assert "a fork is nothing to record: give it a session of its own" in suite.run(failed=1)
+    assert "a fork can't be recorded: give it a session of its own" in suite.run(failed=1)
     suite.write(AGENT)
     suite.run(passed=1)
     recorded = suite.recordings()

@@ -531,7 +531,7 @@ async def test_a_log_that_was_cut_at_its_end_shows_to_who_has_kept_its_head(plac
         assert "it had 4 lines, 3 are left" in said["error"]["message"]
         audit.add(who, "admin", "stop", "another", "done")
         said = await checked(500, **kept)
-        assert "line 4 of the audit log is not the one that it was" in said["error"]["message"]
+        assert "line 4 of the audit log was replaced" in said["error"]["message"]
 
 
 def test_lines_that_are_written_at_once_all_stand_in_one_chain(placed: World) -> None:

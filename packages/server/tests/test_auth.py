@@ -428,7 +428,7 @@ def test_an_issuer_that_sends_us_elsewhere_for_its_keys_is_not_believed(
         if which == "none":
             assert issuer.principal(token).name == "ada"
         else:
-            with pytest.raises(Unauthenticated, match="can't be had"):
+            with pytest.raises(Unauthenticated, match="can't be fetched"):
                 issuer.principal(token)
     assert asked == []
 

@@ -141,5 +141,5 @@ def test_a_store_that_nobody_has_made(
     for command in (("serve",), ("ui", "--no-browser")):
         said = rollcage(*command, "--store", where)
         assert said.code == 2
-        assert f"{where} so far: a first session makes it" in said.err
+        assert f"{where} yet: the first session makes it" in said.err
     assert [*tmp_path.iterdir()] == []

@@ -209,7 +209,7 @@ def test_what_an_answer_may_be(
         ("/big", "larger than 200000 bytes"),
         ("/no-gzip", "packed wrongly"),
         ("/half-gzip", "breaks off"),
-        ("/brotli", "nobody asked"),
+        ("/brotli", "not asked for"),
         ("/loop", "more than 5 times"),
     ],
 )

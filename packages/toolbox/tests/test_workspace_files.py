@@ -112,9 +112,9 @@ def test_bytes_are_read_and_written_in_base64(workspace: Workspace) -> None:
     assert base64.b64decode(workspace.read_file("a.bin", encoding="base64")) == data
     with pytest.raises(NotText, match=r"byte 128.*base64"):
         workspace.read_file("a.bin")
-    with pytest.raises(NotText, match="no base64"):
+    with pytest.raises(NotText, match="not base64"):
         workspace.write_file("a.bin", "ä", encoding="base64")
-    with pytest.raises(NotText, match="no Unicode"):
+    with pytest.raises(NotText, match="not Unicode"):
         workspace.write_file("a.bin", "\ud800")
     with pytest.raises(InputRefused, match="no lines"):
         workspace.read_file("a.bin", encoding="base64", first_line=2)

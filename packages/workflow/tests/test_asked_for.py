@@ -60,7 +60,7 @@ async def test_a_command_starts_an_execution_at_a_chosen_step(world: World) -> N
 
 async def test_a_start_that_the_plan_does_not_have_is_refused(world: World) -> None:
     crew = Crew(world, LATER)
-    with pytest.raises(WorkflowError, match="'a' is no JSON"):
+    with pytest.raises(WorkflowError, match="'a' is not JSON"):
         crew.start(start="c", given={"a": object()})
     crew.start(id="nowhere", start="cc", given=GIVEN)
     crew.start(id="bare", start="c")

@@ -174,11 +174,11 @@ def test_what_an_engine_can_not_do_is_told(world: World, tmp_path: Path) -> None
         Engine(None, store=world.store, plans=[plan, plan], tools=world.tools)
     with pytest.raises(InputsInvalid, match="no such input"):
         made.start("plan", {"m": 1}, id="job", by="carl")
-    with pytest.raises(WorkflowError, match="is no engine"):
+    with pytest.raises(WorkflowError, match="is not an engine's URL"):
         Engine("mysql://here/db", store=world.store).serve(threading.Event())
-    with pytest.raises(WorkflowError, match="no cron expression"):
+    with pytest.raises(WorkflowError, match="not a cron expression"):
         made.schedules.put(Schedule("often", "plan", "often", by="carl"))
-    with pytest.raises(WorkflowError, match="no time zone"):
+    with pytest.raises(WorkflowError, match="not a time zone"):
         made.schedules.put(Schedule("often", "plan", "* * * * *", by="carl", zone="Nowhere/Here"))
     with pytest.raises(WorkflowError, match="1 or more"):
         Limit(0)

@@ -132,7 +132,7 @@ def test_a_process_that_is_a_fork_runs_no_execution(
     monkeypatch.setenv("ROLLCAGE_STAGE", f"fork:{tmp_path / 'fork.json'}")
     with pytest.raises(WorkflowError, match="ROLLCAGE_STAGE"):
         attempt(tmp_path, ORDER)
-    with pytest.raises(WorkflowError, match="a worker is no fork"):
+    with pytest.raises(WorkflowError, match="a worker can't be a fork"):
         Engine(None, store=tmp_path).serve(threading.Event(), once=True)
     assert done == ["reserve 3", "mail r3"]
 
@@ -203,7 +203,7 @@ def test_a_time_limit_counts_from_the_fork_on(tmp_path: Path) -> None:
 
 def test_a_run_that_is_no_attempt_is_refused(tmp_path: Path) -> None:
     origin = attempt(tmp_path, ORDER)
-    with pytest.raises(WorkflowError, match=f"run {origin.run} is no attempt at the execution"):
+    with pytest.raises(WorkflowError, match=f"run {origin.run} is not an attempt at the execution"):
         attempt(tmp_path, ORDER, name="tuesday", fork=Fork(origin.run))
 
 

@@ -102,7 +102,7 @@ async def test_a_plan_edited_while_it_waits_goes_on_as_far_as_it_holds(world: Wo
 
 def test_a_signal_is_json(world: World) -> None:
     for data in (float("nan"), [{"a": float("inf")}], {1: 2}, 2**70):
-        with pytest.raises(WorkflowError, match="is no JSON"):
+        with pytest.raises(WorkflowError, match="is not JSON"):
             world.signal("go", data)
 
 

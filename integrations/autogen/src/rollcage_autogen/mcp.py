@@ -61,7 +61,7 @@ async def mcp_tools(
     }
     kind = kinds.get(type(server_params))
     if kind is None:
-        raise ContractError(f"{server_params!r} are no parameters of an MCP server of AutoGen")
+        raise ContractError(f"{server_params!r} are not parameters of an MCP server of AutoGen")
 
     async def ask() -> list[dict[str, Any]]:
         async with mcp.create_mcp_server_session(server_params) as opened:

@@ -1,4 +1,4 @@
-"""Guarded models: each call is recorded and replayed by its content, streamed or not."""
+"""Guard models: each call is recorded and replayed by its content, streamed or not."""
 
 from __future__ import annotations
 
@@ -29,25 +29,24 @@ M = TypeVar("M", bound=ChatCompletionClient)
 
 
 def guard_model(client: M, session: Session) -> M:
-    """A model client of the same type, whose calls go through the session.
+    """Return a model client of the same type, whose calls go through the session.
 
-    A call is identified by what is asked: messages, tools and other options. A recorded
-    answer comes back whole (content, thought, usage, finish reason), and in the pieces in which it
-    came; one that was streamed also answers a call that is not, and the other way round. Each
-    answer says where the calls that it asks for stand; and once the session is halted, the next
-    question ends the agent. The original stays as it is. A client that this session guards already
-    is given back.
+    A call is identified by its question: messages, tools and other options. A recorded answer comes
+    back whole (content, thought, usage, finish reason), and in its recorded pieces; a streamed
+    answer also answers a call that is not streamed, and the other way round. Each answer gives its
+    tool calls their places; once the session is halted, the next question ends the agent. The
+    original is not changed. A client that this session guards already is returned as it is.
 
     Raises:
-        ContractError: no model client, or one that another session guards.
+        ContractError: it is not a model client, or another session guards it.
     """
     if not isinstance(client, ChatCompletionClient):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
-        raise ContractError(f"{type(client).__name__} is no ChatCompletionClient of AutoGen")
+        raise ContractError(f"{type(client).__name__} is not a ChatCompletionClient of AutoGen")
     return _Guard(session, replays=isinstance(client, ReplayModel)).guarded(client)
 
 
 class _Call(ModelCall):
-    """One call of a client; its answer says where the calls that it asks for stand."""
+    """Make one call of a client; its answer gives its tool calls their places."""
 
     def __init__(self, guard: _Guard, contract: Contract, asked: dict[str, Any]) -> None:
         self._messages: Sequence[Any] = asked.pop("messages")
@@ -55,7 +54,7 @@ class _Call(ModelCall):
         super().__init__(guard.session, contract, request)
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
-        """Whose call this is. What its messages show as answered, nobody will ask for again."""
+        """Name the agent of the call, and forget the calls whose answers its messages show."""
         name = agent_name()
         answered = (
             result.call_id
@@ -85,11 +84,11 @@ class _Guard(GuardedModel):
     forms: ClassVar[Mapping[str, BodyForm]] = {"create": "arun", "create_stream": "astream"}
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-        """What is asked by a call.
+        """Return the call of the session that a call of the client asks for.
 
         Raises:
             CancelledError: the call's token was cancelled: the agent ends as it would have.
-            Blocked: the agent has tools that nobody guards, and the session refuses those.
+            Blocked: the agent has unguarded tools, and the session refuses them.
         """
         asked = ASKED.named(args, kwargs)
         check_guarded(self.session)

@@ -1,4 +1,4 @@
-"""What a model is asked, in a form that is the same whenever the same is asked again."""
+"""Bring a model's question into a form that is equal for equal questions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rollcage_adapter import CallNumbers, MessageForm, Signature, is_object, mod
 __all__ = ["ASKED", "FORM", "asked_besides"]
 
 ASKED: Final = Signature(("messages",))
-"""How every model client of AutoGen is called."""
+"""The forms in which every model client of AutoGen is called."""
 
-# How the answer is delivered, and what may end it, are no part of the question.
+# The way an answer is delivered, and the token that may end it, are no part of the question.
 _VOLATILE: Final = frozenset(
     {"cancellation_token", "include_usage", "max_consecutive_empty_chunk_tolerance"}
 )

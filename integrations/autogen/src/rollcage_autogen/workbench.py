@@ -81,7 +81,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         super().__init__([])
         if not isinstance(workbench, Workbench):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
             raise ContractError(
-                f"{workbench!r} is no workbench of AutoGen: tools go to guard_tools"
+                f"{workbench!r} is not a workbench of AutoGen: tools go to guard_tools"
             )
         register_messages()
         self.session = session

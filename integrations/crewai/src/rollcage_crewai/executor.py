@@ -50,8 +50,8 @@ def _guard(executor: Any) -> GuardedAgent:
     if isinstance(found, GuardedAgent):
         return found
     raise ContractError(
-        f"agent {executor.agent.role!r} is a copy of a guarded one, and of no guarded crew: pass "
-        f"its crew through guard_crew"
+        f"agent {executor.agent.role!r} is a copy of a guarded agent, and its crew is not guarded: "
+        f"pass its crew through guard_crew"
     )
 
 

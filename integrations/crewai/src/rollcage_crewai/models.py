@@ -1,4 +1,4 @@
-"""Guarded models: each call is recorded and replayed by its content, streamed or not."""
+"""Guard models: each call is recorded and replayed by its content, streamed or not."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ def guard_model(llm: M, session: Session) -> M: ...
 @overload
 def guard_model(llm: str, session: Session) -> BaseLLM: ...
 def guard_model(llm: BaseLLM | str, session: Session) -> BaseLLM:
-    """A model of the same type, whose calls go through the session.
+    """Return a model of the same type, whose calls go through the session.
 
-    A call is identified by what is asked: messages, tools, the model of a structured answer,
-    stop words. A recorded answer comes back whole (text, tool calls, structured output), with the
-    events and the usage of the live call; one that was streamed, in the pieces in which it came.
-    The original stays as it is. A model that this session guards already is given back.
+    A call is identified by its question: messages, tools, the model of a structured answer, stop
+    words. A recorded answer comes back whole (text, tool calls, structured output), with the events
+    and the usage of the live call; a streamed answer comes back in its recorded pieces. The
+    original is not changed. A model that this session guards already is returned as it is.
 
     Args:
-        llm: a model of CrewAI's (`LLM(...)`, any `BaseLLM`), or the name of one.
-        session: guards the calls; it must be entered before the first one.
+        llm: a model of CrewAI's (`LLM(...)`, any `BaseLLM`), or the name of a model.
+        session: guards the calls; it must be entered before the first call.
 
     Raises:
-        ContractError: no model, or one that another session guards.
+        ContractError: it is not a model, or another session guards it.
     """
     model: Any = create_llm(llm) if isinstance(llm, str) else llm
     if not isinstance(model, BaseLLM):
         raise ContractError(
-            f"{type(llm).__name__} is no model of CrewAI: guard an LLM, or its name"
+            f"{type(llm).__name__} is not a model of CrewAI: guard an LLM, or its name"
         )
     guard = _Guard(session, replays=isinstance(model, ReplayModel))
     notes = {name: _noting(getattr(type(model), name), note) for name, note in _NOTES.items()}
@@ -103,7 +103,7 @@ _NOTES: Final[dict[str, Callable[[ModelResponse, Mapping[str, Any]], None]]] = {
 def _noting(
     method: Callable[..., None], note: Callable[[ModelResponse, Mapping[str, Any]], None]
 ) -> Callable[..., None]:
-    """A method that emits an event, and notes what it says; handlers on the bus would be late."""
+    """Return a method that emits an event and notes its content; a handler would be late."""
     signature = inspect.signature(method)
 
     @functools.wraps(method)
@@ -120,7 +120,7 @@ def _noting(
 
 
 class _Call(ModelCall):
-    """One call of a model: what is asked, and whether the model itself was."""
+    """Make one call of a model, and note whether the model itself was called."""
 
     def __init__(self, guard: _Guard, contract: Contract, llm: Any, asked: dict[str, Any]) -> None:
         rest = asked_besides(asked, llm.stop_sequences)
@@ -137,7 +137,7 @@ class _Call(ModelCall):
 
     @contextlib.contextmanager
     def body(self) -> Generator[None]:
-        """Around the model itself: note what it tells."""
+        """Note what the model reports while it runs."""
         self._live = True
         before = _used(self._llm)  # for a model that emits no event
         noted = self._response
@@ -158,7 +158,7 @@ class _Call(ModelCall):
         return value.answer
 
     def given(self, value: ModelResponse) -> Any:
-        """The answer; that of a recorded call with all that CrewAI expects to come with it."""
+        """Return the answer; a recorded answer comes with everything that CrewAI expects."""
         if not self._live:
             if is_object(value.value):
                 value = dataclasses.replace(value, value=self._structured(value.value))
@@ -166,7 +166,7 @@ class _Call(ModelCall):
         return value.value
 
     def _structured(self, data: dict[str, Any]) -> Any:
-        """Structured output; without its class, it is the text that it came from."""
+        """Return structured output; without its class, return the text that it came from."""
         for cls in (self._asked.get("response_model"), getattr(self._llm, "response_format", None)):
             if is_model_class(cls):
                 return cls.model_validate(data)
@@ -174,7 +174,7 @@ class _Call(ModelCall):
 
 
 def _used(llm: BaseLLM) -> dict[str, int]:
-    """The tokens that a model has used so far."""
+    """Return the tokens that a model has used so far."""
     return llm.get_token_usage_summary().model_dump()
 
 
@@ -188,5 +188,5 @@ class _Guard(GuardedModel):
         return _Call(self, contract, owner, ASKED.named(args, kwargs))
 
     def method(self, body: Callable[..., Any], form: BodyForm) -> Callable[..., Any]:
-        """A method that CrewAI does not repeat."""
+        """Return a method that CrewAI does not repeat."""
         return without_retries(super().method(body, form))

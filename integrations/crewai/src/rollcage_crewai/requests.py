@@ -1,4 +1,4 @@
-"""What a model is asked, in a form that is the same whenever the same is asked again."""
+"""Bring a model's question into a form that is equal for equal questions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ASKED: Final = Signature(
         "response_model",
     )
 )
-"""How every model of CrewAI is called."""
+"""The forms in which every model of CrewAI is called."""
 
-# What no model sees: marks for a provider's cache, and calls in a provider's own form.
+# Fields that no model sees: marks for a provider's cache, and calls in a provider's own form.
 _BESIDE: Final = frozenset({"cache_breakpoint", "raw_tool_call_parts"})
 
 
@@ -35,7 +35,7 @@ def messages_of(asked: Mapping[str, Any]) -> list[Any]:
 def asked_besides(asked: Mapping[str, Any], stop: Sequence[str]) -> dict[str, Any]:
     """Return the arguments of a model call besides its messages."""
     options = {name: asked.get(name) or None for name in ("tools", "response_model")}
-    return model_options(stop=sorted(stop), options=options)  # CrewAI has them in a set
+    return model_options(stop=sorted(stop), options=options)  # CrewAI keeps them in a set
 
 
 class _Form(MessageForm):

@@ -52,7 +52,7 @@ def message_of(answer: Answer) -> AIMessage:
                     name=request.name,
                     args=request.arguments,
                     id=request.id,
-                    error="these arguments are no JSON object",
+                    error="these arguments are not a JSON object",
                 )
             )
     return AIMessage(

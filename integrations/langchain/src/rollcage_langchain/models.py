@@ -1,4 +1,4 @@
-"""Guarded models: each call is recorded and replayed by its content, streamed or not."""
+"""Guard models: each call is recorded and replayed by its content, streamed or not."""
 
 from __future__ import annotations
 
@@ -30,27 +30,28 @@ Piece = ChatResult | ChatGenerationChunk
 
 
 def guard_model(model: M, session: Session) -> M:
-    """A chat model of the same type, whose calls go through the session.
+    """Return a chat model of the same type, whose calls go through the session.
 
-    A call is identified by what is asked: messages, tools and other options, stop words.
-    A recorded answer comes back whole (text, tool calls, usage, metadata, id), and in the pieces
-    in which it came; one that was streamed also answers a call that is not, and the other way
-    round. LangChain's own cache is not asked. The original stays as it is. A model that this
-    session guards already is given back.
+    A call is identified by its question: messages, tools and other options, stop words. A recorded
+    answer comes back whole (text, tool calls, usage, metadata, id), and in its recorded pieces; a
+    streamed answer also answers a call that is not streamed, and the other way round. LangChain's
+    own cache is not asked. The original is not changed. A model that this session guards already is
+    returned as it is.
 
     Raises:
-        ContractError: no chat model, or one that another session guards.
+        ContractError: it is not a chat model, or another session guards it.
     """
     if not isinstance(model, BaseChatModel):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
         raise ContractError(
-            f"{type(model).__name__} is no chat model: guard the model itself, then bind its tools"
+            f"{type(model).__name__} is not a chat model: guard the model itself, then bind its "
+            f"tools"
         )
     follow_checkpoints(session)
-    # Both stand in front of `_generate`: what LangChain's cache answers would be in no trace, and
-    # an answer from the trace needs no limit. The limiter is asked before the model itself is.
+    # Both stand in front of `_generate`: an answer of LangChain's cache would be in no log, and
+    # an answer from the log needs no limit. The limiter is asked before the model itself is.
     update = {"cache": False, "rate_limiter": None}
     guard = _Guard(session, model)
-    # Without native events, LangChain makes them of the chunks of `_stream`.
+    # Without native events, LangChain makes events of the chunks of `_stream`.
     return guard.guarded(model, base=BaseChatModel, update=update, hidden=NATIVE_STREAMS)
 
 
@@ -58,7 +59,7 @@ class _Call(ModelCall):
     def __init__(
         self, guard: _Guard, model: BaseChatModel, messages: Any, stop: Any, options: dict[str, Any]
     ) -> None:
-        # Protected, and what providers override to say which model this is.
+        # A protected method, which providers override to name the model.
         describe: Any = model._get_ls_params  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         params: Mapping[str, Any] = describe(stop=stop, **options)
         contract = guard.contract_of(str(params.get("ls_model_name") or type(model).__name__))
@@ -99,7 +100,7 @@ class _Guard(GuardedModel):
         self.limiter = model.rate_limiter
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-        """What is asked by a call."""
+        """Return the call of the session that a call of the model asks for."""
         asked = ASKED.named(args, kwargs)
         return _Call(self, owner, asked.pop("messages"), asked.pop("stop", None), asked)
 
@@ -108,14 +109,14 @@ class _Guard(GuardedModel):
 
 
 def _whole(pieces: list[Piece]) -> ChatResult:
-    """The answer to a call that is not streamed."""
+    """Return the answer to a call that is not streamed."""
     if len(pieces) == 1 and isinstance(pieces[0], ChatResult):
         return pieces[0]
     return generate_from_stream(iter(cast("list[ChatGenerationChunk]", pieces)))
 
 
 def _chunk(piece: Piece) -> ChatGenerationChunk:
-    """A piece for a call that is streamed; a copy, for LangChain writes into what it is given."""
+    """Return a piece of a streamed call; it is a copy, because LangChain writes into it."""
     if isinstance(piece, ChatGenerationChunk):
         return piece.model_copy(update={"message": piece.message.model_copy()})
     generation = piece.generations[0]
@@ -126,7 +127,7 @@ def _chunk(piece: Piece) -> ChatGenerationChunk:
 
 
 def _answer(pieces: list[Piece]) -> Answer:
-    """What a model answered, for readers without LangChain."""
+    """Return a model's answer for readers without LangChain."""
     if not pieces:
         return Answer()
     info: dict[str, Any] = {}
@@ -136,6 +137,7 @@ def _answer(pieces: list[Piece]) -> Answer:
         info |= (piece.llm_output or {}) if isinstance(piece, ChatResult) else {}
         info |= generation.generation_info or {}
         messages.append(generation.message)
-    # Chunks are added up, not made one message: only they hold what the model wrote, as it did.
+    # Chunks are added up, not turned into one message: only chunks hold exactly what the model
+    # wrote.
     message = functools.reduce(operator.add, messages)
     return answer_of(message, info) if isinstance(message, AIMessage) else Answer(message.text)

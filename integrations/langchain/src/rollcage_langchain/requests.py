@@ -1,4 +1,4 @@
-"""What a model is asked, in a form that is the same whenever the same is asked again."""
+"""Bring a model's question into a form that is equal for equal questions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from rollcage_langchain.values import role_of
 __all__ = ["ASKED", "FORM", "asked_besides"]
 
 ASKED: Final = Signature(("messages", "stop", "run_manager"), frozenset({"run_manager"}))
-"""How every model of LangChain is called."""
+"""The forms in which every model of LangChain is called."""
 
-_VOLATILE: Final = frozenset({"stream"})  # how the answer is delivered is no part of the question
+# the way an answer is delivered is no part of the question
+_VOLATILE: Final = frozenset({"stream"})
 
 Fields = dict[str, Any]
 

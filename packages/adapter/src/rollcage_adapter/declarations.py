@@ -32,7 +32,7 @@ __all__ = [
 T = TypeVar("T")
 
 _INSTEAD: Final = (
-    "as_tools makes one of a function declared with @rollcage.tool; what a provider runs itself "
+    "as_tools makes one of a function declared with @rollcage.tool; a tool that the provider runs "
     "can't be guarded"
 )
 

@@ -284,5 +284,5 @@ def _listed(value: Any) -> list[Definition]:
     result: Any = value.get("result") if is_object(value) else None
     tools: Any = result.get("tools") if is_object(result) else None
     if not is_list(tools) or not all(is_object(each) for each in tools):
-        raise ContractError(f"what is recorded of {_NAMED} is no list of tools")
+        raise ContractError(f"the recorded result of {_NAMED} is not a list of tools")
     return tools

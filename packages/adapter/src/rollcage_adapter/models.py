@@ -1,4 +1,4 @@
-"""A model's call as a call of the session: the same request whenever the same is asked again."""
+"""Turn a model's call into a call of the session: equal questions make equal requests."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
 
 
 def model_contract(name: str, framework: str, *, replays: bool = False) -> Contract:
-    """The contract of a model; its calls are `read`s.
+    """Return the contract of a model; its calls are `read`s.
 
     Args:
         name: the model's name.
-        framework: whose model it is.
-        replays: it gives recorded answers itself, so none is looked up for it.
+        framework: the framework of the model.
+        replays: it returns recorded answers itself, so no step is looked up for it.
     """
     return Contract(
         name=name,
@@ -59,13 +59,13 @@ def model_contract(name: str, framework: str, *, replays: bool = False) -> Contr
 def model_request(
     messages: Sequence[Any], *, stop: Sequence[str] | None = None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a model's call.
+    """Return the arguments of a model's call.
 
     Args:
-        messages: as neutral data, without what no model sees (message ids, usage, metadata); the
-            ids of tool calls as numbers: see `CallNumbers`.
+        messages: as neutral data, without the fields that no model sees (message ids, usage,
+            metadata); the ids of tool calls as numbers: see `CallNumbers`.
         stop: words at which the answer ends.
-        options: what else is part of the question; those that are None are not.
+        options: the other parts of the question; options that are None are left out.
     """
     return {"messages": list(messages), **model_options(stop=stop, options=options)}
 
@@ -84,7 +84,7 @@ def model_options(
 
 
 def option(value: Any) -> Any:
-    """An option as data; a class that says what to answer with is its schema."""
+    """Return an option as data; the class of a structured answer becomes its schema."""
     if is_model_class(value):
         return value.model_json_schema()
     if is_object(value):
@@ -93,7 +93,7 @@ def option(value: Any) -> Any:
 
 
 def offered(tools: Any) -> list[str]:
-    """The names of the tools that a model is offered: objects, or their schemas, OpenAI's too."""
+    """Return the names of the tools offered to a model: objects, or schemas, OpenAI's too."""
     named = [each.get("function", each) if is_object(each) else each for each in tools or ()]
     return [str(each.get("name", "") if is_object(each) else each.name) for each in named]
 
@@ -102,16 +102,16 @@ def offered(tools: Any) -> list[str]:
 
 
 class ModelCall(GuardedCall, abc.ABC):
-    """One call of a model. The value of its step is a list of pieces: a stream's, or one answer.
+    """Make one call of a model; its step's value is a list of pieces: a stream's, or one answer.
 
-    So one that was streamed also answers a call that is not, and the other way round.
+    So a streamed answer also answers a call that is not streamed, and the other way round.
     """
 
     kind: ClassVar[Literal["tool", "model"]] = "model"
 
     @abc.abstractmethod
     def answer(self, value: Any) -> Answer:
-        """What the model answered, read off its step's value: for readers of other frameworks."""
+        """Return the model's answer from the value of its step, for readers of other frameworks."""
 
     @property
     def read(self) -> Callable[[Any], Answer]:
@@ -119,18 +119,18 @@ class ModelCall(GuardedCall, abc.ABC):
         return self.answer
 
     def kept(self, value: Any) -> Any:
-        """What is recorded of an answer that was not streamed."""
+        """Return the value to record for an answer that was not streamed."""
         return [value]
 
 
 class GuardedModel(GuardedBody):
-    """The guard between a model and its caller; an adapter's says what is asked (`call`).
+    """Guard the calls of a model; an adapter's subclass says what a call asks (`call`).
 
     Attributes:
-        framework: whose models they are, as in contracts.
-        forms: by the name of each method that asks the model, how it is called.
+        framework: the framework of the models, as in contracts.
+        forms: by the name of each method that asks the model, its form of a call.
         form: takes the framework's messages apart; only `request` needs it.
-        replays: it gives recorded answers itself, so none is looked up for it.
+        replays: the model returns recorded answers itself, so no step is looked up for it.
     """
 
     framework: ClassVar[str]
@@ -164,7 +164,7 @@ class GuardedModel(GuardedBody):
         return found.request(messages, rest)
 
     def contract_of(self, name: str) -> Contract:
-        """The contract of the model of this name."""
+        """Return the contract of the model of this name."""
         found = self._contracts.get(name)
         if found is None:
             found = model_contract(name, self.framework, replays=self.replays)
@@ -180,12 +180,13 @@ class GuardedModel(GuardedBody):
         update: Mapping[str, Any] | None = None,
         hidden: tuple[str, ...] = (),
     ) -> M:
-        """A model of the same type that this guards; one that its session guards is given back.
+        """Return a guarded model of the same type, or the model itself if it is guarded.
 
         Args:
-            model: it stays as it is.
-            members: what else is to differ, by the attribute's name.
-            base: the framework's base class; methods that are its own call others, and stay.
+            model: the original, which is not changed.
+            members: further attributes of the guarded model, by name.
+            base: the framework's base class; methods that are its own call other methods, and are
+                kept.
             update: see `swapped`.
             hidden: see `swapped`.
 

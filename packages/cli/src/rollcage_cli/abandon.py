@@ -22,7 +22,7 @@ def abandon(
     run: RunArgument,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it is recorded.")] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
+        str | None, typer.Option(metavar="NAME", help="Who does this (by default, this user).")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
@@ -53,7 +53,7 @@ def abandon(
     if stay:
         one = stay == 1
         out.print(
-            f"{counted(stay, 'effect')} of it {'stays' if one else 'stay'} done. To undo "
+            f"{counted(stay, 'effect')} of its effects {'stays' if one else 'stay'} done. To undo "
             f"{'it' if one else 'them'}: "
             f"rollcage undo {id_}{store_option(own)}",
             soft_wrap=True,

@@ -29,7 +29,7 @@ IdArgument = Annotated[
     typer.Argument(metavar="ID", help="A request's id, or its beginning.", show_default=False),
 ]
 ByOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
+    str | None, typer.Option(metavar="NAME", help="Who does this (by default, this user).")
 ]
 ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Why.")]
 
@@ -39,7 +39,7 @@ def approvals(
         str | None,
         typer.Argument(metavar="[ID]", help="One request, in full.", show_default=False),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Also those that expired.")] = OFF,
+    every: Annotated[bool, typer.Option("--all", help="Also expired requests.")] = OFF,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:

@@ -30,7 +30,7 @@ _STYLES: Final = {
 
 def copy(
     to: Annotated[
-        str, typer.Option("--to", metavar="URL", help="The store that they are copied into.")
+        str, typer.Option("--to", metavar="URL", help="The store to copy the runs into.")
     ],
     runs: Annotated[
         list[str] | None,
@@ -50,7 +50,7 @@ def copy(
         ),
     ] = DEFAULT_STORE,
     move: Annotated[
-        bool, typer.Option("--move", help="They go on there, and not here any more.")
+        bool, typer.Option("--move", help="Move the runs: each goes on in the other store only.")
     ] = OFF,
     as_json: JsonOption = OFF,
 ) -> None:

@@ -45,7 +45,7 @@ def diff(
     store: StoreOption = DEFAULT_STORE,
     all_steps: Annotated[bool, typer.Option("--all", help="Also list the steps that agree.")] = OFF,
     beside: Annotated[
-        bool, typer.Option("--side-by-side", help="A column for each run, and every step.")
+        bool, typer.Option("--side-by-side", help="Every step, in a column for each run.")
     ] = OFF,
     html: HtmlOption = None,
     force: ForceOption = OFF,

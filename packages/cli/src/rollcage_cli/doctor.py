@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["doctor"]
 
 _STYLES: Final = {"damaged": "bold red", "open": "yellow", "note": "dim"}
-_NOTHING: Final = "no command of Rollcage mends this; what is whole comes from a backup"
+_NOTHING: Final = "no command of Rollcage mends this; restore the undamaged data from a backup"
 
 
 def doctor(

@@ -38,11 +38,11 @@ def once(
         ),
     ] = None,
     result: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Its result, if it is known.")
+        str | None, typer.Option(metavar="JSON", help="The call's result, if known.")
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Only the first keys; 0 lists all.")] = 50,
     by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
+        str | None, typer.Option(metavar="NAME", help="Who does this (by default, this user).")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
@@ -60,7 +60,7 @@ def once(
     own = opened(store)
     if key is None:
         if happened is not None:
-            raise UsageError("say of which effect: rollcage once KEY --happened")
+            raise UsageError("name the effect: rollcage once KEY --happened")
         _list(own, named(own, store), limit, as_json=as_json)
         return
     found = _known(own, key)
@@ -89,7 +89,7 @@ def _known(store: Store, key: str) -> Effect:
     if found is None:
         raise UsageError(
             f"no call has claimed {visible(key)!r} in {visible(store.url)}; "
-            f"these were: rollcage once{store_option(store)}"
+            f"list the claimed effects: rollcage once{store_option(store)}"
         )
     return found
 
@@ -116,7 +116,7 @@ def _print(store: Store, found: Effect) -> None:
         command = f"rollcage once {shlex.quote(found.key)}{at}"
         out.print(
             Text(
-                f"Nobody knows whether it happened. Find out, then run: {command} --happened; or, "
+                f"Its outcome is unknown. Find out, then run: {command} --happened; or, "
                 f"if not: {command} --did-not-happen",
                 style="yellow",
             ),
@@ -150,7 +150,7 @@ def _list(store: Store, where: str, limit: int, *, as_json: bool) -> None:
         for key, why in damaged.items():
             out.print(Text(f"{visible(key)}: {visible(why)}", style="red"), soft_wrap=True)
         if len(shown) < len(keys):
-            out.print("Others are not shown (--limit 0 lists all).")
+            out.print("Older effects are not shown (--limit 0 lists all).")
         unknown = sum(each.state == "unknown" for each in found)
         if unknown:
             text = f"{counted(unknown, 'effect')} of unknown outcome: rollcage once KEY says more."

@@ -63,7 +63,7 @@ HtmlOption = Annotated[
     typer.Option("--html", metavar="FILE", help="Write a page to this file instead; - is stdout."),
 ]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Replace the file of --html where it exists.")
+    bool, typer.Option("--force", help="Replace the file of --html if it exists.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON, for machines.")]
 
@@ -111,4 +111,4 @@ def json_given(option: str, text: str) -> Any:
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")

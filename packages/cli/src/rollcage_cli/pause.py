@@ -24,7 +24,7 @@ def pause(
         str | None, typer.Option(metavar="TEXT", help="Why; shown with the run.")
     ] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
+        str | None, typer.Option(metavar="NAME", help="Who does this (by default, this user).")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
@@ -44,7 +44,9 @@ def pause(
     out = console()
     out.print(Text(f"run {id_} is paused", style="green"), soft_wrap=True)
     if before is not None:
-        out.print(f"It was {pause_text(before)}. The new order replaces that one.", soft_wrap=True)
+        out.print(
+            f"It was {pause_text(before)}. This order replaces the earlier one.", soft_wrap=True
+        )
     out.print(
         f"Its next call waits. To let it go on: rollcage unpause {id_}{store_option(own)}",
         soft_wrap=True,

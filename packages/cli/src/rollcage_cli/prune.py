@@ -34,13 +34,13 @@ def prune(
     ] = None,
     keep_skeleton: Annotated[
         bool,
-        typer.Option("--keep-skeleton", help="Leave which calls there were, without any value."),
+        typer.Option("--keep-skeleton", help="Keep the list of calls, without any value."),
     ] = OFF,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Remove them; without it, this is a dry run.")
+        bool, typer.Option("--yes", help="Remove the runs; without --yes, this is a dry run.")
     ] = OFF,
     by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
+        str | None, typer.Option(metavar="NAME", help="Who does this (by default, this user).")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
@@ -121,11 +121,13 @@ def _print(chosen: Sequence[Choice], dropped: int | None, *, done: bool) -> None
         if each.stays:
             out.print(f"{each.info.run} stays: {visible(each.stays)}", soft_wrap=True)
             if each.helps:
-                out.print(f"  to let it go: {visible(each.helps)}", soft_wrap=True)
+                out.print(f"  to let it be removed: {visible(each.helps)}", soft_wrap=True)
     lines = sum(each.lines for each in going)
     counts = f"{counted(len(going), 'run')} with {counted(lines, 'line')}"
     if not done:
-        helps = " Nothing was removed: this is a dry run, and --yes removes them." if going else ""
+        helps = (
+            " Nothing was removed: this is a dry run; pass --yes to remove them." if going else ""
+        )
         out.print(f"{counts} would go, {counted(len(chosen) - len(going), 'run')} stay.{helps}")
         return
     values = "" if dropped is None else f", {counted(dropped, 'large value')} removed"

@@ -33,5 +33,5 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
     for each in mended:
         whose = f"run {each.run}: " if each.run else ""
         out.print(Text(f"mended: {whose}{visible(each.message)}"), soft_wrap=True)
-    said = f"{counted(len(mended), 'thing')} mended" if mended else "nothing was to be mended"
+    said = f"{counted(len(mended), 'thing')} mended" if mended else "there was nothing to mend"
     out.print(f"{said}: {counted(runs, 'run')}", soft_wrap=True)

@@ -34,14 +34,14 @@ def resolve(
         ),
     ] = None,
     result: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Its result, if it is known.")
+        str | None, typer.Option(metavar="JSON", help="The call's result, if known.")
     ] = None,
     undone: Annotated[
         bool,
-        typer.Option("--undone", help="It counts as undone: put right by hand, or accepted."),
+        typer.Option("--undone", help="The step counts as undone: put right by hand, or accepted."),
     ] = OFF,
     by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
+        str | None, typer.Option(metavar="NAME", help="Who does this (by default, this user).")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,

@@ -51,7 +51,7 @@ def runs(
     ] = None,
     status: Annotated[
         str | None,
-        typer.Option(metavar="STATUS", help="Only the runs with this status, as it is shown here."),
+        typer.Option(metavar="STATUS", help="Only the runs with this status, as shown here."),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Only the newest; 0 lists all.")] = 50,
     as_json: JsonOption = OFF,

@@ -24,7 +24,7 @@ def stop(
         str | None, typer.Option(metavar="TEXT", help="Why; shown in the run's error.")
     ] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
+        str | None, typer.Option(metavar="NAME", help="Who does this (by default, this user).")
     ] = None,
     lift: Annotated[
         bool, typer.Option("--lift", help="End the stop: the run may be resumed.")

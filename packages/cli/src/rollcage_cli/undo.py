@@ -80,7 +80,7 @@ def undo(
         console().print("Nothing was changed: resolve the conflict first.")
         raise typer.Exit(DIFFERENT)
     if not yes and all(step.state == "irreversible" for step in planned.steps):
-        console().print("Nothing was changed: none of it can be undone.")
+        console().print("Nothing was changed: none of its effects can be undone.")
         raise typer.Exit(DIFFERENT)
     if not yes and not typer.confirm("Undo this?"):
         raise typer.Exit(DIFFERENT)

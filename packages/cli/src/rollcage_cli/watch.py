@@ -49,7 +49,7 @@ def watch(
     ] = NEWEST,
     store: StoreOption = DEFAULT_STORE,
     every: Annotated[
-        float, typer.Option(min=0.05, metavar="SECONDS", help="How often it is looked at.")
+        float, typer.Option(min=0.05, metavar="SECONDS", help="How often to look at the run.")
     ] = 0.5,
 ) -> None:
     """Follow a run: each step as it ends, until the run does.

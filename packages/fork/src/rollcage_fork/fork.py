@@ -104,7 +104,7 @@ class Fork(Stage):
         if changed and changed[0] in _OF_A_STEP and not self.at:
             raise SessionError(f"{changed[0]}= changes one step: say which with at=")
         if self.at and not changed:
-            raise SessionError(f"at={self.at} names a step: say what is changed there")
+            raise SessionError(f"at={self.at} names a step: say what changes there")
         if self.policy is not None and self.at:
             raise SessionError("another policy decides from the start: leave at= out")
         _ = self.replaced
@@ -221,7 +221,7 @@ class Fork(Stage):
         if error is not None or attempt.halted is not None or self._is_reached(attempt.run):
             return None
         _log.warning(
-            "the fork never came to step %s (%s), so nothing was changed in it",
+            "the fork never reached step %s (%s), so nothing was changed in it",
             self.at, attempt.run.steps[self.at].name,
         )  # fmt: skip
         return "partial"

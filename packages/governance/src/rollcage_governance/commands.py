@@ -37,7 +37,7 @@ PackArgument = Annotated[
     str, typer.Argument(metavar="PACK", help="A pack's name.", show_default=False)
 ]
 ByOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
+    str | None, typer.Option(metavar="NAME", help="Who does this (by default, this user).")
 ]
 WhyOption = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept.")]
 ModelOption = Annotated[bool, typer.Option("--model", help="It is a model, not a tool.")]
@@ -123,7 +123,9 @@ def diff(
 def log(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Of this tool or facade alone.", show_default=False),
+        typer.Argument(
+            metavar="NAME", help="Only lines about this tool or facade.", show_default=False
+        ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
@@ -180,7 +182,7 @@ def propose(
     out.print(
         f"Another person approves it with: rollcage tools approve TOOL{registry.option}"
         if found
-        else "Nothing is new: all of them are approved or proposed as they are.",
+        else "Nothing is new: all of them are approved or proposed already.",
         soft_wrap=True,
     )
 
@@ -317,7 +319,11 @@ def facade(
     ] = None,
     packs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PACK...", help="What it gives from now on.", show_default=False),
+        typer.Argument(
+            metavar="PACK...",
+            help="The packs that the facade gives from now on.",
+            show_default=False,
+        ),
     ] = None,
     by: ByOption = None,
     why: WhyOption = "",

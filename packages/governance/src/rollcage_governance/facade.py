@@ -245,7 +245,7 @@ class FacadeSnapshot:
                 reason += f": other {', '.join(differs)}"
             return self._denied("tool_changed", reason)
         if pin is not None:
-            reason = f"The {kind} {name} is not one of those that this agent has"
+            reason = f"The {kind} {name} is not one of this agent's"
             return self._denied("tool_outside_facade", reason)
         return self._denied("tool_unapproved", f"The {kind} {name} is not approved")
 

@@ -176,10 +176,12 @@ class Lifecycle:
     def _propose(self, line: Mapping[str, Any]) -> None:
         name, digest, contract = line["tool"], line["digest"], line["contract"]
         if digest_of(contract) != digest or contract.get("name") != name:
-            raise NotAllowed(f"the digest of {name!r} is not that of what is proposed")
+            raise NotAllowed(f"the digest of {name!r} is not the digest of the proposal")
         old = self.tools.get((line["kind"], name)) or Governed(line["kind"], name)
         if old.pin is not None and old.pin.digest == digest and not old.deprecated:
-            raise NotAllowed(f"{name!r} is approved as it is now: there is nothing to propose")
+            raise NotAllowed(
+                f"{name!r} is approved already, and has not changed: there is nothing to propose"
+            )
         if old.proposal is not None and old.proposal.digest == digest:
             raise NotAllowed(f"{name!r} is proposed already, by {old.proposal.by}")
         proposal = Proposal(digest, contract, line["by"], line["why"], line["time"])
@@ -190,14 +192,14 @@ class Lifecycle:
         old, proposal = self._proposed(line)
         if proposal.digest != line["digest"]:
             raise NotAllowed(
-                f"{name!r} is proposed as {proposal.digest[:12]}…, not as what was reviewed "
-                f"({line['digest'][:12]}…): review it again"
+                f"{name!r} is proposed as {proposal.digest[:12]}…, and {line['digest'][:12]}… was "
+                f"reviewed: review it again"
             )
         if same_person(proposal.by, by):
             raise NotAllowed(f"{by} proposed {name!r}: another person has to approve it")
         if looks_like(proposal.by, by):
             raise NotAllowed(
-                f"the name {by!a} can be taken for that of who proposed {name!r}: "
+                f"the name {by!a} looks like the name of the person who proposed {name!r}: "
                 "another person has to approve it"
             )
         pin = Pin(proposal.digest, proposal.contract, proposal.by, by, line["time"])

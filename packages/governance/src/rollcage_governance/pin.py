@@ -56,7 +56,7 @@ def described(contract: Contract) -> tuple[dict[str, Any], tuple[Code, ...]]:
 
 
 def _no_secret(_secret: str) -> NoReturn:
-    raise ContractError("its schema holds a secret, and what is approved is kept in the registry")
+    raise ContractError("its schema holds a secret, and an approved schema is kept in the registry")
 
 
 def digest_of(fields: Mapping[str, Any]) -> str:

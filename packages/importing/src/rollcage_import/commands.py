@@ -30,13 +30,13 @@ def import_(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(metavar="JOB", help="The job's name; by default that of the agent."),
+        typer.Option(metavar="JOB", help="The job's name; by default, the agent's name."),
     ] = None,
     tools: Annotated[
         list[str] | None,
         typer.Option(
             metavar="MODULE[:NAME]",
-            help="Tools whose declarations say their effects, which no trace does (repeatable).",
+            help="Tools whose declarations say their effects, as a trace does not (repeatable).",
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,

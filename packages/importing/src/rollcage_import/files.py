@@ -73,7 +73,7 @@ def read_spans(
         _take(spans, _READ[found](document, skipped), path)
     if format_ is None:
         raise Unreadable(
-            f"{path} is of no known format: it should hold OTLP (`resourceSpans`), an export "
+            f"{path} has no known format: it should hold OTLP (`resourceSpans`), an export "
             f"of Langfuse (`observations`) or runs of LangSmith (`run_type`), as JSON or JSON lines"
         )
     return format_, spans
@@ -117,7 +117,7 @@ def _documents(path: Path, data: bytes, skipped: Counter[str]) -> Iterator[Any]:
         try:
             document = orjson.loads(line)
         except orjson.JSONDecodeError:
-            skipped["a line that is no JSON"] += 1
+            skipped["a line that is not JSON"] += 1
             continue
         read += 1
         yield document

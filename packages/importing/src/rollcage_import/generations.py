@@ -102,11 +102,15 @@ def import_generations(
     first, last = generations[0][0], generations[-1][0]
     for begins, *_ in generations:
         if begins["mode"] not in MODES:
-            raise ImportRefused(f"run {begins['run']} is a look at another one ({begins['mode']})")
+            raise ImportRefused(
+                f"run {begins['run']} replays another run for inspection ({begins['mode']})"
+            )
         if begins["chain"] != "effects":
             raise ImportRefused(f"run {begins['run']} chains every step, which core does not")
         if begins.get("redacted"):
-            raise ImportRefused(f"values were taken out of run {begins['run']}: it is for reading")
+            raise ImportRefused(
+                f"run {begins['run']} was exported without some values: it can only be read"
+            )
     run = imported_id(last["run"])
     left_out: dict[str, int] = {}
     steps: dict[tuple[str, int], int] = {}
@@ -147,8 +151,8 @@ def _begins(
     if given is not None:
         if "value" not in given:
             raise ImportRefused(
-                f"run {last['run']} worked on an input that was too large to be recorded, so "
-                f"nobody can tell which job it is"
+                f"run {last['run']} had an input that was too large to be recorded, so its "
+                f"job is not known"
             )
         line["input"] = given["value"]
     if last.get("actor"):
@@ -265,7 +269,7 @@ class _Generation:
         call = self._begin(event, replayed=False)
         if call.recorded is not None and call.effect != "pure":
             raise ImportRefused(
-                f"step {event['step']} of run {self._run} ran anew, and core would answer it"
+                f"step {event['step']} of run {self._run} ran anew, and core would replay it"
             )
         self._calls[event["step"]] = call
         step = call.recorded
@@ -325,7 +329,7 @@ class _Generation:
             if outcome is None or _same(orjson.loads(outcome.data), call.recorded.result):
                 return
             raise ImportRefused(
-                f"step {event['step']} of run {self._run} was given back otherwise than core has it"
+                f"step {event['step']} of run {self._run} was returned in another form than core's"
             )
         self._of[self._run, event["step"]] = call.event["step"]
         if outcome is not None:

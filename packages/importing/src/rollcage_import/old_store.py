@@ -119,7 +119,7 @@ class OldFolder:
         self.root = Path(root)
         if not (self.root / "runs").is_dir():
             raise StoreError(
-                f"{self.root} is no store of {_FORMAT}: it has no folder `runs`. A store in a "
+                f"{self.root} is not a store of {_FORMAT}: it has no folder `runs`. A store in a "
                 f"database is copied into a folder first, by the version that wrote it"
             )
 
@@ -173,8 +173,8 @@ class OldFolder:
                 ) from None
             except OSError as error:
                 raise StoreError(
-                    f"{path} can't be locked ({error.strerror}), so it can't be known whether a "
-                    f"session is writing it: copy the folder to a local disk, and import that"
+                    f"{path} can't be locked ({error.strerror}), and a session may be writing "
+                    f"it: copy the folder to a local disk, and import that"
                 ) from None
             data = file.read(_LARGEST)
         return list(_events(data[: data.rfind(b"\n") + 1], str(path), run))
@@ -195,7 +195,7 @@ class OldFolder:
         except RunNotFound:
             raise StoreError(f"the large value {digest} is missing in {self.root}") from None
         if sha256(data).hexdigest() != digest:
-            raise TraceCorrupt(str(path), 1, "this is not the value that its name says")
+            raise TraceCorrupt(str(path), 1, "the value does not match its name")
         return data
 
     def key(self) -> bytes | None:
@@ -269,7 +269,7 @@ def _check(event: Any, begins: str) -> None:
         ValueError: the event lacks a field.
     """
     if type(event) is not dict or type(event.get("event")) is not str:
-        raise ValueError("it says of no event")
+        raise ValueError("it belongs to no event")
     kind = event["event"]
     fields = _FIELDS.get(kind)
     if fields is None:
@@ -300,7 +300,7 @@ def _check_values(event: Event, fields: Mapping[str, type]) -> None:
     if "outcome" in fields:
         _check_outcome(event["outcome"])
     if "of" in fields and list(map(type, event["of"])) != [str, int]:
-        raise ValueError("`of` is no run and step")
+        raise ValueError("`of` is not a run and a step")
 
 
 def _check_outcome(outcome: Event) -> None:
@@ -308,4 +308,4 @@ def _check_outcome(outcome: Event) -> None:
     if status not in _OUTCOMES:
         raise ValueError(f"the status of an outcome is none of {', '.join(_OUTCOMES)}")
     if status == "error" and type(outcome.get("error")) is not dict:
-        raise ValueError("an outcome is an error, and has none")
+        raise ValueError("an outcome is an error, but has no error")

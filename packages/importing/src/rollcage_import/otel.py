@@ -119,7 +119,7 @@ def _kind(values: Attributes) -> tuple[Kind, str]:
             if value in kinds:
                 return kinds[value], ""
             other = other or f"{attribute} {value}"
-    return "other", other or "nothing that the conventions name"
+    return "other", other or "not an operation of the conventions"
 
 
 def _called(values: Attributes, kind: Kind, named: str) -> str:

@@ -68,12 +68,12 @@ ServersOption = Annotated[
 ]
 ServerOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Which server of that file.", show_default=False),
+    typer.Option(metavar="NAME", help="Which server of the file.", show_default=False),
 ]
 NameOption = Annotated[
     str | None,
     typer.Option(
-        help="The job: one that was cut off is gone on with. By default each conversation is a job "
+        help="The job: its cut-off run is resumed. By default each conversation is a job "
         "of its own.",
         show_default=False,
     ),
@@ -92,27 +92,28 @@ FacadeOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Give only the tools that this facade of the registry gives, as they were approved.",
+        help="Give only the tools of this facade of the registry, as approved.",
         show_default=False,
     ),
 ]
 PackOption = Annotated[
     str | None,
     typer.Option(
-        help="What its tools do, and how that is undone: a file, or filesystem, git, memory, "
+        help="What its tools do, and how each is undone: a file, or filesystem, git, memory, "
         "sqlite.",
         show_default=False,
     ),
 ]
 TrustOption = Annotated[
-    bool, typer.Option("--trust-annotations", help="Believe it which tools only read.")
+    bool,
+    typer.Option("--trust-annotations", help="Believe the server about which tools only read."),
 ]
 QueueOption = Annotated[
     float | None,
     typer.Option(
         "--queue",
         metavar="SECONDS",
-        help="Wait so long for an approval in the store's queue, in place of the client's dialog.",
+        help="Wait this long for an approval in the store's queue, instead of the client's dialog.",
         show_default=False,
     ),
 ]

@@ -26,7 +26,7 @@ def events_of(response: httpx.Response) -> AsyncIterator[ServerSentEvent]:
             length is unknown.
     """
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise ServerGone("its events are compressed, and were asked for as they are")
+        raise ServerGone("its events are compressed, and were asked for uncompressed")
     assert isinstance(response.stream, httpx.AsyncByteStream)
     response.stream = _Bounded(response.stream)
     return EventSource(response).aiter_sse()

@@ -72,7 +72,7 @@ class Message:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """The parameters' `_meta`; empty if it is no object."""
+        """The parameters' `_meta`; empty if it is not an object."""
         found = self.params.get("_meta")
         return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
@@ -137,7 +137,7 @@ def _by_the_library(line: bytes, error: ValueError | None = None) -> Any:
 
 
 def _refused(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _finite(text: str) -> float:
@@ -221,17 +221,17 @@ def result_of(response: Message) -> dict[str, Any]:
 
     Raises:
         ServerError: the response is an error.
-        MessageInvalid: the result is no object.
+        MessageInvalid: the result is not an object.
     """
     if "error" in response.data:
         error = response.data["error"]
         if not isinstance(error, dict):
-            raise ServerError(-32603, f"an error that is no object: {_shown(response.raw)}")
+            raise ServerError(-32603, f"an error that is not an object: {_shown(response.raw)}")
         fields = cast("dict[str, Any]", error)
         code = fields.get("code")
         number = code if isinstance(code, int) else -32603
         raise ServerError(number, str(fields.get("message", "")), fields.get("data"))
     result = response.data["result"]
     if not isinstance(result, dict):
-        raise ServerError(-32603, f"a result that is no object: {_shown(response.raw)}")
+        raise ServerError(-32603, f"a result that is not an object: {_shown(response.raw)}")
     return cast("dict[str, Any]", result)

@@ -54,9 +54,13 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
         "read",
         "List the runs of the store, newest first: id, job, status, when.",
         {
-            "name": {"type": "string", "description": "Only of this job."},
+            "name": {"type": "string", "description": "Only runs of this job."},
             "status": {"type": "string", "description": "Only with this status."},
-            "limit": {"type": "integer", "minimum": 1, "description": "The newest so many."},
+            "limit": {
+                "type": "integer",
+                "minimum": 1,
+                "description": "At most this many, the newest first.",
+            },
         },
         (),
         lambda a: [

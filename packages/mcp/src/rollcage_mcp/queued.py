@@ -94,7 +94,9 @@ async def _required(asking: Asking, asked: Mapping[str, Any]) -> Mapping[str, An
 def _question(queued: Queued) -> dict[str, Any]:
     request = queued.request
     asked = question(request)
-    whose = f"Run {request.run} waits for this. It acts for {visible(request.requested_by)}."
+    whose = (
+        f"Run {request.run} waits for this approval. It acts for {visible(request.requested_by)}."
+    )
     return {**asked, "message": f"{asked['message']}\n{whose}"}
 
 

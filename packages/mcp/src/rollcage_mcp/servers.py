@@ -60,7 +60,7 @@ class ServerConfig(pydantic.BaseModel):
         if self.openapi:
             of_servers = (self.command, self.headers, self.env, self.cwd, self.trust_annotations)
             if any(of_servers):
-                raise ValueError("with openapi go url, operations, secrets and pack alone")
+                raise ValueError("only url, operations, secrets and pack go with openapi")
             return self
         if self.operations or self.secrets:
             raise ValueError("operations and secrets are of an OpenAPI document: say openapi")
@@ -89,7 +89,7 @@ class ServerConfig(pydantic.BaseModel):
         """
         if self.openapi:
             raise ServersInvalid(
-                f"{self.openapi} is an OpenAPI document, and no MCP server: its operations are "
+                f"{self.openapi} is an OpenAPI document, not an MCP server: its operations are "
                 f"served by rollcage mcp tools --tools FILE --facade NAME"
             )
         if self.url:
@@ -125,7 +125,7 @@ class ServerConfig(pydantic.BaseModel):
             ) from None
         if not self.url.startswith(("http://", "https://")):
             raise ServersInvalid(
-                f"{self.url!r} is no URL: it has to begin with http:// or https://"
+                f"{self.url!r} is not a URL: it has to begin with http:// or https://"
             )
         try:
             headers = {n: Template(v).substitute(os.environ) for n, v in self.headers.items()}

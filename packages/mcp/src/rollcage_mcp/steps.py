@@ -90,7 +90,7 @@ class Steps:
         check_names(arguments, contract)
         if call_of(message) in self.doubts:
             text = (
-                f"{name} was cancelled while it ran, and the server has not said whether it has "
+                f"{name} was cancelled while it ran, and the server has not said whether it "
                 f"happened: the same call is not made again in this conversation"
             )
             self._session.refused(contract, arguments, reason=text, code="in_doubt")

@@ -33,7 +33,7 @@ def names_in(template: Any) -> Iterator[str]:
                 continue
             if match[1] is None or not _PATH.fullmatch(match[1]):
                 raise ValueError(
-                    f"{match[0]!r} in {template!r} is no placeholder such as {{args.path}}; "
+                    f"{match[0]!r} in {template!r} is not a placeholder such as {{args.path}}; "
                     f"a brace itself is written twice"
                 )
             yield match[1]

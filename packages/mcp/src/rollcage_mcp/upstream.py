@@ -188,7 +188,7 @@ class Upstream:
         except ServerGone as error:
             self.gone = error
         except Exception as error:  # noqa: BLE001 - whoever waits for an answer is told
-            _log.exception("what the server sends can't be read any more")
+            _log.exception("the server's output can't be read any more")
             self.gone = ServerGone(f"it can't be read any more: {type(error).__name__}: {error}")
         else:
             self.gone = ServerGone("the server has ended")

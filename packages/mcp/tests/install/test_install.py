@@ -439,7 +439,7 @@ def test_servers_that_can_not_be_guarded(cli: Cli, config: Write) -> None:
     listed = cli("mcp", "install", "cursor", "--list", "--json").data["servers"]
     whys = {each["server"]: each["why"] for each in listed}
     assert "command line" in whys["line"]
-    assert whys["numbers"] == whys["words"] == "its command and arguments are no texts"
+    assert whys["numbers"] == whys["words"] == "its command and arguments are not strings"
     assert whys["nothing"] == "it names no command"
     assert "Rollcage itself" in whys["own"]
     assert whys["far"] == "it is reached by HTTP"
@@ -489,7 +489,7 @@ def test_usage(cli: Cli, config: Write) -> None:
     assert "is not there" in cli("mcp", "install", "cursor").err
     config(".cursor/mcp.json", PLAIN)
     assert "has files" in cli("mcp", "install", "cursor", "nope", "--yes").err
-    assert "--pack is of one server" in cli("mcp", "install", "cursor", "--pack", "git").err
+    assert "--pack describes one server" in cli("mcp", "install", "cursor", "--pack", "git").err
     assert "is no file" in cli("mcp", "install", "cursor", "--policy", "nope.toml").err
     assert (
         "--file and --project"

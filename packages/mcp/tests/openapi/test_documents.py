@@ -36,16 +36,16 @@ HOSTILE = {
     "a set": (HEAD + "x: !!set {a, b}", "could not determine"),
     "merge": (HEAD + "x: {<<: {a: 1}}", "could not determine"),
     "twice": (HEAD + "paths: {}\npaths: {}", "twice"),
-    "no number": (HEAD + "x: .nan", "no number of JSON"),
+    "no number": (HEAD + "x: .nan", "not a JSON number"),
     "huge number": (HEAD + f"x: {'9' * 5_000}", "can't be read"),
     "two documents": (HEAD + "---\nb: 1", "can't be read"),
     "no YAML": (HEAD + "x: [", "can't be read"),
-    "no object": ("[1]", "no OpenAPI document"),
-    "Swagger": ('{"swagger": "2.0"}', "no OpenAPI document"),
-    "a version of tomorrow": ('{"openapi": "4.0.0"}', "no OpenAPI document"),
+    "no object": ("[1]", "not an OpenAPI 3.0 or 3.1 document"),
+    "Swagger": ('{"swagger": "2.0"}', "not an OpenAPI 3.0 or 3.1 document"),
+    "a version of tomorrow": ('{"openapi": "4.0.0"}', "not an OpenAPI 3.0 or 3.1 document"),
     "no paths": (HEAD, "has no paths"),
     "paths that are none": (HEAD + "paths: {pets: {}}", "has to begin with /"),
-    "a path that is none": (HEAD + "paths: {/a: 3}", "no object"),
+    "a path that is none": (HEAD + "paths: {/a: 3}", "not an object"),
 }
 
 

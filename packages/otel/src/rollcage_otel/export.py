@@ -114,7 +114,7 @@ def export_otlp(lines: Sequence[bytes], url: str, *, content: bool | None = None
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ExportFailed(f"{url!r} is no address of a collector: http://HOST:4318, say")
+        raise ExportFailed(f"{url!r} is not an address of a collector: http://HOST:4318, say")
     endpoint = url if parts.path.strip("/") else f"{url.rstrip('/')}/v1/traces"
     spans = spans_of(lines, content=content)
     exporter = OTLPSpanExporter(endpoint, timeout=10)

@@ -26,10 +26,12 @@ class Metrics:
         self._provider = provider
         meter = metrics.get_meter(names.SCOPE, version, provider, schema_url=names.SCHEMA_URL)
         count, measure = meter.create_counter, meter.create_histogram
-        self._steps = count(names.STEPS, "{step}", "Steps, by what became of them.")
-        self._undone = count(names.UNDONE_STEPS, "{step}", "Undone steps, by how that ended.")
-        self._tokens = count(names.TOKENS_SAVED, "{token}", "Tokens that replay did not use again.")
-        self._seconds = count(names.SECONDS_SAVED, "s", "Time that bodies did not take again.")
+        self._steps = count(names.STEPS, "{step}", "Steps, by outcome.")
+        self._undone = count(
+            names.UNDONE_STEPS, "{step}", "Undone steps, by the outcome of the undo."
+        )
+        self._tokens = count(names.TOKENS_SAVED, "{token}", "Tokens that replay saved.")
+        self._seconds = count(names.SECONDS_SAVED, "s", "Time of bodies that replay saved.")
         self._duration = measure(names.TOOL_DURATION, "s", "Duration of a tool's body.")
         self._wait = measure(names.APPROVAL_WAIT, "s", "Time until an approval was decided.")
 

@@ -103,7 +103,7 @@ def why_not_public(address: str) -> str | None:
         why = _first(_IPV4, inner)
         return None if why is None else f"{inner} inside of it is {why}"
     if ip not in _GLOBAL_IPV6:
-        return "no global unicast address"
+        return "not a global unicast address"
     if (int(ip) >> 32) & 0xFFFF_FFFF in _ISATAP:
         return "ISATAP"
     return _first(_IPV6, ip)

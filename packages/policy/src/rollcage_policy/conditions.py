@@ -263,7 +263,7 @@ def _regex(pattern: str) -> Callable[[object], bool]:
     except pydantic_core.SchemaError as error:
         last = str(error).strip().splitlines()[-1].strip()
         raise ConditionInvalid(
-            f"the pattern {pattern[:60]!r} is no regular expression: {last[:200]}"
+            f"the pattern {pattern[:60]!r} is not a regular expression: {last[:200]}"
         ) from None
 
 

@@ -71,12 +71,12 @@ class ConsoleApprover:
         args = self._json("All its arguments, as JSON: ")
         if isinstance(args, dict):
             return Approval.edit(args, by=self._by)
-        return Approval.reject("its edited arguments were no JSON object", by=self._by)
+        return Approval.reject("its edited arguments were not a JSON object", by=self._by)
 
     def _answered(self) -> Approval:
         value = self._json("Its result, as JSON: ")
         if value is _NOTHING:
-            return Approval.reject("the answer was no JSON", by=self._by)
+            return Approval.reject("the answer was not JSON", by=self._by)
         return Approval.respond(value, by=self._by)
 
     def _json(self, question: str) -> Any:

@@ -52,7 +52,7 @@ class Rate(NamedTuple):
         found = _RATE.fullmatch(text.strip().lower())
         unit = _UNITS.get(found.group(3)) if found else None
         if found is None or unit is None:
-            raise ValueError(f"{text!r} is no rate: write 10/min, 1/s, 100/15 min or 1000/day")
+            raise ValueError(f"{text!r} is not a rate: write 10/min, 1/s, 100/15 min or 1000/day")
         rate = cls(int(found.group(1)), int(found.group(2) or 1) * unit)
         if not rate.calls or not rate.seconds:
             raise ValueError(f"{text!r} allows nothing: leave the tool out, or deny it by a rule")
@@ -156,7 +156,10 @@ class Loops(_Model):
         if self.same is None and self.alternating is None:
             raise ValueError("loops need same=, alternating=, or both")
         if self.within is not None and (self.same is None or self.within <= self.same):
-            raise ValueError("within= is how many calls same= is counted in: it is more than same")
+            raise ValueError(
+                "within= goes with same= and has to exceed it: same= is counted in the last "
+                "within= calls"
+            )
         return self
 
 

@@ -78,7 +78,7 @@ def within(path: str | Iterable[str], root: str, base: str | None = None) -> boo
     sides = {inside in _trail(reading) for reading in readings}
     if len(sides) > 1:
         raise PathInvalid(
-            "programs differ in where this path leads; give an absolute one, without `..`"
+            "programs differ on where this path leads; give an absolute one, without `..`"
         )
     return sides == {True}
 
@@ -87,7 +87,7 @@ def _texts(paths: Iterable[str]) -> list[str]:
     if not isinstance(paths, list | tuple) or not all(isinstance(each, str) for each in paths):
         raise PathInvalid("a path is a text, or a list of texts")
     if not paths:
-        raise PathInvalid("an empty list holds no path; what a tool takes it for is unknown")
+        raise PathInvalid("an empty list holds no path, and a tool may take it for anything")
     if len(paths) > _MOST_PATHS:
         raise PathInvalid(f"{len(paths)} paths; at most {_MOST_PATHS}")
     return list(paths)
@@ -125,7 +125,7 @@ def _trail(path: str) -> set[_Node]:
         name = todo.pop()
         if name == "..":
             if missing:
-                raise PathInvalid("`..` after something that is not there")
+                raise PathInvalid("`..` after a folder that does not exist")
             del at[-1:], nodes[-1:]
             continue
         found = None if missing else _look(at, name)
@@ -200,7 +200,7 @@ def _check_name(name: str) -> None:
     if name.isascii() and name.isprintable():
         return
     if odd := next((c for c in name if _is_odd(c)), None):
-        raise PathInvalid(f"the character U+{ord(odd):04X} is not shown as what it is")
+        raise PathInvalid(f"the character U+{ord(odd):04X} looks like another character")
     if not unicodedata.is_normalized("NFC", name):
         raise PathInvalid("a path that is not in Unicode's normal form NFC")
     compatible = unicodedata.normalize("NFKC", name)

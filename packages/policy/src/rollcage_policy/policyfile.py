@@ -91,7 +91,7 @@ class RuleData(_Data):
 def _check_span(text: str) -> str:
     found = _SPAN.fullmatch(text.strip())
     if found is None or not int(found[1]):
-        raise ValueError(f"{text!r} is no span of time: write 90 s, 15 min, 24 h or 7 d")
+        raise ValueError(f"{text!r} is not a span of time: write 90 s, 15 min, 24 h or 7 d")
     return text
 
 

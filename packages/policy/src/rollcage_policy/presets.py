@@ -211,7 +211,7 @@ class ReversibleOnly(_OfAnyTool):
                 self.otherwise,
                 when="!tool.reversible",
                 code="irreversible",
-                reason="what this tool does can't be undone",
+                reason="this tool's effect can't be undone",
             )
         ]
 

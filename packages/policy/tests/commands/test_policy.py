@@ -269,7 +269,7 @@ def test_what_is_not_known_is_reported(cli: Cli, policy: Path, record: Record) -
     policy.write_text(POLICY.replace("when = 'args.path", 'when = \'tool.risk != "" && args.path'))
     result = cli("policy", "explain", policy, run, "2")
     assert "not known: tool.risk" in result.out
-    assert "? undecided, as this is not known: tool.risk" in result.out
+    assert "? undecided, because some values are not known: tool.risk" in result.out
     data = cli("policy", "explain", policy, run, "2", "--tools", "shop_tools", "--json").data
     assert data["verdict"]["rule"] == "b"
 
@@ -408,7 +408,7 @@ def test_a_damaged_run_is_reported_and_the_others_go_on(
 
 def test_what_is_looked_at_besides_is_reported(cli: Cli, policy: Path, record: Record) -> None:
     record()
-    said = "within() looked at the files of this machine"
+    said = "within() looked at the present files of this machine"
     assert said not in cli("policy", "replay", policy).out
     within = '[[rules]]\nid = "w"\ntools = ["put"]\nwhen = \'!within(args.path, "/", "/")\'\n'
     policy.write_text(f'{POLICY}{within}decision = "deny"\nreason = "r"\n', encoding="utf-8")

@@ -106,7 +106,7 @@ class Cassette:
             raise SessionError("a cassette holds one run: split the test in two")
         if any(each.copies is not None for each in options.get("stages", ())):
             raise SessionError(
-                f"a fork is nothing to record: give it a session of its own, in a store of its own:"
+                f"a fork can't be recorded: give it a session of its own, in a store of its own:"
                 f" Session({self._name!r}, store=tmp_path, stages=[Fork({str(self.path)!r}, ...)])"
             )
         if wrong := [each for each in _OURS if each in options]:
@@ -117,7 +117,7 @@ class Cassette:
         if brought and self.mode != "replay":
             raise SessionError(
                 f"ROLLCAGE_STAGE={brought} changes what the sessions of this process do, as a fork "
-                f"does, and that is nothing to record: unset ROLLCAGE_STAGE"
+                f"does, and can't be recorded: unset ROLLCAGE_STAGE"
             )
         seed = self._name
         how: dict[str, Any] = {"replay": "off"}
@@ -178,7 +178,9 @@ class Cassette:
         if self.mode == "live":
             return
         if session is None or not session.run_id:
-            pytest.fail("the test asked for `cassette` and opened no session of it", pytrace=False)
+            pytest.fail(
+                "the test asked for `cassette` and opened no session with it", pytrace=False
+            )
         if not session.attempt.closed:
             pytest.fail("the session was not left: use `with cassette.session()`", pytrace=False)
         if self._refused:

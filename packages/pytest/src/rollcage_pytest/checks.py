@@ -33,7 +33,7 @@ def assert_same_effects(run: Recorded, other: Recorded) -> None:
     one, two = _effects(_run(run)), _effects(_run(other))
     if one != two:
         lines = difflib.unified_diff(two, one, "the other run", "this run", lineterm="", n=1)
-        _fail("the runs have other effects", lines)
+        _fail("the runs have different effects", lines)
 
 
 def assert_no_new_writes(run: Recorded) -> None:
@@ -57,7 +57,7 @@ def assert_no_writes_outside(run: Recorded, tools: Iterable[str]) -> None:
         if not any(fnmatchcase(step.name, each) for each in patterns)
     ]
     if others:
-        _fail(f"tools wrote that are none of {', '.join(patterns)}", map(_line, others))
+        _fail(f"tools other than {', '.join(patterns)} wrote", map(_line, others))
 
 
 def assert_cost(

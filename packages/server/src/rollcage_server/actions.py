@@ -31,7 +31,7 @@ _LONGEST: Final = 3000  # bytes of a text, as JSON: so much fits into each store
 
 def _kept(text: str) -> str:
     if len(orjson.dumps(text.encode("utf-8", "replace").decode())) > _LONGEST:
-        raise ValueError(f"it takes more than {_LONGEST:,} bytes: say it in fewer words")
+        raise ValueError(f"it takes more than {_LONGEST:,} bytes: use fewer words")
     return text
 
 

@@ -108,7 +108,9 @@ def _what(request: Request, error: Exception) -> tuple[str, int, str, dict[str, 
             public = known or error.__class__.__module__.startswith("rollcage_server.")
             message = str(error) if public else error.code.replace("_", " ")
             if status == 503 and not public:
-                message = "the store can't be reached; what is shown elsewhere is stale. Try again"
+                message = (
+                    "the store can't be reached, and pages that are open show old data. Try again"
+                )
             return error.code, status, message, headers
         case HTTPException():
             return "http", error.status_code, str(error.detail), dict(error.headers or {})

@@ -145,7 +145,7 @@ class Audit:
                 f"the audit log was cut: it had {number} lines, {len(found)} are left"
             )
         if number and found[number - 1].hash != head:
-            raise AuditCorrupt(f"line {number} of the audit log is not the one that it was")
+            raise AuditCorrupt(f"line {number} of the audit log was replaced")
         return len(found), found[-1].hash if found else _START
 
     def export(self) -> Iterator[bytes]:

@@ -51,12 +51,14 @@ def serve(
     ] = None,
     audience: Annotated[
         str | None,
-        typer.Option(help="What its tokens have to be for; with --oidc.", show_default=False),
+        typer.Option(
+            help="The audience that tokens have to name; with --oidc.", show_default=False
+        ),
     ] = None,
     roles_claim: Annotated[
         str, typer.Option(help="The claim that lists roles.")
     ] = "rollcage_roles",
-    name_claim: Annotated[str, typer.Option(help="The claim that names who asks.")] = "sub",
+    name_claim: Annotated[str, typer.Option(help="The claim that names the caller.")] = "sub",
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -114,14 +116,16 @@ def _group() -> None:
 
 @token.command("create")
 def create(
-    name: Annotated[str, typer.Option(help="Who has it; approvals and the audit log name them.")],
+    name: Annotated[
+        str, typer.Option(help="Who has the token; approvals and the audit log name them.")
+    ],
     role: Annotated[
         list[Role],
-        typer.Option(help="What it allows; repeatable."),
+        typer.Option(help="What the token allows; repeatable."),
     ],
     tokens: TokensFileOption = _DEFAULT_TOKENS,
     expires: Annotated[
-        str, typer.Option(metavar="SPAN", help="For how long: 30m, 12h, 90d.")
+        str, typer.Option(metavar="SPAN", help="How long the token is valid: 30m, 12h, 90d.")
     ] = "30d",
     as_json: JsonOption = OFF,
 ) -> None:
@@ -218,7 +222,7 @@ def _check_there(store: str) -> None:
     own = open_store(store)
     if not is_there(own):
         shown = visible(own.url)
-        raise UsageError(f"there is no store at {shown} so far: a first session makes it")
+        raise UsageError(f"there is no store at {shown} yet: the first session makes it")
 
 
 def _announce(server: Any, known: Authority, host: str, *, browser: bool) -> None:
@@ -244,7 +248,7 @@ def _issuer(oidc: str | None, audience: str | None, roles: str, name: str) -> Is
             raise UsageError("--audience goes with --oidc ISSUER")
         return None
     if not audience:
-        raise UsageError("--oidc needs --audience NAME: whose tokens else would be taken here?")
+        raise UsageError("--oidc needs --audience NAME: it says whose tokens are accepted here")
     return Issuer(oidc, audience, roles_claim=roles, name_claim=name)
 
 

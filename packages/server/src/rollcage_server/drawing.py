@@ -78,11 +78,11 @@ def drawing_of(store: Store, execution: Execution, viewer: Viewer) -> Drawing:
         StoreError: the store can't be read.
     """
     if not execution.plan:
-        return Drawing(missing="It has not begun: its plan is known when it does.")
+        return Drawing(missing="It has not begun: its plan is known when it begins.")
     try:
         outline = kept_outline(store, execution.digest)
     except WorkflowError:
-        return Drawing(missing="What the store keeps of its plan can't be read.")
+        return Drawing(missing="The store's outline of its plan can't be read.")
     if outline is None:
         why = "by an older version, or because the plan has more than 5,000 steps"
         return Drawing(missing=f"It can't be drawn: no outline of its plan was kept, {why}.")

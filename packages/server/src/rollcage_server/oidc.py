@@ -84,7 +84,7 @@ class Issuer:
             name = person(claims[self._name_claim])
             subject, expires = str(claims["sub"]), float(claims["exp"])
         except (JoseError, ValueError, TypeError, LookupError, AttributeError) as error:
-            message = f"this token is not believed: {type(error).__name__}"
+            message = f"this token is not accepted: {type(error).__name__}"
             raise Unauthenticated(message) from None
         given: Any = claims.get(self._roles_claim, [])
         named: Sequence[Any] = given.split() if isinstance(given, str) else given
@@ -124,7 +124,9 @@ class Issuer:
                     self._keys = KeySet.import_key_set(self._fetch(found["jwks_uri"]))
                 except (OSError, ValueError, TypeError, LookupError, JoseError) as error:
                     if self._keys is None:
-                        message = f"the keys of {self._url} can't be had: {type(error).__name__}"
+                        message = (
+                            f"the keys of {self._url} can't be fetched: {type(error).__name__}"
+                        )
                         raise Unauthenticated(message) from None
             return self._keys
 
@@ -152,4 +154,4 @@ def _check_secure(url: str) -> None:
     parts = urlsplit(url)
     local = parts.hostname in ("localhost", "127.0.0.1", "::1")
     if parts.scheme != "https" and not (parts.scheme == "http" and local):
-        raise BadRequest(f"{url!r} is no https:// address")
+        raise BadRequest(f"{url!r} is not an https:// address")

@@ -80,7 +80,7 @@ def check_run(run: str) -> str:
     try:
         check_id(run)
     except StoreInvalid:
-        raise RunNotFound("this is not the form of a run's id") from None
+        raise RunNotFound("this is not a run's id") from None
     return run
 
 

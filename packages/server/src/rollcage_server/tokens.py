@@ -178,7 +178,7 @@ class TokenFile:
             if seen == known:
                 return tokens
             if found.st_mode & 0o077:
-                raise TokensInvalid(f"{self.path} is open to others: chmod 600 {self.path}")
+                raise TokensInvalid(f"{self.path} can be read by others: chmod 600 {self.path}")
             data: Any = orjson.loads(self.path.read_bytes())
             if data["format"] != _FORMAT:
                 raise ValueError(f"its format is {data['format']!r}")

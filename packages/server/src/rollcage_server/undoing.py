@@ -42,7 +42,7 @@ class Confirming(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     plan: str = Field(max_length=128, description="The key of its plan")
-    digest: str = Field(pattern="^[0-9a-f]{64}$", description="Of the plan that was seen")
+    digest: str = Field(pattern="^[0-9a-f]{64}$", description="Digest of the plan that was seen")
     wait: float = Field(_PATIENCE, ge=0, le=20, description="Seconds to wait for a worker")
 
 
@@ -71,7 +71,7 @@ def confirm(asking: Asking, run: str, body: Confirming) -> Mapping[str, Any]:
     if planned is None or planned.outcome != "planned" or planned.data is None:
         raise NotFound("there is no such plan of this run; ask for one")
     if planned.data["digest"] != body.digest:
-        raise PlanChanged("this is not the plan that you have seen; look at it again")
+        raise PlanChanged("the plan has changed since you saw it; look at it again")
     key = commands.undo(
         run,
         by=asking.who.name,

@@ -161,7 +161,7 @@ def move_run(source: Where, target: Where, run: str, *, by: str = "") -> bool:
         copy_run(one, other, run)
         if last["event"] == "pruned" or _end(one, other, run, by):
             return last["event"] == "pruned" or _claim(one, other, run, by)
-    raise RunInUse(f"run {run} is written again and again: move it when its writer has ended")
+    raise RunInUse(f"run {run} is being written: move it when its writer has ended")
 
 
 def _both(source: Where, target: Where) -> tuple[Store, Store]:
@@ -172,8 +172,9 @@ def _both(source: Where, target: Where) -> tuple[Store, Store]:
     key = export_key(one)
     if key is not None and not import_key(other, key):
         raise StoreInvalid(
-            f"{other.url} has a key of its own: what is hashed with that of {one.url}, secrets and "
-            f"inputs, would not be found there, and be done again. Copy into a new store"
+            f"{other.url} has a key of its own: secrets and inputs that are hashed with the key of "
+            f"{one.url} would not be found there, and their calls be made again. Copy into a new "
+            f"store"
         )
     return one, other
 
@@ -246,7 +247,7 @@ def _is_behind(there: list[bytes], lines: list[bytes], run: str, target: Store) 
         return kind in ("held", "gone") and len(base) < len(lines)
     if base[: len(lines)] == lines or kind == "pruned":
         return False
-    raise RunConflict(f"{target.url} has another run {run}, or one that went another way")
+    raise RunConflict(f"{target.url} already has a different run {run}")
 
 
 def _end(source: Store, target: Store, run: str, by: str) -> bool:

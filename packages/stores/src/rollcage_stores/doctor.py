@@ -92,7 +92,7 @@ def repair(store: Where) -> list[Finding]:
             mended.append(each)
     back = put_back(own)
     if back:
-        message = f"{back} large values that had been removed are named by a log"
+        message = f"{back} removed large values are still named by a log"
         mended.append(Finding("open", "blobs_put_back", "", message))
     return mended
 
@@ -114,7 +114,7 @@ def _of_run(own: Store, info: RunInfo, named: set[str], *, blobs: bool) -> Itera
         return
     if info.last == "pruned":
         if "done" not in orjson.loads(lines[-1]):
-            message = "its pruning was cut off: what it did is there yet"
+            message = "its pruning was cut off: its values are still there"
             yield Finding("open", "prune_cut_off", run, message, f"rollcage repair{at}")
         return
     if found.copied:
@@ -135,12 +135,12 @@ def _to_decide(own: Store, run: Run, at: str) -> Iterator[Finding]:
     for step in run.steps.values():
         is_open = step.status == "unknown" or step.unclear
         if step.acts and is_open and not step.gone:
-            message = f"nobody knows whether its step {step.n} ({step.name}) happened"
+            message = f"it is not known whether its step {step.n} ({step.name}) happened"
             helps = f"rollcage resolve {run.id} {step.n}{at} --happened | --did-not-happen"
             yield Finding("open", "outcome_unknown", run.id, message, helps)
     if run.undoing is not None:
         helps = f"rollcage undo {run.id}{at}"
-        yield Finding("open", "undo_cut_off", run.id, "an undo of it has not ended", helps)
+        yield Finding("open", "undo_cut_off", run.id, "its undo has not ended", helps)
     order = order_of(own, run.id)
     if order is not None and run.status not in OVER:
         by = f" by {order.by}" if order.by else ""

@@ -150,7 +150,7 @@ def prune_run(store: Where, run: str, *, by: str = "", keep_skeleton: bool = Fal
         if choice.stays:
             kind = RunInUse if choice.stays == _IN_USE else StoreError
             helps = f": {choice.helps}" if choice.helps else ""
-            raise kind(f"run {run} stays, for it is {choice.stays}{helps}")
+            raise kind(f"run {run} stays: it is {choice.stays}{helps}")
     before = own.read(run)
     keep_claims(own, run)
     log = Chain(own.open(run))
@@ -214,7 +214,7 @@ def _unsettled(run: Run, at: str) -> tuple[str, str]:
         return "being undone", f"rollcage undo {run.id}{at}"
     for step in run.steps.values():
         if step.acts and (step.status == "unknown" or step.unclear) and not step.gone:
-            why = f"not settled: nobody knows whether its step {step.n} ({step.name}) happened"
+            why = f"not settled: it is not known whether its step {step.n} ({step.name}) happened"
             return why, f"rollcage resolve {run.id} {step.n}{at} --happened | --did-not-happen"
     return "", ""
 

@@ -486,7 +486,7 @@ def _parse(url: str) -> tuple[str, Literal["os", "disk"]]:
     rest, _, query = rest.partition("?")
     host, _, path = rest.partition("/")
     if scheme.lower() != "sqlite" or host not in ("", "localhost"):
-        raise StoreInvalid(f"{url!r} is no SQLite file: write sqlite:///, and its path")
+        raise StoreInvalid(f"{url!r} is not a SQLite file: write sqlite:///, followed by the path")
     path = unquote(path)
     if not path or path.endswith("/") or "\0" in path or "#" in rest:
         raise StoreInvalid(f"{url!r} names no file; a `?` or `#` in a path is written %3F or %23")

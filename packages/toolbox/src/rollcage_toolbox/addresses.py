@@ -96,7 +96,7 @@ class Reachable:
     ) -> None:
         for each in (hosts, private, schemes):
             if isinstance(each, str):
-                raise ValueError(f"{each!r} is one text; a list of them is expected")
+                raise ValueError(f"{each!r} is one text; a list of texts is expected")
         if unknown := set(schemes) - _SCHEMES:
             raise ValueError(f"{sorted(unknown)} are no schemes; what can be: http, https")
         self._schemes = frozenset(schemes)
@@ -170,7 +170,7 @@ class Reachable:
         if port not in self._ports:
             raise AddressRefused(f"port {port} of {host} is none of {sorted(self._ports)}")
         if not (self._all or host in self._names or host.endswith(self._below or "/")):
-            raise AddressRefused(f"{host!r} is none of the hosts that may be asked")
+            raise AddressRefused(f"{host!r} is not one of the allowed hosts")
         if is_address(host):
             if why := why_not_public(host):
                 raise AddressRefused(f"{host} is not public: {why}")

@@ -43,7 +43,7 @@ def time_between(start: Time, end: Time) -> float:
     """Tell the seconds from one time to another; negative where the second is earlier."""
     first, last = _time(start), _time(end)
     if (first.tzinfo is None) != (last.tzinfo is None):
-        raise InputRefused("one of the times has an offset from UTC, and the other has none")
+        raise InputRefused("only one of the times has an offset from UTC")
     return (last - first).total_seconds()
 
 

@@ -321,7 +321,9 @@ def _unpacked(response: httpx.Response) -> Iterator[bytes]:
         yield from response.iter_raw()
         return
     if packed not in ("gzip", "x-gzip", "deflate"):
-        raise HttpFailed(f"{response.url}: the answer is packed as {packed!r}; nobody asked for it")
+        raise HttpFailed(
+            f"{response.url}: the answer is packed as {packed!r}, which was not asked for"
+        )
     unpack = zlib.decompressobj(zlib.MAX_WBITS + 32)  # gzip or zlib, by the first bytes
     try:
         for part in response.iter_raw():

@@ -62,7 +62,7 @@ class Database:
         name: str = "sql",
     ) -> None:
         if isinstance(tables, str):
-            raise ValueError(f"tables={tables!r} is one name; pass a list of them")
+            raise ValueError(f"tables={tables!r} is one name; pass a list of names")
         self._own = not isinstance(database, sa.Engine)
         self._engine = database if isinstance(database, sa.Engine) else opened(database, timeout)
         reads = ("sql:read", *touched_by(self._engine))
@@ -205,7 +205,7 @@ class Database:
             read=read,
         )
         if read and not rows.columns:
-            raise SqlRefused("it gives no rows: it is no query")
+            raise SqlRefused("it gives no rows: it is not a query")
         if rows.columns:
             return {"columns": rows.columns, "rows": rows.rows, "more": rows.more}
         return {"changed": rows.changed}

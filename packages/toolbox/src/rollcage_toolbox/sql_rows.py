@@ -114,7 +114,7 @@ def restore(
     back = [row for at, (_, row) in wanted.items() if row is not None and now[at] is None]
     _insert_images(connection, table, back)
     if images(connection, table, keys) != {at: row for at, (_, row) in wanted.items()}:
-        raise SqlRefused(f"rows of {table.name!r} could not be made what they were")
+        raise SqlRefused(f"rows of {table.name!r} could not be restored")
 
 
 def refuse_followers(

@@ -215,7 +215,7 @@ class Tables:
         why = "" if key else "it has no primary key"
         side = [] if why else _side_effects(connection, name, sqlite=sqlite)
         if side:
-            why = f"what {', '.join(side)} change with them can't be known"
+            why = f"the rows that {', '.join(side)} change with them can't be known"
         references = tuple(_references(connection, known, name))
         return Table(name, columns, key, why, references, sqlite)
 

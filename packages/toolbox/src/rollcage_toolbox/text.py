@@ -55,7 +55,7 @@ def json_parse(text: str) -> Any:
     except RecursionError:
         raise LimitExceeded(f"JSON may be nested {_DEEPEST} levels deep") from None
     except json.JSONDecodeError as error:
-        raise InputRefused(f"this is no JSON: {error}") from None
+        raise InputRefused(f"this is not JSON: {error}") from None
     except ValueError as error:  # a number with too many digits
         raise InputRefused(f"this JSON can't be read: {error}") from None
     return value
@@ -66,7 +66,7 @@ def json_query(text: str, pointer: Pointer) -> Any:
     """Give one part of a JSON text, named by a JSON Pointer; "" is all of it."""
     value = json_parse(text)
     if pointer and not pointer.startswith("/"):
-        raise InputRefused(f"{pointer!r} is no JSON Pointer: it begins with /")
+        raise InputRefused(f"{pointer!r} is not a JSON Pointer: it begins with /")
     for raw in pointer.split("/")[1:]:
         name = raw.replace("~1", "/").replace("~0", "~")
         if isinstance(value, dict) and name in value:

@@ -149,8 +149,8 @@ def _unknown(was: list[str], what: str, *, back: bool) -> list[DiffLine]:
     """Return the lines for a change to an unknown state."""
     lines = _signed("+" if back else " ", was[:_LINES])
     if back:
-        return [("…", f"{what}: of what it is now, only the digest is recorded"), *lines]
-    return [*lines, ("…", f"{what}: of what it became, only the digest is recorded")]
+        return [("…", f"{what}: only the digest of the present state is recorded"), *lines]
+    return [*lines, ("…", f"{what}: only the digest of the new state is recorded")]
 
 
 # --- lines ---------------------------------------------------------------------------------------

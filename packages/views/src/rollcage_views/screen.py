@@ -17,7 +17,7 @@ try:
     from rollcage_policy.credentials import detect, hide_secrets, names_secret
 except ImportError as error:
     raise DetectorMissing(
-        "values are shown without credentials, and what finds these is not installed: "
+        "values are shown without credentials, and the package that finds these is not installed: "
         "pip install 'rollcage-views[audit]'"
     ) from error
 

@@ -114,7 +114,7 @@ def words(stands: Standing, status: str, run: str, at: str) -> list[str]:
         for each in stands.unknown
     ]
     texts += [
-        f"{_begin(str(each))} failed, and it may have happened: the same call again is not made. "
+        f"{_begin(str(each))} failed, and it may have happened: the same call is not made again. "
         f"Find out, then run: {resolve_commands(each, at)}"
         for each in stands.unclear
     ]

@@ -102,7 +102,7 @@ class Expression:
         given = {name: variables[name] for name in self.names if name in variables}
         size = _measured(given)
         if self._is_too_much(size):
-            raise ExpressionFailed(f"={self.source}: what it looks at is too large")
+            raise ExpressionFailed(f"={self.source}: its value is too large")
         if size.widest.bit_length() > _MOST_BITS:
             # CEL would continue with a float, which is another number.
             if self.path is not None and self._is_there(given):

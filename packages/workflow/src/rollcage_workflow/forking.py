@@ -59,4 +59,4 @@ def refuse_fork() -> None:
         WorkflowError: the process was started as a fork.
     """
     if os.environ.get(_STAGE):
-        raise WorkflowError(f"a worker is no fork: unset {_STAGE}")
+        raise WorkflowError(f"a worker can't be a fork: unset {_STAGE}")

@@ -231,7 +231,7 @@ class Interpreter:
                 if number > loop.jump.most and is_true(loop.jump.when, seen):
                     raise StepFailed(
                         f"{place.path}{loop.last}: would go back to {loop.first} once more, and "
-                        f"did so {loop.jump.most} times: that is the most"
+                        f"has done so {loop.jump.most} times, the most that is allowed"
                     )
                 return found
             place = dataclasses.replace(place, after=_nearest(jumps.after, place))

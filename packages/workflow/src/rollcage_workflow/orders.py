@@ -382,7 +382,7 @@ def _plain(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
             orjson.dumps({name: each})
         except TypeError as error:
-            raise WorkflowError(f"{name!r} is no JSON: {error}") from None
+            raise WorkflowError(f"{name!r} is not JSON: {error}") from None
         if not is_finite(each):
-            raise WorkflowError(f"{name!r} is no JSON: NaN and infinity are none")
+            raise WorkflowError(f"{name!r} is not JSON: NaN and infinity are not allowed")
     return dict(inputs)

@@ -141,8 +141,8 @@ def kept_outline(store: Store, digest: str) -> Outline | None:
             raise ValueError
     except ValueError:
         raise WorkflowError(
-            f"what is kept of the plan {digest[:12]} is no outline of one; the next attempt of an "
-            f"execution keeps it again where the document {KIND}/{digest} is removed"
+            f"the stored outline of the plan {digest[:12]} is damaged: remove the document "
+            f"{KIND}/{digest}, and the next attempt at an execution stores it again"
         ) from None
     return outline
 

@@ -26,7 +26,7 @@ _OPEN: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties": Tru
 
 PLAN: Final = Contract(
     name="workflow.plan",
-    description="Which plan this is, and what it was given.",
+    description="The plan and its inputs.",
     parameters=_OPEN,
     effect="pure",
 )
@@ -38,7 +38,7 @@ ENDED: Final = Contract(
 )
 GIVEN: Final = Contract(
     name="workflow.given",
-    description="What a step gave that is before the one at which the execution starts.",
+    description="The given result of a step before the one that the execution starts at.",
     parameters=_OPEN,
     effect="pure",
 )
@@ -50,7 +50,7 @@ NOW: Final = Contract(
 )
 SIGNAL: Final = Contract(
     name="workflow.signal",
-    description="What a signal brought.",
+    description="The data of a signal.",
     parameters=_OPEN,
     effect="read",
 )

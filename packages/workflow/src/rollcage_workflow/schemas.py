@@ -116,7 +116,7 @@ def invalid(value: Any, shape: Shape) -> str | None:
     try:
         error = jsonschema.exceptions.best_match(validator_of(schema).iter_errors(value))
     except jsonschema.exceptions.SchemaError as broken:
-        return f"its schema is none: {broken.message[:200]}"
+        return f"its schema is invalid: {broken.message[:200]}"
     except Exception as broken:  # noqa: BLE001 - a reference that leads nowhere, of any library
         return f"{_UNUSABLE}: {str(broken)[:300]}"
     if error is None:
@@ -131,7 +131,7 @@ def unusable(schema: Schema) -> str | None:
     try:
         validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)
     except jsonschema.exceptions.SchemaError as broken:
-        return f"its schema is none: {broken.message[:200]}"
+        return f"its schema is invalid: {broken.message[:200]}"
     why = invalid(None, Shape.of(schema))
     return why if why is not None and why.startswith("its schema") else None
 

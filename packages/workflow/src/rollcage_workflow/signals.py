@@ -68,14 +68,16 @@ class Signals:
         if _NAME.fullmatch(name) is None:
             raise WorkflowError(f"{name!r} can't name a signal: letters, digits, - and _, up to 64")
         if not is_finite(data):
-            raise WorkflowError(f"the data of signal {name} is no JSON: NaN and infinity are none")
+            raise WorkflowError(
+                f"the data of signal {name} is not JSON: NaN and infinity are not allowed"
+            )
         fields = {"execution": self._execution, "name": name, "data": data, "by": by}
         fields |= {"nonce": secrets.token_hex(8)}  # two concurrent sendings are two signals
         fields |= {"time": time.time_ns() // 1000} | ({"once": once} if once else {})
         try:
             written = orjson.dumps(fields)
         except TypeError as error:
-            raise WorkflowError(f"the data of signal {name} is no JSON: {error}") from None
+            raise WorkflowError(f"the data of signal {name} is not JSON: {error}") from None
         if len(written) > _MOST_BYTES:
             raise WorkflowError(f"the data of signal {name} is longer than {_MOST_BYTES} bytes")
         self._check_takes(name, once)
@@ -181,7 +183,7 @@ class Signals:
         raise self._broken(name, number)
 
     def _broken(self, name: str, number: int) -> WorkflowError:
-        message = f"what is kept as signal {name}, number {number}, of {self._execution!r} is none"
+        message = f"signal {name}, number {number}, of {self._execution!r} is damaged in the store"
         return WorkflowError(message)
 
     def _key(self, name: str, number: int) -> str:

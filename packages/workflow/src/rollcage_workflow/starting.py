@@ -26,7 +26,9 @@ def given_results(checked: Checked, start: str, given: Mapping[str, Any]) -> dic
     """
     if not start:
         if given:
-            raise InputsInvalid("results are given, and no step to start at: start=, or --from")
+            raise InputsInvalid(
+                "results are given, but no step to start at: pass start=, or --from"
+            )
         return {}
     nodes = _nodes(checked.graph.units)
     if start not in nodes:
@@ -70,8 +72,7 @@ def start_of(
     if before.plan and start not in ("", before.start):
         where = f"at {before.start}" if before.start else "with its first step"
         raise InputsInvalid(
-            f"the execution {before.id!r} started {where}: give one that is to start elsewhere "
-            f"another id"
+            f"the execution {before.id!r} started {where}: to start elsewhere, give another id"
         )
     if before.plan:
         return before.start, dict(before.given if given is None else given)

@@ -124,7 +124,7 @@ def as_of(store: Store, run: str, id: str) -> Execution:  # noqa: A002
     is_live = store.is_live(run)
     found = _Outline(store.read(run), run)
     if job_name(found.name) != job_name(id) or not found.plan:
-        raise WorkflowError(f"run {run} is no attempt at the execution {id!r}")
+        raise WorkflowError(f"run {run} is not an attempt at the execution {id!r}")
     return _state_of(store, found, None, is_live=is_live)
 
 
@@ -292,13 +292,13 @@ def _waits(store: Store, found: _Outline, *, undone: bool) -> str:
         return f"its run was paused{by}{reason}. Let it go on: rollcage unpause {found.run}{at}"
     if found.status == "partial":
         return (
-            f"the plan does not ask for all that is on record any more: put back the steps that "
-            f"were removed, or undo what they did: rollcage undo {found.run}"
+            f"the plan no longer has all the steps that are on record: put back the removed "
+            f"steps, or undo their effects: rollcage undo {found.run}"
         )
     if found.status == "ok" and undone:
         return "undone"
     if found.status == "ok" and found.to:
-        return f"it was undone to step {found.to}; the next attempt does again what came after that"
+        return f"it was undone to step {found.to}; the next attempt repeats the steps after it"
     over = found.over or {}
     error = over.get("error") if found.status in ("halted", "paused") else None
     return str(over.get("waits") or (error or {}).get("message") or "")

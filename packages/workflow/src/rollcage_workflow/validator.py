@@ -64,7 +64,7 @@ def _matcher(pattern: str) -> SchemaValidator:
     except SchemaError as error:
         why = [line.strip() for line in str(error).splitlines() if line.strip()][-1]
         raise SchemaUnusable(
-            f"the pattern {pattern[:100]!r} can't be matched in linear time, or is none: "
+            f"the pattern {pattern[:100]!r} is invalid, or can't be matched in linear time: "
             f"{why.removeprefix('error: ')[:150]}"
         ) from None
 

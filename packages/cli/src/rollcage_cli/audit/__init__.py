@@ -63,29 +63,32 @@ def audit(
         list[str] | None, typer.Option(metavar="GLOB", help="Only runs of these jobs.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="From then on: 2026-03-01T12:30, or 24h ago.")
+        str | None,
+        typer.Option(metavar="TIME", help="From this time on: 2026-03-01T12:30, or 24h ago."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Up to then; the time as for --since.")
+        str | None, typer.Option(metavar="TIME", help="Up to this time, written as for --since.")
     ] = None,
     tool: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Only these tools.")
     ] = None,
     agent: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Only what these agents did.")
+        list[str] | None, typer.Option(metavar="GLOB", help="Only steps of these agents.")
     ] = None,
     decision: Annotated[
-        list[Decided] | None, typer.Option(help="Only what the gate decided so.")
+        list[Decided] | None, typer.Option(help="Only calls that the gate decided this way.")
     ] = None,
     rule: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Only what these rules decided.")
+        list[str] | None, typer.Option(metavar="GLOB", help="Only calls that these rules decided.")
     ] = None,
     undone: Annotated[
-        bool, typer.Option("--undone", help="Only what was undone, and the undos.")
+        bool, typer.Option("--undone", help="Only undone steps, and their undos.")
     ] = OFF,
     form: Annotated[
         Format | None,
-        typer.Option("--format", "-f", help="By default, that of the --output file's name."),
+        typer.Option(
+            "--format", "-f", help="By default, the format that the name of --output ends with."
+        ),
     ] = None,
     output: Annotated[
         Path | None,

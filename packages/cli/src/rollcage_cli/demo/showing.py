@@ -79,7 +79,7 @@ class Show:
         failed = [claim.text for claim in self.claims if not claim.true]
         if failed:
             raise ClaimFailed(
-                f"what is left in {self._folder} does not show this: {'; '.join(failed)}"
+                f"the files left in {self._folder} do not show this: {'; '.join(failed)}"
             )
 
     def command(self, *arguments: str, quiet: bool = False) -> int:

@@ -33,7 +33,7 @@ def call(spec: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     function: Callable[..., Any] | None = getattr(importlib.import_module(module), name, None)
     if not callable(function):
-        raise UsageError(f"{spec} is no function: write MODULE:FUNCTION")
+        raise UsageError(f"{spec} is not a function: write MODULE:FUNCTION")
     wanted = [
         each
         for each in inspect.signature(function).parameters.values()

@@ -26,7 +26,7 @@ _ENDS: Final = {
     "ok": "it ran to its end",
     "would_write": "it ended before a write that it would have made",
     "would_ask": "it ended before a call that requires approval",
-    "partial": "it never came to the step that is changed",
+    "partial": "it never reached the step to change",
 }
 
 
@@ -36,30 +36,34 @@ def fork(
         list[str] | None,
         typer.Argument(
             metavar="[-- PROGRAM]...",
-            help="The program that made the run, as it is run: -- python my_agent.py.",
+            help="The program that made the run, as you run it: -- python my_agent.py.",
             show_default=False,
         ),
     ] = None,
     at: Annotated[
         int | None,
-        typer.Option(min=1, metavar="STEP", help="The step that is changed; or from which on."),
+        typer.Option(
+            min=1, metavar="STEP", help="The step to change, or the first step of the change."
+        ),
     ] = None,
     result: Annotated[
-        str | None, typer.Option(metavar="JSON", help="What the step gives instead.")
+        str | None, typer.Option(metavar="JSON", help="A result for the step to return instead.")
     ] = None,
     args: Annotated[
         str | None,
-        typer.Option(metavar="JSON", help="Arguments that it has instead; others stay."),
+        typer.Option(metavar="JSON", help="Arguments to replace; the others stay."),
     ] = None,
     error: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="It raises a RuntimeError instead.")
+        str | None, typer.Option(metavar="TEXT", help="Let the step raise a RuntimeError instead.")
     ] = None,
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Another policy, from the start.")
     ] = None,
     tools: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODULE[:TOOL]", help="Tools that run instead of those so named."),
+        typer.Option(
+            metavar="MODULE[:TOOL]", help="Tools that run instead of the tools of the same names."
+        ),
     ] = None,
     model: Annotated[
         str | None,
@@ -86,7 +90,7 @@ def fork(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Run nothing: write it, for ROLLCAGE_STAGE=fork:FILE python agent.py.",
+            help="Run nothing: write a file for ROLLCAGE_STAGE=fork:FILE python agent.py.",
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,

@@ -70,10 +70,11 @@ def show(
         ),
     ] = None,
     agent: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Only what these agents did.")
+        list[str] | None, typer.Option(metavar="GLOB", help="Only steps of these agents.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="From then on: 2026-03-01T12:30, or 24h ago.")
+        str | None,
+        typer.Option(metavar="TIME", help="From this time on: 2026-03-01T12:30, or 24h ago."),
     ] = None,
     grep: Annotated[
         str | None,

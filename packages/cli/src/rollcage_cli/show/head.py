@@ -62,26 +62,26 @@ def _fork_text(fork: dict[str, Any]) -> str:
     else:
         change = f"a fork: other {fork['change']}{named}, {where}"
     wrote = "its new writes were made" if fork.get("live") else "it made no write"
-    return f"{change}; {wrote}, and what is replayed of run {fork['run']} is not its own."
+    return f"{change}; {wrote}, and the steps replayed from run {fork['run']} are not its own."
 
 
 def _imported_text(imported: dict[str, Any]) -> str:
     skipped = ", ".join(f"{visible(why)}: {n}" for why, n in imported.get("skipped", {}).items())
-    left_out = f" Spans that are no step: {skipped}." if skipped else ""
+    left_out = f" Spans that are not a step: {skipped}." if skipped else ""
     return (
         f"imported from {imported['format']}, trace {visible(imported['trace'])}: its effects are "
-        f"not known, and nothing of it can be resumed or undone.{left_out}"
+        f"not known, and it can be neither resumed nor undone.{left_out}"
     )
 
 
 def _shut_text(event: dict[str, Any]) -> str:
     """Return why nothing may be added to a run."""
     if event["event"] == "held":
-        return f"A copy: it may go on in {visible(event['from'])}, and not here."
+        return f"A copy: the run may go on in {visible(event['from'])}, not here."
     if event["event"] == "gone":
-        return f"It was moved, and goes on in {visible(event['to'])}."
+        return f"The run was moved, and goes on in {visible(event['to'])}."
     by = f" by {visible(event['by'])}" if event.get("by") else ""
-    return f"It was pruned{by}: what it did is not known any more."
+    return f"It was pruned{by}: its effects are not known any more."
 
 
 def _abandoned_text(event: dict[str, Any]) -> str:

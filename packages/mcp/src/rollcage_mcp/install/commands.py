@@ -34,13 +34,13 @@ ProjectOption = Annotated[
     typer.Option(
         "--project",
         metavar="FOLDER",
-        help="The client's file in this project, in place of that of the user.",
+        help="The client's file in this project, instead of the user's.",
         show_default=False,
     ),
 ]
 FileOption = Annotated[
     Path | None,
-    typer.Option("--file", help="Another file of that client's form.", show_default=False),
+    typer.Option("--file", help="Another file in the client's format.", show_default=False),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")]
 
@@ -93,7 +93,7 @@ def install(
     if client is None:
         raise UsageError(f"name a client: {', '.join(CLIENTS)}; or --list what is there")
     if pack is not None and len(servers or ()) != 1:
-        raise UsageError("--pack is of one server: name it")
+        raise UsageError("--pack describes one server: name that server")
     options = _options(policy, facade, pack, store, project)
     which, path = _file(client, project, file)
     plan = plan_install(which, path, servers or [], [*_rollcage(), "mcp", "run", *options, "--"])
@@ -173,10 +173,10 @@ def _do(plan: InstallPlan, *, yes: bool, as_json: bool, verb: str) -> None:
     if plan.changes and not yes and (as_json or not is_terminal(sys.stdin)):
         if not as_json:
             out.print("\n".join(plan.diff()), soft_wrap=True)
-        raise UsageError("nobody is there to ask, and nothing was written: pass --yes")
+        raise UsageError("there is no terminal to ask on, and nothing was written: pass --yes")
     if not as_json:
         for each, why in plan.left:
-            out.print(f"{visible(each.name)} stays as it is: {why}", soft_wrap=True)
+            out.print(f"{visible(each.name)} is left unchanged: {why}", soft_wrap=True)
         if plan.changes:
             out.print("\n".join(plan.diff()), soft_wrap=True)
             if not yes and not typer.confirm("Write this?"):
@@ -210,7 +210,9 @@ def _data(plan: InstallPlan, verb: str) -> dict[str, Any]:
 def _list(client: str | None, project: Path | None, file: Path | None, *, as_json: bool) -> None:
     """List the configured servers, of one client or of all clients with a file."""
     if client is None and file is not None:
-        raise UsageError("say whose file that is: rollcage mcp install CLIENT --list --file FILE")
+        raise UsageError(
+            "name the client of the file: rollcage mcp install CLIENT --list --file FILE"
+        )
     clients = [client_of(client)] if client is not None else [*CLIENTS.values()]
     found: list[dict[str, Any]] = []
     wrong: list[str] = []
@@ -252,7 +254,7 @@ def _print(found: list[dict[str, Any]], wrong: list[str]) -> None:
     if found:
         out.print(table)
     else:
-        out.print("No servers are configured in any client that is known.")
+        out.print("No known client has a server configured.")
     for text in wrong:
         console(error=True).print(f"rollcage: {text}", soft_wrap=True)
     if any(each["state"] == "bare" for each in found):

@@ -101,7 +101,7 @@ class Config:
         self.client = client
         self.text: Text = TomlText(text) if client.is_toml else JsonText(text)
         if not isinstance(self.text.data, dict):
-            raise ConfigInvalid("it is no object")
+            raise ConfigInvalid("it is not an object")
         self.entries = [
             _entry((*holder, name), each)
             for pattern in client.holders
@@ -194,7 +194,7 @@ def _judged(entry: ServerEntry, starts: list[Any], wrong: Any) -> ServerEntry:
     words = [each for each in starts if isinstance(each, str)]
     entry = dataclasses.replace(entry, starts=tuple(words))
     if wrong is not None or not words or len(words) < len(starts) or not words[0]:
-        return dataclasses.replace(entry, why="its command and arguments are no texts")
+        return dataclasses.replace(entry, why="its command and arguments are not strings")
     head = words[: words.index("--")] if "--" in words else words
     ours = [at for at, each in enumerate(head) if Path(each).name == "rollcage"]
     if any(head[at + 1 : at + 3] == ["mcp", "run"] for at in ours):

@@ -45,7 +45,7 @@ class ConfigFile:
 
     def _read(self) -> bytes:
         if not stat.S_ISREG(self.real.stat().st_mode):
-            raise ValueError("it is no file")
+            raise ValueError("it is not a file")
         with self.real.open("rb") as file:
             raw = file.read(_LARGEST + 1)
         if len(raw) > _LARGEST:

@@ -70,7 +70,7 @@ class JsonText:
         except IndexError:
             raise ConfigInvalid("it ends in the middle") from None
         if self._next < len(self._tokens):
-            raise self._wrong("something follows on its end")
+            raise self._wrong("something follows its end")
 
     @property
     def data(self) -> Any:
@@ -165,7 +165,7 @@ class JsonText:
         ends = [each.end for each in holder.items.values() if each.end <= found.at]
         between = "".join(self.text[max(ends) : found.at].split()) if ends else ""
         if between != f",{json.dumps(place[-1])}:":
-            raise ConfigInvalid(f"something stands beside {'.'.join(place)} that would be lost")
+            raise ConfigInvalid(f"an entry beside {'.'.join(place)} that would be lost")
         return max(ends), found.end, ""
 
     # --- reading ---------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class JsonText:
         while at < len(self.text):
             token = _TOKEN.match(self.text, at)
             if token is None:
-                raise ConfigInvalid(f"it is no JSON: {self._line(at)}")
+                raise ConfigInvalid(f"it is not JSON: {self._line(at)}")
             if token.lastgroup == "space":
                 spans = _COMMENT.finditer(self.text, at, token.end())
                 self._comments += [each.span() for each in spans]
@@ -246,11 +246,11 @@ class JsonText:
         try:
             return json.loads(self.text[at:end])
         except ValueError:
-            raise ConfigInvalid(f"it is no JSON: {self._line(at)}") from None
+            raise ConfigInvalid(f"it is not JSON: {self._line(at)}") from None
 
     def _wrong(self, text: str) -> ConfigInvalid:
         token = min(self._next, len(self._tokens) - 1)
-        return ConfigInvalid(f"it is no JSON: {self._line(self._tokens[token][1])}: {text}")
+        return ConfigInvalid(f"it is not JSON: {self._line(self._tokens[token][1])}: {text}")
 
     def _line(self, at: int) -> str:
         return f"line {self.text.count(chr(10), 0, at) + 1}"

@@ -141,8 +141,8 @@ def _check(plan: InstallPlan, changes: Mapping[Place, str | None]) -> None:
     is_said = all(after.value(place) == value for place, value in values.items())
     if not is_said or restored.text.text != plan.file.text:
         raise ConfigInvalid(
-            f"{visible(str(plan.file.path))} can't be changed so that it could be restored as it "
-            f"is; write the guard into it by hand: docs/mcp.md says how"
+            f"{visible(str(plan.file.path))} can't be changed so that it can be restored; "
+            f"write the guard into it by hand: docs/mcp.md says how"
         )
 
 
@@ -164,8 +164,8 @@ def plan_uninstall(client: Client, path: Path, names: Sequence[str]) -> InstallP
     unknown = [each for each in chosen if each.place not in known]
     if unknown:
         raise ConfigInvalid(
-            f"{visible(unknown[0].name)} was not installed by this command: what was there before "
-            f"is not known. Its own command is what follows on -- in {visible(str(path))}"
+            f"{visible(unknown[0].name)} was not installed by this command, so its earlier entry "
+            f"is not known. The server's own command follows -- in {visible(str(path))}"
         )
     changes: dict[Place, str | None] = {}
     servers: list[ServerEntry] = []
@@ -178,7 +178,7 @@ def plan_uninstall(client: Client, path: Path, names: Sequence[str]) -> InstallP
             raise ConfigChanged(
                 f"{visible(each.name)} of {visible(str(path))} was changed since it was installed: "
                 f"{', '.join(own.place[-1] for own in differs)}. Nothing was written: change it by "
-                f"hand, its own command is what follows on --"
+                f"hand; the server's own command follows --"
             )
     here = {each.place for each in config.entries}
     gone = [place for place in known if place not in here] if not names else []

@@ -91,5 +91,5 @@ class Records:
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigInvalid(
-                f"{visible(str(self.path))}, which says what was installed, can't be read: {reason}"
+                f"{visible(str(self.path))}, the list of guards, can't be read: {reason}"
             ) from None

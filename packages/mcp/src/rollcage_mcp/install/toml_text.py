@@ -32,7 +32,7 @@ class TomlText:
         try:
             self.data: dict[str, Any] = self._parsed().unwrap()
         except (tomlkit.exceptions.TOMLKitError, ValueError, RecursionError) as error:
-            raise ConfigInvalid(f"it is no TOML: {str(error) or type(error).__name__}") from None
+            raise ConfigInvalid(f"it is not TOML: {str(error) or type(error).__name__}") from None
 
     def _parsed(self) -> tomlkit.TOMLDocument:
         return tomlkit.parse(self.text)

@@ -275,7 +275,7 @@ def _base(url: str, source: str) -> str:
     wrong = parts.query or parts.fragment or parts.username or parts.password or "{" in url
     if parts.scheme not in ("http", "https") or not host or wrong or not url.isprintable():
         raise OpenAPIInvalid(
-            f"{source}: {url[:100]!r} is no base URL of the form https://HOST/PATH: say another "
+            f"{source}: {url[:100]!r} is not a base URL of the form https://HOST/PATH: say another "
             f"url beside openapi"
         )
     if parts.scheme == "http" and not _is_loopback(host):

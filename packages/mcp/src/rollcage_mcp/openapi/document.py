@@ -40,7 +40,7 @@ class Document:
         version = data.get("openapi") if isinstance(data, dict) else None
         if not isinstance(version, str) or not version.startswith(("3.0.", "3.1.")):
             raise OpenAPIInvalid(
-                f"{source} is no OpenAPI document of 3.0 or 3.1: openapi is {str(version)[:20]!r}"
+                f"{source} is not an OpenAPI 3.0 or 3.1 document: openapi is {str(version)[:20]!r}"
             )
         self.data: dict[str, Any] = data
         self.source = source
@@ -76,11 +76,11 @@ class Document:
             where: its place, for errors.
 
         Raises:
-            OpenAPIInvalid: it is no object; its reference leads nowhere, or in a circle.
+            OpenAPIInvalid: it is not an object; its reference leads nowhere, or in a circle.
         """
         for _ in range(_HOPS):
             if not isinstance(each, dict):
-                raise OpenAPIInvalid(f"{self.source}: {where} is no object")
+                raise OpenAPIInvalid(f"{self.source}: {where} is not an object")
             reference: Any = each.get("$ref")
             if reference is None:
                 return cast("dict[str, Any]", each)
@@ -153,7 +153,7 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[str, Any]:
         name = key if isinstance(key, str) else key_node.value
         if not isinstance(name, str) or name in found:
             line = key_node.start_mark.line + 1
-            raise ValueError(f"line {line}: a key is there twice, or is no text")
+            raise ValueError(f"line {line}: a key is there twice, or is not text")
         found[name] = loader.construct_object(value_node, deep=True)
     return found
 
@@ -161,7 +161,7 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[str, Any]:
 def _number(loader: Any, node: yaml.ScalarNode) -> float:
     value = float(yaml.SafeLoader.construct_yaml_float(loader, node))
     if not math.isfinite(value):
-        raise ValueError(f"line {node.start_mark.line + 1}: {node.value} is no number of JSON")
+        raise ValueError(f"line {node.start_mark.line + 1}: {node.value} is not a JSON number")
     return value
 
 

@@ -164,7 +164,9 @@ def _print(policy: Policy, judged: Judged) -> None:
         out.print(table)
     if now is None:
         missing = visible(", ".join(judged.unknown))
-        out.print(Text(f"? undecided, as this is not known: {missing}", style="yellow"))
+        out.print(
+            Text(f"? undecided, because some values are not known: {missing}", style="yellow")
+        )
         return
     line = decision_text(now.decision)
     line.append(f" by {_decider(policy, now)}" + (f", code {visible(now.code)}" * bool(now.code)))

@@ -194,7 +194,7 @@ def _print_summary(out: Console, policy: Policy, summary: _Summary) -> None:
         line = f"{counted(summary.would_run, 'call')} would run that did not"
         out.print(f"{line}: their usage is not counted", soft_wrap=True)
     if _looks_at_files(policy):
-        out.print("within() looked at the files of this machine, as they are now", soft_wrap=True)
+        out.print("within() looked at the present files of this machine", soft_wrap=True)
     changes = ", ".join(f"{n} {a} → {b}" for (a, b), n in sorted(summary.changes.items()))
     parts = (
         (1, f"{counted(summary.runs, 'run')}, {counted(summary.calls, 'call')}"),

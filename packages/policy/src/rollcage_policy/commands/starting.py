@@ -39,7 +39,7 @@ def init(
         typer.Option(metavar="DIR", help="The workspace's folder; by default this one."),
     ] = None,
     host: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="That the network reaches.")
+        list[str] | None, typer.Option(metavar="HOST", help="A host that the agent may reach.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = OFF,
 ) -> None:

@@ -112,7 +112,9 @@ def remove_unpacked(path: FilePath, entries: dict[str, str]) -> Change:
                 if found.get(name) != entries.get(name)
             )
             if differ:
-                raise Changed(f"{path!r} is not as it was unpacked: {', '.join(differ[:5])}")
+                raise Changed(
+                    f"{path!r} was changed since it was unpacked: {', '.join(differ[:5])}"
+                )
         return After({path: ABSENT}, {"deleted": path, "entries": len(entries)})
 
     return Change(paths=[path], after=after, removes=True, removal=True)

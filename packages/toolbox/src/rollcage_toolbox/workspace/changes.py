@@ -236,11 +236,11 @@ def as_bytes(content: str, encoding: Encoding) -> bytes:
         try:
             return base64.b64decode(content, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise NotText(f"the content is no base64: {error}") from None
+            raise NotText(f"the content is not base64: {error}") from None
     try:
         return content.encode()
     except UnicodeEncodeError as error:
-        raise NotText(f"the content is no Unicode text: {error.reason}") from None
+        raise NotText(f"the content is not Unicode text: {error.reason}") from None
 
 
 def as_text(data: bytes, path: str) -> str:
@@ -249,7 +249,7 @@ def as_text(data: bytes, path: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise NotText(
-            f"{path!r} is no UTF-8 text (byte {error.start}); read it with encoding='base64'"
+            f"{path!r} is not UTF-8 text (byte {error.start}); read it with encoding='base64'"
         ) from None
 
 

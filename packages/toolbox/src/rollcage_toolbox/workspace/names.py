@@ -113,7 +113,7 @@ def _check_unicode(name: str, path: str) -> None:
     odd = next((c for c in name if unicodedata.category(c) in _UNSEEN or c in _SLASHES), None)
     if odd is not None:
         raise PathRefused(
-            f"{path!r} has the character U+{ord(odd):04X}, which is not shown as what it is",
+            f"{path!r} has the character U+{ord(odd):04X}, which looks like another character",
             "path_unicode",
         )
     if not unicodedata.is_normalized("NFC", name):

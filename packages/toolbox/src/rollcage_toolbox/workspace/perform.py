@@ -123,7 +123,7 @@ def _vanish(place: NamedPlace, was: Image) -> None:
         return
     status = place.status()
     if status is None or not stat.S_ISDIR(status.st_mode):
-        raise PathRefused(f"{place.path!r} is no directory any more", "path_special")
+        raise PathRefused(f"{place.path!r} is not a directory any more", "path_special")
     gone = place.temporary + ".d"
     os.rename(place.name, gone, src_dir_fd=place.fd, dst_dir_fd=place.fd)
     remove_tree(place.fd, gone)

@@ -17,7 +17,7 @@ __all__ = [
 
 def refusal(what: str, path: str, code: str) -> PathRefused:
     """Return the error for a refused path."""
-    return PathRefused(f"{path!r} is {what}: tools of a workspace do not touch it", code)
+    return PathRefused(f"{path!r} is {what}: a workspace's tools do not touch it", code)
 
 
 def refuse_store(fd: int, name: str, path: str) -> None:

@@ -525,7 +525,7 @@ def _within(spans: Iterable[Iterable[int]], fold: Fold) -> Iterator[int]:
     """Yield the numbers in ranges, which can't be longer than the run."""
     for first, last in spans:
         if not 1 <= first <= last <= fold.last:
-            raise ValueError(f"{first} to {last} is no range of its steps")
+            raise ValueError(f"{first} to {last} is not a range of its steps")
         yield from range(first, last + 1)
 
 

@@ -178,7 +178,7 @@ def _retried(checking: Checking, node: Node, path: Path) -> None:
     if node.step.retry is None:
         return
     if node.step.kind != "call":
-        message = f"a {node.step.kind} can't be tried again as a whole: put retry: on its steps"
+        message = f"a {node.step.kind} can't be retried as a whole: put retry: on its steps"
         checking.find((*path, "retry"), "bad_retry", message)
     elif node.contract is not None and node.contract.effect == "scope":
         message = f"{node.contract.name} makes calls of its own, which would all be made again"

@@ -201,7 +201,7 @@ class Checking:
             return None
         variables = around.variables
         for name in sorted(found.names - variables.keys()):
-            message = f"nothing that comes before this is called {name!r}{nearest(name, variables)}"
+            message = f"no earlier step is called {name!r}{nearest(name, variables)}"
             self.find(path, "unknown_name", message)
         for chain in found.members:
             if chain[0] in variables:

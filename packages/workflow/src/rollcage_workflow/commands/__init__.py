@@ -124,7 +124,7 @@ def run(
         list[str] | None,
         typer.Option("--input", metavar="NAME=JSON", help="An input.", show_default=False),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="One that failed, once more.")] = OFF,
+    again: Annotated[bool, typer.Option("--again", help="Run a failed execution once more.")] = OFF,
     start: FromOption = "",
     results: GivenOption = None,
     store: StoreOption = DEFAULT_STORE,
@@ -146,7 +146,9 @@ def run(
 
 @workflow.command(name="list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="At most this many, the newest first.")
+    ] = 50,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
@@ -176,7 +178,7 @@ def signal(
     data: Annotated[str, typer.Option(metavar="JSON", help="What it brings.")] = "null",
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who sends it.")] = None,
     once: Annotated[
-        str, typer.Option(metavar="KEY", help="Not where it was sent with this key before.")
+        str, typer.Option(metavar="KEY", help="Send the signal only once for each key.")
     ] = "",
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,

@@ -31,7 +31,7 @@ GivenOption = Annotated[
     typer.Option(
         "--given",
         metavar="FILE",
-        help="With --from: a JSON file with the results of the steps before, by name.",
+        help="With --from: a JSON file with the results of the earlier steps, by name.",
         show_default=False,
     ),
 ]
@@ -62,7 +62,7 @@ def given_json(text: str, where: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise UsageError(
-            f"{where}: {visible(text[:60])} is no JSON ({error}); a text is quoted: '\"text\"'"
+            f"{where}: {visible(text[:60])} is not JSON ({error}); a text is quoted: '\"text\"'"
         ) from None
 
 

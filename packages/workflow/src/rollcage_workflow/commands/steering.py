@@ -29,7 +29,7 @@ from rollcage_workflow.state import Execution
 __all__ = ["add_commands"]
 
 ByOption = Annotated[
-    str | None, typer.Option("--by", metavar="NAME", help="In whose name (this user, by default).")
+    str | None, typer.Option("--by", metavar="NAME", help="Who does this (by default, this user).")
 ]
 ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")]
 InputOption = Annotated[
@@ -53,10 +53,12 @@ def start(
     given: InputOption = None,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="TIME", help="Not before: 2027-01-31T08:00:00Z, or 90s."),
+        typer.Option(
+            "--at", metavar="TIME", help="Start no earlier: 2027-01-31T08:00:00Z, or 90s."
+        ),
     ] = None,
     digest: Annotated[
-        str, typer.Option(metavar="SHA256", help="Of the plan, where no other one will do.")
+        str, typer.Option(metavar="SHA256", help="Digest of the plan, to accept no other version.")
     ] = "",
     first: FromOption = "",
     results: GivenOption = None,
@@ -102,7 +104,7 @@ def pause(
 
 def resume(
     id: IdArgument,  # noqa: A002
-    again: Annotated[bool, typer.Option("--again", help="One that failed, once more.")] = OFF,
+    again: Annotated[bool, typer.Option("--again", help="Run a failed execution once more.")] = OFF,
     by: ByOption = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
@@ -118,7 +120,7 @@ def resume(
 def cancel(
     id: IdArgument,  # noqa: A002
     rollback: Annotated[
-        bool, typer.Option("--rollback", help="Have a worker undo what it did.")
+        bool, typer.Option("--rollback", help="Have a worker undo its effects.")
     ] = OFF,
     reason: ReasonOption = "",
     by: ByOption = None,
@@ -128,7 +130,7 @@ def cancel(
     """End an execution permanently; steps in flight end."""
     commands = Commands(open_store(store))
     found = commands.cancel(id, by=who(by), reason=reason, rollback=rollback)
-    more = "a worker undoes what it did" if rollback else ""
+    more = "a worker undoes its effects" if rollback else ""
     _print_state(found, more, as_json=as_json)
 
 

@@ -42,7 +42,7 @@ def worker(
         typer.Option(
             "--tools",
             metavar="MODULE[:NAME]",
-            help="More tools: of plans in files, and for the undo of other runs.",
+            help="More tools, for plans in files and for the undo of other runs.",
             show_default=False,
         ),
     ] = None,
@@ -64,7 +64,7 @@ def worker(
         typer.Option(
             "--limit",
             metavar="PLAN=N[/STARTS/SECONDS]",
-            help="Of a plan, over all workers: attempts at once, and begun in so many seconds.",
+            help="Limit a plan over all workers: attempts at once, starts per time.",
             show_default=False,
         ),
     ] = None,

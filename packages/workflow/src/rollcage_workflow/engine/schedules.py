@@ -67,7 +67,7 @@ class Schedules:
         try:
             data = orjson.dumps(dataclasses.asdict(schedule))
         except TypeError as error:
-            raise WorkflowError(f"the inputs of {schedule.name!r} are no JSON: {error}") from None
+            raise WorkflowError(f"the inputs of {schedule.name!r} are not JSON: {error}") from None
         while not self._store.swap(
             _KIND, schedule.name, self._store.get(_KIND, schedule.name), data
         ):
@@ -108,9 +108,11 @@ def _check_times(schedule: Schedule) -> None:
             "schedules need an engine: pip install 'rollcage-workflow[engine]'"
         ) from None
     if not croniter.is_valid(schedule.cron, second_at_beginning=True):
-        raise WorkflowError(f"{schedule.cron!r} is no cron expression: 0 3 * * * is daily at 3:00")
+        raise WorkflowError(
+            f"{schedule.cron!r} is not a cron expression: 0 3 * * * is daily at 3:00"
+        )
     if schedule.zone:
         try:
             zoneinfo.ZoneInfo(schedule.zone)
         except (OSError, ValueError, LookupError):
-            raise WorkflowError(f"{schedule.zone!r} is no time zone: Europe/Berlin") from None
+            raise WorkflowError(f"{schedule.zone!r} is not a time zone: Europe/Berlin") from None

@@ -272,5 +272,7 @@ def _database(url: str) -> tuple[str, str]:
     given = dict(parse_qsl(query, keep_blank_values=True))
     schema = given.pop("schema", "rollcage_engine")
     if not place.startswith(("sqlite:///", "postgresql://", "postgres://")):
-        raise WorkflowError(f"{place!r} is no engine: sqlite:///FILE or postgresql://HOST/DB")
+        raise WorkflowError(
+            f"{place!r} is not an engine's URL: sqlite:///FILE or postgresql://HOST/DB"
+        )
     return (f"{place}?{urlencode(given)}" if given else place), schema

@@ -43,12 +43,14 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
         checking.find((*at, "quorum"), "invalid", f"there are only {len(team.members)} members")
     if team.mode != "all":
         around = dataclasses.replace(
-            around, undone=f"in a {team.mode} what comes too late is undone"
+            around, undone=f"in a {team.mode} the steps of a late member are undone"
         )
     graph, results = checking.block(team.members, (*at, "members"), around, apart=True)
     for name, member in team.members.items():
         if member.next is not None or member.after:
-            checking.find((*at, "members", name), "invalid", "a member has no next: and no after:")
+            checking.find(
+                (*at, "members", name), "invalid", "a member takes neither next: nor after:"
+            )
     if team.mode == "all":
         shape = table(results)
     elif team.mode == "race":

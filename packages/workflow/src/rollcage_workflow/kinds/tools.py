@@ -42,7 +42,7 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
         message = f"{named!r} is a generator, and a step has one result: let it return that"
         checking.find((*path, kind), "unknown_tool", message)
     if kind == "agent" and contract.effect != "scope":
-        message = f'{named!r} is no agent: declare it with @tool(effect="scope")'
+        message = f'{named!r} is not an agent: declare it with @tool(effect="scope")'
         checking.find((*path, kind), "unknown_tool", message)
     _check_arguments(checking, contract, node, given, path, around)
     check_effects(checking, contract, path, around)
@@ -108,7 +108,7 @@ def check_effects(checking: Checking, contract: Contract, path: Path, around: Ar
         checking.find(path, "no_undo", message)
     if around.timed and contract.probe is None and not contract.idempotent:
         message = (
-            f"{contract.name} has a time limit, after which nobody knows whether it happened: "
+            f"{contract.name} has a time limit, after which its outcome is unknown: "
             f"declare probe= or idempotent=True, or drop the limit"
         )
         checking.find(path, "unsafe_timeout", message)
@@ -140,5 +140,7 @@ async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     try:
         return plain(value)
     except ValueError as error:
-        message = f"{node.contract.name} gave what has no JSON form; let it return plain data"
+        message = (
+            f"{node.contract.name} returned a value without a JSON form; let it return plain data"
+        )
         raise StepFailed(f"{place.path}{node.name}: {message}: {error}") from None

@@ -89,7 +89,7 @@ async def _signal(interpreter: Interpreter, wait: Wait, step: str) -> Any:
     sent = await interpreter.session.arun_call(SIGNAL, {"name": name, "step": step}, taken)
     why = None if wait.accepts is None else invalid(sent["data"], Shape.of(wait.accepts))
     if why is not None:
-        raise StepFailed(f"the signal {name} brought what the plan does not accept: {why}")
+        raise StepFailed(f"the signal {name} brought data that the plan does not accept: {why}")
     return sent["data"]
 
 
@@ -99,7 +99,7 @@ async def _approval(interpreter: Interpreter, node: Node, place: BlockPlace) -> 
     session = interpreter.session
     question = fill(wait.approval, place.variables)
     if not isinstance(question, str):
-        raise ExpressionFailed(f"{wait.approval} gives no text to ask")
+        raise ExpressionFailed(f"{wait.approval} gives no text to ask with")
     step = f"{place.path}{node.name}{place.suffix}"
     epoch = session.attempt.run.epoch(session.place_here().branch)
     request = approvals.request(step, question, wait, run=session.run_id, epoch=epoch)
@@ -130,7 +130,7 @@ def _time(text: Any) -> float:
     try:
         found = dt.datetime.fromisoformat(text)
     except (TypeError, ValueError):
-        raise ExpressionFailed(f"{text!r:.80} is no time: 2027-01-31T08:00:00Z") from None
+        raise ExpressionFailed(f"{text!r:.80} is not a time: 2027-01-31T08:00:00Z") from None
     if found.tzinfo is None:
         raise ExpressionFailed(f"{text!r:.80} has no offset: 2027-01-31T08:00:00Z")
     return found.timestamp()

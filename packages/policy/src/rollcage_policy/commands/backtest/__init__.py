@@ -65,12 +65,14 @@ def backtest(
         list[str] | None, typer.Option(metavar="GLOB", help="Only runs of these jobs.")
     ] = None,
     status: Annotated[
-        str | None, typer.Option(metavar="STATUS", help="Only runs that ended so.")
+        str | None, typer.Option(metavar="STATUS", help="Only runs with this status.")
     ] = None,
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only runs since then: 7d, or a date.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Only the newest; 0 takes all.")] = _NEWEST,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Only this many runs, the newest first; 0 takes all.")
+    ] = _NEWEST,
     answer: Annotated[
         list[str] | None,
         typer.Option(metavar="TOOL=JSON", help="The result of new calls of this tool."),
@@ -84,25 +86,25 @@ def backtest(
     user_input: UserInputOption = None,
     resolve: ResolveOption = OFF,
     max_blocked: Annotated[
-        int | None, typer.Option(min=0, help="Fail above so many newly blocked calls.")
+        int | None, typer.Option(min=0, help="Fail above this many newly blocked calls.")
     ] = None,
     max_asked: Annotated[
-        int | None, typer.Option(min=0, help="Fail above so many new approvals.")
+        int | None, typer.Option(min=0, help="Fail above this many new approvals.")
     ] = None,
     max_newly_allowed: Annotated[
-        int | None, typer.Option(min=0, help="Fail above so many newly allowed calls.")
+        int | None, typer.Option(min=0, help="Fail above this many newly allowed calls.")
     ] = None,
     max_unknown: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Fail above so many calls that can't be judged [0 with one of the above]."
+            min=0, help="Fail above this many calls that can't be judged [0 with one of the above]."
         ),
     ] = None,
     max_writes: Annotated[
-        int | None, typer.Option(min=0, help="Fail above so many new writes.")
+        int | None, typer.Option(min=0, help="Fail above this many new writes.")
     ] = None,
     max_failed: Annotated[
-        int | None, typer.Option(min=0, help="Fail above so many runs that fail.")
+        int | None, typer.Option(min=0, help="Fail above this many runs that fail.")
     ] = None,
     report: Annotated[
         Path | None,
