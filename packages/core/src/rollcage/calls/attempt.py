@@ -430,5 +430,3 @@ class Attempt:
             for step in steps
             if step.effect == "model" and step.taken
         )
-
-    # --- the flow of a call ----------------------------------------------------------------------

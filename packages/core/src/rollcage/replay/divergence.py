@@ -78,7 +78,7 @@ def _concurrent(
         assert block is not None
         if any(first <= step.n <= last for first, last in block.beyond):
             return False
-        if _comes_after(attempt, sibling, block):
+        if attempt.run.comes_after(sibling, block):
             return False
         walk = attempt.branches.get(block.inner)
         if walk is None or walk.opened_in is None:
@@ -112,24 +112,6 @@ def steps_beyond(
         return not is_beyond and _may_come(its.step, name, slot, turn)
 
     return attempt.run.ahead(place, concurrent)
-
-
-def _comes_after(attempt: Attempt, step: Step, block: Step) -> bool:
-    """Tell whether a block comes after another block, through any number of others."""
-    to_see, seen = list(step.after), set[int]()
-    while to_see:
-        n = to_see.pop()
-        if n in seen:
-            continue
-        seen.add(n)
-        before: Step | None = attempt.run.steps[n]
-        while before is not None and before.replacement:
-            before = attempt.run.steps[before.replacement]
-        if before is block:
-            return True
-        if before is not None:
-            to_see.extend(before.after)
-    return False
 
 
 def leaving(attempt: Attempt, ahead: Iterable[Step], what: str) -> Halt | None:

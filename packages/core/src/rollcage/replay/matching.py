@@ -1,6 +1,17 @@
 """Match a call against the recording: `find_match` looks, and changes nothing.
 
 A refusal is part of the result, and not raised: a stage may find a way around it.
+
+==============================  ===================================================================
+the step at the call's place    the match
+==============================  ===================================================================
+ended, and can answer           `hit`; with a refusal if its value can't be replayed
+failed, and nothing came after  `again`: the call runs at the place of the step
+waits: a place is reserved      `again`, unless recorded effects lie ahead
+unknown, or failed unclearly    `again`; a write has a refusal, or somebody has to be asked
+none, in a live attempt         `new`, unless recorded effects lie ahead
+none, offline                   `new`, with the refusal that nothing is recorded
+==============================  ===================================================================
 """
 
 from __future__ import annotations
@@ -43,14 +54,14 @@ def find_match(attempt: Attempt, call: Call) -> Match:
     if call.contract.source == "live" and effect not in CHANGES and not call.waiting:
         step = None
     if step is not None:
-        if _holds(attempt, step):
+        if _can_answer(attempt, step):
             unusable = _unusable(attempt, call, step) if step.flawed else None
             if unusable is None or not _may_run_again(attempt, call):
                 return _tuple(Match, ("hit", step, look, unusable, (), None))
             return Match("again", step, look)
     elif attempt.is_fresh and not attempt.run.unclear:
         return _tuple(Match, ("new", None, look, None, (), None))
-    return _runs(attempt, call, step, look)
+    return _unanswered(attempt, call, step, look)
 
 
 def _may_run_again(attempt: Attempt, call: Call) -> bool:
@@ -61,7 +72,7 @@ def _may_run_again(attempt: Attempt, call: Call) -> bool:
     return says_so or attempt.live  # it changes nothing
 
 
-def _runs(attempt: Attempt, call: Call, step: Step | None, look: Look | None) -> Match:
+def _unanswered(attempt: Attempt, call: Call, step: Step | None, look: Look | None) -> Match:
     """Match a call that no recorded step answers; `step` is at its place."""
     effect = call.effect
     refusal, asks = _unsure(attempt, call, step)
@@ -107,7 +118,7 @@ def _anywhere(attempt: Attempt, call: Call) -> Step | None:
     name = call.place.branch
     if call.effect == "pure":
         mine = (step for step in (*found, *waits) if step.branch == name)
-        return next((s for s in found if _holds(attempt, s)), None) or next(mine, None)
+        return next((s for s in found if _can_answer(attempt, s)), None) or next(mine, None)
     if call.rank is None:
         call.rank = attempt.ranks[name, call.key]
         attempt.ranks[name, call.key] += 1
@@ -115,11 +126,11 @@ def _anywhere(attempt: Attempt, call: Call) -> Step | None:
     own = [s for s in (*waits, *left) if s.branch == name and s.rank == call.rank]
     if own:
         return own[-1]  # the newest: a borrowed answer may have the same rank
-    others = (s for s in left if s.branch != name and _holds(attempt, s))
+    others = (s for s in left if s.branch != name and _can_answer(attempt, s))
     return min(others, key=lambda step: step.n, default=None)
 
 
-def _holds(attempt: Attempt, step: Step) -> bool:
+def _can_answer(attempt: Attempt, step: Step) -> bool:
     """Tell whether a step can answer: its outcome is known, and was acted upon if it failed."""
     if step.n in attempt.run.edits or step.n in attempt.run.remade:
         return False

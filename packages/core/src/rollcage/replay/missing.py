@@ -105,7 +105,7 @@ def changed(attempt: Attempt, call: Call) -> NotReplayable | None:
         return None
     changes = call.effect in CHANGES
     for step in attempt.recorded_by_key[name, call.key]:
-        if step.effect != call.effect and (changes or step.acts) and _holds(step):
+        if step.effect != call.effect and (changes or step.acts) and _is_unasked(step):
             return _other_effect(attempt, step, call)
     if not changes:
         return None
@@ -123,7 +123,7 @@ def changed(attempt: Attempt, call: Call) -> NotReplayable | None:
     return None
 
 
-def _holds(step: Step) -> bool:
+def _is_unasked(step: Step) -> bool:
     return step.status == "ok" and not step.gone and not step.taken
 
 

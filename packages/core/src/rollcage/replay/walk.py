@@ -286,13 +286,13 @@ class Branch:
         if self.batch:
             if owner is not turn and not self.running:
                 seen = pos + 1
-                follows = left is None and self.is_to_come(pos)
-                if follows and changes:
-                    follows = self._write_at(pos, key, effect, turn, slot) is not None or (
+                stays_open = left is None and self.is_to_come(pos)
+                if stays_open and changes:
+                    stays_open = self._write_at(pos, key, effect, turn, slot) is not None or (
                         effect == "branch"
                         and self._read_between(key, pos, seen, None, turn, slot) is not None
                     )
-                if not follows:
+                if not stays_open:
                     if left is None and self.is_to_come(pos, effects=True):
                         left = pos
                     pos, owner, move = pos + 1, None, FOLDS

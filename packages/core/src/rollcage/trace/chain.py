@@ -62,6 +62,7 @@ class Chain:
         self._use(log)
 
     def _use(self, log: Log) -> None:
+        """Append to a log from now on; its methods are bound once, for each line calls them."""
         self.log = log
         self._send = log.append
         self.wait = log.wait

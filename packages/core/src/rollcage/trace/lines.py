@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from rollcage.trace.run import Event, Run
 
-__all__ = ["BAD", "check_line"]
+__all__ = ["BAD", "PLAIN", "check_line"]
 
 BAD: Final = (
     KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError, OverflowError,
@@ -31,7 +31,7 @@ _TEXTS: Final = {
     "gone": ("status", "to"), "pruned": ("status",), "forked": ("run", "from"),
     "undoing": ("why",), "back": ("status",), "rolled": ("branch",),
 }  # fmt: skip
-_PLAIN: Final = 14  # fields of a step that has nothing else, with its hash
+PLAIN: Final = 14  # fields of the line of a step that has nothing else, with its hash
 _ENDS: Final = ("ok", "error")
 _BYTES: Final = 32  # of a hash
 
@@ -78,7 +78,7 @@ def _check_step(run: Run, event: Event) -> None:
     before = run.named.get(mark)
     if before is not None and before.branch != branch:
         raise ValueError(f"step {before.n} has its fingerprint, in another branch")
-    if len(event) > _PLAIN:
+    if len(event) > PLAIN:
         _check_more(run, event)
 
 

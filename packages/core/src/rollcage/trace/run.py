@@ -25,7 +25,7 @@ import orjson
 
 from rollcage.errors import TraceCorrupt
 from rollcage.fingerprint.identity import idempotency_key
-from rollcage.trace.lines import BAD, check_line
+from rollcage.trace.lines import BAD, PLAIN, check_line
 
 __all__ = [
     "CHANGES",
@@ -45,7 +45,7 @@ CHANGES: Final = frozenset({"write", "scope", "branch"})
 
 _fromhex: Final = bytes.fromhex
 _tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
-_FIELDS: Final = 13  # of the line of a step that has nothing else
+_FIELDS: Final = PLAIN - 1  # of the line of a step that has nothing else, without its hash
 _ANYWHERE: Final = ("duration", "hash", "outcome", "replayed")
 _SOMETIMES: Final = (
     "after", "agent", "answered", "beyond", "call_id", "declared", "epoch", "once", "rank",
@@ -854,6 +854,22 @@ class Run:
         """Tell whether a branch belongs to an undo: compensating calls, or their bodies."""
         owner = self.owner(branch)
         return branch[:1] == "-" or (owner is not None and owner.compensates)
+
+    def comes_after(self, step: Step, block: Step) -> bool:
+        """Tell whether a block was opened to come after another, through any number of others."""
+        to_see, seen = list(step.after), set[int]()
+        while to_see:
+            n = to_see.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            before = self.steps[n]
+            while before.replacement:
+                before = self.steps[before.replacement]
+            if before is block:
+                return True
+            to_see.extend(before.after)
+        return False
 
     def within(self, step: Step, branch: str) -> bool:
         """Tell whether a step stands in a branch, or in a branch inside it."""

@@ -121,24 +121,7 @@ def _comes_after(run: Run, step: Step, place: dict[str, Level], last: int) -> bo
     if its.pos != mine.pos:
         return its.pos > mine.pos
     assert mine.step is not None
-    return _follows(run, its, mine.step)
-
-
-def _follows(run: Run, step: Step, block: Step) -> bool:
-    """Tell whether a block was opened to come after another, through any number of others."""
-    to_see, seen = list(step.after), set[int]()
-    while to_see:
-        n = to_see.pop()
-        if n in seen:
-            continue
-        seen.add(n)
-        before = run.steps[n]
-        while before.replacement:
-            before = run.steps[before.replacement]
-        if before is block:
-            return True
-        to_see.extend(before.after)
-    return False
+    return run.comes_after(its, mine.step)
 
 
 def resources(step: Step) -> set[str]:
