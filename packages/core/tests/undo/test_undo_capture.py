@@ -228,6 +228,16 @@ def test_large_states_and_arguments_go_to_blobs(
     assert path.read_text() == "old" * 40_000
 
 
+def test_a_large_text_in_a_plan_alone_goes_to_a_blob(store: Store, events: Events) -> None:
+    @tool(effect="write", undo=lambda args: [compensate(take_back, what=args["what"] * 100_000)])
+    def small(what: str) -> None: ...
+
+    with Session("job", store=store) as session:
+        small(what="x")
+    (started,) = of_kind(events(session.run_id), "step")
+    assert started["plan"][0]["args"]["what"]["$rollcage"] == "blob"
+
+
 def test_a_hit_asks_for_nothing(store: Store, files: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "a")
     with Session("job", store=store):
