@@ -65,10 +65,10 @@ def main() -> int:
     given = parser.parse_args()
     began = time.monotonic()
     file, _, function = given.only.partition(":")
-    reasons = known()
+    reasons, every = known(), list(population())
     chosen = [
         mutant
-        for mutant in sample(list(population()), given.seed)
+        for mutant in sample(every, given.seed)
         if mutant.file.startswith(file) and mutant.function.startswith(function)
         if not given.survivors or key_of(mutant) in reasons
     ][: given.mutants]
@@ -83,6 +83,8 @@ def main() -> int:
         f"\nseed {given.seed}: {len(bed.tried)} of {len(chosen)} mutants in {minutes:.0f} minutes"
     )
     rate = table(bed.tried, reasons)
+    for key in reasons.keys() - {key_of(mutant) for mutant in every}:
+        print("in survivors.toml, but no longer in core:", *key)
     for tried in bed.tried:
         if tried.killed is False and key_of(tried.mutant) not in reasons:
             print(entry(tried.mutant, f"{tried.tests} tests"))
