@@ -365,7 +365,7 @@ def exhaustive(session: nox.Session) -> None:
 
 @nox.session
 def mutate(session: nox.Session) -> None:
-    """Change core in one place at a time: tests find 90 % of it (in 30 minutes, so not in CI).
+    """Change core in one place at a time: fails if tests notice fewer than 90 % (not in CI).
 
     The same sample again: `-- --seed 7`; one file: `-- --only trace/run.py`.
     """
