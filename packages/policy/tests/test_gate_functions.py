@@ -131,7 +131,7 @@ def test_of_several_paths_all_are_or_none_is(root: Path) -> None:
         ("a\u202eb", "U\\+202E"), ("a\u200bb", "U\\+200B"), ("cafe\u0301", "NFC"),
         ("\udc80", "U\\+DC80"), ("x" * 5000, "4096"), ("\u00e9" * 2049, "4096"),
         ("y" * 300, "too long"), ("loop", "links"), ("loop/x", "links"),
-        ("notes.txt/x", "followed"), ("gone/../x", "not there"),
+        ("notes.txt/x", "followed"), ("gone/../x", "does not exist"),
         ("/proc/self/root/x", "/proc"), ("/proc/self/cwd", "/proc"),
     ],
 )  # fmt: skip

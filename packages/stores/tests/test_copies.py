@@ -207,7 +207,7 @@ def test_another_run_of_that_id_is_a_conflict(stores: tuple[Store, Store]) -> No
     log.replace(lines[:1])
     log.close()
     job(one, "other", run=run)
-    with pytest.raises(RunConflict, match="another run"):
+    with pytest.raises(RunConflict, match="a different run"):
         copy_run(one, two, run)
     assert [each.what for each in copy_runs(one, two)] == ["conflict"]
 

@@ -50,7 +50,7 @@ async def test_what_can_not_be_started_is_told(world: World) -> None:
     crew = Crew(world, THREE)
     with pytest.raises(WorkflowError, match="NaN"):
         crew.start(inputs={"n": [float("nan")]})
-    with pytest.raises(WorkflowError, match="no JSON"):
+    with pytest.raises(WorkflowError, match="not JSON"):
         crew.start(inputs={"n": object()})
     crew.start(id="unknown_input", inputs={"m": 1})
     crew.start(id="other_digest", digest="0" * 64)

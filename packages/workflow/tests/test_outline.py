@@ -186,7 +186,7 @@ BAD = {
 def test_what_is_no_outline_is_refused(world: World, what: str) -> None:
     store = open_store(world.store)
     store.swap("plans", "a" * 64, None, BAD[what])
-    with pytest.raises(WorkflowError, match="is no outline"):
+    with pytest.raises(WorkflowError, match="the stored outline of the plan"):
         kept_outline(store, "a" * 64)
 
 

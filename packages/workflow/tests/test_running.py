@@ -288,7 +288,7 @@ async def test_a_plan_without_what_is_done_says_so(world: World) -> None:
     del plan["steps"]["x"]
     plan["steps"]["go"]["after"] = ["a"]
     for _ in range(2):
-        with pytest.raises(WorkflowError, match="put back the steps that were removed"):
+        with pytest.raises(WorkflowError, match="put back the removed steps"):
             await world.attempt(plan)
     assert execution_of(world).status == "halted"
     plan["steps"]["x"] = put("x")
@@ -302,7 +302,7 @@ async def test_a_result_that_is_no_json_is_told(world: World) -> None:
     async def odd() -> object:
         return {1, object}
 
-    with pytest.raises(StepFailed, match="odd gave what has no JSON"):
+    with pytest.raises(StepFailed, match="odd returned a value without a JSON form"):
         await run(steps(a={"call": "odd"}), id="x", store=world.store, tools=[odd])
     assert execution_of(world, "x").waits == ""
 
