@@ -261,7 +261,7 @@ def test_a_fork_that_never_comes_to_its_step(url: str, caplog: pytest.LogCapture
     of = recorded(url)
     run, ended = forked(url, Fork(of, at=3, result=9), stops_early)
     assert (run.status, ended) == ("partial", None)
-    assert "never came to step 3 (fork_price), so nothing was changed in it" in caplog.text
+    assert "never reached step 3 (fork_price), so nothing was changed in it" in caplog.text
     assert forked(url, Fork(of), stops_early)[0].status == "ok"
 
 
