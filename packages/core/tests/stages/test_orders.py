@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -239,9 +241,13 @@ def test_the_state_before_a_write_is_observed_after_the_pause(
             name = run.pop()
             pause_run(tmp_path, name)
             box[0] = 7
-            threading.Timer(0.02, lift_order, (tmp_path, name)).start()
+
+    def sleep(_: float) -> None:
+        if order_of(tmp_path, session.run_id) is not None:
+            lift_order(tmp_path, session.run_id)  # once the session waits
 
     monkeypatch.setattr(FolderLog, "wait", waits)
+    monkeypatch.setattr(orders, "time", SimpleNamespace(**{**vars(time), "sleep": sleep}))
     with Session("job", store=tmp_path) as session:
         run.append(session.run_id)
         assert work() == 8

@@ -137,7 +137,9 @@ def test_the_others_stay_when_one_is_deleted(tmp_path: Path, stage: str) -> None
         if test != Path(__file__) and enters and not imports(test) & {*files, SUITES}:
             room = tests / test.parent.name
             room.mkdir(exist_ok=True)
-            shutil.copy(test, room)
+            for each in (test, *test.parent.glob("conftest.py")):
+                if not imports(each) & files:
+                    shutil.copy(each, room)
             deselected += left_out(test, f"{ASKED_FOR[stage]}|{LONG}")
     with (tests / "conftest.py").open("a") as conftest:
         conftest.write(ONE_OF_EACH)
