@@ -34,7 +34,7 @@ def test_the_job_begins_afresh_and_the_run_stays_to_be_looked_at(cli: Cli, store
     result = cli("abandon", "@letters", "--by", "bob", "--reason", "she moved")
     assert result.code == 0, result.err
     assert f"run {run} is abandoned" in result.out
-    assert f"1 effect of its effects stays done. To undo it: rollcage undo {run}" in result.out
+    assert f"1 effect of the run stays done. To undo it: rollcage undo {run}" in result.out
     with Session("letters", store=store, input={"to": "ann"}) as session:
         send("a")
     assert session.stats.hits == 0
@@ -66,7 +66,7 @@ def test_what_may_be_done_is_reported_too(cli: Cli, store: Path) -> None:
     with pytest.raises(Diverged), halted:
         send("b")  # nothing of the first attempt was asked for
     result = cli("abandon", run)
-    assert f"1 effect of its effects stays done. To undo it: rollcage undo {run}" in result.out
+    assert f"1 effect of the run stays done. To undo it: rollcage undo {run}" in result.out
     other = Session("letters", store=store, input="another")
     with pytest.raises(UnknownOutcome), other:
         lose()

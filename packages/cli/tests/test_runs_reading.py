@@ -150,7 +150,7 @@ def test_a_partial_attempt_lists_what_it_never_asked_for(cli: Any, store: Path) 
     assert f"rollcage undo {run}; to keep them: rollcage abandon {run}" in out
     told = cli("abandon", run, "--by", "ann", "--reason", "moved away")
     assert told.code == 0, told.err
-    assert "1 effect of it stays done" in told.out
+    assert "1 effect of the run stays done" in told.out
     again = cli("show", run).out
     assert "abandoned by ann" in again
     assert "moved away" in again

@@ -53,7 +53,7 @@ def abandon(
     if stay:
         one = stay == 1
         out.print(
-            f"{counted(stay, 'effect')} of its effects {'stays' if one else 'stay'} done. To undo "
+            f"{counted(stay, 'effect')} of the run {'stays' if one else 'stay'} done. To undo "
             f"{'it' if one else 'them'}: "
             f"rollcage undo {id_}{store_option(own)}",
             soft_wrap=True,
