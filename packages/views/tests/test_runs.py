@@ -1,6 +1,8 @@
 """What readers make of a log: the same `Run` and `Step` that they make of an old trace."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -514,3 +516,27 @@ def test_every_cut_can_be_read(tmp_path: Path) -> None:
         run = read_run(type(trace)(trace.run, "cut", b"".join(lines[:count])))
         assert before <= len(run.steps) + len(run.attempts)
         before = len(run.steps)
+
+
+def test_runs_are_read_without_a_detector_and_no_value_is_shown(tmp_path: Path) -> None:
+    run = crashed(tmp_path)
+    code = f"""
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "rollcage_policy" else find(name)
+import sys
+sys.modules["rollcage_policy"] = None
+from rollcage.errors import DetectorMissing
+from rollcage.trace.recorded import trace_of
+from rollcage_views import read_run
+from rollcage_views.screen import Screen
+run = read_run(trace_of({str(tmp_path)!r}, {run!r}))
+print(len(run.steps))
+try:
+    Screen().fields(run.steps[0].args)
+except DetectorMissing as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == "2"
+    assert "pip install 'rollcage-views[audit]'" in done.stdout

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import functools
 from collections.abc import Mapping
-from typing import Any, Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
 
 from rollcage.errors import DetectorMissing
 from rollcage.trace import TAG
@@ -13,13 +14,11 @@ from rollcage.trace import TAG
 from rollcage_views.text import arguments_text, value_text, visible
 from rollcage_views.values import items_of, mapping_of, pairs_of
 
-try:
+_IS_COMPLETE: Final = find_spec("rollcage_policy") is not None
+"""Whether credentials can be found. Code that reads runs and shows no value does without."""
+
+if TYPE_CHECKING or _IS_COMPLETE:
     from rollcage_policy.credentials import detect, hide_secrets, names_secret
-except ImportError as error:
-    raise DetectorMissing(
-        "values are shown without credentials, and the package that finds these is not installed: "
-        "pip install 'rollcage-views[audit]'"
-    ) from error
 
 __all__ = ["Screen"]
 
@@ -36,9 +35,17 @@ class Screen:
 
     Attributes:
         found: how many credentials were removed, by kind.
+
+    Raises:
+        DetectorMissing: the package that finds credentials is not installed.
     """
 
     def __init__(self) -> None:
+        if not _IS_COMPLETE:
+            raise DetectorMissing(
+                "values are shown without credentials, and the package that finds these is not "
+                "installed: pip install 'rollcage-views[audit]'"
+            )
         self.found: dict[str, int] = {}
 
     def value(self, encoded: Any) -> Any:
