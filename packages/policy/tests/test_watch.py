@@ -619,6 +619,31 @@ async def test_streams_are_held_at_each_chunk(
     assert not (outside / "x").exists()
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_function_that_returns_a_stream_is_held(
+    store: Path, outside: Path, asynchronous: bool
+) -> None:
+    class Chunks:
+        def __aiter__(self) -> AsyncIterator[int]:
+            return self
+
+        async def __anext__(self) -> int:
+            raise StopAsyncIteration
+
+    def opens() -> Any:
+        (outside / "x").touch()
+        return Chunks() if asynchronous else iter([1])
+
+    contract = Contract.of(opens, name="opens", effect="read", permissions=["none"])
+    async with job(store) as session:
+        with pytest.raises(PermissionUndeclared):
+            if asynchronous:
+                assert [each async for each in session.astream(contract, {}, opens)] == []
+            else:
+                list(session.stream(contract, {}, opens))
+    assert not (outside / "x").exists()
+
+
 class Waits(Stage):
     """A third party's stage that surrounds bodies, and has no body of its own."""
 

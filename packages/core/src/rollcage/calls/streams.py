@@ -26,7 +26,7 @@ from rollcage.trace.run import CHANGES
 if TYPE_CHECKING:
     from rollcage.replay.call import Call
 
-__all__ = ["astreamed", "streamed"]
+__all__ = ["astreamed", "stream", "streamed"]
 
 _END: Final = object()
 
@@ -39,7 +39,7 @@ class _Chunk(NamedTuple):
 
 def streamed(call: Call) -> Generator[Any]:
     """Yield the chunks of a call whose body returns an iterator."""
-    flow = _flow(call)
+    flow = stream(call)
     said: Any = None
     raised: BaseException | None = None
     while True:
@@ -59,7 +59,7 @@ def streamed(call: Call) -> Generator[Any]:
 
 async def astreamed(call: Call) -> AsyncGenerator[Any]:
     """Yield the chunks of a call whose body returns an async iterator."""
-    flow = _flow(call)
+    flow = stream(call)
     said: Any = None
     raised: BaseException | None = None
     while True:
@@ -84,7 +84,7 @@ def _asking(request: Callable[[], Any]) -> Flow:
     return (yield request)
 
 
-def _flow(call: Call) -> Generator[Callable[[], Any] | _Chunk, Any]:
+def stream(call: Call) -> Generator[Callable[[], Any] | _Chunk, Any]:
     """Make the call: a flow that yields its chunks, too.
 
     Raises:

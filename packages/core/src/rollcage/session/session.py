@@ -50,7 +50,7 @@ from rollcage.calls.flow import (
 from rollcage.calls.gate import Entry, Gate
 from rollcage.calls.memory import forget_rolled
 from rollcage.calls.stage import Hooks, Stage, from_environment
-from rollcage.calls.streams import astreamed, streamed
+from rollcage.calls.streams import astreamed, stream, streamed
 from rollcage.contract.arguments import ModelRequest
 from rollcage.contract.compensation import KnownTools
 from rollcage.contract.contract import Contract
@@ -1393,6 +1393,6 @@ def _is_async(body: Callable[..., Any]) -> bool:
 
 BODY_CALLERS: Final = (
     Call.run, in_thread, collected, perform, drive, adrive, Capture.around, Probe.around,
-    streamed, astreamed,
+    stream, streamed, astreamed,
 )  # fmt: skip
 """The functions that call the bodies of tools, for stages that watch bodies."""
