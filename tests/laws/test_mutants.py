@@ -18,7 +18,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rollcage import RollcageError, Session, current_step
 
-from tests.laws import test_divergence, test_forks, test_unclear
+from tests.laws import test_approvals, test_divergence, test_forks, test_unclear
 from tests.laws.lab import Lab, folder
 from tests.laws.law import LAW
 from tests.laws.programs import Op, programs, seeds
@@ -232,6 +232,15 @@ def test_unclear_failures_that_count_as_clean_are_found(monkeypatch: pytest.Monk
     monkeypatch.setattr("tests.laws.lab.Watched", functools.partial(Forged, forge=certain))
     law: Any = test_unclear.test_killed_anywhere_it_is_made_once
     assert is_found(law.hypothesis.inner_test, test_unclear.CALLS, test_unclear.CALLS, seeds)
+
+
+def test_a_gate_that_is_asked_at_times_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def abstains(self: test_approvals.Persons, view: Any) -> Any:
+        return None if view.calls > 2 else rule(self, view)
+
+    rule = test_approvals.Persons.rule
+    monkeypatch.setattr(test_approvals.Persons, "rule", abstains)
+    assert is_found(test_approvals.killed, programs(blocks=["turn"]), seeds)
 
 
 def test_what_has_no_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,8 @@ def kept(lab: Lab, run: str, to: int) -> Counter[str]:
 
     def stays(step: int) -> bool:
         calls = [each for each in above[step] if effects[each] != "branch"]
-        if not all(stays(each) for each in calls):
-            return False  # what a call did goes with it, if it was begun again later
+        if not all(stays(each) for each in calls if effects[each] == "write"):
+            return False  # what a write did goes with it, if it was begun again later
         return step <= to or any(each <= to and each in ended for each in calls)
 
     standing = lab.timeline.standing

@@ -46,19 +46,24 @@ async def attempt(store: Path, *calls: Callable[[], Any]) -> None:
         await asyncio.gather(*(call() for call in calls))
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """A run whose call was asked about while another one was made, and died when it was known."""
+def asked_beside(store: Path) -> None:
+    """Record a run that died in one of two calls, and then asked about it beside the other one."""
     done.clear()
     seen.clear()
     calls = [lambda: slow("a"), lambda: quick("b")]
-    asyncio.run(attempt(tmp_path, *calls))
-    cut(tmp_path, lambda line: b'"name":"beside.slow"' in line)
+    asyncio.run(attempt(store, *calls))
+    cut(store, lambda line: b'"name":"beside.slow"' in line)
     done.clear()
     seen.clear()
-    asyncio.run(attempt(tmp_path, *calls))
-    cut(tmp_path, lambda line: b'"by":"probe"' in line)
+    asyncio.run(attempt(store, *calls))
     assert done == ["b", "a"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A run whose call was asked about while another one was made, and died when it was known."""
+    asked_beside(tmp_path)
+    cut(tmp_path, lambda line: b'"by":"probe"' in line)
     return tmp_path
 
 
@@ -75,3 +80,20 @@ def test_another_call_is_not(store: Path) -> None:
     with pytest.raises(Diverged):
         asyncio.run(attempt(store, lambda: slow("c")))
     assert done == []
+
+
+@pytest.mark.damaged
+def test_they_are_of_one_turn(tmp_path: Path) -> None:
+    """Dead in its body again, it is made behind the other one, in whatever order they come."""
+    asked_beside(tmp_path)
+    cut(tmp_path, lambda line: b'"again":1' in line)
+
+    async def one_by_one() -> None:
+        async with Session("job", store=tmp_path) as session:
+            with session.turn():
+                await slow("a")
+                await quick("b")
+
+    done.clear()
+    asyncio.run(one_by_one())
+    assert done == ["a"]

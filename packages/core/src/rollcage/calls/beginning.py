@@ -143,6 +143,7 @@ def _hold(call: Call, match: Match) -> None:
     branch.open_turn = call.turn
     if match.step is not None and not call.waiting:
         call.claim, match.step.claimed = match.step, True
+        branch.follow(match.step, call.turn)  # before a sibling, which may begin first
 
 
 def release(call: Call) -> None:
