@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rollcage import Diverged, UnknownOutcome
 
@@ -29,6 +29,7 @@ from tests.laws.timeline import Deed
 pytestmark = pytest.mark.law
 
 KILLS = 2
+ONE = Op("write")
 BLOCKS = ("outer", "scope", "inner", "block")  # there is one order in which they happen
 
 
@@ -213,6 +214,7 @@ def test_warn_names_what_it_leaves_before_it_writes(
 
 
 @fewer(4)
+@example(((ONE, ONE, Inner("in", (ONE,))), (ONE, Inner("in", (ONE,)))), 0)
 @given(pairs(), seeds)
 def test_a_program_that_was_halted_for_an_edit_goes_on_without_it(
     pair: tuple[Program, Program], seed: int

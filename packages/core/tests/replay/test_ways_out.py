@@ -54,6 +54,11 @@ def vanish() -> str:
     raise TimeoutError
 
 
+@tool(effect="read")
+def look() -> int:
+    return len(box)
+
+
 box: list[int] = []
 reachable: list[bool] = []
 
@@ -150,6 +155,42 @@ def test_each_way_it_offers_works(store: Store, way: str) -> None:
         assert info.status in ("ok", "partial")
         how.setdefault("replay", "continue")
     assert box == {"back": [1, 2], "undo": [3], "undo_run": [3]}.get(way, [1, 2, 3])
+
+
+@pytest.mark.parametrize("kind", ["session", "transaction", "branch"])
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_program_is_put_back_that_was_halted_in_a_block(
+    store: Store, kind: str, *, looks: bool
+) -> None:
+    """The empty block of the edited program stands in front of what the other one goes on with."""
+
+    def block(session: Session) -> Any:
+        if kind == "session":
+            return Session("inner", store=store)
+        return session.transaction() if kind == "transaction" else session.branch("inner")
+
+    def run(*before: int, looks: bool = False) -> None:
+        with Session("job", store=store) as session:
+            for number in before:
+                put(number)
+            with block(session):
+                if looks:
+                    look()
+                put(3)
+            if len(before) > 1:
+                put(4)
+                raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        run(1, 2)
+    assert box == [1, 2, 3, 4]
+    for _ in range(2):
+        with pytest.raises(Diverged):
+            run(1, looks=looks)
+        for _ in range(2):
+            with pytest.raises(ConnectionError):
+                run(1, 2)
+    assert box == [1, 2, 3, 4]
 
 
 def test_the_default_store_needs_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,12 @@ class Branch:
 
     def _pass_taken(self) -> None:
         """Pass the used up batches: a framework has started this branch over."""
-        while used := [s for q in self._writes.get(self.pos, {}).values() for s in q if s.taken]:
+        while used := [
+            step
+            for steps in self._writes.get(self.pos, {}).values()
+            for step in steps
+            if step.taken and not step.passed
+        ]:
             if self.running and any(s.status == "unknown" for s in used):  # a block that is open
                 self.batch = [s for s in used if s.status != "unknown"]
                 self.turn = self.open_turn

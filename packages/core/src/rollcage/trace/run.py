@@ -125,6 +125,8 @@ class Step:
         outcome: the recorded bytes, which nothing can change; None without an outcome.
         flawed: whether the value breaks the contract, can't be replayed, or was cut off.
         taken: whether this attempt has used the step up.
+        passed: of a block in which nothing was done, whether this attempt used up a step that lay
+            ahead of the block: so it follows another program, and never asks for the block.
         given: whether this attempt was given the outcome.
         gone: why the step no longer holds: `again`, `left`, `moved` or `undone`; empty if it holds.
         replacement: the step that ran the call again.
@@ -162,7 +164,7 @@ class Step:
 
     # Class attributes: few steps have these, and the others spend no room on them.
     declared = answered = simulated = rolled = borrowed = loose = claimed = accepted = False
-    compensates = False
+    compensates = passed = False
     rank = epoch = retries = doubt = replacement = beside = 0
     agent = version = back = ""
     after: Sequence[int] = ()
@@ -369,6 +371,7 @@ class Run:
         self._late: dict[tuple[str, int], tuple[int, ...]] = {}  # by branch, and turn that goes on
         self._stretched: defaultdict[tuple[str, int], list[Step]] = defaultdict(list)
         self._untaken: dict[int, Step] | None = None
+        self._early: dict[str, list[Step]] = {}  # by branch, blocks opened in front of others
 
     # --- lines -----------------------------------------------------------------------------------
 
@@ -609,6 +612,8 @@ class Run:
             self._drop([before], "again")
         if "from" in event:
             self._drop([self.steps[event["from"]]], "moved")
+        if "beyond" in event:
+            self._early.setdefault(step.branch, []).append(step)
         if step.call_id and step.effect in CHANGES:
             self.unanswered[step.agent, step.call_id] = step.n
         if step.once is not None and step.once[0] == self.id:
@@ -761,6 +766,8 @@ class Run:
     def take(self, step: Step) -> None:
         """Use up a step as the answer to a call."""
         step.taken = step.given = True
+        if self._early:
+            self._pass_by(step)
         if step.loose:
             step.loose = False
         if step.gone == "left":
@@ -771,7 +778,22 @@ class Run:
     def replace(self, step: Step) -> None:
         """Use up a step whose call runs again."""
         step.taken = True
+        if self._early:
+            self._pass_by(step)
         self._asked_for(step.n)
+
+    def _pass_by(self, step: Step) -> None:
+        """Pass the empty blocks that another program opened in front of a recorded step."""
+        early = self._early.get(step.branch)
+        if not early or not step.changes:
+            return
+        still = [each for each in early if not each.is_used and each.status == "unknown"]
+        for block in still:
+            lay_ahead = any(first <= step.n <= last for first, last in block.beyond)
+            if lay_ahead and not any(each.changes for each in self.inside(block.inner)):
+                block.taken = block.passed = True
+                self._asked_for(block.n)
+        self._early[step.branch] = [each for each in still if not each.passed]
 
     def release(self, step: Step) -> None:
         """Let a step be asked for again."""
