@@ -121,6 +121,7 @@ mcp run -- true                                   -> elsewhere
 mcp serve -- true                                 -> elsewhere
 mcp tools --tools on_stores_tools                 -> elsewhere
 mcp ops                                           -> elsewhere
+mcp accept
 serve                                             -> elsewhere
 ui                                                -> elsewhere
 import spans.jsonl

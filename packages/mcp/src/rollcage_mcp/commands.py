@@ -18,6 +18,7 @@ from rollcage_cli.errors import UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption, who
 from rollcage_cli.tools import load_tools
 
+from rollcage_mcp.accepting import accept
 from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.contracts import NEEDS_FACADE
 from rollcage_mcp.conversation import GRACE, Conversation, Send, ServerDeclarations
@@ -27,6 +28,7 @@ from rollcage_mcp.guards import named_guards
 from rollcage_mcp.install.commands import install, uninstall
 from rollcage_mcp.logs import log_to_stderr
 from rollcage_mcp.ops import SCOPES, Scope, ops_tools
+from rollcage_mcp.pins import ServerPins, identity
 from rollcage_mcp.servers import ServerConfig, load_servers
 from rollcage_mcp.serving import ToolServer
 from rollcage_mcp.stdio import Connect, serve_stdio
@@ -43,6 +45,7 @@ mcp = typer.Typer(
 
 mcp.command()(install)
 mcp.command()(uninstall)
+mcp.command()(accept)
 
 
 @mcp.callback()
@@ -142,9 +145,14 @@ class _Guard:
     @functools.cached_property
     def declared(self) -> ServerDeclarations:
         """Return the declarations of its tools."""
-        return ServerDeclarations(
-            self.server.load_pack(), self.trust or self.server.trust_annotations
-        )
+        trust = self.trust or self.server.trust_annotations
+        return ServerDeclarations(self.server.load_pack(), trust, self.label, self._pins())
+
+    def _pins(self) -> ServerPins | None:
+        if self.facade is not None or self.connect is None:
+            return None
+        key = identity(self.server.command, self.server.url, self.server.cwd)
+        return ServerPins(open_store(self.store), key, self.label)
 
     def check(self) -> None:
         """Find problems before a client comes.

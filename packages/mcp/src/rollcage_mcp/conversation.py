@@ -25,6 +25,7 @@ from rollcage_mcp.messages import (
     as_notification,
     text_result,
 )
+from rollcage_mcp.server_questions import marked_request, marked_response
 from rollcage_mcp.steps import FAILED, GONE, Steps
 from rollcage_mcp.upstream import Transport
 
@@ -63,6 +64,7 @@ class Conversation:
         self._send = send
         self._server = GreetedServer(connect, self._from_server)
         self._served: dict[Id, Served] = {}
+        self._named = declared.name
         self.asking = Asking(send, self._served)
         self._steps = Steps(session, self._server, self.asking, declared)
 
@@ -126,7 +128,7 @@ class Conversation:
                 served.note(message)
                 if served.cancelled:
                     return
-        await self._send(message)
+        await self._send(marked_request(message, self._named))
 
     def _about(self, note: Message) -> Served | None:
         """Return the request of a notification; None if it is not certain."""
@@ -175,11 +177,12 @@ class Conversation:
             _log.exception("%s could not be answered", message.method)
             return as_failure(served.message.id, _INTERNAL, f"{type(error).__name__}: {error}")
         if isinstance(value, Message):
-            return value
-        if value is served.value and served.response is not None:
-            return served.response  # in the server's own bytes
-        await self._give_notes(served, value)
-        return as_answer(served.message.id, value["result"])
+            return marked_response(value, self._named)
+        if served.response is None:  # a replay
+            await self._give_notes(served, value)
+        elif value is served.value:
+            return marked_response(served.response, self._named)  # else in the server's own bytes
+        return marked_response(as_answer(served.message.id, value["result"]), self._named)
 
     async def _value(self, served: Served) -> Any:
         message = served.message

@@ -10,6 +10,7 @@ from rollcage import Contract
 
 from rollcage_mcp.contracts import tool_contract
 from rollcage_mcp.pack import Pack, Tools
+from rollcage_mcp.pins import ServerPins
 
 __all__ = ["Listing", "ServerDeclarations", "definitions_of"]
 
@@ -23,10 +24,15 @@ class ServerDeclarations:
     Attributes:
         pack: another declaration of them; it counts first.
         trust: whether the server's own statement about effects counts.
+        name: the server's name in the user's configuration.
+        pins: what is accepted of the server's own declarations; None: everything, because a facade
+            decides, or no server is there.
     """
 
     pack: Pack | None = None
     trust: bool = False
+    name: str = ""
+    pins: ServerPins | None = None
 
 
 class Listing:
@@ -76,6 +82,11 @@ class Listing:
     def is_of(self, tool: Mapping[str, Any]) -> bool:
         """Return whether a contract belongs to this definition, not to another of that name."""
         return bool(self.contracts[tool["name"]].json_schema.get("x-mcp-tool") == tool)
+
+    def definition_of(self, name: str) -> Mapping[str, Any] | None:
+        """Return the definition of a tool that is listed now; None if it is not."""
+        contract = self.contracts.get(name)
+        return None if contract is None else contract.json_schema["x-mcp-tool"]
 
     def forget(self) -> None:
         """Note that the list has changed: it will be read again."""

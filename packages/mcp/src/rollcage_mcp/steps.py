@@ -53,6 +53,7 @@ class Steps:
         self._session = session
         self._server = server
         self._asking = asking
+        self._pins = declared.pins
         self.listing = Listing(declared, self)
         self.doubts: list[dict[str, Any]] = []
 
@@ -68,9 +69,9 @@ class Steps:
             read_contract(message.method), params, self._body(served)
         )
         if message.method == "tools/list":
-            self.listing.learn(params.get("cursor"), value["result"])
+            await self._learn(params.get("cursor"), value["result"])
             return self._exposed(value)
-        return self._greeted(value) if message.method in GREETINGS else value
+        return await self._greeted(value) if message.method in GREETINGS else value
 
     async def call(self, served: Served) -> Any:
         """Return the result of a tool. Raises the session's and the server's errors."""
@@ -93,12 +94,29 @@ class Steps:
                 f"{name} was cancelled while it ran, and the server has not said whether it "
                 f"happened: the same call is not made again in this conversation"
             )
-            self._session.refused(contract, arguments, reason=text, code="in_doubt")
-            return as_answer(message.id, text_result(text, is_error=True))
+            return self._refused(message, contract, arguments, text, "in_doubt")
+        if self._pins is not None:
+            definition = self.listing.definition_of(name)
+            changed = await asyncio.to_thread(self._pins.change_of, name, definition)
+            if changed:
+                _log.warning("refused a call: %s", changed)
+                return self._refused(message, contract, arguments, changed, "tool_changed")
         instead = Instead(self._edited(served), as_result)
         return await self._session.arun_call(
             contract, arguments, self._body(served), instead=instead
         )
+
+    def _refused(
+        self,
+        message: Message,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        text: str,
+        code: str,
+    ) -> Message:
+        """Record a refused call; return the answer, which the model reads."""
+        self._session.refused(contract, arguments, reason=text, code=code)
+        return as_answer(message.id, text_result(text, is_error=True))
 
     def _body(self, served: Served) -> Callable[..., Any]:
         async def body(**_: Any) -> dict[str, Any]:
@@ -148,11 +166,18 @@ class Steps:
             request = self._server.own_request("tools/list", params)
             contract, body = read_contract("tools/list"), self._body(Served(request))
             page = (await self._session.arun_call(contract, params, body))["result"]
-            listing.learn(cursor, page)
+            await self._learn(cursor, page)
             cursor = page.get("nextCursor")
         else:
             raise ServerError(FAILED, f"the server's list of tools has more than {_PAGES} pages")
         return listing.contracts.get(name) or listing.contract_of({"name": name})
+
+    async def _learn(self, cursor: object, page: Mapping[str, Any]) -> None:
+        """Learn a page of the server's list, and pin it. Raises `PackInvalid` and `StoreError`."""
+        self.listing.learn(cursor, page)
+        if self._pins is not None:
+            whole = self.listing.is_whole
+            await asyncio.to_thread(self._pins.listed, definitions_of(page), is_whole=whole)
 
     async def look(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the result of a tool that changes nothing, for a pack: no step.
@@ -167,18 +192,18 @@ class Steps:
         """Return a tool as a function with its contract, for a compensation."""
         return tool_function(self.listing.contracts[name], name, self)
 
-    def _greeted(self, value: dict[str, Any]) -> dict[str, Any]:
+    async def _greeted(self, value: dict[str, Any]) -> dict[str, Any]:
         """Return the server's handshake, if its instructions to the model were approved.
 
         Raises:
             ServerError: the session's facade does not give the instructions, or another form of
-                them. The
+                them; without a facade, they were changed since the server was first used. The
                 text is only logged: the client may show an error to the model.
         """
         contract = instructions_contract(value["result"])
         facades = facades_of(self._session)
         if not facades:
-            return value
+            return value if self._pins is None else await self._as_pinned(value, contract)
         refusal = None if contract is None else refused_by(facades, contract)
         if contract is not None and refusal is not None:
             _log.warning("the client does not get what the server instructs: %s", refusal)
@@ -189,15 +214,32 @@ class Steps:
             raise ServerError(FAILED, message)
         return {**value}  # newly written: in the server's own bytes, a name may come twice
 
+    async def _as_pinned(self, value: dict[str, Any], contract: Contract | None) -> dict[str, Any]:
+        assert self._pins is not None
+        text = "" if contract is None else contract.description
+        await asyncio.to_thread(self._pins.greeted, text)
+        changed = self._pins.change_of_instructions(text)
+        if changed:
+            _log.warning("the client does not get what the server instructs: %s", changed)
+            told = contract or f"{OWN}instructions"
+            self._session.refused(told, {}, reason=changed, code="tool_changed")
+            raise ServerError(FAILED, changed)
+        return {**value}
+
     def _exposed(self, value: dict[str, Any]) -> dict[str, Any]:
-        """Return a page of the server's list with the tools that the session's facade gives."""
-        if not facades_of(self._session):
+        """Return a page of the server's list with the tools that a model may see.
+
+        A facade gives them; without one, they are the accepted ones.
+        """
+        pins, has_facade = self._pins, bool(facades_of(self._session))
+        if not has_facade and pins is None:
             return value
         listed = [
             each
             for each in definitions_of(value["result"])
             if self.listing.is_of(each)
             and exposes(self._session, self.listing.contracts[each["name"]])
+            and (pins is None or pins.accepts(each))
         ]
         rest = {name: each for name, each in value["result"].items() if name.casefold() != "tools"}
         return {**value, "result": {**rest, "tools": listed}}

@@ -1,0 +1,112 @@
+"""`rollcage mcp accept`: accept what a server says about its tools now."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+from rollcage import open_store
+from rollcage_cli.errors import DIFFERENT, UsageError
+from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
+from rollcage_cli.output import console, is_terminal, visible
+from rollcage_cli.table import Table
+
+from rollcage_mcp.pins import Pinned, ServerPins, pinned_servers
+
+__all__ = ["accept"]
+
+
+def accept(
+    server: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SERVER]",
+            help="Its name, or its key as a refusal names it; by default, list the servers.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = OFF,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Accept the changes of a server's tools and instructions.
+
+    What a server says when it is first used counts as accepted. A later change is withheld from the
+    model until it is accepted here. Shows the changes, and asks.
+    """
+    servers = pinned_servers(open_store(store))
+    if server is None:
+        _list(servers)
+        return
+    pins = _named(servers, server)
+    shown = pins.pinned
+    name = visible(shown.name)
+    changes = [*_changes(shown)]
+    out = console()
+    if not changes:
+        out.print(f"{name}: nothing waits to be accepted", soft_wrap=True)
+        return
+    for line in changes:
+        out.print(Text(line), soft_wrap=True)
+    if not yes:
+        if not is_terminal(sys.stdin):
+            raise UsageError("there is no terminal to ask on, nothing was accepted: pass --yes")
+        if not typer.confirm(f"Accept this of {name}?"):
+            raise typer.Exit(DIFFERENT)
+    waiting = (shown.new_tools, shown.new_instructions)
+
+    def as_shown(pinned: Pinned) -> None:
+        if (pinned.new_tools, pinned.new_instructions) != waiting:
+            raise UsageError(f"{name} was changed again meanwhile: look at it again")
+        pinned.accept()
+
+    pins.update(as_shown)
+    out.print(f"{name}: accepted", soft_wrap=True)
+
+
+def _list(servers: list[ServerPins]) -> None:
+    table = Table()
+    for title in ("key", "server", "tools", "waiting"):
+        table.add_column(title)
+    for each in servers:
+        pinned = each.pinned
+        waiting = len(pinned.new_tools) + (pinned.new_instructions is not None)
+        table.add_row(each.key, visible(pinned.name), str(len(pinned.tools)), str(waiting or ""))
+    console().print(table)
+
+
+def _named(servers: list[ServerPins], named: str) -> ServerPins:
+    """Return a server by its key, or by its name. Raises `UsageError`."""
+    found = [each for each in servers if named in (each.key, each.pinned.name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = ", ".join(each.key for each in found)
+        raise UsageError(f"{visible(named)} names {len(found)} servers: say which by key: {listed}")
+    raise UsageError(f"no server {visible(named)} was used with this store: rollcage mcp accept")
+
+
+def _changes(pinned: Pinned) -> Iterator[str]:
+    """Return what waits, as a difference from what was accepted last."""
+    for name, text in pinned.new_tools.items():
+        known = pinned.tools.get(name)
+        yield f"{'tool' if known else 'new tool'} {visible(name)}:"
+        yield from _difference(_lines(known[-1]) if known else [], _lines(text))
+    if pinned.new_instructions is not None:
+        yield "instructions to the model:"
+        was, now = pinned.instructions[-1], pinned.new_instructions
+        yield from _difference(was.splitlines(), now.splitlines())
+
+
+def _difference(was: list[str], now: list[str]) -> Iterator[str]:
+    lines = difflib.unified_diff(was, now, lineterm="", n=2)
+    return (f"  {visible(line)}" for line in [*lines][2:])
+
+
+def _lines(text: str) -> list[str]:
+    definition: Any = json.loads(text)
+    return json.dumps(definition, indent=2, ensure_ascii=False).splitlines()
