@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -90,8 +91,9 @@ class Persons:
             elif isinstance(attempt.error, ApprovalRequired):
                 if ApprovalQueue(lab.store).waiting():
                     self.later(lab)
+            elif attempt.error is not None:
+                raise attempt.error
             else:
-                assert attempt.error is None, attempt.error
                 self.used(lab)
                 return attempt
         raise AssertionError("it is asked about for ever")
@@ -109,8 +111,9 @@ class Persons:
 
     def is_allowed(self, lab: Lab, deed: Deed) -> None:
         """Check that somebody has said yes to this effect, and that the yes is not used up."""
-        places = places_of(lab, deed.run)
-        place, allowed = places[deed.step], yeses(lab, deed.run, places)
+        events = lab.events(deed.run)  # once: other calls write meanwhile
+        places = places_of(events)
+        place, allowed = places[deed.step], yeses(events, places)
         made = [each for each in deeds(lab, deed.run) if places[each.step] == place]
         name, _, arg = deed.label.partition("-")
         if (name, int(arg)) in self.asks:
@@ -122,17 +125,17 @@ class Persons:
             assert not lab.timeline.performed[f"{name}-{arg}"]
 
 
-def places_of(lab: Lab, run: str) -> dict[int, str]:
+def places_of(events: Iterable[dict[str, Any]]) -> dict[int, str]:
     """Return the fingerprint of each step: it names the place."""
-    events = (event for event in lab.events(run) if event["event"] == "step")
-    return {event["step"]: event["fingerprint"] for event in events}
+    steps = (event for event in events if event["event"] == "step")
+    return {event["step"]: event["fingerprint"] for event in steps}
 
 
-def yeses(lab: Lab, run: str, places: dict[int, str]) -> Counter[str]:
+def yeses(events: Iterable[dict[str, Any]], places: dict[int, str]) -> Counter[str]:
     """Count the requests of each place that were answered with yes."""
     of: dict[str, int] = {}
     found: Counter[str] = Counter()
-    for event in lab.events(run):
+    for event in events:
         if event["event"] == "requested":
             of[event["id"]] = event["step"]
         elif event["event"] == "decided" and event["decision"] == "approved":
