@@ -18,7 +18,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rollcage import RollcageError, Session, current_step
 
-from tests.laws import test_approvals, test_divergence, test_forks, test_unclear
+from tests.laws import test_approvals, test_divergence, test_forks, test_orders, test_unclear
 from tests.laws.lab import Lab, folder
 from tests.laws.law import LAW
 from tests.laws.programs import Op, programs, seeds
@@ -241,6 +241,11 @@ def test_a_gate_that_is_asked_at_times_is_found(monkeypatch: pytest.MonkeyPatch)
     rule = test_approvals.Persons.rule
     monkeypatch.setattr(test_approvals.Persons, "rule", abstains)
     assert is_found(test_approvals.killed, programs(blocks=["turn"]), seeds)
+
+
+def test_an_intent_that_looks_at_no_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollcage.stages.orders.Orders.ready", lambda *_: True)
+    assert is_found(test_orders.lifted, programs(tools=["write"], blocks=["turn"]), seeds)
 
 
 def test_what_has_no_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
