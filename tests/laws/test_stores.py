@@ -22,10 +22,12 @@ from tests.laws.lab import Lab, folder
 from tests.laws.law import accounts, chances, fewer, offline, order, resumed
 from tests.laws.places import KINDS, place_of, runs_on
 from tests.laws.programs import Program, programs, seeds
+from tests.laws.test_approvals import killed
 from tests.laws.test_cuts import LOSES, cut
 from tests.laws.test_forks import recorded
 from tests.laws.test_kills import process
 from tests.laws.test_once import CALLS, JOBS, told
+from tests.laws.test_orders import lifted
 from tests.laws.test_undo import resolve_all, undo
 from tests.laws.timeline import Watched
 from tests.laws.victim import PROGRAM, Mortal
@@ -73,6 +75,20 @@ def test_runs_are_taken_back(program: Program, seed: int) -> None:
             return
         undo(lab, lab.newest(), chance)
         assert not lab.timeline.effects
+
+
+@pytest.mark.usefixtures("database")
+@FEW
+@given(programs(blocks=BLOCKS), seeds)
+def test_calls_are_asked_about(program: Program, seed: int) -> None:
+    killed(program, seed)
+
+
+@pytest.mark.usefixtures("database")
+@FEW
+@given(programs(blocks=BLOCKS), seeds)
+def test_runs_are_stopped(program: Program, seed: int) -> None:
+    lifted(program, seed)
 
 
 @pytest.mark.usefixtures("database")
