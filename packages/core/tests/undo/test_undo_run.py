@@ -515,6 +515,50 @@ def test_what_a_plan_stood_for_is_not_undone_once_more_behind_a_kill(store: Stor
     assert cancelled == ["outer", "first"]
 
 
+def test_the_plan_of_a_call_that_happened_as_a_person_says_stands_for_all_in_it(
+    store: Store,
+) -> None:
+    """A call of its body has a plan too, and calls another one; the next session makes all anew."""
+    done: list[str] = []
+    dies = [True]
+
+    @tool(effect="write", name="test_undo_run.take_out", idempotent=True)
+    def take_out(what: list[str]) -> None:
+        for each in what:
+            done.remove(each)
+
+    def undo(result: list[str]) -> Any:
+        return [compensate(take_out, what=result)]
+
+    @tool(effect="write", name="test_undo_run.leaf", undo=undo)
+    def leaf() -> list[str]:
+        done.append("leaf")
+        return ["leaf"]
+
+    @tool(effect="write", name="test_undo_run.middle", undo=undo)
+    def middle() -> list[str]:
+        done.append("middle")
+        return [*leaf(), "middle"]
+
+    @tool(effect="write", name="test_undo_run.all", undo=undo)
+    def everything() -> list[str]:
+        made = middle()
+        done.append("all")
+        if dies:
+            raise TimeoutError
+        return [*made, "all"]
+
+    with pytest.raises(UnknownOutcome), Session("job", store=store) as session:
+        everything()
+    resolve_step(store, session.run_id, 1, happened=True, result=["leaf", "middle", "all"])
+    assert undo_run(store, session.run_id, tools=[take_out, everything, middle, leaf]).complete
+    assert done == []
+    dies.clear()
+    with Session("job", store=store):
+        everything()
+    assert done == ["middle", "leaf", "all"]
+
+
 # --- steps of unknown outcome --------------------------------------------------------------------
 
 

@@ -661,7 +661,7 @@ class _Look:
 
     Attributes:
         clean: steps that failed and changed nothing.
-        covered: steps from the body of a call whose plan covers them, with that call.
+        covered: steps from the body of a call whose plan covers them, with the outermost such call.
     """
 
     def __init__(
@@ -731,6 +731,9 @@ class _Look:
                 found.append(task)
             else:
                 self.covered[task.entry.step] = owner.n
+        for n in self.covered:  # a call that covers others may be covered itself
+            while self.covered[n] in self.covered:
+                self.covered[n] = self.covered[self.covered[n]]
         return found
 
     def _step(self, task: Task) -> Step:
