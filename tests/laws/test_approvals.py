@@ -7,6 +7,7 @@ resumed.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Iterable
@@ -22,14 +23,16 @@ from rollcage import (
     UnknownOutcome,
     Verdict,
 )
-from rollcage.errors import ApprovalInvalid
+from rollcage.errors import ApprovalInvalid, SessionError
 from rollcage.gate import Pending
 from rollcage.stages.queue import ApprovalQueue, QueueApprover
+from rollcage_fork import Fork
 
 from tests.laws.lab import ATTEMPTS, Attempt, Lab, folder
 from tests.laws.law import LAW, accounts, chances, comparable, fewer, offline, order
 from tests.laws.programs import LEAVES, Program, programs, seeds, sequential
-from tests.laws.test_undo import kept, undo
+from tests.laws.test_forks import what_if
+from tests.laws.test_undo import kept, resolve_all, undo
 from tests.laws.timeline import Deed
 
 pytestmark = pytest.mark.law
@@ -77,24 +80,32 @@ class Persons:
             with pytest.raises(ApprovalInvalid):
                 queue.decide(request.id, Approval(True, by="eve"))
 
+    def attempt(self, lab: Lab, program: Program, **how: Any) -> Attempt:
+        """Run or resume a program once."""
+        approver = self.at_once if self._chance.random() < 0.5 else QueueApprover(lab.store)
+        how |= order(program, self._chance)
+        return lab.attempt(program, gate=[self.rule], approver=approver, **how)
+
+    def is_through(self, lab: Lab, attempt: Attempt) -> bool:
+        """Tell whether an attempt was the last; say what became of steps, and decide, if not."""
+        error = attempt.error
+        if error is None:
+            self.used(lab)
+            return True
+        if isinstance(error, UnknownOutcome):
+            lab.resolve(error.run, error.step)
+        elif not isinstance(error, ApprovalRequired):
+            raise error
+        elif ApprovalQueue(lab.store).waiting():
+            self.later(lab)
+        return False
+
     def through(self, lab: Lab, program: Program, **how: Any) -> Attempt:
         """Run or resume a program until it is through, and decide whatever it asks."""
         self.watch(lab)
         for _ in range(ATTEMPTS):
-            at_once = self._chance.random() < 0.5
-            approver = self.at_once if at_once else QueueApprover(lab.store)
-            attempt = lab.attempt(
-                program, gate=[self.rule], approver=approver, **how, **order(program, self._chance)
-            )
-            if isinstance(attempt.error, UnknownOutcome):
-                lab.resolve(attempt.error.run, attempt.error.step)
-            elif isinstance(attempt.error, ApprovalRequired):
-                if ApprovalQueue(lab.store).waiting():
-                    self.later(lab)
-            elif attempt.error is not None:
-                raise attempt.error
-            else:
-                self.used(lab)
+            attempt = self.attempt(lab, program, **how)
+            if self.is_through(lab, attempt):
                 return attempt
         raise AssertionError("it is asked about for ever")
 
@@ -113,7 +124,7 @@ class Persons:
         """Check that somebody has said yes to this effect, and that the yes is not used up."""
         events = lab.events(deed.run)  # once: other calls write meanwhile
         places = places_of(events)
-        place, allowed = places[deed.step], yeses(events, places)
+        place, allowed = places[deed.step], yeses(own(events, deed.run), places)
         made = [each for each in deeds(lab, deed.run) if places[each.step] == place]
         name, _, arg = deed.label.partition("-")
         if (name, int(arg)) in self.asks:
@@ -129,6 +140,12 @@ def places_of(events: Iterable[dict[str, Any]]) -> dict[int, str]:
     """Return the fingerprint of each step: it names the place."""
     steps = (event for event in events if event["event"] == "step")
     return {event["step"]: event["fingerprint"] for event in steps}
+
+
+def own(events: list[dict[str, Any]], run: str) -> list[dict[str, Any]]:
+    """Return the lines of a run itself: of a fork, the ones behind its copy of another run."""
+    forked = [n for n, event in enumerate(events) if event["event"] == "forked"]
+    return events[forked[-1] :] if forked else events
 
 
 def yeses(events: Iterable[dict[str, Any]], places: dict[int, str]) -> Counter[str]:
@@ -147,6 +164,18 @@ def deeds(lab: Lab, run: str) -> list[Deed]:
     """Return the effects that a run has had, the ones taken back too."""
     every = (each for each in lab.timeline.moments if isinstance(each, Deed))
     return [each for each in every if each.sign > 0 and each.run == run]
+
+
+def through_a_fork(lab: Lab, program: Program, fork: Fork, persons: Persons) -> Attempt:
+    """Run a live fork until it is through, and decide whatever it asks."""
+    how: dict[str, Any] = {"stages": [fork], "on_divergence": "warn"}
+    for _ in range(ATTEMPTS):
+        attempt = persons.attempt(lab, program, **how)
+        if attempt.run:
+            how |= {"run": attempt.run, "replay": "continue"}
+        if persons.is_through(lab, attempt):
+            return attempt
+    raise AssertionError("it is asked about for ever")
 
 
 def killed(program: Program, seed: int) -> None:
@@ -204,3 +233,23 @@ def test_what_was_undone_is_asked_about_again(program: Program, seed: int) -> No
         attempt = persons.through(lab, program, replay="continue")
         accounts(lab, attempt)
         assert lab.timeline.effects == effects
+
+
+@fewer(4)
+@given(programs(blocks=["outer", "scope", "turn", "inner", "branches"], raises=False), seeds)
+def test_a_live_fork_asks_for_itself(program: Program, seed: int) -> None:
+    """What was allowed in the run that it is of was allowed there, once."""
+    chance = chances(seed)
+    persons = Persons(chance)
+    with folder() as root:
+        whole = Lab(root / "whole")
+        persons.through(whole, program)
+        lab = whole.at(root / "cut", chance.randint(1, len(whole.timeline.moments)))
+        if lab.timeline.newest() is None:
+            return
+        lab.settle()
+        resolve_all(lab, lab.newest())
+        persons.watch(lab)
+        fork = what_if(lab, lab.newest(), chance, live=True)
+        with contextlib.suppress(SessionError):  # its step was made again later
+            through_a_fork(lab, program, fork, persons)

@@ -67,7 +67,7 @@ def resolve_all(lab: Lab, run: str) -> None:
     for event in lab.events(run):
         if event["event"] == "step" and event["effect"] == "write":
             unheard.discard(event.get("again", 0))
-            if "outcome" not in event:
+            if "outcome" not in event and "waits" not in event:
                 unheard.add(event["step"])
         elif event["event"] == "outcome":
             unheard.discard(event["step"])

@@ -24,6 +24,8 @@ from put_world import (
     wrap,
 )
 from rollcage import (
+    Approval,
+    ApprovalRequest,
     Blocked,
     ForkEnded,
     ReplayMiss,
@@ -95,6 +97,40 @@ def test_a_dry_fork_ends_where_somebody_would_be_asked(tmp_path: Path) -> None:
     with pytest.raises(ForkEnded) as ended:
         forked(tmp_path, Fork(run), more, gate=[rule], approver=lambda _: 1 / 0)
     assert ended.value.status == "would_ask"
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["live fork", "source="])
+def test_an_approval_counts_in_no_copy_of_its_run(tmp_path: Path, goes_on: bool) -> None:
+    """Somebody has allowed the call once: a copy that made it too would make it twice."""
+    asked: list[str] = []
+
+    def rule(step: Any) -> Verdict:
+        return Verdict.ask("who knows") if step.contract.name == "fork.put" else Verdict.allow()
+
+    def allowed(request: ApprovalRequest) -> Approval:
+        asked.append(request.id)
+        return Approval(True, by="ann")
+
+    def make() -> None:
+        put("a", 1)
+
+    with Session("job", store=tmp_path, gate=[rule], approver=allowed) as session:
+        make()
+    log = tmp_path / "logs" / f"{session.run_id}.jsonl"
+    lines = log.read_bytes().splitlines()
+    cut_log(log, 1 + next(n for n, line in enumerate(lines) if b'"event":"decided"' in line))
+    world.ran.clear()
+    how: dict[str, Any] = {"stages": [Fork(session.run_id, live=True)]}
+    if goes_on:
+        how = {"source": session.run_id}
+    with Session("copy", store=tmp_path, gate=[rule], approver=allowed, **how) as copy:
+        make()
+    assert len(asked) == 2
+    assert asked[0] != asked[1]
+    with Session("job", store=tmp_path, gate=[rule], approver=lambda _: 1 / 0) as again:
+        make()
+    assert again.run_id == session.run_id != copy.run_id
+    assert world.ran == ["put a 1", "put a 1"]
 
 
 # --- what can be changed -------------------------------------------------------------------------

@@ -213,12 +213,15 @@ class Approvals(Stage):
     # --- requests --------------------------------------------------------------------------------
 
     def _id(self, call: Call, step: Step, verdict: Verdict) -> str:
-        """Return the id of the request about a step: a new id once its approval is used up."""
+        """Return the id of the request about a step: a new id once its approval is used up.
+
+        A fork has ids of its own: what was approved in the run that it copies counts there alone.
+        """
         run = call.attempt.run
         epoch = run.epoch(step.branch) if step.effect == "pure" else step.epoch
         name = (
             f"{run.idempotency_key(step)} {epoch} {verdict.rule} {verdict.code} "
-            f"{_policy(call.session)}"
+            f"{_policy(call.session)}{run.source and run.id}"
         )
         found = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_ID]
         while found in self._used:
