@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import faulthandler
 import functools
 import gc
 import importlib
@@ -20,6 +19,7 @@ import json
 import operator
 import os
 import resource
+import select
 import shutil
 import signal
 import tempfile
@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import pytest
 from coverage import Coverage
@@ -43,6 +43,8 @@ AT_ONCE = 2  # children
 CHUNK = 100  # tests that are measured by one child
 LONGEST = 15.0  # seconds for the tests of a mutant, and for its laws: the slowest are left out
 MEMORY = 6 * 2**30
+LOOK = 0.25  # seconds between looks at a child
+STUCK = 20  # looks at which all of a child slept: nothing will wake it
 Work = Callable[[], Any]
 K = TypeVar("K")
 
@@ -189,13 +191,10 @@ class Bed:
         if not put_in_place(tree, function, str(path), self._functions):
             return None, ""
         for test, then in itertools.zip_longest(tests, tests[1:]):
-            took = self._took[test]
             _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-            resource.setrlimit(resource.RLIMIT_CPU, (int(_cpu() + 3 + 8 * took), hard))
-            faulthandler.dump_traceback_later(60 + 8 * took, exit=True)
+            resource.setrlimit(resource.RLIMIT_CPU, (int(_cpu() + 3 + 8 * self._took[test]), hard))
             if not self._passes(test, then):
                 return True, test
-        faulthandler.cancel_dump_traceback_later()
         return False, ""
 
     def _tests_of(self, mutant: Mutant) -> list[str]:
@@ -249,29 +248,69 @@ def functions_below(sources: Path) -> Functions:
 def _in_children(work: Iterable[tuple[K, Work]]) -> Iterator[tuple[K, Any]]:
     """Do work in forked children, some at once; yield what each returned, None if it died.
 
+    A child whose threads and processes all sleep at many looks is stuck, and is ended. That does
+    not depend on the machine's load: a child that waits for a core does not sleep.
+
     Raises:
         RuntimeError: the work raised.
     """
-    left, running = iter(work), dict[int, tuple[K, Path]]()
+    left, running, looked = iter(work), dict[int, _Child[K]](), 0.0
     while True:
         while len(running) < AT_ONCE and (job := next(left, None)) is not None:
             folder = Path(tempfile.mkdtemp(prefix="mutant-"))
             pid = os.fork()
             if pid == 0:
                 _work(job[1], folder)
-            running[pid] = job[0], folder
+            running[os.pidfd_open(pid)] = _Child(job[0], pid, folder)
         if not running:
             return
-        pid, _ = os.waitpid(-1, 0)
-        key, folder = running.pop(pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)  # all that it has started
-        found = folder / _FOUND
-        kind, result = json.loads(found.read_text(encoding="utf-8")) if found.exists() else _DIED
-        shutil.rmtree(folder, ignore_errors=True)
-        if kind == "raised":
-            raise RuntimeError(result)
-        yield key, result
+        ended = select.select(running, [], [], LOOK)[0]
+        if time.monotonic() - looked >= LOOK:
+            looked = time.monotonic()
+            for end, child in running.items():
+                child.slept = child.slept + 1 if _sleeps(child.pid) else 0
+                if child.slept == STUCK and end not in ended:
+                    ended.append(end)
+        for end in ended:
+            os.close(end)
+            child = running.pop(end)
+            yield child.key, _found(child)
+
+
+@dataclass
+class _Child(Generic[K]):
+    """Hold a child that runs. `slept`: at how many looks in a row all of it slept."""
+
+    key: K
+    pid: int
+    folder: Path
+    slept: int = 0
+
+
+def _found(child: _Child[Any]) -> Any:
+    """Return what a child that ended has returned, None if it died; end it if it is stuck."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)  # all that it has started
+    os.waitpid(child.pid, 0)
+    found = child.folder / _FOUND
+    kind, result = json.loads(found.read_text(encoding="utf-8")) if found.exists() else _DIED
+    shutil.rmtree(child.folder, ignore_errors=True)
+    if kind == "raised":
+        raise RuntimeError(result)
+    return result
+
+
+def _sleeps(pid: int) -> bool:
+    """Tell whether all threads of a process, and of those that it started, wait for something."""
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            if (task / "stat").read_text().rpartition(")")[2].split()[0] in "RD":
+                return False
+            if not all(map(_sleeps, map(int, (task / "children").read_text().split()))):
+                return False
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return False
+    return True
 
 
 def _work(work: Work, folder: Path) -> NoReturn:

@@ -182,7 +182,7 @@ def _sites(around: _Site) -> Iterator[_Site]:
                 index if isinstance(value, list) else None,
                 node if isinstance(around.node, _COMPOUND) else around.statement,
                 around.functions,
-                around.is_told or isinstance(node, ast.Raise | ast.JoinedStr),
+                around.is_told or isinstance(node, ast.Raise),
             )
             if any(isinstance(each, Function) for each in site.functions):
                 yield site
@@ -195,6 +195,8 @@ def _is_left_alone(node: ast.AST) -> bool:
     """Tell whether it is for people or for type checkers."""
     match node:
         case ast.FunctionDef(name=name) if name in _UNREAD:
+            return True
+        case ast.JoinedStr():
             return True
         case ast.FunctionDef(decorator_list=[ast.Name("overload")]):
             return True
