@@ -21,7 +21,7 @@ settings.register_profile("local", deadline=None, max_examples=100)
 settings.register_profile("ci", deadline=None, max_examples=100, database=None, print_blob=True)
 settings.register_profile("laws", deadline=None, max_examples=3_000, database=None, print_blob=True)
 settings.register_profile(
-    "mutants", deadline=None, max_examples=10, database=None, derandomize=True,
+    "mutants", deadline=None, max_examples=20, database=None, derandomize=True,
     phases=[Phase.explicit, Phase.generate],
 )  # fmt: skip
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "local"))
