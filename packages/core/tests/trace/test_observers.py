@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import random
 import threading
 from collections import Counter
@@ -26,7 +27,10 @@ from rollcage import (
 from rollcage.contract.compensation import Compensation
 from rollcage.contract.contract import Contract
 from rollcage.errors import Blocked, Diverged, Fenced, Halt
+from rollcage.gate.approval import Approval
 from rollcage.gate.verdict import StepView, Verdict
+from rollcage.trace.chain import parse
+from rollcage.values.answer import Answer
 
 Told = RunEvent | StepEvent
 state: dict[str, int] = {}
@@ -216,8 +220,6 @@ def test_a_lost_outcome_and_its_resolution_are_told(tmp_path: Path) -> None:
 
 
 def test_a_question_is_told_and_its_answer(tmp_path: Path) -> None:
-    from rollcage.gate.approval import Approval
-
     def ask(view: StepView) -> Verdict | None:
         return Verdict.ask("sure?") if view.args.get("key") == "b" else None
 
@@ -378,7 +380,7 @@ class Died(Exception):
 
 
 def program_of(chance: random.Random, depth: int = 0) -> list[Any]:
-    kinds = ["put", "get", "fail", "outer"]
+    kinds = ["put", "get", "fail", "outer", "model", "denied", "asked"]
     if depth < 2:
         kinds += ["branch", "transaction", "rolled", "turn", "session"]
     return [
@@ -389,21 +391,31 @@ def program_of(chance: random.Random, depth: int = 0) -> list[Any]:
     ]
 
 
+def call(session: Session, kind: str, key: str, n: int) -> None:
+    match kind:
+        case "put":
+            put(key, n)
+        case "get":
+            get(key)
+        case "outer":
+            outer(key)
+        case "fail":
+            with contextlib.suppress(ValueError):
+                fail()
+        case "model":
+            session.run_call(MODEL, {"ask": key}, _say, kind="model", answer=_answer)
+        case _:
+            place = session.place(agent="ann", call_id=f"c{n}")
+            with contextlib.suppress(Blocked), place:
+                put(key, 13 if kind == "denied" else 17)
+
+
 def perform(session: Session, store: Path, ops: list[Any], left: list[int]) -> None:
     for at, (kind, key, n, inner) in enumerate(ops):
         left[0] -= 1
         if left[0] < 0:
             raise Died
         match kind:
-            case "put":
-                put(key, n)
-            case "get":
-                get(key)
-            case "outer":
-                outer(key)
-            case "fail":
-                with contextlib.suppress(ValueError):
-                    fail()
             case "turn":
                 with session.turn():
                     perform(session, store, inner, left)
@@ -416,10 +428,119 @@ def perform(session: Session, store: Path, ops: list[Any], left: list[int]) -> N
             case "transaction":
                 with session.transaction(f"t{at}"):
                     perform(session, store, inner, left)
-            case _:
+            case "rolled":
                 with contextlib.suppress(ZeroDivisionError), session.transaction(f"r{at}"):
                     perform(session, store, inner, left)
                     raise ZeroDivisionError
+            case _:
+                call(session, kind, key, n)
+
+
+MODEL = Contract(name="model", parameters={"properties": {"ask": {}}})
+
+
+def _say(ask: str) -> str:
+    return ask
+
+
+def _answer(value: str) -> Answer:
+    return Answer(text=value, usage={"input_tokens": 3})
+
+
+def judge(view: StepView) -> Verdict | None:
+    """Deny one number, and ask about another."""
+    match view.args.get("n"):
+        case 13:
+            return Verdict.deny("no", code="unlucky")
+        case 17:
+            return Verdict.ask("sure?")
+    return None
+
+
+class Written:
+    """Tell what a log says became of each step, as a reader of its lines would."""
+
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        self.steps: dict[int, dict[str, Any]] = {}
+        self.owners: dict[str, dict[str, Any]] = {}
+        self.done: dict[int, dict[str, Any]] = {}
+        self.by: dict[str, str] = {}
+        self.running: dict[int, dict[str, Any]] = {}
+        self.told: list[dict[str, Any]] = []
+        self.id, self.attempt, self.now = lines[0]["run"], "", 0
+        for line in lines:
+            self.now = line.get("time", self.now)
+            self._replayed(line.get("replayed", ()))
+            getattr(self, f"_{line['event']}", lambda _: None)(line)
+
+    def _tell(self, what: str, begun: dict[str, Any], line: dict[str, Any], **more: Any) -> None:
+        path, around = [], self.owners.get(begun["branch"])
+        while around is not None and around["effect"] == "branch":
+            path, around = [around["name"], *path], self.owners.get(around["branch"])
+        outcome = {} if what in ("started", "undone") else line.get("outcome") or {}
+        undone = int(begun["branch"][1:].split(".")[0]) if begun["branch"][:1] == "-" else 0
+        self.told.append({
+            "what": what, "step": line.get("step", 0), "run": self.id, "name": begun["name"],
+            "effect": begun.get("effect", ""), "agent": begun.get("agent", ""),
+            "kind": "model" if begun.get("effect") == "model" else "tool",
+            "branch": "/".join(path), "parent": around and around["step"],
+            "status": outcome.get("status", ""), "error": outcome.get("error", {}).get("type", ""),
+            "usage": outcome.get("usage"), "verdict": line.get("verdict"),
+            "approval": line.get("approval", ""), "call_id": begun.get("call_id", ""),
+            "undoes": (self.id, undone) if undone else None, "duration": None, "origin": None,
+            "attempt": self.attempt, "time": line.get("time", self.now),
+            "by": self.by.get(line.get("approval", "")), **more,
+        })  # fmt: skip
+
+    def _replayed(self, spans: Any) -> None:
+        for n in [n for first, last in spans for n in range(first, last + 1)]:
+            if self.steps[n]["effect"] != "branch":
+                line = {"step": n, "outcome": self.done[n]["outcome"]}
+                took = self.done[n]["duration"]
+                self._tell(
+                    "replayed", self.steps[n], line, call_id="", duration=took, origin=(self.id, n)
+                )
+
+    def _attempt(self, line: dict[str, Any]) -> None:
+        self.attempt = line["id"]
+
+    def _step(self, line: dict[str, Any]) -> None:
+        self.steps[line["step"]] = self.owners["#" + line["fingerprint"]] = line
+        if line["effect"] != "branch" and "waits" not in line:
+            self.running[line["step"]] = line
+            self._tell("started", line, line)
+            if "outcome" in line:
+                self._outcome(line)
+
+    def _outcome(self, line: dict[str, Any]) -> None:
+        n = line["step"]
+        begun, self.done[n] = self.steps[n], line
+        if begun["effect"] != "branch":
+            self.running.pop(n, None)
+            after = begun["time"] + line["duration"]
+            self._tell("settled", begun, line, duration=line["duration"], time=after)
+
+    def _requested(self, line: dict[str, Any]) -> None:
+        self._tell("asked", self.steps[line["step"]], line, call_id="", approval=line["id"])
+
+    def _decided(self, line: dict[str, Any]) -> None:
+        self.by[line["id"]] = line["by"]
+
+    def _refused(self, line: dict[str, Any]) -> None:
+        if "halted" not in line:
+            self._tell("blocked", line, line)
+
+    def _back(self, line: dict[str, Any]) -> None:
+        n = line["step"]
+        self._tell(
+            "undone", self.steps[n], line, status=line["status"], origin=(self.id, n), call_id=""
+        )
+
+    def _ended(self, line: dict[str, Any]) -> None:
+        for n, begun in self.running.items():
+            if begun["effect"] == "write":
+                self._tell("settled", begun, {**line, "step": n}, status="unknown", error="")
+        self.running.clear()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -430,7 +551,10 @@ def test_a_finished_log_tells_the_same_again(tmp_path: Path, seed: int) -> None:
     run = ""
     for left in (*(chance.randint(0, 8) for _ in range(3)), 10**6):
         live = Kept()
-        session = Session("job", store=tmp_path, observers=[live])
+        session = Session(
+            "job", store=tmp_path, observers=[live], gate=[judge],
+            approver=lambda _: Approval(True, by="ann"),
+        )  # fmt: skip
         with contextlib.suppress(Died, Diverged), session:  # a rolled back block goes otherwise
             perform(session, tmp_path, ops, [left])
         if run and session.run_id != run:
@@ -439,4 +563,14 @@ def test_a_finished_log_tells_the_same_again(tmp_path: Path, seed: int) -> None:
     assert comparable(recorded(tmp_path, run)) == comparable(told)
     undone = Kept()
     undo_run(tmp_path, run, observers=[undone])
-    assert comparable(recorded(tmp_path, run)) == comparable(told + undone.told)
+    found = recorded(tmp_path, run)
+    assert comparable(found) == comparable(told + undone.told)
+    written = Written(parse(open_store(tmp_path).read(run), run)).told
+    said = [event for event in found if isinstance(event, StepEvent)]
+    assert [_plain(event) for event in said] == written
+
+
+def _plain(event: StepEvent) -> dict[str, Any]:
+    """All that an event says, but for `simulated`, which no step is here."""
+    fields = {each.name for each in dataclasses.fields(event)} - {"_written", "simulated"}
+    return {name: getattr(event, name) for name in fields} | {"by": event.get("approved_by")}

@@ -259,11 +259,9 @@ def test_the_earlier_one_names_the_later_one_that_stays(store: Store, planned: A
         session.call(stays, key="k", text="c")
     later, earlier = planned(session.run_id, first, stays)
     assert (later.state, later.reason) == ("irreversible", NO_UNDO)
-    assert (earlier.state, earlier.reason, earlier.differs) == (
-        "irreversible",
-        "step 2 (reasons.stays) changed the same state later, and was not undone: it is irreversible",
-        {},
-    )
+    assert (earlier.state, earlier.differs) == ("irreversible", {})
+    assert earlier.reason.startswith("step 2 (reasons.stays) changed the same state later")
+    assert earlier.reason.endswith("it is irreversible")
 
 
 @pytest.mark.parametrize("undo", [by_state, by_result])
