@@ -110,7 +110,9 @@ def test_in_a_session_with_a_run_of_its_own(tmp_path: Path) -> None:
 
 def test_one_that_copies_a_run_is_refused(tmp_path: Path) -> None:
     class Copies(Stage):
-        copies = "some run"  # type: ignore[assignment] # of the class
+        @property
+        def copies(self) -> str:
+            return "some run"
 
     with pytest.raises(SessionError, match="in stages="):
         Session("job", store=tmp_path).add(Copies())

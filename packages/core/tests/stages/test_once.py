@@ -13,11 +13,13 @@ from typing import Any
 
 import orjson
 import pytest
+from cuts import cut_log
 from mortal import Killed, Mortal, until_it_dies
 from rollcage import (
     Blocked,
     ContractError,
     DidNotHappen,
+    NotReplayable,
     Options,
     Session,
     StepEvent,
@@ -28,7 +30,7 @@ from rollcage import (
     tool,
     undo_run,
 )
-from rollcage.errors import RunInUse, RunNotFound
+from rollcage.errors import RunInUse, RunNotFound, StoreError
 from rollcage.stages import once
 from rollcage.stages.once import keep_claims, key_of, once_of
 from rollcage.trace.folder import Folder
@@ -707,3 +709,215 @@ def test_a_take_over_leaves_no_stale_claim(tmp_path: Path) -> None:
         refund(7)
     assert given == ["", "7: 5, no. 1"]
     assert world.refunds == [7]
+
+
+# --- what somebody says of an effect -------------------------------------------------------------
+
+
+@tool(name="once.fails", idempotent=True)
+def fails(n: int) -> None:
+    """Take nothing back."""
+    raise OSError("it is away")
+
+
+@tool(once="pay/{n}", undo=lambda args: [compensate(fails, n=args["n"])])
+def pay(n: int, note: str = "") -> str:
+    """Pay, for good."""
+    world.refunds.append(n)
+    return f"paid {n}, no. {len(world.refunds)}{note}"
+
+
+@pytest.mark.parametrize("size", [0, 200_000])
+@pytest.mark.parametrize("told", [{}, {"result": "by hand"}])
+def test_what_an_undo_left_half_done_did_happen(
+    tmp_path: Path, told: dict[str, Any], size: int
+) -> None:
+    note = "x" * size
+    with Session("one", store=tmp_path) as first:
+        given = pay(7, note)
+    assert not undo_run(tmp_path, first.run_id).complete
+    effect, late = claim_of(tmp_path, "pay/7"), claim_of(tmp_path, "pay/7")
+    assert (effect.state, effect.run, effect.step, effect.tool) == (
+        "unknown", first.run_id, 1, "pay",
+    )  # fmt: skip
+    two = Session("two", store=tmp_path)
+    with pytest.raises(UnknownOutcome, match="nobody knows whether it happened") as halt, two:
+        pay(7, note)
+    assert (halt.value.run, halt.value.step) == (first.run_id, 1)
+    effect.resolve(happened=True, **told)
+    with pytest.raises(StepNotUnknown, match="has changed meanwhile"):
+        late.resolve(happened=False)
+    effect = claim_of(tmp_path, "pay/7")
+    assert (effect.state, effect.step) == ("done", 1)
+    assert effect.outcome == {"status": "ok", "value": told.get("result", given)}
+    with Session("two", store=tmp_path):
+        assert pay(7, note) == told.get("result", given)
+    assert world.refunds == [7]
+
+
+def test_what_an_undo_left_half_done_did_not_happen(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as first:
+        pay(7)
+    undo_run(tmp_path, first.run_id)
+    claim_of(tmp_path, "pay/7").resolve(happened=False)
+    assert once_of(tmp_path, "pay/7") is None
+    with Session("two", store=tmp_path):
+        assert pay(7) == "paid 7, no. 2"
+
+
+def test_what_is_being_taken_back_is_to_be_undone(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as first:
+        refund(7)
+    undo_run(tmp_path, first.run_id)
+    lines = Folder(tmp_path).read(first.run_id)
+    begun = next(at for at, line in enumerate(lines) if b'"event":"undoing"' in line)
+    cut_log(tmp_path / "logs" / f"{first.run_id}.jsonl", begun + 1)
+    effect = claim_of(tmp_path, "refund/7")
+    assert effect.state == "unknown"
+    with pytest.raises(StepNotUnknown, match=f"is being taken back.*rollcage undo {first.run_id}"):
+        effect.resolve(happened=True)
+    with pytest.raises(UnknownOutcome), Session("two", store=tmp_path):
+        refund(7)
+    world.refunds.append(7)  # as if it had been cut before its call
+    undo_run(tmp_path, first.run_id)
+    assert claim_of(tmp_path, "refund/7").state == "free"
+
+
+def test_what_nobody_has_a_result_of(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as first:
+        pay(7)
+    (tmp_path / "logs" / f"{first.run_id}.jsonl").unlink()
+    claim_of(tmp_path, "pay/7").resolve(happened=True)
+    effect = claim_of(tmp_path, "pay/7")
+    assert (effect.state, effect.step) == ("done", 0)
+    two = Session("two", store=tmp_path)
+    with pytest.raises(NotReplayable, match="its result is not known"), two:
+        pay(7)
+    assert world.refunds == [7]
+
+
+def test_who_said_it_is_on_record(tmp_path: Path) -> None:
+    world.error = TimeoutError()
+    with pytest.raises(UnknownOutcome), Session("one", store=tmp_path) as first:
+        refund(7)
+    claim_of(tmp_path, "refund/7").resolve(happened=True, result="told", by="ann")
+    said = events(tmp_path, first.run_id)[-1]
+    assert (said["event"], said["by"], said["outcome"]["value"]) == ("outcome", "ann", "told")
+    assert claim_of(tmp_path, "refund/7").outcome == said["outcome"]
+
+
+def test_only_claims_of_the_run_itself_are_kept(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as first:
+        refund(7)
+    with Session("two", store=tmp_path) as second:
+        refund(7)
+        world.error = ValueError("refused")
+        with pytest.raises(ValueError, match="refused"):
+            refund(8)
+    store = Folder(tmp_path)
+    assert keep_claims(store, second.run_id) == []
+    assert once_of(store, "refund/8") is None
+    assert keep_claims(store, first.run_id) == ["refund/7"]
+
+
+def test_one_that_is_being_made_can_not_be_pruned(tmp_path: Path) -> None:
+    session = Session("one", store=tmp_path)
+
+    def during() -> None:
+        with pytest.raises(RunInUse, match=f"refund/7 is being made by run {session.run_id}"):
+            keep_claims(Folder(tmp_path), session.run_id)
+        assert claim_of(tmp_path, "refund/7").state == "flying"
+        with pytest.raises(StepNotUnknown, match="refund/7 is flying"):
+            claim_of(tmp_path, "refund/7").resolve(happened=True)
+
+    world.during = during
+    with session:
+        refund(7)
+    assert claim_of(tmp_path, "refund/7").state == "done"
+
+
+def test_a_claim_that_can_not_be_read(tmp_path: Path) -> None:
+    Folder(tmp_path).swap("once", "refund/7", None, b"{}")
+    with pytest.raises(StoreError, match="the claim of 'refund/7' in the store can't be read"):
+        once_of(tmp_path, "refund/7")
+
+
+def test_each_argument_that_differs_is_told(tmp_path: Path) -> None:
+    @tool(name="pay", once="pay/{n}")
+    def other(n: int, to: str = "ann", note: str = "") -> str:
+        return f"{n} to {to}"
+
+    with Session("one", store=tmp_path):
+        pay(7, "y" * 70)
+    with Session("two", store=tmp_path), pytest.raises(Blocked) as refused:
+        other(7, note="z")
+    there = f'note: "{"y" * 59}… there, "z" here; to: nothing there, "ann" here'
+    assert there in str(refused.value)
+
+
+def test_keys_of_a_thousand_bytes_are_hashed() -> None:
+    assert key_of("{x}", {"x": "é" * 450}) == "é" * 450
+    long = key_of("{x}", {"x": "é" * 450 + "a"})
+    assert long.startswith("é" * 100 + "~")
+    assert len(long) == 100 + 1 + 64
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_waiting_call_is_woken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_other: bool
+) -> None:
+    """It looks again when the call before it ends, and not only after a pause."""
+    monkeypatch.setattr(once, "_PAUSES", (1000.0, 1000.0))
+    monkeypatch.setattr(once, "PATIENCE", 1000.0)
+    begun, waits = threading.Event(), threading.Event()
+    ended, given = once._ended, list[str]()
+
+    def waited(*args: Any, **how: Any) -> Any:
+        waits.set()
+        return ended(*args, **how)
+
+    monkeypatch.setattr(once, "_ended", waited)
+
+    def during() -> None:
+        begun.set()
+        assert waits.wait(30)
+
+    world.during = during
+
+    def first(session: Session) -> None:
+        given.append(session.call(refund, payment=7))
+
+    def second(session: Session) -> None:
+        assert begun.wait(30)
+        if is_other:
+            with Session("two", store=tmp_path):
+                given.append(refund(7))
+        else:
+            given.append(session.call(refund, payment=7))
+
+    with Session("one", store=tmp_path) as session:
+        threads = [threading.Thread(target=each, args=(session,)) for each in (first, second)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(30)
+    assert given == ["7: 5, no. 1"] * 2
+
+
+def test_a_part_of_the_call_waits_for_nothing(tmp_path: Path) -> None:
+    @tool(effect="scope")
+    def part() -> None:
+        with pytest.raises(Blocked, match="step 1 of this run") as refused:
+            refund(7)
+        assert refused.value.verdict_code == "once_inside"
+
+    def during() -> None:
+        part()
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(part,))
+        thread.start()
+        thread.join(30)
+
+    world.during = during
+    with Session("one", store=tmp_path) as session:
+        refund(7)
+    assert session.stats.blocked == 2

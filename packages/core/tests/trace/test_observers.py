@@ -474,7 +474,8 @@ class Written:
             getattr(self, f"_{line['event']}", lambda _: None)(line)
 
     def _tell(self, what: str, begun: dict[str, Any], line: dict[str, Any], **more: Any) -> None:
-        path, around = [], self.owners.get(begun["branch"])
+        path = list[str]()
+        around = self.owners.get(begun["branch"])
         while around is not None and around["effect"] == "branch":
             path, around = [around["name"], *path], self.owners.get(around["branch"])
         outcome = {} if what in ("started", "undone") else line.get("outcome") or {}

@@ -115,8 +115,8 @@ def made(store: Store, put: Any, *texts: str) -> str:
     return session.run_id
 
 
-ALL = {"observe": look, "undo": by_state}
-LATER = {"observe": look, "undo": by_result}
+ALL: dict[str, Any] = {"observe": look, "undo": by_state}
+LATER: dict[str, Any] = {"observe": look, "undo": by_result}
 IN_DOUBT = "it may have happened or not"
 HALF = "what it changed was not observed"
 NO_UNDO = "its tool declares no undo"
