@@ -15,7 +15,17 @@ from put_world import (
     tell,
     world,
 )
-from rollcage import Options, Session, UnknownOutcome, current_step, tool, undo_run
+from rollcage import (
+    NotReplayable,
+    Options,
+    RunNotFound,
+    Session,
+    UnknownOutcome,
+    current_step,
+    tool,
+    undo_run,
+)
+from rollcage.errors import SourceMissing, StoreError, TraceCorrupt
 from rollcage.trace.folder import Folder
 
 
@@ -96,3 +106,71 @@ def test_what_another_run_began_is_made_again_under_its_key(tmp_path: Path) -> N
         idem(1)
     assert keys[0] == keys[1]
     assert keys[0] != keys[2]
+
+
+# --- a run elsewhere -----------------------------------------------------------------------------
+
+
+@tool(name="going.large")
+def large(size: int) -> str:
+    return "x" * size
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """The log of a run that was cut off, with a large value beside it."""
+    with pytest.raises(InterruptedError), Session("job", store=tmp_path / "a") as session:
+        assert large(200_000) == "x" * 200_000
+        assert large(1) == "x"
+        raise InterruptedError
+    return tmp_path / "a" / "logs" / f"{session.run_id}.jsonl"
+
+
+@pytest.mark.parametrize("as_path", [str, Path])
+def test_from_the_path_of_its_log(tmp_path: Path, log: Path, as_path: Any) -> None:
+    with log.open("ab") as file:
+        file.write(b'{"event":"step"')  # the writer died in the middle of a line
+    with Session("job", store=tmp_path / "b", source=as_path(log)) as session:
+        assert large(200_000) == "x" * 200_000
+        assert large(1) == "x"
+        large(2)
+    assert (session.stats.hits, session.stats.misses) == (2, 1)
+    with Session("job", store=tmp_path / "b", replay="offline") as again:
+        assert large(200_000) == "x" * 200_000
+    assert again.run_id == session.run_id
+    with Session("job", store=tmp_path / "c", source=as_path(log), replay="offline"):
+        assert large(200_000) == "x" * 200_000
+
+
+def test_from_a_path_of_another_name(tmp_path: Path, log: Path) -> None:
+    copied = tmp_path / "somewhere" / "kept"
+    copied.parent.mkdir()
+    copied.write_bytes(log.read_bytes())
+    with pytest.raises(StoreError, match=r"the large value .* of the run to start from is gone"):
+        Session("job", store=tmp_path / "b", source=str(copied)).__enter__()
+    session = Session("job", store=tmp_path / "b", source=copied, replay="offline")
+    with pytest.raises(NotReplayable, match="is gone or damaged"), session:
+        large(200_000)
+    assert session.run_id == log.stem
+
+
+def test_from_what_is_no_log(tmp_path: Path, log: Path) -> None:
+    def enters(source: Any, error: type[Exception], match: str) -> None:
+        with pytest.raises(error, match=match):
+            Session("job", store=tmp_path / "b", source=source).__enter__()
+
+    enters("another", SourceMissing, "run another, which this session starts from, is not there")
+    enters((tmp_path / "a", "another"), SourceMissing, f"rollcage runs --store {tmp_path / 'a'}")
+    enters(tmp_path / "none.jsonl", RunNotFound, "there is no log at .*none.jsonl")
+    enters(tmp_path, StoreError, "can't be read")
+    text = tmp_path / "text.jsonl"
+    for written in ("", "no line", "no JSON\n", '{"event":"run"}\n', "[1]\n"):
+        text.write_text(written)
+        enters(str(text), TraceCorrupt, "it does not begin as the log of a run")
+    assert not (tmp_path / "b" / "logs").exists()
+
+
+def test_the_end_of_a_run_elsewhere_is_attested(tmp_path: Path, log: Path) -> None:
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-2]))
+    with pytest.raises(TraceCorrupt, match="the log ends here, and went on"):
+        Session("job", store=tmp_path / "b", source=log).__enter__()

@@ -356,10 +356,7 @@ class Approvals(Stage):
         approver: Any = owner.approver or (self.approver if owner is call.session else later)
         if isinstance(approver, Approvals):
             approver = approver.approver
-        asks = inspect.iscoroutinefunction(approver) or inspect.iscoroutinefunction(
-            getattr(approver, "__call__", None)  # noqa: B004 - whether that is async
-        )
-        here = call.is_async and (asks or self.pauses)
+        here = call.is_async and self.pauses  # a framework asks in the call's own task
         answer = (
             yield (lambda: approver(request)) if here else consult(approver, call.is_async, request)
         )

@@ -388,30 +388,27 @@ class Once(Stage):
                 f"{key} is being made by step {n} of this run, and this call is a part of that one",
                 "once_inside",
             )
-        pause, longest = _PAUSES
-        seen: list[bytes] = []
-        while True:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise attempt.halt(
-                    UnknownOutcome(
-                        f"{key} is being made by {_where(claim, standing)}, which has not ended in "
-                        f"{PATIENCE:.0f} seconds. Start this one again when that has. What became "
-                        f"of it: {_command(attempt.store, key)}",
-                        claim.run,
-                        n,
-                    )
+        if time.monotonic() >= until:
+            raise attempt.halt(
+                UnknownOutcome(
+                    f"{key} is being made by {_where(claim, standing)}, which has not ended in "
+                    f"{PATIENCE:.0f} seconds. Start this one again when that has. What became "
+                    f"of it: {_command(attempt.store, key)}",
+                    claim.run,
+                    n,
                 )
-            if flight is not None:
-                yield _ended(flight, min(left, longest), is_async=call.is_async)
-                return
-            yield _sleep(min(left, pause), is_async=call.is_async)
-            pause = min(2 * pause, longest)
+            )
+        pause, longest = _PAUSES
+        if flight is not None:
+            yield _ended(flight, longest, is_async=call.is_async)
+            return
+        before: list[bytes] | None = None
+        while pause < longest:
+            yield _sleep(pause, is_async=call.is_async)
             last = yield _whole(call, _last, attempt.store, claim.run)
-            if last != seen or pause >= longest:
-                if seen:
-                    return
-                seen = last
+            if before not in (None, last):
+                return
+            before, pause = last, 2 * pause
 
     def marks(self, call: Call) -> Event | None:
         """Return the claim, or the place where the effect was made."""
