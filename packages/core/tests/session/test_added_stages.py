@@ -1,7 +1,6 @@
 """A stage that is added to a session covers what comes, and is told of what is on record."""
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ class Watch(Stage):
         self.heard = [] if heard is None else heard
         self.name = name
         kinds = ("run", "attempt", "step", "outcome", "ended")
-        self.folds: dict[str, Callable[[Event], None]] = dict.fromkeys(kinds, self.lines.append)
+        self.folds = dict.fromkeys(kinds, self.lines.append)
 
     def opened(self, session: Session) -> None:
         self.heard.append(f"{self.name}opened {session.name}")
