@@ -276,12 +276,15 @@ def test_a_clock_that_jumps_while_somebody_is_asked(desk: Desk, hours: int, code
     assert desk.refused(jumping) == code
 
 
-def test_a_decision_from_the_future_denies(desk: Desk) -> None:
-    request = desk.halted()
-    desk.now += HOUR
-    desk.decide(request)
-    desk.now -= HOUR
-    assert desk.refused() == "approval_clock"
+@pytest.mark.parametrize(
+    ("hours", "code"),
+    [(1, "approval_clock"), (25, "approval_expired"), (-1, "approval_expired")],
+)
+def test_a_decision_from_another_time_denies(desk: Desk, hours: int, code: str) -> None:
+    request = desk.queue.get(desk.halted())
+    assert request is not None
+    desk.queue.put(request, Approval(True, by="ann"), (desk.now + hours * HOUR) // 1000)
+    assert desk.refused() == code
 
 
 @pytest.mark.parametrize("minutes", [-4, 4])
