@@ -193,10 +193,8 @@ class Step:
         self.call_id = ""
         self.outcome: bytes | None = None
         self.taken = self.given = self.flawed = self.unclear = False
-        if len(event) > _FIELDS + ("hash" in event) and _count(event) > _FIELDS:
-            self._read_rest(event)
 
-    def _read_rest(self, event: Event) -> None:
+    def read_rest(self, event: Event) -> None:
         """Read the fields that most lines do not have."""
         for name in _SOMETIMES:
             if name in event:
@@ -569,6 +567,7 @@ class Run:
     def _begin(self, event: Event) -> None:
         step = Step(event)
         if len(event) > _FIELDS + ("hash" in event) and _count(event) > _FIELDS:
+            step.read_rest(event)
             self._begin_again(step, event)
         if step.branch:
             owner = self.owner(step.branch)
