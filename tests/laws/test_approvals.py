@@ -37,6 +37,8 @@ from tests.laws.timeline import Deed
 
 pytestmark = pytest.mark.law
 
+WAYS = ("approve", "approve", "approve", "reject", "edit", "answer")
+EDITED = 7
 ASKED = ("write", "idem", "outer", "stream", "thread", "read", "model", "scope")
 
 
@@ -46,12 +48,18 @@ class Persons:
     Attributes:
         asks: the names of the tools that a rule asks about, with one of their arguments.
         rejects: those of them that are refused.
+        edits: those that are made with another argument, `EDITED`.
+        answers: those that a person answers, with nothing, in place of the tool.
     """
 
     def __init__(self, chance: random.Random) -> None:
         calls = [(name, arg) for name in ASKED for arg in (0, 1)]
         self.asks = {each for each in calls if chance.random() < 0.5}
-        self.rejects = {each for each in sorted(self.asks) if chance.random() < 0.2}
+        ways = {each: chance.choice(WAYS) for each in sorted(self.asks)}
+        self.rejects = {each for each, way in ways.items() if way == "reject"}
+        leaves = {each for each in ways if each[0] in ("write", "idem")}
+        self.edits = {each for each in leaves if ways[each] == "edit"}
+        self.answers = {each for each in leaves if ways[each] == "answer"}
         self._chance = chance
 
     def rule(self, view: StepView) -> Verdict | None:
@@ -61,9 +69,14 @@ class Persons:
         return None
 
     def answer(self, request: ApprovalRequest) -> Approval:
-        """Say yes or no."""
-        if (request.name, request.args["arg"]) in self.rejects:
+        """Say yes or no, or what else to do."""
+        asked = request.name, request.args["arg"]
+        if asked in self.rejects:
             return Approval.reject("not that one", by="ann")
+        if asked in self.edits:
+            return Approval.edit({**request.args, "arg": EDITED}, by="ann")
+        if asked in self.answers:
+            return Approval.respond("", by="ann")
         return Approval(True, by="ann", of=request.id)
 
     def at_once(self, request: ApprovalRequest) -> Approval | Pending:
@@ -127,12 +140,12 @@ class Persons:
         place, allowed = places[deed.step], yeses(own(events, deed.run), places)
         made = [each for each in deeds(lab, deed.run) if places[each.step] == place]
         name, _, arg = deed.label.partition("-")
-        if (name, int(arg)) in self.asks:
+        if (name, int(arg)) in self.asks or int(arg) == EDITED:
             assert allowed[place] > len(made), f"{deed.label} was not approved"
 
     def used(self, lab: Lab) -> None:
-        """Check that what was refused was not done."""
-        for name, arg in self.rejects:
+        """Check that what was refused, edited or answered was not done."""
+        for name, arg in self.rejects | self.edits | self.answers:
             assert not lab.timeline.performed[f"{name}-{arg}"]
 
 
@@ -155,7 +168,7 @@ def yeses(events: Iterable[dict[str, Any]], places: dict[int, str]) -> Counter[s
     for event in events:
         if event["event"] == "requested":
             of[event["id"]] = event["step"]
-        elif event["event"] == "decided" and event["decision"] == "approved":
+        elif event["event"] == "decided" and event["decision"] in ("approved", "edited"):
             found[places[of[event["id"]]]] += 1
     return found
 
