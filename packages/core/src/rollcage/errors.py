@@ -168,7 +168,7 @@ class OutputDrift(RollcageError):
         drift_code: `output_not_json`, `output_wrong_type`, `output_missing_field`, `output_empty`
             or `output_too_large`.
         path: the field of the output, from `$`.
-        reason: what is wrong there; it holds none of the output's values.
+        reason: the flaw there, without values of the output.
         performed: whether the tool is a write: its effects remain.
     """
 
@@ -263,7 +263,7 @@ class PolicyProblem(NamedTuple):
         where: the file.
         line: its line, from 1; 0 if the problem concerns the whole file.
         path: the entry, as `rules[3].when`; empty if the problem concerns no single entry.
-        reason: what is wrong.
+        reason: the flaw.
     """
 
     where: str

@@ -341,7 +341,7 @@ class Attempt:
             branch: the branch in which it stands.
             turn: its turn.
             slot: its place in the turn.
-            place: where it is asked for.
+            place: the place of the request.
             start: the first position at which it holds.
             again: the recorded step that has its place; None for a new step.
         """

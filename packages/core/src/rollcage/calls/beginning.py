@@ -348,8 +348,8 @@ def _intent_of(
     Args:
         attempt: the attempt.
         call: the call.
-        step: the recorded step that has its place, if there is one.
-        look: where it stands; None if it waits there, and for pure and model calls.
+        step: the recorded step at its place; None without one.
+        look: its place; None if it waits there, and for pure and model calls.
         ahead: the steps that it leaves behind.
     """
     branch, contract, place = call.branch, call.contract, call.place

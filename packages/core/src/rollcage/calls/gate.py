@@ -38,7 +38,7 @@ class Gate:
     """Decide on the calls of one session; deny over ask over allow.
 
     Attributes:
-        entries: all entries, those of outer sessions first.
+        entries: all entries, the outermost session first.
         stages: the stages among the own entries, which surround the calls of the session.
         decides: the guards and rules, by the names under which verdicts are recorded.
         settles: the guards to notify of ended calls.
@@ -109,7 +109,7 @@ class Gate:
     def screen(
         self, contract: Contract, body: Callable[..., Any] | None, kind: str
     ) -> Verdict | None:
-        """Return the first denial of a tool, whatever its arguments; None if it may be called."""
+        """Return the first denial of a tool with any arguments; None if it may be called."""
         for name, screen in self.screens:
             try:
                 verdict = _checked_screen(screen(contract, body, kind))
@@ -293,7 +293,7 @@ def _failed(error: Exception) -> Verdict:
 
 
 def _without_secrets(verdict: Verdict, seal: Seal) -> Verdict:
-    """Replace the secrets that a verdict quotes: a model reads it, and so does whoever sees logs.
+    """Replace the secrets that a verdict quotes: models and readers of logs see it.
 
     Where they can't be looked for, it denies, and quotes nothing.
     """

@@ -59,7 +59,7 @@ class Validated(dict[str, Any]):
         return cls(values | (model.__pydantic_extra__ or {}), model)
 
     def taken_by(self, schema: type[pydantic.BaseModel]) -> pydantic.BaseModel | None:
-        """Return an instance of a tool's parameters; None if the tool validates by itself."""
+        """Return an instance of a tool's parameters; None if the tool validates its own."""
         if isinstance(self._by, type):
             return held_by(schema, self) if issubclass(schema, self._by) else None
         return self._by if type(self._by) is schema else None

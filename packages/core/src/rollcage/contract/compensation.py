@@ -373,7 +373,7 @@ def states_of(observed: object, sealed: Sealed) -> Observed:
             values[resource] = orjson.loads(jcs(encode(state, sealed.seal, path=resource)))
         except (Unencodable, ValueError) as error:
             raise ContractError(f"observe returned a state that has no encoding: {error}") from None
-    seal = sealed.seal  # a secret in one of the states may have made it another
+    seal = sealed.seal  # a secret in a state may have changed the seal
     shown: dict[str, Any] = {}
     keyed: dict[str, Digest] = {}
     for resource, value in values.items():
@@ -407,7 +407,7 @@ def keyed_digest(value: Any, shown: Any, seal: Seal) -> Digest:
 
 
 def is_keyed(digests: Digests | None) -> bool:
-    """Tell whether a secret is concealed in one of the recorded states."""
+    """Tell whether a secret is concealed in a recorded state."""
     return any(
         isinstance(each, str) and each.startswith(_KEYED)
         for state in (digests or {}).values()

@@ -122,7 +122,7 @@ class Promise:
     def _beside_type(self, value: Any, seal: Seal) -> Drift | None:
         whole = value
         if self._streams and type(value) is list and all(isinstance(v, str) for v in value):
-            whole = "".join(cast("list[str]", value))  # a stream of text is one text
+            whole = "".join(cast("list[str]", value))  # a stream of text is joined
         if not self._allow_empty and _is_empty(whole):
             return Drift("output_empty", "$", "it is empty")
         return self._of_json(whole) or self._of_size(value, seal)

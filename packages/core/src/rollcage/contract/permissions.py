@@ -2,8 +2,8 @@
 
 | word | covers |
 |---|---|
-| `fs:read`, `fs:read:<root>` | reading any file, or what is at or below a path |
-| `fs:write`, `fs:write:<root>` | changing any file, or what is at or below a path |
+| `fs:read`, `fs:read:<root>` | reading any file, or the files at or below a path |
+| `fs:write`, `fs:write:<root>` | changing any file, or the files at or below a path |
 | `net`, `net:<host>`, `net:<host>:<port>` | any host, or one: name, `*.name`, address, network |
 | `net:unix`, `net:unix:<path>` | Unix sockets |
 | `process`, `process:<program>` | other processes, and native code that is loaded |
@@ -27,7 +27,7 @@ class Permission(NamedTuple):
     """A permission that covers something.
 
     Attributes:
-        kind: what is covered.
+        kind: the covered access.
         only: the one path, host or program that is covered; empty: any.
         port: the one port of the host that is covered; None: any.
     """

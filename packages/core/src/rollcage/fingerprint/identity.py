@@ -112,15 +112,15 @@ def fingerprint(key: bytes, world: bytes, rank: int, slot: int, again: int = 0) 
     """Return the causal identity of a step: its key, in its world, at its occurrence.
 
     The occurrence is `rank`, the number of earlier turns that requested the key in this world, then
-    `slot`, the call's place in its turn. Both are known when a call arrives, in whatever order the
-    calls of a turn arrive. `again` counts the earlier identical calls of the same slot (retries).
+    `slot`, the call's place in its turn. Both are known when a call arrives, in any order of the
+    calls of a turn. `again` counts the earlier identical calls of the same slot (retries).
     """
     place = _OCCURRENCE_AGAIN(rank, slot, again) if again else _OCCURRENCE(rank, slot)
     return sha256(key + world + place).digest()
 
 
 def next_world(world: bytes, links: Iterable[bytes]) -> bytes:
-    """Return the world after a batch of writes, in whatever order they finished.
+    """Return the world after a batch of writes, which may finish in any order.
 
     Args:
         world: the world before them.

@@ -1,4 +1,4 @@
-"""Hash a model's request by what is new in it.
+"""Hash a model's request by its new messages.
 
 An agent asks its model again and again, each time with the whole conversation. So a `Transcript`
 keeps the canonical form of each message, and the state of SHA-256 behind it. The key of a request
@@ -120,7 +120,7 @@ def _canonical(message: Any) -> tuple[Any, bytes]:
         rfc8785.CanonicalizationError: JCS can't hold it.
         RecursionError: it is nested too deep.
     """
-    around = [[message]]  # as deep as it is in a request: some depth is too deep
+    around = [[message]]  # at its depth in a request: some depth is too deep
     if survey(around) == CANONICAL:
         try:
             return message, orjson.dumps(around, option=orjson.OPT_SORT_KEYS)[2:-2]

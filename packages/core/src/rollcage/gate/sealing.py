@@ -17,7 +17,7 @@ __all__ = ["Sealing"]
 
 _IN_BASE64: Final = frozenset({"bytes", "bytearray", "str"})
 _SEALED: Final = frozenset({"secret", "redacted", "blob", "opaque"})
-# Of an event, besides what is encoded.
+# Fields of an event that are not encoded.
 _TEXTS: Final = ("verdict", "reason", "drift", "error", "undeclared", "differs")
 
 

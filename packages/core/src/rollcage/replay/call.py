@@ -130,7 +130,7 @@ class Call:
         simulates: whether a fork supplies the outcome, and no body runs.
         streams: whether its result comes in chunks, which its caller has before it ends.
         cut: whether the caller has been cut off while the body runs in a thread.
-        is_entered: whether its body has begun, of one that waits for a thread.
+        is_entered: whether its body has begun; False while it waits for a thread.
         is_ended: whether what became of it is on record, or the session was halted for that.
     """
 

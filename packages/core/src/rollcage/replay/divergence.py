@@ -156,7 +156,7 @@ def leave(attempt: Attempt, place: Iterable[Level]) -> None:
 
 
 def rolled_around(attempt: Attempt, call: Call) -> Branch | None:
-    """Return the block around a call that was rolled back on record, if there is one."""
+    """Return the block around a call that was rolled back on record; None without one."""
     for level in attempt.run.lineage(call.place.branch, 0):
         if level.branch in attempt.run.rolled:
             return attempt.branches.get(level.branch)

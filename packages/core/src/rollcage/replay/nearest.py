@@ -44,7 +44,7 @@ def nearest(
     return entry, "; ".join(map(_described, differing)) or place
 
 
-_Differing = tuple[str, Any, Any]  # a field, what was recorded, and what was asked for
+_Differing = tuple[str, Any, Any]  # a field, its recorded and its requested value
 
 
 def _differing(
@@ -93,7 +93,7 @@ def _described(differing: _Differing) -> str:
     return f"{where}: recorded {_show(was)}, asked for {_show(now)}"
 
 
-_LONG: Final = 70  # of a text that is shown from where it differs
+_LONG: Final = 70  # characters of a text, shown from its first difference
 _BEFORE: Final = 20
 
 

@@ -134,7 +134,7 @@ class Branch:
             self._index(recorded)
 
     def _index(self, recorded: Sequence[Step]) -> None:
-        """Sort what is recorded of it by where a call looks for it."""
+        """Sort its recorded steps by the place at which a call looks for them."""
         writes: dict[int, dict[str, deque[Step]]] = {}
         to_come: dict[int, list[Step]] = {}
         reads: dict[str, deque[Step]] = {}
@@ -433,7 +433,7 @@ class Branch:
         return attempt in others if surely else any(other <= attempt for other in others)
 
     def _is_later(self, step: Step, first: Step | None) -> bool:
-        """Tell whether a step was recorded by a later attempt than one that answers as well.
+        """Tell whether a step was recorded by a later attempt than another that answers as well.
 
         The other one would have answered before this one was recorded.
         """
@@ -509,6 +509,6 @@ class Branch:
 
 
 def _in_order(step: Step) -> tuple[int, int, int]:
-    """Return where a step stands among those of all turns and attempts."""
+    """Return the place of a step in the order of all turns and attempts."""
     late = step.late
     return (late[0], late[1], step.slot) if late else (step.turn, 0, step.slot)

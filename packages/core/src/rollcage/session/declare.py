@@ -235,7 +235,7 @@ class Declared(TypedDict, total=False):
 
 
 def contract_of(function: object) -> Contract | None:
-    """Return the contract that `@rollcage.tool` attached to a function; None if there is none."""
+    """Return the contract that `@rollcage.tool` attached to a function; None without one."""
     found = getattr(function, CONTRACT, None)
     return found if isinstance(found, Contract) else None
 

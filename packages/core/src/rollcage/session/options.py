@@ -46,7 +46,7 @@ class Clock:
     _ids: _Ids = dataclasses.field(default_factory=_Ids, init=False, repr=False, compare=False)
 
     def run_id(self, before: str = "") -> str:
-        """Return the id of a new run, a UUIDv7 greater than the one that this clock gave before.
+        """Return the id of a new run, a UUIDv7 greater than the last one of this clock.
 
         So runs that one process begins are listed in the order in which they began: within a
         millisecond, and after a clock that went back, the random part is counted up.

@@ -37,7 +37,7 @@ def put_on_record(
 
     Args:
         attempt: the attempt in which it was asked for.
-        place: where it would have been made.
+        place: the place of the refused call.
         tool: its contract, or the name of a tool that does not exist.
         arguments: as they were asked for.
         reason: see `Session.refused`, as the rest.

@@ -23,7 +23,7 @@ class SessionSeal:
 
     def __init__(self, store: Store) -> None:
         self._plain = StoreSeal(store)
-        self._early: list[str] | None = []  # what was sealed before the session was entered
+        self._early: list[str] | None = []  # values sealed before the session was entered
         self._session: Session | None = None
 
     def look(self) -> None:

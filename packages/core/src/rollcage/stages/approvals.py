@@ -128,7 +128,7 @@ class Approvals(Stage):
             self.approver, approvers=self.approvers, expires=self.expires, pauses=self.pauses
         )
 
-    # --- what is on record -----------------------------------------------------------------------
+    # --- the record -------------------------------------------------------------------------------
 
     def _began(self, line: Event) -> None:
         self._actor = line.get("actor", "")
@@ -142,8 +142,8 @@ class Approvals(Stage):
             self._of[line["step"]] = approval
             if "outcome" in line:
                 self._used.add(approval)
-            # One that was given before, for what it was then, counts no longer: under another
-            # policy, somebody may have edited it since.
+            # Earlier approvals at this place count no longer: under another policy, a person may
+            # have edited the call since.
             step: int = line["step"]
             given = self._for.get(self._roots.get(step, step), set[str]())
             self._used |= given - {approval}
@@ -215,7 +215,7 @@ class Approvals(Stage):
     def _id(self, call: Call, step: Step, verdict: Verdict) -> str:
         """Return the id of the request about a step: a new id once its approval is used up.
 
-        A fork has ids of its own: what was approved in the run that it copies counts there alone.
+        A fork has ids of its own: an approval of the run that it copies counts in that run alone.
         """
         run = call.attempt.run
         epoch = run.epoch(step.branch) if step.effect == "pure" else step.epoch
@@ -319,7 +319,7 @@ class Approvals(Stage):
             now = attempt.options.clock.wall() // 1000
             found = untimely(request.at - SKEW, request.expires, now) or found
         if isinstance(found, Pending):
-            while self._queued:  # with those that were asked at the same time
+            while self._queued:  # together with the requests made at the same time
                 yield (lambda: asyncio.sleep(_SOON)) if call.is_async else (lambda: sleep(_SOON))
             waits = ApprovalRequired(
                 f"{call.contract.name} waits for a decision as {request.id}: {found.message}"
@@ -592,7 +592,7 @@ def _answer(call: Call, value: Any) -> Outcome:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same JSON, whatever the order of keys."""
+    """Tell whether two values are the same JSON, with keys in any order."""
     try:
         return orjson.dumps(one, option=_SORT) == orjson.dumps(other, option=_SORT)
     except (TypeError, RecursionError):

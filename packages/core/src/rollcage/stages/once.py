@@ -1,4 +1,4 @@
-"""Make an effect happen once, whoever asks for it: `@tool(once="refund/{payment}")`.
+"""Make an effect happen once, for all who ask for it: `@tool(once="refund/{payment}")`.
 
 A key names an effect over all runs, jobs, agents and hosts of a store. A call **claims** its key
 before its intent is on record; the claim names the claiming run and a token, and holds no outcome.
@@ -6,7 +6,7 @@ The outcome is the fold of that run's log, where the intent has the token:
 
 ==========  ======================================================================================
 `free`      it never began, did not happen, failed cleanly or was taken back: the key is claimed
-`done`      its outcome is given, and recorded as a step whose `once` says where it was made
+`done`      its outcome is given, and recorded as a step whose `once` names the run that made it
 `flying`    its run has a live writer: it is waited for
 `unknown`   it may or may not have happened: the session halts
 ==========  ======================================================================================
@@ -192,7 +192,7 @@ def look_up(store: Store, claim: Claim) -> Standing:
 
 
 def _is_settled(standing: Standing) -> bool:
-    """Tell whether the state stays until a person resolves it, whatever the run's writer does."""
+    """Tell whether the state stays until a person resolves it."""
     found = standing.found
     return standing.state != "unknown" or found is None or found.unclear or bool(found.back)
 

@@ -248,7 +248,7 @@ class Orders(Stage):
         log = session.attempt.log
         told = None if log is None or log.log.is_at_once else log.log.hear()
         if told is not None:
-            self._told = told()  # first: what is told from here on is looked at
+            self._told = told()  # first, so that every later ring leads to a look
         self._listen(session.attempt, session.store.bell)
 
     def prepare(self, call: Call, match: Match) -> Work | None:
@@ -327,7 +327,7 @@ class Orders(Stage):
             try:
                 is_rung = log.bell != self._bell
             except StoreError:
-                is_rung = True  # then it is told what is wrong
+                is_rung = True  # the look below says why
             if is_rung:
                 self._listen(call.attempt, lambda: log.bell)
         return self._order is None or _takes_back(call)

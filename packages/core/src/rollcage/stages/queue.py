@@ -197,7 +197,7 @@ class ApprovalQueue:
         """Return the fields of a request or a decision; None if it is not there.
 
         Raises:
-            ApprovalCorrupt: it is not as it was written, for this id.
+            ApprovalCorrupt: it was changed, or has another id.
         """
         data = self.store.get(what + "s", approval)
         if data is None:

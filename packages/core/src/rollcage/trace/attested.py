@@ -1,6 +1,6 @@
 """The end of a log is attested outside of the log, so that a cut behind a whole line shows.
 
-A chain shows each change but one: whoever cuts a log behind a whole line leaves a chain that is
+A chain shows each change but one: a log that was cut behind a whole line has a chain that is
 whole, and a resume would make again what the lost lines tell. So the head of a log is kept in the
 store, kind `heads`, each time an attempt has ended: after the line that ends it, so that a process
 that dies between the two leaves an older head, or none, which the log has too.
@@ -52,7 +52,7 @@ def held_to(lines: Iterable[bytes], head: bytes | None, where: str) -> Iterator[
 
     Args:
         lines: all of them, from the first.
-        head: the attested one; None if there is none.
+        head: the attested head; None without one.
         where: what errors call the log.
 
     Raises:

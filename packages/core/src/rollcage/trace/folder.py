@@ -99,7 +99,7 @@ class FolderLog:
         self._bell = bell
         self._durable = durable
         self._refusal: RollcageError | None = None
-        self._next = self._size = self._settled = 0  # bytes: with what is written now; written;
+        self._next = self._size = self._settled = 0  # bytes: with the line being written; written;
         # and known to be this writer's alone
         self._file = file if is_new else -1  # so that nothing is appended to lines unseen
         self._unread = file
@@ -157,7 +157,7 @@ class FolderLog:
                 _write_all(self._file, line[written:])
         except OSError as error:
             self._take_back(line, error)
-        except BaseException:  # Ctrl-C: the line counts where it is on record
+        except BaseException:  # Ctrl-C: a line on record counts
             self._look(line, size)
             raise
         self._size = size  # no signal is handled between the write and these two
@@ -485,7 +485,7 @@ class Folder:
             )
         with _locked(f"{self._log_folder}/.take"):
             file = self._opened(path)
-            if file is not None:  # its writer is gone by now
+            if file is not None:  # its writer is gone
                 return file
             old = _open_file(path, _APPEND & ~os.O_CREAT)
             try:
@@ -634,7 +634,7 @@ def _taken(where: str, found: os.stat_result) -> str:
 def _marked(file: int) -> int:
     """Mark the end of a file, so its writer is refused; return the offset of the mark."""
     os.write(file, _MARK)
-    return os.lseek(file, 0, os.SEEK_CUR) - len(_MARK)  # behind what was appended just now
+    return os.lseek(file, 0, os.SEEK_CUR) - len(_MARK)  # behind any line appended just now
 
 
 def _first_line(file: int) -> bytes:

@@ -73,7 +73,7 @@ def resolve_step(
         if undone:
             return {"event": "accepted", "step": step, "by": by}
         is_lossy = b'"lossy":' in (recorded.outcome or b"") and "lossy" in recorded.result
-        adds = is_lossy and result is not _NOT_GIVEN  # it happened, and its result is known by now
+        adds = is_lossy and result is not _NOT_GIVEN  # it happened, and its result is known
         if is_lossy and not adds:
             raise StepNotUnknown(
                 f"step {step} ({recorded.name}) of run {run} was performed, and its result is not "

@@ -326,7 +326,7 @@ class Run:
             pruned run; None if lines may be added.
         dry: whether the run is a fork that must not write.
         continues: whether the run goes on from the run it was forked from.
-        forked: the line that makes the run a fork; None for a run that is none.
+        forked: the line that makes the run a fork; None for other runs.
         fixed: the steps whose outcome a fork has set.
         edits: by step, the arguments that a fork has set.
         remade: the steps that do not answer in a fork, because another model or tool is asked.
@@ -728,7 +728,7 @@ class Run:
             self._clear(before)
 
     def unclear_step(self, key: str) -> Step | None:
-        """Return the first unclear step with a key, if there is one."""
+        """Return the first unclear step with a key; None without one."""
         among = self.unclear.get(key)
         return None if among is None else self.steps[among[0]]
 
@@ -849,7 +849,7 @@ class Run:
             owner = self.owner(owner.branch)
         return owner is not None
 
-    # --- what is before what ---------------------------------------------------------------------
+    # --- the order of steps ----------------------------------------------------------------------
 
     def owner(self, branch: str) -> Step | None:
         """Return the step whose body or block a branch is; of several steps, the last to run."""

@@ -314,7 +314,7 @@ def store_option(store: Store) -> str:
     try:
         looked = open_store(os.environ.get("ROLLCAGE_STORE") or ".rollcage").url
     except RollcageError:
-        looked = ""  # it looks where there is none
+        looked = ""  # the default store can't be opened
     return "" if store.url == looked else f" --store {shlex.quote(store.url)}"
 
 

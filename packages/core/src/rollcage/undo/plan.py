@@ -37,7 +37,7 @@ def consult(
     *args: Any,
     **words: Any,
 ) -> Callable[[], Any]:
-    """Return a call of one of a tool's own functions, sync or async as the session is.
+    """Return a call of a tool's own function, sync or async as the session is.
 
     It stands under a function of this module in every thread, so that no stage takes it for a body.
     """

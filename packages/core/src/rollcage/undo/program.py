@@ -117,7 +117,7 @@ class Request(NamedTuple):
         return {name: each for name, each in limits.items() if each is not None}
 
 
-# --- asked for by somebody -----------------------------------------------------------------------
+# --- requested undos ----------------------------------------------------------------------------
 
 
 def undo(attempt: Attempt, request: Request, *, is_async: bool) -> Flow:
@@ -835,7 +835,7 @@ class _Look:
         if task.happened is False and self.records:
             attempt.note({**line, "outcome": None})
         if known is None:
-            return None  # what is observed is assessed with all that came after it
+            return None  # the assessment covers the observed state and all later steps
         made = None
         if contract.undo is not None and "result" in contract.undo_words:
             made = line["plan"] = plan_of(contract, attempt, known, attempt.session.gate)
@@ -912,7 +912,7 @@ class _Look:
 
 
 def _withheld(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a body that runs a compensation, and says nothing of what it returns or raises.
+    """Return a body that runs a compensation, and withholds its result and its error.
 
     It restores a state in which the log conceals a secret, and may quote that. This attempt can't
     conceal a secret that only the attempt before it was told.

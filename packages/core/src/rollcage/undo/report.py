@@ -223,7 +223,7 @@ def changes(expected: UndoPlan | str, now: UndoPlan) -> list[str]:
 
 
 def stays_undone(expected: UndoPlan | str, undone: Collection[Origin]) -> str:
-    """Describe what is undone after a refused undo: nothing, or the work of an earlier undo.
+    """Describe the state after a refused undo: unchanged, or with the work of an earlier undo.
 
     Args:
         expected: the reviewed plan, or its digest.

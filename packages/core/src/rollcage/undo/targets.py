@@ -140,7 +140,7 @@ def newest_first(steps: Iterable[Step]) -> list[Step]:
     every = list(steps)
     first: dict[tuple[str, int, str], int] = {}
     for step in every:
-        at = step.branch, step.pos, step.gone  # one that was left behind is of another batch
+        at = step.branch, step.pos, step.gone  # a step left behind is of another batch
         first[at] = min(first.get(at, step.n), step.n)
     on: defaultdict[str, list[Step]] = defaultdict(list)
     for step in sorted(every, key=lambda step: -step.n):

@@ -93,6 +93,6 @@ def _take(value: Any, inner: Inner) -> dict[str, Any]:
     return {"type": "array", "dtype": name, "shape": list(array.shape), "value": encoded}
 
 
-_ROOM: Final = 64 * 1024 * 1024  # bytes that an array of texts may take whatever they are
+_ROOM: Final = 64 * 1024 * 1024  # bytes that any array of texts may take
 _LARGEST_TEXT: Final = 16  # bytes that it may take for each character
 _FORM: Final = Form("numpy", _take, make, foreign=True)

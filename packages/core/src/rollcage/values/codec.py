@@ -321,7 +321,7 @@ _PATHS: Final[dict[type, tuple[str, str]]] = {
 _FIXED_ZONES: Final = (dt.timezone, pydantic_core.TzInfo)  # an offset says all of them
 
 
-# How an instance of a subclass is made one of its base.
+# By base class, the function that turns an instance of a subclass into one.
 BASES: Final[dict[type, Callable[[Any], Any]]] = {
     str: str.__str__,
     int: int.__int__,

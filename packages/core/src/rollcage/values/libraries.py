@@ -24,7 +24,7 @@ def form_of(kind: type[Any]) -> Form | None:
         return found
     library = module.partition(".")[0]
     if library == "numpy":
-        from rollcage.values import arrays  # a NumPy result has loaded NumPy by now
+        from rollcage.values import arrays  # a NumPy result has loaded NumPy
 
         return arrays.form_of(kind)
     if library == "pandas":

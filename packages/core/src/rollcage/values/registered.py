@@ -93,7 +93,7 @@ class Types:
 
 def _url_called(name: str) -> type | None:
     """Return a Pydantic URL class by name; these are always restored as themselves."""
-    from pydantic import networks  # a URL has loaded it by now, or will be made by it
+    from pydantic import networks  # loaded with the first URL
 
     several_hosts = networks.PostgresDsn.__bases__[0]  # it has no public name
     kind = vars(networks).get(name)
@@ -137,7 +137,7 @@ def _is_family(kind: type) -> bool:
 def has_form(kind: type) -> bool:
     """Tell whether values of a class can be encoded as their parts and restored from them."""
     if hasattr(kind, "__total__") and issubclass(kind, dict):
-        return False  # a TypedDict, of which there are no values
+        return False  # a TypedDict has no instances
     return (
         issubclass(kind, (enum.Enum, pydantic.BaseModel, Exception, *BASES))
         or dataclasses.is_dataclass(kind)

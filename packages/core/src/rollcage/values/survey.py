@@ -11,7 +11,7 @@ __all__ = ["CANONICAL", "FOREIGN", "MAX_INT", "PLAIN", "TAG", "survey", "survey_
 
 TAG: Final = "$rollcage"
 MAX_INT: Final = 2**53 - 1
-_SMALLEST: Final = 1e-5  # orjson writes what is smaller with an exponent before ECMAScript does
+_SMALLEST: Final = 1e-5  # orjson writes smaller numbers with an exponent before ECMAScript does
 _INFINITY: Final = math.inf
 
 FOREIGN: Final = 0  # holds something that plain JSON, as the trace uses it, does not
