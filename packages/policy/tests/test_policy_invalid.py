@@ -109,6 +109,10 @@ TOML = {
         f"version = 1\n{RULE}when = 'tool.effects == 1'\n", 5, "rules[0].when",
         "tool has no 'effects'; did you mean 'effect'?",
     ),
+    "a field of a list": (
+        f"version = 1\n{RULE}when = '\"untrusted\" in labels.to'\n", 5, "rules[0].when",
+        "column 16: labels is a list: it has no field 'to'",
+    ),
     "a place in the second line of a condition": (
         f"version = 1\n{RULE}when = '''\nargs.a == 1 &&\n  arg == 2'''\n", 5, "rules[0].when",
         "its line 2, column 3: unknown name 'arg'",

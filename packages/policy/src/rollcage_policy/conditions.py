@@ -28,6 +28,7 @@ from rollcage_policy.condition_values import (
 from rollcage_policy.expression import Expression, variable
 from rollcage_policy.expression_reader import read_expression
 from rollcage_policy.functions import FUNCTIONS
+from rollcage_policy.sql import load_parser
 from rollcage_policy.tokens import ConditionInvalid
 
 if TYPE_CHECKING:
@@ -63,12 +64,14 @@ class Condition:
 
     __slots__ = ("_named", "execute", "expression")
 
-    def __init__(self, source: str, constants: Iterable[str] = ()) -> None:
+    def __init__(self, source: str, constants: Mapping[str, Any] | None = None) -> None:
         import cel
 
-        self.expression: Expression = read_expression(source, constants, FUNCTIONS)
+        self.expression: Expression = read_expression(source, constants or {}, FUNCTIONS)
         for pattern in self.expression.patterns:
             _regex(pattern)
+        if "sql_reads_only" in self.expression.functions:
+            _load_parser()
         try:
             program = cel.compile(self.expression.inner)
         except Exception as error:  # noqa: BLE001 - whatever the parser raises
@@ -264,6 +267,15 @@ def _regex(pattern: str) -> Callable[[object], bool]:
         last = str(error).strip().splitlines()[-1].strip()
         raise ConditionInvalid(
             f"the pattern {pattern[:60]!r} is not a regular expression: {last[:200]}"
+        ) from None
+
+
+def _load_parser() -> None:
+    try:
+        load_parser()
+    except ImportError:
+        raise ConditionInvalid(
+            "sql_reads_only needs sqlglot: pip install 'rollcage[sql]'"
         ) from None
 
 

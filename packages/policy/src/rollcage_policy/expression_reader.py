@@ -15,8 +15,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from rollcage_policy.expression import Expression, variable
 from rollcage_policy.tokens import END, ConditionInvalid, Token, literal, place, tokens
@@ -64,6 +64,7 @@ class _Bracket:
     loop: str = ""
     variable: str = ""
     domain: tuple[str, ...] | None = None
+    of_texts: bool = False  # the loop's variable is a text
     in_body: bool = False
     looks_out: bool = False  # the body uses something besides its loop variable
     before: int = 0  # operations before the bracket
@@ -72,28 +73,29 @@ class _Bracket:
     relations: int = 0
 
 
-def read_expression(source: str, constants: Iterable[str], ours: Iterable[str]) -> Expression:
+def read_expression(source: str, constants: Mapping[str, Any], ours: Iterable[str]) -> Expression:
     """Read a condition, and refuse it if it can't be right.
 
     Args:
         source: the condition.
-        constants: the names below `const`.
+        constants: the values below `const`, by name.
         ours: the names of the functions besides CEL's own.
 
     Raises:
-        ConditionInvalid: it is too long, too deep or too costly, or uses an unknown name.
+        ConditionInvalid: it is too long, too deep or too costly, or uses an unknown name, or a
+            field of a value that has none.
     """
     if len(source) > MOST_CHARACTERS:
         raise ConditionInvalid(f"longer than {MOST_CHARACTERS} characters")
-    return _Reading(source, frozenset(constants), frozenset(ours)).expression()
+    return _Reading(source, constants, frozenset(ours)).expression()
 
 
 class _Reading:
     """One pass over the tokens of a condition, from left to right."""
 
-    def __init__(self, source: str, constants: frozenset[str], ours: frozenset[str]) -> None:
+    def __init__(self, source: str, constants: Mapping[str, Any], ours: frozenset[str]) -> None:
         self.source = source
-        self.roots = {**ROOTS, "const": constants}
+        self.roots: dict[str, Any] = {**ROOTS, "const": constants}
         self.ours = ours
         self.tokens = tokens(source)
         self.open: list[_Bracket] = [_Bracket("")]
@@ -234,6 +236,8 @@ class _Reading:
             raise self._fail(variable, f"loops nested deeper than {_MOST_LOOPS_IN_LOOPS}")
         bracket.loop, bracket.variable = name, variable.text
         bracket.domain = self._listed(at - 3)
+        of_labels = self._at(at - 3).text == "labels" and self._at(at - 4).text != "."
+        bracket.of_texts = bracket.domain is not None or of_labels
 
     def _listed(self, at: int) -> tuple[str, ...] | None:
         """Return the texts of the list that ends here, if it holds nothing else."""
@@ -284,6 +288,8 @@ class _Reading:
         binding = self._at(at - 1).text == "(" and self._at(at + 1).text == ","
         for each in self.open:
             if each.loop and each.variable == token.text and (each.in_body or binding):
+                if each.of_texts:
+                    self._check_fields(at, token, "")
                 inner = [other for other in self.open if other.loop]
                 for other in inner[inner.index(each) + 1 :]:
                     other.looks_out = other.looks_out or other.in_body
@@ -317,6 +323,7 @@ class _Reading:
                 each.looks_out = each.looks_out or (bool(each.loop) and each.in_body)
         names = self._fields_at(at)
         known = self.roots[token.text]
+        self._check_fields(at, token, known)
         if names is None or token.text == "labels":
             self.fields[token.text] = None
             return
@@ -325,6 +332,43 @@ class _Reading:
                 raise self._fail(token, f"{token.text} has no {name!r}{_nearest(name, known)}")
         if (found := self.fields.setdefault(token.text, set())) is not None:
             found.update(names)
+
+    def _check_fields(self, at: int, token: Token, value: Any) -> None:
+        """Refuse a field of a value that has none: of a list, a text, a number, a bool.
+
+        Args:
+            at: the name's position among the tokens.
+            token: the name.
+            value: an example of its value.
+        """
+        name = token.text
+        while (field := self._field_at(at)) is not None:
+            text, length = field
+            if isinstance(value, Mapping):
+                if text not in value:
+                    return  # a root's own fields are checked as they are noted
+                value = value[text]
+            elif text is not None and value is not None:
+                kind = _KINDS.get(type(value), "no map")
+                raise self._fail(token, f"{name} is {kind}: it has no field {text!r}")
+            elif isinstance(value, list) and len({*map(type, value)}) == 1:
+                value = value[0]
+            else:
+                return
+            name, at = f"{name}.{text}" if text is not None else f"{name}[…]", at + length
+
+    def _field_at(self, at: int) -> tuple[str | None, int] | None:
+        """Return the field that is asked for after a token, and the number of tokens for that.
+
+        The field is None for a number as an index. None: there is no field, or it varies.
+        """
+        sign, field, after = self._at(at + 1), self._at(at + 2), self._at(at + 3)
+        if sign.text == "." and field.kind == "name" and after.text != "(":
+            return field.text, 2
+        if sign.text != "[" or after.text != "]":
+            return None
+        text = literal(field)
+        return (text, 3) if text is not None or field.kind == "number" else None
 
     def _fields_at(self, at: int) -> tuple[str, ...] | None:
         """Return the fields used here; None if unknown: any field may be used."""
@@ -349,6 +393,7 @@ class _Reading:
         return next(loops, None)
 
 
+_KINDS: Final = {list: "a list", str: "a text", bool: "a bool", int: "a number", float: "a number"}
 _NO_PATTERN: Final = 'the pattern of matches has to be written here, as r"…"'
 
 

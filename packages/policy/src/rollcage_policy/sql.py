@@ -1,7 +1,9 @@
 """Whether an SQL text only reads, as far as the text can tell.
 
 sqlglot parses it in the dialect of the database, and every part has to be known as
-read-only: an unlisted function, clause or kind of statement is refused.
+read-only: an unlisted function, clause or kind of statement is refused. So are the database's own
+tables, which hold its users, their passwords, other sessions and settings, except those that
+describe the user's tables.
 The text does not show the side effects of a view, an operator or a type of the database itself;
 a connection that can't write (`rollcage_toolbox.Database`'s `query`) protects from these.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-__all__ = ["DIALECTS", "sql_reads_only"]
+__all__ = ["DIALECTS", "load_parser", "sql_reads_only"]
 
 DIALECTS: Final = frozenset({"mysql", "postgres", "sqlite"})
 
@@ -46,6 +48,27 @@ _FUNCTIONS: Final = """
 _ROOTS: Final = frozenset(_STATEMENTS.split())
 _KNOWN: Final = _ROOTS | frozenset(f"{_CLAUSES} {_OPERATORS} {_FUNCTIONS}".split())
 
+# The names that a database keeps for itself, under which a new version may add more tables; and
+# those of them that only describe the user's tables.
+_KEPT: Final = {
+    "mysql": re.compile(r"mysql|performance_schema|sys"),
+    "postgres": re.compile(r"pg_.*"),
+    "sqlite": re.compile(r"(?:sqlite|pragma)_.*|dbstat"),
+}
+_OF_TABLES: Final = """
+    pg_attribute pg_catalog pg_class pg_constraint pg_description pg_enum pg_index pg_indexes
+    pg_matviews pg_namespace pg_sequences pg_tables pg_type pg_views
+    sqlite_master sqlite_schema sqlite_sequence sqlite_temp_master sqlite_temp_schema
+"""
+_DESCRIBING: Final = frozenset(_OF_TABLES.split())
+_INFORMATION: Final = "information_schema"
+_OF_INFORMATION: Final = """
+    check_constraints columns constraint_column_usage constraint_table_usage domains
+    key_column_usage referential_constraints schemata sequences statistics table_constraints tables
+    views
+"""
+_DESCRIBING_INFORMATION: Final = frozenset(_OF_INFORMATION.split())
+
 # Syntax that depends on a server's settings: escapes in texts, and Postgres' other quotes.
 _BY_SETTING: Final = re.compile(r"\\|\$\w*\$|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -54,8 +77,9 @@ def sql_reads_only(text: object, dialect: object) -> bool:
     """Return whether a text is one statement that only reads.
 
     `sql_reads_only(args.query, "postgres")`. Comments are refused, because databases differ in
-    which
-    comments they execute. It needs `rollcage[sql]`.
+    which comments they execute. So are the names of the database's own tables (`pg_shadow`,
+    `mysql.user`), for a column or an alias too, except those that describe the user's tables. It
+    needs `rollcage[sql]`.
 
     Args:
         text: the statement.
@@ -72,7 +96,19 @@ def sql_reads_only(text: object, dialect: object) -> bool:
         raise ValueError(f"sql_reads_only takes at most {_MOST_TEXT} characters")
     if _BY_SETTING.search(text):
         raise ValueError("backslashes, `$$` or control characters: servers differ in them")
-    return _only_reads(_parsed(text, dialect))
+    return _only_reads(_parsed(text, dialect), dialect)
+
+
+def load_parser() -> None:
+    """Load the parser with its dialects, so that no decision has to wait for it.
+
+    Raises:
+        ImportError: sqlglot is not installed.
+    """
+    import sqlglot
+
+    for dialect in DIALECTS:
+        sqlglot.parse("select 1", read=dialect)
 
 
 def _parsed(text: str, dialect: str) -> Any:
@@ -108,7 +144,7 @@ def _outside_of_texts(text: str, tokens: list[Any]) -> str:
     return "".join([*between, text[end:]])
 
 
-def _only_reads(statement: Any) -> bool:
+def _only_reads(statement: Any, dialect: str) -> bool:
     if statement is None or type(statement).__name__ not in _ROOTS:
         return False
     for count, node in enumerate(statement.walk()):
@@ -119,4 +155,19 @@ def _only_reads(statement: Any) -> bool:
             return False
         if name == "DataType" and node.this.name == "USERDEFINED":
             return False
+        if name == "Identifier" and _is_kept(node, dialect):
+            return False
     return True
+
+
+def _is_kept(identifier: Any, dialect: str) -> bool:
+    """Return whether a name may be of a table in which the database keeps more than structure.
+
+    Any name counts, not only a table's: a parser may take a table for something else.
+    """
+    name = identifier.name.casefold()
+    if name == _INFORMATION and dialect != "sqlite":
+        table = identifier.parent
+        is_table = type(table).__name__ == "Table"
+        return not is_table or table.name.casefold() not in _DESCRIBING_INFORMATION
+    return name not in _DESCRIBING and _KEPT[dialect].fullmatch(name) is not None

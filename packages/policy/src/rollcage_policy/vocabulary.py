@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 __all__ = [
     "ARITHMETIC",
@@ -19,17 +19,17 @@ __all__ = [
     "WORDS",
 ]
 
-ROOTS: Final[Mapping[str, frozenset[str] | None]] = {
+ROOTS: Final[Mapping[str, Any]] = {
     "args": None,
-    "const": None,
-    "labels": None,
-    "tool": frozenset(
-        {"name", "version", "effect", "risk", "reversible", "idempotent", "permissions", "kind"}
-    ),
-    "agent": frozenset({"name"}),
-    "run": frozenset({"id", "name", "calls", "tokens", "cost", "elapsed"}),
-}
-"""The values in a condition, with the fields of each; None if the fields vary."""
+    "labels": [""],
+    "tool": {
+        "name": "", "version": "", "effect": "", "risk": "", "reversible": True,
+        "idempotent": True, "permissions": [""], "kind": "",
+    },
+    "agent": {"name": ""},
+    "run": {"id": "", "name": "", "calls": 0, "tokens": 0, "cost": 0.0, "elapsed": 0.0},
+}  # fmt: skip
+"""An example of each value in a condition, with all its fields; None if it varies."""
 
 TYPES: Final = frozenset(
     {"int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"}
