@@ -22,6 +22,7 @@ from rollcage import (
     tool,
     undo_run,
 )
+from rollcage.trace.chain import ROOT, chained
 from rollcage_cli.errors import CORRUPT, USAGE
 
 Cli = Callable[..., Any]
@@ -274,6 +275,40 @@ def test_a_damaged_run_is_reported_and_the_others_go_on(
     assert "line 4" in result.err
     assert broken in result.out
     assert kept in result.out
+
+
+def cut(lines: list[bytes]) -> list[bytes]:
+    return lines[:-2]
+
+
+def rewritten(lines: list[bytes]) -> list[bytes]:
+    """Other arguments, and the chain made anew."""
+    events = [json.loads(line.replace(b"a.txt", b"z.txt")) for line in lines]
+    return chained([{n: v for n, v in each.items() if n != "hash"} for each in events], ROOT)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("attack", "says"), [
+    (cut, "the log ends here"), (rewritten, "its key is not its arguments'"),
+])  # fmt: skip
+def test_what_verify_refuses_is_no_fact_in_an_audit(
+    form: str,
+    attack: Any,
+    says: str,
+    kept: str,
+    record: Record,
+    cli: Cli,
+    edit: Callable[..., None],
+) -> None:
+    forged = record("forged")
+    edit(forged, attack)
+    assert cli("verify", forged).code == CORRUPT
+    for runs in ((), (forged, kept)):
+        result = cli("audit", *runs, *as_form(form))
+        assert result.code == CORRUPT
+        assert says in result.err
+        assert kept[:8] in result.out
+        assert ".txt" not in result.out
 
 
 # --- formats -------------------------------------------------------------------------------------

@@ -117,6 +117,59 @@ def test_a_function_with_the_input_of_the_run_and_an_answer(desk: Path, cli: Cli
     assert newest == of  # not the fork
 
 
+ASKS = """
+def asks(step):
+    return Verdict.ask("a person decides") if step.name == "mail" else None
+"""
+
+
+def gated(folder: Path, approver: str) -> None:
+    """From now on, a rule of the program asks about mails."""
+    program = PROGRAM.replace(
+        "import Session, tool", "import QueueApprover, Session, Verdict, tool"
+    )
+    program = program.replace("input=trip", f"input=trip, gate=[asks], approver={approver}")
+    (folder / "desk_agent.py").write_text(program.replace("def main", f"{ASKS}\ndef main"))
+
+
+LIVE = ("--at", "1", "--result", "480", "--live", "--run", "desk_agent:main")
+
+
+def test_a_live_fork_without_an_approver_says_how_to_go_on(desk: Path, cli: Cli) -> None:
+    gated(desk, "None")
+    result = cli("fork", "@desk", *LIVE)
+    assert result.code == 6
+    assert "paused: it waits" in result.out
+    assert "mail needs an approval (a person decides)" in result.out
+    assert "approver=" in result.out
+    assert "--answer TOOL=JSON" in result.out
+    assert "Traceback" not in result.out + result.err
+    assert untouched(desk)
+    result = cli("fork", "@desk", *LIVE, "--answer", 'mail="sent"', "--json")
+    assert (result.code, result.data["status"], result.data["remedy"]) == (0, "ok", "")
+    assert untouched(desk)
+
+
+def test_a_live_fork_that_waits_for_a_decision_goes_on_with_it(desk: Path, cli: Cli) -> None:
+    gated(desk, "QueueApprover('runs')")
+    result = cli("fork", "@desk", *LIVE, "--json")
+    assert (result.code, result.data["status"], result.data["wrote"]) == (6, "paused", [])
+    fork = result.data["run"]
+    assert f"run={fork!r} and the same Fork in stages=" in result.data["remedy"]
+    assert "Traceback" not in result.err
+    assert untouched(desk)
+    (waits,) = cli("approvals", "--json").data["approvals"]
+    assert cli("approve", waits["id"], "--by", "bob").code == 0
+    program = (desk / "desk_agent.py").read_text()
+    again = f"run={fork!r}, stages=[Fork({result.data['of']!r}, at=1, result=480, live=True)], "
+    resumed = program.replace("input=trip", f"{again}input=trip").replace(
+        "fork_of", "Fork, fork_of", 1
+    )
+    (desk / "resumed.py").write_text(resumed)
+    subprocess.run([sys.executable, "resumed.py"], check=True)
+    assert (desk / "mailed.txt").read_text() == "480 in Rome?"
+
+
 def test_what_a_live_fork_wrote_is_what_its_undo_has_to_do_with(desk: Path, cli: Cli) -> None:
     result = cli(
         "fork", "@desk", "--at", "1", "--result", "480", "--live", "--run", "desk_agent:main"

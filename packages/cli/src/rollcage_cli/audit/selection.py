@@ -1,14 +1,18 @@
-"""The runs chosen on the command line."""
+"""The runs chosen on the command line, each read as `rollcage verify` would accept it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 
 from rollcage import RunInfo, Store, run_info
+from rollcage.errors import TraceCorrupt
+from rollcage.trace.recorded import LogTrace
 from rollcage_views.audit import Named, runs_of
 
 from rollcage_cli.logfile import LogFile
 from rollcage_cli.lookup import Found, find, opened
+from rollcage_cli.verify import verify_log
 
 __all__ = ["runs_meant"]
 
@@ -17,6 +21,8 @@ def runs_meant(
     store: str, references: Sequence[str], names: Sequence[str], until: int | None
 ) -> list[Named]:
     """Return the chosen runs, oldest first.
+
+    The reading of one raises `TraceCorrupt` if `verify` would refuse it.
 
     Args:
         store: the URL of a store.
@@ -28,16 +34,34 @@ def runs_meant(
         RollcageError: a reference names no run, or the store can't be read.
     """
     own = opened(store)
-    meant = _named(own, store, references) if references else None
-    return runs_of(own, meant, names=names, until=until)
+    if references:
+        return runs_of(own, _named(own, store, references), names=names, until=until)
+    return [_verified(each, own) for each in runs_of(own, names=names, until=until)]
 
 
 def _named(own: Store, store: str, references: Sequence[str]) -> list[Named]:
     meant: dict[str, Named] = {}
     for reference in references:
         found = find(store, reference)
-        meant[found.run] = Named(found.run, found.read, _info(own, found))
+        named = Named(found.run, found.read, _info(own, found))
+        meant[found.run] = _verified(named, found.store)
     return list(meant.values())
+
+
+def _verified(run: Named, store: Store) -> Named:
+    return dataclasses.replace(run, read=_verifying(run.read, store))
+
+
+def _verifying(read: Callable[[], LogTrace], store: Store) -> Callable[[], LogTrace]:
+    def checked() -> LogTrace:
+        trace = read()
+        report = verify_log(trace, store)
+        if not report.ok:
+            first = report.findings[0]
+            raise TraceCorrupt(report.where, first.line, first.message)
+        return trace
+
+    return checked
 
 
 def _info(own: Store, found: Found) -> RunInfo | None:

@@ -13,7 +13,7 @@ from rich.text import Text
 from rollcage_views import Pair, Run, Step, align, first_difference, in_order, pair_data
 
 from rollcage_cli.beside import print_beside
-from rollcage_cli.errors import FAILED, UsageError
+from rollcage_cli.errors import FAILED, PAUSED, UsageError
 from rollcage_cli.forks.asking import ForkRequest, asked_fork
 from rollcage_cli.forks.running import ForkResult, Program, run_fork, would_have
 from rollcage_cli.lookup import find
@@ -27,6 +27,7 @@ _ENDS: Final = {
     "would_write": "it ended before a write that it would have made",
     "would_ask": "it ended before a call that requires approval",
     "partial": "it never reached the step to change",
+    "paused": "it waits",
 }
 
 
@@ -127,6 +128,8 @@ def fork(
         print_json(_data(asked, made, pairs))
     else:
         _print(console(), asked, made, pairs)
+    if made.paused:
+        raise typer.Exit(PAUSED)
     if made.failed:
         sys.stderr.write(made.stderr)
         raise typer.Exit(FAILED)
@@ -144,6 +147,8 @@ def _print(out: Console, asked: ForkRequest, made: ForkResult, pairs: Sequence[P
     out.print()
     out.print(_sums(run))
     out.print(f"{run.status}: {_ENDS.get(run.status, 'it ended by an error')}")
+    if made.paused:
+        _print_wait(out, made)
     writes = would_have(run)
     if writes:
         out.print("It would have written:")
@@ -155,6 +160,12 @@ def _print(out: Console, asked: ForkRequest, made: ForkResult, pairs: Sequence[P
             called = f"It wrote: {visible(step.name)}({arguments_text(step.args)})"
             out.print(Text(called, style="bold yellow"), soft_wrap=True)
     out.print(f"More: rollcage show {run.id}{asked.found.at}", soft_wrap=True)
+
+
+def _print_wait(out: Console, made: ForkResult) -> None:
+    for text in (made.ended.get("reason") or made.error.get("message"), made.remedy):
+        if text:
+            out.print(Text(visible(str(text)), style="yellow"), soft_wrap=True)
 
 
 def _change_text(asked: ForkRequest) -> str:
@@ -203,6 +214,7 @@ def _data(asked: ForkRequest, made: ForkResult, pairs: Sequence[Pair]) -> dict[s
         "fork": run.started["fork"],
         "status": run.status,
         "program": made.code,
+        "remedy": made.remedy,
         "first_difference": None if first is None else pair_data(first),
         "steps": [pair_data(pair) for pair in pairs],
         "would_write": [{"name": step.name, "args": step.args} for step in would_have(run)],

@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rollcage import Store, list_runs, open_store
-from rollcage.errors import ForkEnded, RollcageError
+from rollcage.errors import ApprovalRequired, ForkEnded, RollcageError
 from rollcage.trace.recorded import trace_of
 from rollcage_views import RefusedCall, Run, Step, read_run
 
@@ -25,6 +25,7 @@ __all__ = ["ENDED", "ForkResult", "NotForked", "Program", "run_fork", "would_hav
 ENDED: Final = ("would_write", "would_ask")
 """The regular end of a fork that came to a call which it must not make."""
 
+_REQUIRED: Final = f"{ApprovalRequired.__module__}.{ApprovalRequired.__qualname__}"
 _LAST: Final = 2000  # characters of a program's stderr that are quoted
 
 
@@ -76,9 +77,39 @@ class ForkResult:
     stderr: str
 
     @property
+    def paused(self) -> bool:
+        """Whether the fork waits for something, such as an approval."""
+        return self.run.status == "paused"
+
+    @property
     def failed(self) -> bool:
-        """Whether the program failed, and not because its fork ended before a write."""
-        return self.code != 0 and self.run.status not in ENDED
+        """Whether the program failed, and not because its fork waits or ended before a write."""
+        return self.code != 0 and self.run.status not in (*ENDED, "paused")
+
+    @property
+    def ended(self) -> Mapping[str, Any]:
+        """The line at the end of the fork; empty without one."""
+        return self.run.finished or {}
+
+    @property
+    def error(self) -> Mapping[str, Any]:
+        """The error by which the fork ended; empty without one."""
+        return self.ended.get("error") or {}
+
+    @property
+    def remedy(self) -> str:
+        """What makes a live fork go on that waits for an approval; empty if it does not."""
+        if not self.paused or self.error.get("type") != _REQUIRED:
+            return ""
+        if any(step.state == "waiting" for step in self.run.steps):
+            return (
+                f"When it is decided, go on with the fork in a session of the program: run="
+                f"{self.run.id!r} and the same Fork in stages="
+            )
+        return (
+            "A live fork asks for approvals: give the program's session an approver= and fork "
+            "again, or give the result of the call with --answer TOOL=JSON"
+        )
 
 
 def run_fork(asked: ForkRequest, program: Program, *, quiet: bool = False) -> ForkResult:
