@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +18,7 @@ from rollcage import (
     Blocked,
     Contract,
     PolicyInvalid,
+    Session,
     SessionError,
     StepView,
     Verdict,
@@ -285,3 +288,42 @@ def test_whatever_fails_in_the_gate_denies(core: Core, monkeypatch: pytest.Monke
     ):
         write_letter("ann")
     assert written == []
+
+
+def in_a_pool(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor() as pool:
+        return pool.submit(call).result()
+
+
+def in_an_executor(call: Callable[[], Any]) -> Any:
+    async def run() -> Any:
+        return await asyncio.get_running_loop().run_in_executor(None, call)
+
+    return asyncio.run(run())
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def in_an_empty_context(call: Callable[[], Any]) -> Any:
+    return contextvars.Context().run(call)
+
+
+@pytest.mark.parametrize("way", [in_a_pool, in_an_executor, in_a_thread, in_an_empty_context])
+def test_no_way_out_of_the_context_leads_around_a_policy(
+    store: Path, way: Callable[[Callable[[], Any]], Any]
+) -> None:
+    def call() -> str:
+        with pytest.raises(Blocked) as refused:
+            write_letter("ann")
+        return refused.value.verdict_code
+
+    with Session("job", store=store, gate=[Policy.parse(POLICY)]):
+        assert way(call) == "unguarded"
+        write_letter("ann")
+    assert written == ["ann"]

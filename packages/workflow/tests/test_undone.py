@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import aundo_run, compensate, open_store, tool
+from rollcage import Approval, ApprovalQueue, aundo_run, compensate, open_store, tool
 from rollcage.trace.chain import parse
 from rollcage_workflow import Execution, execution, run
 from rollcage_workflow.errors import ExecutionFailed
@@ -91,6 +91,49 @@ async def test_a_completed_execution_was_undone_to_a_step_in_a_loop(tmp_path: Pa
     assert (again.status, again.output) == ("completed", first.output)
     assert put == ["round 1", "round 2", "round 3", "last"]
     assert (await run(plan, id="monday", store=tmp_path, tools=tools)).run == again.run
+
+
+async def test_what_was_approved_before_an_undo_to_a_step_is_asked_again(tmp_path: Path) -> None:
+    sent: list[str] = []
+
+    @tool(effect="write")
+    async def take(what: str) -> None:
+        sent.remove(what)
+
+    @tool(effect="write", undo=lambda args: [compensate(take, **args)])
+    async def send(what: str) -> None:
+        sent.append(what)
+
+    def step(what: str, **more: Any) -> dict[str, Any]:
+        return {"call": "send", "args": {"what": what}, **more}
+
+    steps = {
+        "a": step("a"),
+        "ask": {"wait": {"approval": "Shall b go?"}, "after": ["a"]},
+        "b": step("b", after=["ask"]),
+    }
+
+    async def attempt() -> Execution:
+        plan = {"name": "approved", "steps": steps}
+        return await run(plan, id="monday", store=tmp_path, tools=[send, take])
+
+    queue = ApprovalQueue(tmp_path)
+    known: set[str] = set()
+    for _ in range(3):
+        assert (await attempt()).status == "waiting"
+        assert sent == ["a"]
+        (asked,) = [each for each in queue.waiting() if each.id not in known]
+        known.add(asked.id)
+        queue.decide(asked.id, Approval(True, by="ann"))
+        done = await attempt()
+        assert (done.status, sent) == ("completed", ["a", "b"])
+        first = next(
+            event["step"]
+            for event in parse(open_store(tmp_path).read(done.run), done.run)
+            if event.get("args") == {"what": "a"}
+        )
+        await aundo_run(tmp_path, done.run, to=first, tools=[send, take])
+        assert sent == ["a"]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["at once", "by the next attempt"])
