@@ -247,6 +247,29 @@ def test_an_agent_has_its_tools_and_no_others(lab: "Lab", govern: Govern) -> Non
     assert ran == ["a"]
 
 
+SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+
+
+@pytest.mark.parametrize("way", ["guarded", "middleware", "async"])
+def test_a_tool_that_the_provider_runs_has_to_be_given(
+    lab: "Lab", govern: Govern, way: str
+) -> None:
+    govern(save)
+    model = lab.model(["done"])
+    with lab.session(gate=[Facade("agent")]) as session:
+        tools: list[Any] = [*as_tools([save], session), SEARCH]
+        agent: Any = create_agent(model, tools, middleware=[RollcageMiddleware(session)])
+        question = {"messages": [("user", "Go.")]}
+        with pytest.raises(ToolRefused, match="provider:web_search"):
+            if way == "guarded":
+                guard_model(model, session).bind(tools=[SEARCH]).invoke("Go.")
+            elif way == "middleware":
+                agent.invoke(question)
+            else:
+                asyncio.run(agent.ainvoke(question))
+    assert model.seen == []
+
+
 def test_a_tool_node_refuses_what_nobody_guarded(lab: "Lab", govern: Govern) -> None:
     govern(save)
     with lab.session(gate=[Facade("agent")]) as session:

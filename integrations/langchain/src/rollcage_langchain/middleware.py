@@ -9,7 +9,13 @@ from typing import Any, TypeVar, cast
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from rollcage import Session
-from rollcage_adapter import Declarations, Effect, alook_back, look_back
+from rollcage_adapter import (
+    Declarations,
+    Effect,
+    alook_back,
+    expose_provider_tools,
+    look_back,
+)
 
 from rollcage_langchain.hooks import Answer, Hook
 
@@ -84,6 +90,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
     ) -> ModelResponse[Any]:
         """Tell the session the agent of this call."""
+        expose_provider_tools(self.session, request.tools)
         look_back(self.session)
         with self._hook.asked(request.messages):
             return handler(request)
@@ -95,6 +102,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         """Tell the session the agent of this call."""
+        expose_provider_tools(self.session, request.tools)
         await alook_back(self.session)
         with self._hook.asked(request.messages):
             return await handler(request)

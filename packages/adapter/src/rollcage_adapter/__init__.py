@@ -69,6 +69,7 @@ from rollcage_adapter.models import (
 )
 from rollcage_adapter.natives import Parts, register_parts
 from rollcage_adapter.places import slot_of
+from rollcage_adapter.provider_tools import expose_provider_tools, provider_tool_contract
 from rollcage_adapter.running import (
     Running,
     call_id_here,
@@ -137,6 +138,7 @@ __all__ = [
     "declare_tool",
     "declared_contract",
     "expose",
+    "expose_provider_tools",
     "exposes",
     "facades_of",
     "fixed",
@@ -163,6 +165,7 @@ __all__ = [
     "offered",
     "option",
     "plain_body",
+    "provider_tool_contract",
     "refuse",
     "refuse_bare",
     "refused_by",

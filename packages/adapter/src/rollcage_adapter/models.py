@@ -12,6 +12,7 @@ from rollcage.session.adapters import Answer
 
 from rollcage_adapter.conversations import Conversations, MessageForm
 from rollcage_adapter.guards import GUARD, BodyForm, GuardedBody, GuardedCall, guard_of
+from rollcage_adapter.provider_tools import expose_provider_tools
 from rollcage_adapter.running import Running
 from rollcage_adapter.shapes import is_list, is_model_class, is_object
 from rollcage_adapter.swap import swapped
@@ -156,7 +157,13 @@ class GuardedModel(GuardedBody):
             contract: the contract of the model.
             messages: the framework's own.
             rest: the other arguments, of `model_options`.
+
+        Raises:
+            ToolRefused: the session's facade does not give a tool that the provider runs itself.
         """
+        options = rest.get("options", {})
+        for each in (options, options.get("extra_create_args", {})):
+            expose_provider_tools(self.session, each.get("tools"))
         found = self._conversations.get(contract.name)
         if found is None:
             made = Conversations(contract, self.form)

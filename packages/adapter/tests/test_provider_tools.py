@@ -1,0 +1,78 @@
+"""Tools that a model's provider runs itself: a facade has to give them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import Contract, Session, list_runs
+from rollcage.errors import ToolRefused
+from rollcage.trace.recorded import trace_of
+from rollcage_adapter import expose_provider_tools, provider_tool_contract
+from rollcage_governance import Facade, Registry
+from rollcage_views import read_run
+
+SEARCH: dict[str, Any] = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
+FUNCTIONS: list[Any] = [
+    {"type": "function", "function": {"name": "look"}},
+    {"type": "function", "name": "look", "parameters": {}},
+    {"type": "custom", "name": "look", "input_schema": {}},
+    {"name": "look", "input_schema": {}},
+    {"function": {"name": "look"}},
+    {"toolSpec": {"name": "look"}},
+    {"function_declarations": [{"name": "look"}]},
+    {"cachePoint": {"type": "default"}},
+    object(),
+]
+OF_PROVIDERS: list[dict[str, Any]] = [
+    SEARCH,
+    {"type": "web_search_preview"},
+    {"type": "mcp", "server_url": "https://mcp.example"},
+    {"google_search": {}},
+    {"function_declarations": [{"name": "look"}], "code_execution": {}},
+    {"systemTool": {"name": "nova_grounding"}},
+    {"type": ["function"]},
+    {},
+]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    found = Registry(tmp_path)
+    approve(found, Contract(name="look", parameters={"properties": {}}, effect="read"))
+    found.define_facade("agent", ["pack"], by="bob")
+    return found
+
+
+def approve(registry: Registry, contract: Contract) -> None:
+    registry.propose(contract, by="ann")
+    registry.approve(contract.name, by="bob")
+    registry.activate(contract.name, "pack", by="bob")
+
+
+@pytest.mark.parametrize("tool", OF_PROVIDERS)
+def test_a_facade_gives_none_that_nobody_approved(
+    tmp_path: Path, registry: Registry, tool: dict[str, Any]
+) -> None:
+    with Session("job", store=tmp_path, gate=[Facade("agent")]) as session:
+        expose_provider_tools(session, FUNCTIONS)
+        with pytest.raises(ToolRefused, match="is not approved"):
+            expose_provider_tools(session, [*FUNCTIONS, tool])
+    (info,) = list_runs(session.store)
+    (refused,) = read_run(trace_of(session.store, info.run)).refused
+    assert (refused.name.split(":")[0], refused.code) == ("provider", "tool_unapproved")
+
+
+def test_one_that_was_approved_is_given_as_it_was_approved(
+    tmp_path: Path, registry: Registry
+) -> None:
+    approve(registry, provider_tool_contract(SEARCH))
+    with Session("job", store=tmp_path, gate=[Facade("agent")]) as session:
+        expose_provider_tools(session, [SEARCH])
+        with pytest.raises(ToolRefused, match="other schema"):
+            expose_provider_tools(session, [{**SEARCH, "max_uses": 1000}])
+
+
+def test_without_a_facade_all_are_given(tmp_path: Path) -> None:
+    with Session("job", store=tmp_path) as session:
+        expose_provider_tools(session, OF_PROVIDERS)
+        expose_provider_tools(session, None)
