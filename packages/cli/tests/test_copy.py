@@ -173,6 +173,14 @@ def test_a_command_is_moved_with_its_execution(cli: Cli, store: Path) -> None:
     assert (other.keys("commands"), other.get("results", "fine.start")) == ([], result)
 
 
+def test_what_limits_trust_comes_with_any_run(cli: Cli, store: Path) -> None:
+    one, other = open_store(store), open_store("target")
+    for kind in ("servers", "conversations"):
+        one.swap(kind, "k", None, b"{}")
+    assert cli("copy", work(store, "a"), "--to", "target").code == 0
+    assert [other.get(kind, "k") for kind in ("servers", "conversations")] == [b"{}", b"{}"]
+
+
 def test_schedules_come_with_a_whole_store(cli: Cli, store: Path) -> None:
     one, other = open_store(store), open_store("target")
     one.swap("schedules", "nightly", None, b"[1]")

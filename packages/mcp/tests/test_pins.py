@@ -245,8 +245,8 @@ def test_servers_are_listed_and_named(store: Store, capsys: pytest.CaptureFixtur
 async def test_damaged_pins_let_nothing_through(talk: Talk, pins: Any, store: Store) -> None:
     server = Server(do=do)
     await first_use(talk, pins, server)
-    data = store.get("mcp", "k1")
-    assert store.swap("mcp", "k1", data, b"{}")
+    data = store.get("servers", "k1")
+    assert store.swap("servers", "k1", data, b"{}")
     anew = ServerDeclarations(name="notes", pins=ServerPins(store, "k1", "notes"))
     async with talk(server, name="later", declared=anew) as client:
         assert "damaged" in (await client.greet())["error"]["message"]
@@ -287,4 +287,4 @@ def test_the_proxy_pins_servers_unless_a_facade_decides(tmp_path: Path) -> None:
     assert guard().declared.name == "lines"
     assert guard(facade="agent").declared.pins is None
     assert guard(replay="offline").declared.pins is None
-    assert open_store(tmp_path).keys("mcp") == []
+    assert open_store(tmp_path).keys("servers") == []

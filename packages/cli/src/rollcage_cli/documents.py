@@ -9,6 +9,8 @@
     commands    open commands: moved with their execution
     schedules   of workflows
     plans       outlines of the executions' plans, by digest
+    servers     what was accepted of MCP servers
+    conversations   the runs of each conversation, whose labels later runs know
     actions     the audit log of a server; if the other store has an audit log of its own, the copy
                 reports it and leaves it unchanged
 
@@ -38,6 +40,8 @@ _PLANS: Final = "plans"
 _REGISTRY: Final = "registry"
 _SENT: Final = ("signals", "holds", _RESULTS)  # data about one execution
 _ALONE: Final = ("schedules", "actions")  # data about no execution
+# without these, the other store would trust more
+_ALWAYS: Final = (_PLANS, "servers", "conversations")
 
 
 class Beside(NamedTuple):
@@ -64,7 +68,7 @@ def copy_beside(
     """
     if names is None:
         yield from _registry_of(source, target)
-    for kind in (_PLANS, *_SENT, *(_ALONE if names is None else ())):
+    for kind in (*_ALWAYS, *_SENT, *(_ALONE if names is None else ())):
         for key in every_key(source, kind):
             data = source.get(kind, key)
             if data is not None and _is_about(kind, data, names):
@@ -108,7 +112,7 @@ def _registry_of(source: Store, target: Store) -> Iterator[Beside]:
 
 
 def _is_about(kind: str, data: bytes, names: Collection[str] | None) -> bool:
-    if names is None or kind == _PLANS:
+    if names is None or kind in _ALWAYS:
         return True
     try:
         return _execution(orjson.loads(data)) in names

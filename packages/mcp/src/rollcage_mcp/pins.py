@@ -20,7 +20,7 @@ from rollcage.trace.store import every_key, store_option
 
 __all__ = ["Pinned", "ServerPins", "identity", "pinned_servers"]
 
-_KIND: Final = "mcp"  # of the store's values
+_KIND: Final = "servers"  # of the store's values
 _MOST_WAITING: Final = 1_000  # changed tools that are kept for a person; others are refused as well
 _FIELDS: Final = ("title", "description", "inputSchema", "outputSchema", "annotations")
 

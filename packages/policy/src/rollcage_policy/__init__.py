@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from rollcage_policy.cases import Case, CaseResult, Cases, deciders, view_of
     from rollcage_policy.console import ConsoleApprover
+    from rollcage_policy.conversation import Conversation
     from rollcage_policy.detecting import DetectedSecrets
     from rollcage_policy.functions import FUNCTIONS, surroundings
     from rollcage_policy.labelling import Labelling
@@ -41,6 +42,7 @@ __all__ = [
     "CaseResult",
     "Cases",
     "ConsoleApprover",
+    "Conversation",
     "DetectedSecrets",
     "Doubt",
     "Evaluation",
@@ -80,6 +82,7 @@ _LATE: Final = {
     "CaseResult": "cases",
     "Cases": "cases",
     "ConsoleApprover": "console",
+    "Conversation": "conversation",
     "DetectedSecrets": "detecting",
     "Doubt": "unreachable",
     "Evaluation": "policy",

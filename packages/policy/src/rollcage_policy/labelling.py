@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rollcage.replay.call import Call, Match
     from rollcage.trace.run import Event, Outcome, Step
 
-__all__ = ["Labelling", "RunLabels"]
+__all__ = ["Labelling", "RunLabels", "labels_of_run"]
 
 _BLOB: Final = b'"$rollcage":"blob"'
 _OURS: Final = b'"type":"rollcage.'
@@ -96,9 +96,30 @@ class RunLabels:
         earlier = {each.label: each.source for each in reversed(found.origins)}
         inherited = next((earlier[each] for each in sorted(labels) if each in earlier), None)
         source = LabelSource(n, name, inherited and (inherited.earlier or inherited))
+        self._index(labels, source, n, outcome, streamed=streamed)
 
+    def note_earlier(self, source: LabelSource, labels: frozenset[str], outcome: bytes) -> None:
+        """Index the result, or the error, of a step in an earlier run of the conversation."""
+        if (source.run, source.number, labels) not in self._noted:
+            self._noted.add((source.run, source.number, labels))
+            self._index(labels, source, (source.run, source.number), outcome, streamed=None)
+
+    def note_lost(self, run: str, labels: frozenset[str]) -> None:
+        """Make all later calls carry the labels of a run whose results are gone."""
+        source = LabelSource(0, "pruned", run=run)
+        self.labels.learn(labels, source, lambda: _leaves(_Unseen(), streamed=False), run, 0)
+
+    def _index(
+        self,
+        labels: frozenset[str],
+        source: LabelSource,
+        call: object,
+        outcome: bytes,
+        *,
+        streamed: bool | None,
+    ) -> None:
         def learn(value: Any) -> None:
-            self.labels.learn(labels, source, lambda: _leaves(value, streamed=streamed), n, 0)
+            self.labels.learn(labels, source, lambda: _leaves(value, streamed=streamed), call, 0)
 
         recorded = orjson.loads(outcome)
         if recorded["status"] != "ok":
@@ -135,6 +156,14 @@ class _Unseen:
 _of_attempts: Final[weakref.WeakKeyDictionary[Attempt, RunLabels]] = weakref.WeakKeyDictionary()
 
 
+def labels_of_run(attempt: Attempt) -> RunLabels:
+    """Return the labels of an attempt's run, the same for all stages that track them."""
+    found = _of_attempts.get(attempt)
+    if found is None:
+        found = _of_attempts[attempt] = RunLabels(attempt)
+    return found
+
+
 class Labelling(Stage):
     """Make labels follow the values of results into later calls, and show them to rules.
 
@@ -158,10 +187,7 @@ class Labelling(Stage):
 
     def opened(self, session: Session) -> None:
         """Learn the recorded labels."""
-        attempt = session.attempt
-        self._run = _of_attempts.get(attempt)
-        if self._run is None:
-            self._run = _of_attempts[attempt] = RunLabels(attempt)
+        self._run = labels_of_run(session.attempt)
         if self._flow == "run":
             self._run.everywhere()
 
@@ -306,7 +332,9 @@ def _before(call: Call, found: FoundLabels) -> FoundLabels:
     match = find_match(call.attempt, call)
     if match.kind != "hit" or match.step is None:
         return found
-    origins = tuple(each for each in found.origins if each.source.number < match.step.n)
+    origins = tuple(
+        each for each in found.origins if each.source.run or each.source.number < match.step.n
+    )
     if len(origins) == len(found.origins):
         return found
     labels = frozenset(each.label for each in origins)

@@ -38,15 +38,17 @@ class LabelSource(NamedTuple):
         number: the step's number in its run.
         name: the tool's name.
         earlier: the first step that its label came from, if it came from an earlier step.
+        run: the id of its run, if that is an earlier run of the conversation.
     """
 
     number: int
     name: str
     earlier: LabelSource | None = None
+    run: str = ""
 
     def __str__(self) -> str:
         """`step 7 (summarise), which has it from step 3 (fetch_page)`."""
-        step = f"step {self.number} ({self.name})"
+        step = f"step {self.number} ({self.name})" + (f" of run {self.run}" if self.run else "")
         return step if self.earlier is None else f"{step}, which has it from {self.earlier}"
 
 
