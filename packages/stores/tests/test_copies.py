@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,14 @@ import pytest
 from dying import Dying, Killed, Life
 from postgres import new_store
 from rollcage import (  # fmt: skip
+    Approval,
+    ApprovalQueue,
+    ApprovalRequired,
     Options,
+    QueueApprover,
     Session,
     Store,
+    Verdict,
     abandon_run,
     compensate,
     open_store,
@@ -22,11 +27,11 @@ from rollcage import (  # fmt: skip
 )
 from rollcage.errors import RunConflict, RunElsewhere, RunInUse, StoreError, TraceCorrupt
 from rollcage.stages.once import once_of
-from rollcage.stages.orders import order_of, stop_run
+from rollcage.stages.orders import order_of, pause_run, stop_run, unpause_run
 from rollcage.trace.listing import list_runs, newest_run, run_info
 from rollcage.trace.store import drop
 from rollcage_fork import Fork
-from rollcage_stores.copies import copy_run, copy_runs, move_run
+from rollcage_stores.copies import _end, copy_run, copy_runs, move_run
 from rollcage_stores.seals import export_key
 
 done: list[str] = []
@@ -73,6 +78,13 @@ def job(store: Store, *texts: str, name: str = "a", **given: Any) -> str:
         for text in texts:
             copied_write(text) if text else 1 / 0
     return session.run_id
+
+
+def asked(store: Store, **given: Any) -> None:
+    """A session with a call that somebody decides on later."""
+    approver, gate = QueueApprover(store), [lambda _: Verdict.ask("who knows")]
+    with Session("a", store=store, gate=gate, approver=approver, **given):
+        copied_write("x")
 
 
 def test_a_copy_is_read_only_and_its_original_goes_on(stores: tuple[Store, Store]) -> None:
@@ -167,9 +179,9 @@ def test_what_belongs_to_a_run_comes_along(stores: tuple[Store, Store]) -> None:
     run = session.run_id
     with Session("b", store=one, input={"of": 7}):
         copied_write("x")
-    stop_run(one, run, by="ann", reason="no")
+    order = stop_run(one, run, by="ann", reason="no")
     assert [each.what for each in copy_runs(one, two, move=True)] == ["moved", "moved"]
-    assert order_of(two, run) == order_of(one, run)
+    assert (order_of(two, run), order_of(one, run)) == (order, None)
     found = once_of(two, "pay/7")
     assert found is not None
     assert (found.state, found.run) == ("done", run)
@@ -177,6 +189,46 @@ def test_what_belongs_to_a_run_comes_along(stores: tuple[Store, Store]) -> None:
         assert copied_pay("7") == "paid 7"
     assert done == ["7", "x"]
     assert newest_run(two, "b", {"of": 7}) is not None
+
+
+@pytest.mark.parametrize("give", [stop_run, pause_run])
+def test_an_order_is_given_where_the_run_goes_on(
+    stores: tuple[Store, Store], give: Callable[[Store, str], object]
+) -> None:
+    """In its old store, nobody would hear it."""
+    one, two = stores
+    run = job(one, "x", "")
+    assert copy_run(one, two, run)
+    with pytest.raises(RunElsewhere, match="this is a copy"):
+        give(two, run)
+    assert move_run(one, two, run)
+    with pytest.raises(RunElsewhere, match="was moved"):
+        give(one, run)
+    give(two, run)
+    assert order_of(two, run) is not None
+
+
+def test_what_is_said_during_a_move_comes_along(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An order, or a decision, behind the copy and before the original's last line."""
+    one, two = stores
+    with pytest.raises(ApprovalRequired):
+        asked(one)
+    (request,) = ApprovalQueue(one).waiting()
+
+    def end(*given: Any) -> bool:
+        ApprovalQueue(one).decide(request.id, Approval(True, by="ann"))
+        pause_run(one, request.run)
+        return _end(*given)
+
+    monkeypatch.setattr("rollcage_stores.copies._end", end)
+    assert move_run(one, two, request.run)
+    assert ApprovalQueue(one).waiting() == []
+    assert order_of(one, request.run) is None
+    assert unpause_run(two, request.run).kind == "pause"
+    asked(two, run=request.run)
+    assert done == ["x"]
 
 
 def test_a_run_in_use_is_neither_copied_nor_moved(stores: tuple[Store, Store]) -> None:

@@ -32,6 +32,7 @@ from rollcage.trace.chain import HASH, Chain, chained, verify
 from rollcage.trace.listing import RunInfo, all_runs, run_info
 from rollcage.trace.store import Store, open_store
 
+from rollcage_stores.beside import copy_beside, drop_beside
 from rollcage_stores.blobs import blobs_of, keys_of
 from rollcage_stores.seals import export_key, import_key
 
@@ -152,6 +153,7 @@ def move_run(source: Where, target: Where, run: str, *, by: str = "") -> bool:
         last: Event = orjson.loads(lines[-1])
         if last["event"] == "gone" and last["to"] == other.url:  # a move was killed, or is done
             _copy(one, other, run, lines[:-1])
+            _hand_over(one, other, run)
             return _claim(one, other, run, by)
         if last["event"] == "held":
             raise RunElsewhere(
@@ -159,8 +161,11 @@ def move_run(source: Where, target: Where, run: str, *, by: str = "") -> bool:
                 f"there"
             )
         copy_run(one, other, run)
-        if last["event"] == "pruned" or _end(one, other, run, by):
-            return last["event"] == "pruned" or _claim(one, other, run, by)
+        if last["event"] == "pruned":
+            return True
+        if _end(one, other, run, by):
+            _hand_over(one, other, run)
+            return _claim(one, other, run, by)
     raise RunInUse(f"run {run} is being written: move it when its writer has ended")
 
 
@@ -216,10 +221,7 @@ def _copy(source: Store, target: Store, run: str, lines: list[bytes]) -> bool:
             return False
         info = run_info(source, run)
         _copy_claims(source, target, run)
-        _copy_requests(source, target, run)
-        order = source.get("orders", run)
-        if order is not None:
-            target.swap("orders", run, None, order)
+        copy_beside(source, target, run)
         held: list[bytes] = []
         if last["event"] != "pruned":
             said: Event = {
@@ -310,12 +312,7 @@ def _copy_claims(source: Store, target: Store, run: str) -> None:
             target.swap("once", key, None, data)
 
 
-def _copy_requests(source: Store, target: Store, run: str) -> None:
-    for key in keys_of(source, "requests"):
-        data = source.get("requests", key)
-        if data is None or orjson.loads(data).get("run") != run:
-            continue
-        decision = source.get("decisions", key)
-        if decision is not None:
-            target.swap("decisions", key, None, decision)
-        target.swap("requests", key, None, data)
+def _hand_over(source: Store, target: Store, run: str) -> None:
+    """Bring what persons have said since the run was copied, and leave nothing to decide here."""
+    copy_beside(source, target, run)
+    drop_beside(source, run)

@@ -25,7 +25,8 @@ from rollcage.trace.reading import fold_log
 from rollcage.trace.run import Run
 from rollcage.trace.store import Store, drop, open_store, store_option
 
-from rollcage_stores.blobs import drop_unused, keys_of
+from rollcage_stores.beside import drop_beside
+from rollcage_stores.blobs import drop_unused
 
 __all__ = ["Choice", "Pruning", "choices", "prune", "prune_run"]
 
@@ -175,7 +176,7 @@ def prune_run(store: Where, run: str, *, by: str = "", keep_skeleton: bool = Fal
         log.log.replace(chained([_head(events[0], info), *skeleton, {**said, "done": True}]))
     finally:
         log.close()
-    _drop_what_is_beside(own, run)
+    drop_beside(own, run)
 
 
 _IN_USE: Final = "in use"
@@ -239,25 +240,3 @@ def _bone(event: Event) -> Event:
     if event.get("outcome"):
         found["outcome"] = {"status": event["outcome"]["status"]}
     return found
-
-
-def _drop_what_is_beside(store: Store, run: str) -> None:
-    """Remove the run's order, and its remaining requests for approval."""
-    for kind in ("orders", "requests"):
-        keys = [run] if kind == "orders" else list(keys_of(store, kind))
-        for key in keys:
-            data = store.get(kind, key)
-            if data is None or (kind == "requests" and not _is_of(data, run)):
-                continue
-            decision = store.get("decisions", key) if kind == "requests" else None
-            if decision is not None:
-                store.swap("decisions", key, decision, None)
-            store.swap(kind, key, data, None)
-
-
-def _is_of(request: bytes, run: str) -> bool:
-    """Return whether a request for approval is of a run; an unreadable request is of none."""
-    try:
-        return bool(orjson.loads(request)["run"] == run)
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return False

@@ -20,7 +20,7 @@ import orjson
 
 from rollcage.calls.stage import Stage, Work
 from rollcage.errors import ControlLost, OrderRefused, RunStopped, StoreError, TraceCorrupt
-from rollcage.trace.endings import OVER, ended_as
+from rollcage.trace.endings import OVER, check_here, ended_as
 from rollcage.trace.keys import writable
 from rollcage.trace.store import Store, open_store, store_option
 
@@ -70,6 +70,7 @@ def stop_run(
     Raises:
         RunNotFound: there is no such run.
         OrderRefused: the run is over, or was imported.
+        RunElsewhere: the run goes on in another store: give the order there.
     """
     own = open_store(store)
     ended = ended_as(own, run)
@@ -92,6 +93,7 @@ def pause_run(
     Raises:
         RunNotFound: there is no such run.
         OrderRefused: the run is over, is stopped, or was imported.
+        RunElsewhere: as in `stop_run`.
     """
     own = open_store(store)
     ended = ended_as(own, run)
@@ -173,6 +175,7 @@ def order_of(store: str | os.PathLike[str] | Store, run: str) -> Order | None:
 
 
 def _give(store: Store, run: str, kind: Kind, by: str, reason: str) -> Order:
+    check_here(store, run)
     try:
         first = orjson.loads(store.ends(run).first)
     except orjson.JSONDecodeError as error:
@@ -188,6 +191,7 @@ def _give(store: Store, run: str, kind: Kind, by: str, reason: str) -> Order:
         if kind == "pause" and seen is not None and (found := _read(seen)).kind == "stop":
             raise _other(store, run, found, "not paused: it was")
         if store.swap("orders", run, seen, data):
+            check_here(store, run)  # it may have been moved meanwhile, without this order
             return order
 
 

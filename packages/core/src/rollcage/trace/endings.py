@@ -11,7 +11,7 @@ from rollcage.errors import RunElsewhere, RunPruned, SessionError
 from rollcage.trace.run import ENDS, Run
 from rollcage.trace.store import Store, store_option
 
-__all__ = ["OVER", "check_open", "check_performed", "check_whole", "ended_as"]
+__all__ = ["OVER", "check_here", "check_open", "check_performed", "check_whole", "ended_as"]
 
 OVER: Final = ("ok", "abandoned")
 """The statuses of runs that no session resumes by itself: the next session begins a new run."""
@@ -23,11 +23,15 @@ def ended_as(store: Store, run: str) -> str:
     Raises:
         RunNotFound: there is no such run.
     """
+    last = _last_of(store, run)
+    return str(last["status"]) if last.get("event") in ENDS else ""
+
+
+def _last_of(store: Store, run: str) -> dict[str, Any]:
+    """Return the last line of a run; empty for a log without a line."""
     last = store.read(run, -1)
     event: Any = orjson.loads(last[-1]) if last else None
-    if not isinstance(event, dict) or event.get("event") not in ENDS:
-        return ""
-    return str(event["status"])
+    return event if isinstance(event, dict) else {}
 
 
 def check_whole(run: Run) -> None:
@@ -69,13 +73,27 @@ def check_open(run: Run, store: Store) -> None:
     """
     check_whole(run)
     check_performed(run, store)
-    if run.shut is None:
-        return
-    kind = run.shut["event"]
-    if kind == "gone":
-        raise RunElsewhere(f"run {run.id} was moved, and goes on in {run.shut['to']}")
-    raise RunElsewhere(
-        f"this is a copy of run {run.id}, which may go on in {run.shut['from']}: resume it there, "
-        f"or move it here: rollcage copy {run.id} --move --from {shlex.quote(run.shut['from'])} "
-        f"--to {shlex.quote(store.url)}"
+    if run.shut is not None:
+        raise _elsewhere(run.id, run.shut, store)
+
+
+def check_here(store: Store, run: str) -> None:
+    """Refuse a run that goes on in another store, by its last line alone.
+
+    Raises:
+        RunNotFound: there is no such run.
+        RunElsewhere: the run is an unclaimed copy, or was moved.
+    """
+    last = _last_of(store, run)
+    if last.get("event") in ("gone", "held"):
+        raise _elsewhere(run, last, store)
+
+
+def _elsewhere(run: str, shut: dict[str, Any], store: Store) -> RunElsewhere:
+    if shut["event"] == "gone":
+        return RunElsewhere(f"run {run} was moved, and goes on in {shut['to']}")
+    return RunElsewhere(
+        f"this is a copy of run {run}, which may go on in {shut['from']}: resume it there, or move "
+        f"it here: rollcage copy {run} --move --from {shlex.quote(shut['from'])} --to "
+        f"{shlex.quote(store.url)}"
     )
