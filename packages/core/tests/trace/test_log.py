@@ -183,6 +183,14 @@ def test_another_format_is_refused(format_: Any, said: str) -> None:
         parse(chained(first={"event": "run", "format": format_}), "log")
 
 
+@pytest.mark.parametrize("version", [b"6", b"1", b"\xb2"])
+def test_a_format_that_a_disk_changed_is_damage(version: bytes) -> None:
+    """Its hash is the one of this format: it is no log of a newer version."""
+    lines = [LINES[0].replace(b"rollcage/2", b"rollcage/" + version), *LINES[1:]]
+    with pytest.raises(TraceCorrupt, match="line 1"):
+        parse(lines, "log")
+
+
 def test_a_newer_format_may_be_chained_otherwise() -> None:
     with pytest.raises(StoreError, match="update it") as caught:
         parse([b'{"event":"run","format":"rollcage/3","sum":"1"}\n'], "log")

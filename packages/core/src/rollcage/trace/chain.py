@@ -207,6 +207,13 @@ def _damage(line: bytes) -> str:
     return "the line, or one before it, was changed, cut out, added or moved: its hash differs"
 
 
+def _was_ours(line: bytes, known: str) -> bool:
+    """Tell whether the first line of a log of this format says another format since."""
+    before = line.replace(f'"format":"{known}"'.encode(), f'"format":"{FORMAT}"'.encode(), 1)
+    head = sha256(ROOT + before[:-_TAIL] + b"}").hexdigest().encode()
+    return before != line and before.endswith(b',"hash":"' + head + b'"}\n')
+
+
 def _check_format(line: bytes, where: str) -> None:
     """Refuse a log of another format, which may also have another chain."""
     try:
@@ -217,6 +224,8 @@ def _check_format(line: bytes, where: str) -> None:
     if known == FORMAT:
         return
     name, _, version = known.partition("/")
+    if _was_ours(line, known):
+        raise TraceCorrupt(where, 1, f"its format, {FORMAT}, was changed to {known!r}; {_OUT}")
     if name != "rollcage" or not version:
         raise TraceCorrupt(where, 1, f"the line does not say its format ({FORMAT}); {_OUT}")
     if version == "1":
