@@ -3,8 +3,8 @@
 `Bed` is a plugin of pytest that takes the place of its loop over the tests. First the tests run
 once, measured: that tells which of them come by a line, and how long each one takes. Then each
 mutant has a child, which changes one function and runs its tests until one fails: first the tests
-that have found another mutant of the function, then those that come by its rare lines, the fastest
-first; laws come last.
+that have found another mutant of the function, then one of each file of tests, then a second one of
+each, and so on. Of a file, those that come by rare lines and are fast come first. Laws come last.
 """
 
 from __future__ import annotations
@@ -211,10 +211,13 @@ class Bed:
                     if (here := by.get(str(line), 0)) >> at & 1
                 )
         killers = self._killers[mutant.file, mutant.function]
+        rounds, files = dict[str, int](), Counter[str]()
+        for test in sorted(rarity, key=lambda test: (rarity[test], self._took[test])):
+            rounds[test] = files[test.partition("::")[0]]
+            files[test.partition("::")[0]] += 1
         left, chosen = {False: LONGEST, True: LONGEST}, []
         for test in sorted(
-            rarity,
-            key=lambda test: (-killers[test], self._is_law(test), rarity[test], self._took[test]),
+            rounds, key=lambda test: (-killers[test], self._is_law(test), rounds[test])
         ):
             left[self._is_law(test)] -= self._took[test]
             if left[self._is_law(test)] > 0:

@@ -265,6 +265,7 @@ def test_a_replay_gives_the_same_error_and_runs_nothing(
         assert again.stats.hits == 1
     assert str(told.value) == str(live.value)
     assert vars(told.value) == vars(live.value)
+    assert told.value.performed
     assert done == []
     third = Session("job", store=store, replay="offline", source=again.run_id)
     with third, pytest.raises(OutputDrift):

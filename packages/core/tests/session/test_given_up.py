@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
-from rollcage import Instrument, RunEvent, Session, SessionError, Stage, tool
+from rollcage import Halt, Instrument, RunEvent, Session, SessionError, Stage, tool
 from rollcage.errors import RunInUse, StoreError, TraceUnwritable
 from rollcage.trace.folder import Folder
 
@@ -166,3 +167,18 @@ def test_a_run_that_is_open_is_not_opened_again(tmp_path: Path) -> None:
 async def _enter(session: Session) -> None:
     async with session:
         raise AssertionError
+
+
+@pytest.mark.parametrize("enters", [enter, aenter])
+def test_what_halts_at_the_end_is_the_end(tmp_path: Path, enters: Enter) -> None:
+    class Leaves(Stage):
+        def leaving(self, session: Session, *, is_async: bool) -> Any:
+            raise Halt("not yet")
+            yield is_async
+
+    session = Session("job", store=tmp_path, stages=[Leaves()])
+    with pytest.raises((Halt, AssertionError)) as halted:
+        enters(session)
+    assert str(halted.value) == "not yet"
+    last = orjson.loads(Folder(tmp_path).read(session.run_id)[-1])
+    assert (last["status"], last["error"]["message"]) == ("halted", "not yet")

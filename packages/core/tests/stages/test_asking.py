@@ -21,6 +21,7 @@ from rollcage import (
     Verdict,
     tool,
 )
+from rollcage.stages.approvals import Approvals
 from texts_sent import asend, nothing_ran, ran, send  # noqa: F401 - pytest finds it here
 
 
@@ -231,3 +232,50 @@ async def test_a_call_that_is_cancelled_while_it_waits_did_not_happen(tmp_path: 
             await call
         assert session.halted is None
     assert ran == []
+
+
+# --- approvers that a session is given later -----------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [None, "approver", "stage"])
+@pytest.mark.parametrize("is_entered", [False, True])
+def test_an_approver_takes_the_place_of_another(
+    tmp_path: Path, first: str | None, is_entered: bool
+) -> None:
+    before, after = Answers(), Answers(Approval(True, by="ann"))
+    given: Any = {"approver": before, "stage": Approvals(before), None: None}[first]
+    session = Session("job", store=tmp_path, gate=[asks], approver=given)
+    if not is_entered:
+        session.ask(after)
+    with session:
+        if is_entered:
+            session.ask(after)
+        assert send("a") == "sent a"
+    assert (len(before.asked), len(after.asked)) == (0, 1)
+
+
+class Pauses(BaseException):
+    """What a framework stops by, to ask outside of the process."""
+
+
+@pytest.mark.parametrize("is_entered", [False, True])
+@pytest.mark.parametrize("first", [None, "stage"])
+def test_what_a_framework_pauses_by_goes_through(
+    tmp_path: Path, first: str | None, is_entered: bool
+) -> None:
+    def pauses(_: ApprovalRequest) -> Any:
+        raise Pauses
+
+    given: Any = None if first is None else Approvals(Answers(), pauses=(KeyError,))
+    session = Session("job", store=tmp_path, gate=[asks], approver=given)
+    if not is_entered:
+        session.ask(pauses, pauses=(Pauses,))
+    with pytest.raises(Pauses), session:
+        if is_entered:
+            session.ask(pauses, pauses=(Pauses,))
+        send("a")
+    yes = Answers(Approval(True, by="ann"))
+    with Session("job", store=tmp_path, gate=[asks], approver=yes) as again:
+        assert send("a") == "sent a"
+    assert again.run_id == session.run_id
+    assert ran == ["a"]

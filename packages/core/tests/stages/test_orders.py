@@ -5,6 +5,7 @@ import contextlib
 import random
 import threading
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
@@ -31,7 +32,7 @@ from rollcage.stages.orders import (
     stop_run,
     unpause_run,
 )
-from rollcage.trace.folder import FolderLog
+from rollcage.trace.folder import Folder, FolderLog
 
 ran: list[Any] = []
 
@@ -209,6 +210,99 @@ def test_threads_and_sessions_inside_obey(tmp_path: Path) -> None:
         with pytest.raises(SessionHalted):
             write(4)
     assert ran == [1]
+
+
+async def call(tool_: Any, n: int, *, is_async: bool) -> Any:
+    """Call a tool of the innermost session, in the colour of the program."""
+    return await awrite(n) if is_async and tool_ is write else tool_(n)
+
+
+@tool(name="orders.awrite", effect="write")
+async def awrite(n: int) -> int:
+    return write.__wrapped__(n)  # type: ignore[attr-defined,no-any-return]  # pyright: ignore[reportFunctionMemberAccess] - the function itself
+
+
+@contextlib.asynccontextmanager
+async def entered(session: Session, *, is_async: bool) -> AsyncIterator[Session]:
+    """Enter a session in the colour of the program."""
+    if is_async:
+        async with session:
+            yield session
+    else:
+        with session:
+            yield session
+
+
+@pytest.mark.parametrize("tool_", [write, read])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_run_inside_of_another_one_stops_with_it(
+    tmp_path: Path, tool_: Any, is_async: bool
+) -> None:
+    outer = Session("outer", store=tmp_path / "outer")
+    inner = Session("inner", store=tmp_path / "inner")
+    with pytest.raises(RunStopped) as stopped:
+        async with entered(outer, is_async=is_async), entered(inner, is_async=is_async):
+            await call(tool_, 1, is_async=is_async)
+            stop_run(outer.store, outer.run_id, by="ann", reason="enough")
+            await call(tool_, 2, is_async=is_async)
+    assert ran == [1]
+    assert (stopped.value.run, stopped.value.by) == (outer.run_id, "ann")
+    assert str(tmp_path / "outer") in str(stopped.value)
+    lines = [orjson.loads(line) for line in inner.store.read(inner.run_id)]
+    seen = [line for line in lines if line["event"] == "ordered"]
+    assert [(line["order"], line["by"], line["reason"]) for line in seen] == [
+        ("stop", "ann", "enough")
+    ]
+    assert lines[-1]["status"] == "halted"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_run_inside_of_another_one_waits_with_it(tmp_path: Path, is_async: bool) -> None:
+    outer = Session("outer", store=tmp_path / "outer")
+    inner = Session("inner", store=tmp_path / "inner")
+
+    def lifts() -> None:
+        while not any(b'"event":"ordered"' in line for line in inner.store.read(inner.run_id)):
+            time.sleep(0.001)
+        ran.append(0)
+        unpause_run(outer.store, outer.run_id)
+
+    async with entered(outer, is_async=is_async), entered(inner, is_async=is_async):
+        pause_run(outer.store, outer.run_id)
+        thread = threading.Thread(target=lifts)
+        thread.start()
+        await call(write, 1, is_async=is_async)
+        thread.join(30)
+        await call(write, 2, is_async=is_async)
+    assert ran == [0, 1, 2]
+
+
+def test_a_run_inside_of_another_one_is_undone_although_that_is_stopped(tmp_path: Path) -> None:
+    outer = Session("outer", store=tmp_path / "outer")
+    with outer, Session("inner", store=tmp_path / "inner") as inner:
+        write(1)
+        stop_run(outer.store, outer.run_id)
+        assert inner.undo().complete
+    assert ran == []
+
+
+def test_a_run_inside_of_another_one_halts_where_that_can_not_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = Folder.get
+
+    def broken(self: Folder, kind: str, key: str) -> bytes | None:
+        if kind == "orders" and key == outer.run_id:
+            raise StoreError("it is away")
+        return get(self, kind, key)
+
+    outer = Session("outer", store=tmp_path / "outer")
+    inner = Session("inner", store=tmp_path / "inner")
+    with pytest.raises(ControlLost) as lost, outer, inner:
+        monkeypatch.setattr(Folder, "get", broken)
+        write(1)
+    assert lost.value.run == outer.run_id
+    assert ran == []
 
 
 def test_a_stopped_run_can_be_undone(tmp_path: Path) -> None:

@@ -424,8 +424,10 @@ class Session:
         """
         from rollcage.stages.approvals import Approvals
 
-        if self._attempt is None and not isinstance(self.approver, Approvals):
-            self.approver = Approvals(approver, pauses=pauses)
+        if self._attempt is None:
+            own = self.approver.again() if isinstance(self.approver, Approvals) else Approvals()
+            own.approver, own.pauses = approver, (*own.pauses, *pauses)
+            self.approver = own
             return
         asks = [each for each in (self.approver, *self.stages) if isinstance(each, Approvals)]
         if asks:

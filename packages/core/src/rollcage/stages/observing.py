@@ -126,7 +126,7 @@ class Told:
     def known(self, line: Event) -> None:
         """Take in a line without events."""
         self._time = line.get("time", self._time)
-        if "duration" in line and "step" in line:
+        if "duration" in line:
             self._durations[line["step"]] = line["duration"]
         if line["event"] == "requested":
             self._requests[line["step"]] = line["id"]
