@@ -199,7 +199,7 @@ class Approvals(Stage):
 
     def marks(self, call: Call) -> Event | None:
         """Return the approval with which a call begins."""
-        if call.granted is None and "approval" not in (call.kept or ()):
+        if call.granted is None:
             return None
         approval = (call.kept or {}).get("approval") or self._of.get(call.waiting)
         if approval is None:

@@ -362,17 +362,12 @@ class Once(Stage):
         """Replace a free claim, and tell whether the swap succeeded."""
         attempt, store = call.attempt, call.attempt.store
         self._hold(call, held)  # before the store has it, so that no thread takes it for a dead one
-        try:
-            taken = yield _whole(call, store.swap, "once", held.key, held.seen, held.claim.data())
-            if taken and before is not None:
-                standing = yield _whole(call, self._standing, attempt, before)
-                if standing.state != "free":  # its intent was written between these two looks
-                    yield from self.dropped(call)
-                    return False
-        except BaseException as error:
-            if not isinstance(error, GeneratorExit):
+        taken = yield _whole(call, store.swap, "once", held.key, held.seen, held.claim.data())
+        if taken and before is not None:
+            standing = yield _whole(call, self._standing, attempt, before)
+            if standing.state != "free":  # its intent was written between these two looks
                 yield from self.dropped(call)
-            raise
+                return False
         if not taken:
             self._end(call)
         return bool(taken)
@@ -424,20 +419,16 @@ class Once(Stage):
 
     def _check(self, call: Call, held: _Held) -> Work:
         attempt = call.attempt
-        try:
-            now = yield _whole(call, attempt.store.get, "once", held.key)
-            if now is None or Claim.read(held.key, now).token != held.claim.token:
-                raise attempt.halt(
-                    UnknownOutcome(
-                        f"{held.key} was claimed by another run while this one was taken for dead, "
-                        f"so {call} did not run. Start this one again",
-                        attempt.run.id,
-                        call.event["step"],
-                    )
+        now = yield _whole(call, attempt.store.get, "once", held.key)
+        if now is None or Claim.read(held.key, now).token != held.claim.token:
+            raise attempt.halt(
+                UnknownOutcome(
+                    f"{held.key} was claimed by another run while this one was taken for dead, so "
+                    f"{call} did not run. Start this one again",
+                    attempt.run.id,
+                    call.event["step"],
                 )
-        except BaseException:
-            self._end(call)
-            raise
+            )
 
     def dropped(self, call: Call) -> Work:
         """Give back the claim of a call that never began."""
