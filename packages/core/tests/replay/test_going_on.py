@@ -26,6 +26,7 @@ from rollcage import (
     undo_run,
 )
 from rollcage.errors import SourceMissing, StoreError, TraceCorrupt
+from rollcage.trace.chain import chained
 from rollcage.trace.folder import Folder
 
 
@@ -168,6 +169,17 @@ def test_from_what_is_no_log(tmp_path: Path, log: Path) -> None:
         text.write_text(written)
         enters(str(text), TraceCorrupt, "it does not begin as the log of a run")
     assert not (tmp_path / "b" / "logs").exists()
+
+
+@pytest.mark.parametrize("begins", [{"event": "attempt"}, {"run": 5}, {"imported": []}])
+def test_from_a_log_that_begins_otherwise(tmp_path: Path, log: Path, begins: Any) -> None:
+    first, *rest = [orjson.loads(line) for line in log.read_bytes().splitlines()]
+    events = [{**first, **begins}, *rest]
+    lines = chained({name: each[name] for name in each if name != "hash"} for each in events)
+    forged = tmp_path / "forged.jsonl"
+    forged.write_bytes(b"".join(lines))
+    with pytest.raises(TraceCorrupt, match="does not fit a run"):
+        Session("job", store=tmp_path / "b", source=forged).__enter__()
 
 
 def test_the_end_of_a_run_elsewhere_is_attested(tmp_path: Path, log: Path) -> None:

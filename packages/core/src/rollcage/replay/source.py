@@ -72,7 +72,7 @@ def where_given(source: RunSource, store: Store) -> Source:
     file = cast("Store", _LogFile(path))
     lines = file.read("")
     try:
-        return Source(file, orjson.loads(lines[0])["run"])
+        return Source(file, str(orjson.loads(lines[0])["run"]))
     except (IndexError, KeyError, TypeError, ValueError):
         raise TraceCorrupt(str(path), 1, "it does not begin as the log of a run") from None
 

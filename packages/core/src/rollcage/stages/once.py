@@ -162,10 +162,8 @@ def _standing_of(step: Step) -> Standing:
     if step.status == "waiting" or is_clean:
         return Standing("free", n, None, step)
     if step.gone == "undone" or step.rolled or step.back:
-        if step.back in ("", "verified", "compensated", "nothing", "nested"):
-            return Standing("free", n, None, step)
-        if step.back not in ("irreversible", "conflict"):
-            return Standing("unknown", n, None, step)
+        is_free = step.back in ("", "verified", "compensated")
+        return Standing("free" if is_free else "unknown", n, None, step)
     if step.status == "ok" or step.happened is not None:
         return Standing("done", n, Outcome("ok", step.happened or outcome or b""), step)
     return Standing("unknown", n, None, step)
