@@ -41,7 +41,7 @@ __all__ = ["Bed", "Tried"]
 
 AT_ONCE = 2  # children
 CHUNK = 100  # tests that are measured by one child
-LONGEST = 15.0  # seconds for the tests of a mutant, and for its laws: the slowest are left out
+LONGEST = 8.0  # seconds for the tests of a mutant, and for its laws: the slowest are left out
 MEMORY = 6 * 2**30
 LOOK = 0.25  # seconds between looks at a child
 STUCK = 20  # looks at which all of a child slept: nothing will wake it
