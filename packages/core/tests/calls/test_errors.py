@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rollcage import ReplayedError, Session, Store, tool
+from rollcage import Halt, ReplayedError, Session, Store, UnknownOutcome, tool
 
 Events = Callable[[str], list[dict[str, Any]]]
 
@@ -188,3 +188,28 @@ def test_an_exception_that_ends_the_session_is_in_its_trace(store: Store, events
     last = events(session.run_id)[-1]
     assert last["status"] == "error"
     assert last["error"] == {"type": f"{__name__}.Refused", "message": "('too much', 7)"}
+
+
+@pytest.mark.parametrize("error", [TimeoutError("no answer"), Halt("mine")])
+def test_the_halt_for_a_lost_answer_names_its_cause(store: Store, error: Exception) -> None:
+    @tool(name="errors.lost")
+    def lost() -> None:
+        raise error
+
+    with pytest.raises(UnknownOutcome) as halt, Session("job", store=store) as session:
+        with pytest.raises(type(error)):
+            lost()
+        assert session.halted is not None  # the agent goes on
+    assert halt.value.__cause__ is (None if isinstance(error, Halt) else error)
+
+
+def test_a_read_that_fails_may_have_changed_nothing(store: Store) -> None:
+    @tool(name="errors.looks", effect="read")
+    def looks() -> None:
+        raise TimeoutError("no answer")
+
+    with Session("job", store=store) as session, pytest.raises(TimeoutError):
+        looks()
+    assert session.halted is None
+    with Session("job", store=store, replay="offline"), pytest.raises(TimeoutError):
+        looks()
