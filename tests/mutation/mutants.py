@@ -198,6 +198,8 @@ def _is_left_alone(node: ast.AST) -> bool:
             return True
         case ast.JoinedStr():
             return True
+        case ast.IfExp(body=text) | ast.AugAssign(value=text) if _is_text(text):
+            return True
         case ast.FunctionDef(decorator_list=[ast.Name("overload")]):
             return True
         case ast.Expr(value=ast.Constant()) | ast.Assert():
@@ -208,6 +210,18 @@ def _is_left_alone(node: ast.AST) -> bool:
             return name in _TOLD
         case ast.Expr(value=ast.Call() as call):
             return _is_left_alone(call)
+    return False
+
+
+def _is_text(node: ast.expr) -> bool:
+    """Tell whether a value, or the first of two, is a sentence or a part of one."""
+    match node:
+        case ast.JoinedStr(values):
+            return any(map(_is_text, values))
+        case ast.Constant(value=str(text)):
+            return " " in text
+        case ast.IfExp(body=body):
+            return _is_text(body)
     return False
 
 

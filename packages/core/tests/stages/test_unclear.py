@@ -10,6 +10,7 @@ import pytest
 from rollcage import (
     Blocked,
     DidNotHappen,
+    Halt,
     Happened,
     NotReplayable,
     Session,
@@ -507,3 +508,28 @@ def test_a_probe_is_not_asked_about_another_effect(tmp_path: Path) -> None:
         with pytest.raises(Blocked):
             probed(7)
     assert world.paid == [5]
+
+
+@pytest.mark.parametrize("asks", ["probe", "observe"])
+def test_a_halt_of_what_is_asked_stays_itself(tmp_path: Path, asks: str) -> None:
+    halts: list[str] = []
+
+    def look(args: dict[str, Any]) -> dict[str, Any]:
+        if asks in halts:
+            raise Halt("not now")
+        return {f"paid {args['n']}": args["n"] in world.paid}
+
+    def probe() -> None:
+        look({"n": 0})
+
+    declared: dict[str, Any] = {"observe": look} if asks == "observe" else {"probe": probe}
+
+    @tool(name="unclear.halts", **declared)
+    def pay(n: int) -> None:
+        raise TimeoutError("no answer")
+
+    with pytest.raises(UnknownOutcome), Session("job", store=tmp_path):
+        pay(7)
+    halts.append(asks)
+    with pytest.raises(Halt, match="not now"), Session("job", store=tmp_path):
+        pay(7)
