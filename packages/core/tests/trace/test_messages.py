@@ -6,9 +6,12 @@ from typing import Any
 import orjson
 import pytest
 from copying import Copy
+from hypothesis import given
+from hypothesis import strategies as st
 from rollcage import ReplayMiss, Session
 from rollcage.contract.contract import Contract
 from rollcage.trace.folder import Folder
+from rollcage.trace.messages import MessagesRead, MessagesWritten
 from rollcage.trace.reader import read_events
 from rollcage.trace.recorded import trace_of
 
@@ -112,3 +115,177 @@ def test_lines_refer_to_steps_before_them(tmp_path: Path) -> None:
     assert [len(line["args"]["messages"]) for line in asked] == [1, 3, 3, 3]
     references = [line["args"]["messages"][0] for line in asked[1:]]
     assert all(each.get("$rollcage") in ("messages", None) for each in references)
+
+
+# --- what is written of a request ----------------------------------------------------------------
+
+
+def asking(step: int, said: list[int], size: int = 60) -> dict[str, Any]:
+    """The line of a model that is sent messages; each number stands for one."""
+    messages = [{"role": "user", "content": f"{n:_<{size}}"} for n in said]
+    return {
+        "event": "step",
+        "step": step,
+        "effect": "model",
+        "args": {"messages": messages, "n": 1},
+    }
+
+
+def reference(line: dict[str, Any]) -> tuple[int, int, int, int] | None:
+    """Where a line refers to others: the place in it, and step, first and count; if it does."""
+    found = [
+        (at, each["step"], each["first"], each["count"])
+        for at, each in enumerate(line["args"]["messages"])
+        if "$rollcage" in each
+    ]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def write(written: MessagesWritten, line: dict[str, Any]) -> Any:
+    short = written.shortened(line)
+    written.written()
+    return reference(short)
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=7), max_size=9))
+def test_any_requests_are_restored(requests: list[list[int]]) -> None:
+    written, read = MessagesWritten(), MessagesRead()
+    for step, said in enumerate(requests, 1):
+        line = asking(step, said)
+        short = written.shortened(line)
+        written.written()
+        assert line == asking(step, said)  # what was given is left alone
+        if step > 1 and said[: len(requests[step - 2])] == requests[step - 2] and len(said) > 1:
+            goes_on = reference(short)
+            kept = [each for each in short["args"]["messages"] if "$rollcage" not in each]
+            if len(requests[step - 2]) > 1:
+                assert goes_on is not None
+                assert len(kept) <= len(said) - len(requests[step - 2])
+        restored = orjson.loads(orjson.dumps(short))
+        read.restore(restored)
+        assert restored == line
+
+
+def test_a_conversation_refers_to_all_that_was_said() -> None:
+    written = MessagesWritten()
+    said = [*range(6)]
+    assert write(written, asking(1, said[:2])) is None
+    assert write(written, asking(2, said[:4])) == (0, 1, 0, 2)
+    assert write(written, asking(3, said)) == (0, 2, 0, 4)
+    assert write(written, asking(4, [9, *said[1:]])) == (1, 3, 1, 5)  # the first one tells the time
+    assert write(written, asking(5, said[2:])) == (0, 4, 2, 4)  # the beginning was cut off
+    assert write(written, asking(6, [8, 9, 8, 9])) is None
+
+
+def test_the_longest_run_is_referred_to() -> None:
+    written = MessagesWritten()
+    write(written, asking(1, [0, 1, 2, 3, 4, 5]))
+    write(written, asking(2, [0, 1, 9, 9]))
+    write(written, asking(3, [0, 7]))
+    assert write(written, asking(4, [0, 1, 2, 3, 8, 8, 8, 8, 8])) == (0, 1, 0, 4)
+    assert write(written, asking(5, [0, 1, 9, 9, 6])) == (0, 2, 0, 4)
+    assert write(written, asking(6, [0, 1, 2, 6])) == (0, 5, 0, 2)  # half of it is enough
+
+
+def test_of_equal_runs_the_later_step_is_referred_to() -> None:
+    written = MessagesWritten()
+    write(written, asking(1, [0, 1, 2]))
+    write(written, asking(2, [0, 1, 3]))
+    assert write(written, asking(3, [0, 1, 4, 5, 6, 7])) == (0, 2, 0, 2)
+
+
+def test_short_messages_are_written_again() -> None:
+    written = MessagesWritten()
+    size = 100 - len('{"content":"","role":"user"}')
+    write(written, asking(1, [0], size=size - 1))
+    assert write(written, asking(2, [0, 1], size=size - 1)) is None
+    written = MessagesWritten()
+    write(written, asking(1, [0], size=size))
+    assert write(written, asking(2, [0, 1], size=size)) == (0, 1, 0, 1)
+
+
+@pytest.mark.parametrize(("agents", "refers"), [(16, True), (17, False)])
+def test_so_many_agents_go_on_at_once(agents: int, refers: bool) -> None:
+    written = MessagesWritten()
+    step = 0
+    for turn in range(1, 5):
+        for agent in range(agents):
+            step += 1
+            said = [agent * 100 + n for n in range(2 * turn)]
+            found = write(written, asking(step, said))
+            goes_on = refers and turn > 1
+            assert found == ((0, step - agents, 0, 2 * turn - 2) if goes_on else None)
+
+
+def test_a_line_that_was_not_written_is_not_referred_to() -> None:
+    written = MessagesWritten()
+    written.written()  # of no line
+    written.shortened(asking(1, [0, 1, 2]))
+    assert write(written, asking(2, [0, 1, 2, 3])) is None
+    assert write(written, asking(3, [0, 1, 2, 3, 4])) == (0, 2, 0, 4)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"event": "step", "step": 1, "effect": "read", "args": {"messages": [{}] * 9}},
+        {"event": "refused", "effect": "model", "args": {"messages": [{}] * 9}},
+        {"event": "step", "step": 1, "effect": "model", "args": {"messages": "text"}},
+        {"event": "step", "step": 1, "effect": "model", "args": {}},
+        {"event": "step", "step": 1, "effect": "model"},
+    ],
+)
+def test_other_lines_are_left_alone(line: dict[str, Any]) -> None:
+    written, read = MessagesWritten(), MessagesRead()
+    assert written.shortened(line) is line
+    read.restore(line)
+    assert line == {**line}
+
+
+BAD: list[Any] = [
+    {"step": 1, "first": 0, "count": 4}, {"step": 1, "first": 0, "count": 0},
+    {"step": 1, "first": -1, "count": 1}, {"step": 1, "first": 3, "count": 1},
+    {"step": 1, "first": 2, "count": 2}, {"step": 2, "first": 0, "count": 1},
+    {"step": 1, "first": 0, "count": 1.0}, {"step": True, "first": 0, "count": 1},
+    {"step": 1, "first": "0", "count": 1}, {"step": 1, "first": 0},
+    {"step": 1, "first": 0, "count": 1, "more": 1},
+]  # fmt: skip
+GOOD: list[Any] = [
+    ({"step": 1, "first": 0, "count": 3}, [0, 1, 2]), ({"step": 1, "first": 2, "count": 1}, [2]),
+    ({"step": 1, "first": 1, "count": 2}, [1, 2]),
+]  # fmt: skip
+
+
+def with_references(*references: Any) -> dict[str, Any]:
+    line = asking(2, [])
+    line["args"]["messages"] = [{"$rollcage": "messages", **each} for each in references]
+    return line
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_reference_to_what_is_not_there_is_refused(bad: Any) -> None:
+    read = MessagesRead()
+    read.restore(asking(1, [0, 1, 2]))
+    with pytest.raises(ValueError, match="refer"):
+        read.restore(with_references(bad))
+
+
+@pytest.mark.parametrize(("good", "said"), GOOD)
+def test_a_reference_stands_for_its_messages(good: Any, said: list[int]) -> None:
+    read = MessagesRead()
+    read.restore(asking(1, [0, 1, 2]))
+    line = with_references(good)
+    read.restore(line)
+    assert line == asking(2, said)
+    with pytest.raises(ValueError, match="more than one reference"):
+        read.restore(with_references(good, good))
+
+
+def test_references_stand_for_so_many_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollcage.trace.messages._MOST", 3)
+    read = MessagesRead()
+    read.restore(asking(1, [0, 1, 2]))
+    read.restore(with_references({"step": 1, "first": 0, "count": 3}))
+    with pytest.raises(ValueError, match="more than 3 messages"):
+        read.restore({**with_references({"step": 1, "first": 0, "count": 1}), "step": 3})
