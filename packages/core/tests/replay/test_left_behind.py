@@ -306,3 +306,67 @@ def test_what_a_body_has_called_is_left_with_it(store: Store) -> None:
     assert there == ["inside", "x"]
     undone(store, session)
     assert there == []
+
+
+# --- what may still be asked for -----------------------------------------------------------------
+
+looked: list[str] = []
+
+
+@tool(name="accepted.look", effect="read")
+def look(at: str) -> str:
+    looked.append(at)
+    return at
+
+
+def test_a_read_beside_a_new_effect_is_answered(store: Store) -> None:
+    def job(session: Session, *things: str) -> None:
+        put("a")
+        with session.turn():
+            for each in things:
+                put(each)
+            assert look("r") == "r"
+
+    def recorded(_: Session) -> None:
+        put("a")
+        look("r")
+        put("b")
+
+    looked.clear()
+    crashed(store, recorded)
+    with Session("job", store=store, on_divergence="warn") as session:
+        job(session, "x")
+    assert (session.stats.hits, looked) == (2, ["r"])
+    with Session("job", store=store, replay="continue") as again:
+        job(again, "x")
+    assert (again.stats.hits, looked, there) == (3, ["r"], ["a", "b", "x"])
+
+
+@pytest.mark.parametrize("asked", ["bc", "cb", "c"])
+def test_a_sibling_of_a_new_effect_is_answered(store: Store, asked: str) -> None:
+    def job(session: Session, *things: str) -> None:
+        put("a")
+        with session.turn():
+            for each in things:
+                put(each)
+
+    crashed(store, lambda session: job(session, "b", "c"))
+    crashed(store, lambda session: job(session, "x", *asked), on_divergence="warn")
+    assert there == ["a", "b", "c", "x"]
+    with Session("job", store=store) as again:
+        job(again, "x", *asked)
+    assert (again.stats.hits, there) == (2 + len(asked), ["a", "b", "c", "x"])
+    undone(store, again)
+    assert there == []
+
+
+def test_an_effect_behind_the_place_answers_no_more(store: Store) -> None:
+    def job(session: Session, *things: str) -> None:
+        with session.turn():
+            for each in things:
+                put(each)
+        put("c")
+
+    crashed(store, lambda session: job(session, "a"))
+    crashed(store, lambda session: job(session, "x"), on_divergence="warn")
+    assert there == ["a", "c", "x", "c"]
