@@ -12,7 +12,8 @@ from rollcage.trace.recorded import trace_of
 from rollcage_cli.app import main
 from rollcage_mcp.conversation import ServerDeclarations
 from rollcage_mcp.messages import Message
-from rollcage_mcp.pins import ServerPins, identity, pinned_servers
+from rollcage_mcp.pins import Pinned, ServerPins, identity, pinned_servers
+from rollcage_mcp.toolset import accepted_tools, tools_of
 from rollcage_views import read_run
 from scripted import Client, Server, Talk
 
@@ -288,3 +289,28 @@ def test_the_proxy_pins_servers_unless_a_facade_decides(tmp_path: Path) -> None:
     assert guard(facade="agent").declared.pins is None
     assert guard(replay="offline").declared.pins is None
     assert open_store(tmp_path).keys("servers") == []
+
+
+def test_tools_of_a_file_are_left_out_once_their_server_has_changed_them(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "servers.toml"
+    file.write_text(f"[servers.lines]\ncommand = [{sys.executable!r}, {LINE_SERVER!r}, 'world']\n")
+    found: list[Any] = tools_of(file)
+
+    def names() -> list[str]:
+        listed = [vars(each)["__rollcage_contract__"].name for each in accepted_tools(found, store)]
+        return [name for name in listed if not name.startswith("mcp:")]
+
+    assert names() == ["write", "read"]
+    (own,) = pinned_servers(store)
+    assert own.pinned.name == "lines"
+
+    def say_what_it_was(pinned: Pinned) -> None:
+        pinned.tools["write"] = ['{"name":"write","description":"Writes."}']
+
+    own.update(say_what_it_was)
+    assert names() == ["read"]
+    assert "write was changed by the server (description, inputSchema)" in caplog.text
+    assert accept(store, "lines", "--yes") == 0
+    assert names() == ["write", "read"]

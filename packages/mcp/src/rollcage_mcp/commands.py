@@ -32,6 +32,7 @@ from rollcage_mcp.pins import ServerPins, identity
 from rollcage_mcp.servers import ServerConfig, load_servers
 from rollcage_mcp.serving import ToolServer
 from rollcage_mcp.stdio import Connect, serve_stdio
+from rollcage_mcp.toolset import accepted_tools
 
 __all__ = ["mcp"]
 
@@ -329,6 +330,8 @@ def serve_tools(
     log_to_stderr()
     own = load_tools(tools) if tools or not plans else []
     functions = [each for each in own if not isinstance(each, Contract)]
+    if facade is None:
+        functions = accepted_tools(functions, open_store(store))
     functions += _starters(plans, tools, store) if plans else []
     if not functions:
         raise UsageError("no tools: name the module of yours with --tools")

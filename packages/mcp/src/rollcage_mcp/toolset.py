@@ -6,12 +6,13 @@ import asyncio
 import atexit
 import contextlib
 import itertools
+import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from rollcage import Contract
+from rollcage import Contract, Store
 
 from rollcage_mcp.contracts import (
     READS,
@@ -23,10 +24,13 @@ from rollcage_mcp.contracts import (
 from rollcage_mcp.errors import ServerError, ServersInvalid
 from rollcage_mcp.messages import Message, as_failure, as_notification, as_request, result_of
 from rollcage_mcp.pack import Pack
+from rollcage_mcp.pins import ServerPins, identity
 from rollcage_mcp.servers import ServerConfig, load_servers
 from rollcage_mcp.upstream import Upstream
 
-__all__ = ["ServerTools", "tools_of"]
+__all__ = ["ServerTools", "accepted_tools", "tools_of"]
+
+_log: Final = logging.getLogger("rollcage.mcp")
 
 T = TypeVar("T")
 
@@ -36,6 +40,8 @@ _VERSION: Final = "io.modelcontextprotocol/protocolVersion"
 _CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 _INFO: Final = {"name": "rollcage", "version": "0.1.0"}
 _PAGES: Final = 1_000
+_SERVER: Final = "__rollcage_mcp_server__"
+"""Marks a server's tool with the server's key and name."""
 
 
 def tools_of(path: str | Path, only: str = "") -> list[Callable[..., Any]]:
@@ -61,7 +67,7 @@ def tools_of(path: str | Path, only: str = "") -> list[Callable[..., Any]]:
     having: dict[str, str] = {}
     has_reads = False
     for named in [only] if only else servers:
-        own = _functions(servers[named])
+        own = _functions(servers[named], named)
         has_reads = has_reads or not servers[named].openapi
         for name, function in own.items():
             if name in found:
@@ -74,12 +80,55 @@ def tools_of(path: str | Path, only: str = "") -> list[Callable[..., Any]]:
     return [*found.values(), *map(_reading, reads)]
 
 
-def _functions(server: ServerConfig) -> dict[str, Callable[..., Any]]:
+def accepted_tools(
+    functions: Iterable[Callable[..., Any]], store: Store
+) -> list[Callable[..., Any]]:
+    """Return the functions without the tools that their servers have changed since first used.
+
+    Those are logged, and left out until a person has accepted them; see `ServerPins`.
+
+    Args:
+        functions: of `tools_of`, whole servers, or any others.
+        store: keeps the pins.
+
+    Raises:
+        StoreError: the pins can't be read or written.
+    """
+    functions = list(functions)
+    servers: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for each in functions:
+        server = getattr(each, _SERVER, None)
+        if server is not None:
+            servers.setdefault(server, []).append(_definition(each))
+    pins = {server: ServerPins(store, *server) for server in servers}
+    for server, definitions in servers.items():
+        pins[server].listed(definitions, is_whole=True)
+    found: list[Callable[..., Any]] = []
+    for each in functions:
+        server = getattr(each, _SERVER, None)
+        why = "" if server is None else pins[server].change_of(each.__name__, _definition(each))
+        if why:
+            _log.warning("left out a tool: %s", why)
+        else:
+            found.append(each)
+    return found
+
+
+def _definition(function: Callable[..., Any]) -> Mapping[str, Any]:
+    contract: Contract = vars(function)["__rollcage_contract__"]
+    definition: Mapping[str, Any] = contract.json_schema["x-mcp-tool"]
+    return definition
+
+
+def _functions(server: ServerConfig, named: str) -> dict[str, Callable[..., Any]]:
     """Return a server's tools by name; the operations of an OpenAPI document."""
     if server.openapi:
         return server.load_operations().functions()
     tools = ServerTools(server)
     found = {name: tools.function(name) for name in tools.start()}
+    key = identity(server.command, server.url, server.cwd)
+    for function in found.values():
+        vars(function)[_SERVER] = (key, named)
     if tools.instructions is not None:
         found[tools.instructions.name] = _reading(tools.instructions)
     return found
