@@ -21,9 +21,10 @@ FUNCTIONS: list[Any] = [
     {"toolSpec": {"name": "look"}},
     {"function_declarations": [{"name": "look"}]},
     {"cachePoint": {"type": "default"}},
-    object(),
+    dict,
+    Contract(name="look", parameters={"properties": {}}, effect="read"),
 ]
-OF_PROVIDERS: list[dict[str, Any]] = [
+OF_PROVIDERS: list[Any] = [
     SEARCH,
     {"type": "web_search_preview"},
     {"type": "mcp", "server_url": "https://mcp.example"},
@@ -32,6 +33,7 @@ OF_PROVIDERS: list[dict[str, Any]] = [
     {"systemTool": {"name": "nova_grounding"}},
     {"type": ["function"]},
     {},
+    object(),
 ]
 
 
@@ -51,15 +53,25 @@ def approve(registry: Registry, contract: Contract) -> None:
 
 @pytest.mark.parametrize("tool", OF_PROVIDERS)
 def test_a_facade_gives_none_that_nobody_approved(
-    tmp_path: Path, registry: Registry, tool: dict[str, Any]
+    tmp_path: Path, registry: Registry, tool: Any
 ) -> None:
     with Session("job", store=tmp_path, gate=[Facade("agent")]) as session:
         expose_provider_tools(session, FUNCTIONS)
-        with pytest.raises(ToolRefused, match="is not approved"):
-            expose_provider_tools(session, [*FUNCTIONS, tool])
+        for tools in ([*FUNCTIONS, tool], (tool,)):
+            with pytest.raises(ToolRefused, match="is not approved"):
+                expose_provider_tools(session, tools)
     (info,) = list_runs(session.store)
-    (refused,) = read_run(trace_of(session.store, info.run)).refused
-    assert (refused.name.split(":")[0], refused.code) == ("provider", "tool_unapproved")
+    for refused in read_run(trace_of(session.store, info.run)).refused:
+        assert (refused.name.split(":")[0], refused.code) == ("provider", "tool_unapproved")
+
+
+def test_one_that_is_no_list_is_a_tool(tmp_path: Path, registry: Registry) -> None:
+    with Session("job", store=tmp_path, gate=[Facade("agent")]) as session:
+        with pytest.raises(ToolRefused):
+            expose_provider_tools(session, {"google_search": {}})
+        nothing: list[Any] = [None, [], (), {}]
+        for each in nothing:
+            expose_provider_tools(session, each)
 
 
 def test_one_that_was_approved_is_given_as_it_was_approved(

@@ -162,8 +162,9 @@ class GuardedModel(GuardedBody):
             ToolRefused: the session's facade does not give a tool that the provider runs itself.
         """
         options = rest.get("options", {})
-        for each in (options, options.get("extra_create_args", {})):
-            expose_provider_tools(self.session, each.get("tools"))
+        for each in (options, options.get("extra_create_args")):
+            if is_object(each):
+                expose_provider_tools(self.session, each.get("tools"))
         found = self._conversations.get(contract.name)
         if found is None:
             made = Conversations(contract, self.form)

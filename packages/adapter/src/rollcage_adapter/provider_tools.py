@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from rollcage import Contract, Session
 
 from rollcage_adapter.exposing import facades_of, refused_by
-from rollcage_adapter.shapes import is_list, is_object
+from rollcage_adapter.shapes import is_list, is_object, is_tuple
 
 __all__ = ["expose_provider_tools", "provider_tool_contract"]
 
@@ -42,13 +42,14 @@ def expose_provider_tools(session: Session, tools: Any) -> None:
 
     Args:
         session: the session; without a facade, nothing is refused.
-        tools: what the model is offered: schemas in the form of any provider; other objects are
-            functions.
+        tools: what the model is offered: one or several, as schemas in the form of any provider, or
+            as a framework's tools, which can be called or have a name.
 
     Raises:
         ToolRefused: names the first refused tool, the reason, and the next step.
     """
-    definitions = list(_provided(tools if is_list(tools) else ()))
+    several = tools if is_list(tools) or is_tuple(tools) else [tools] if tools else []
+    definitions = [_definition(each) for each in several if not _is_function(each)]
     facades = facades_of(session) if definitions else ()
     for each in definitions if facades else ():
         contract = provider_tool_contract(each)
@@ -70,12 +71,14 @@ def _contract(text: str) -> Contract:
     )
 
 
-def _provided(tools: Iterable[Any]) -> Iterable[Mapping[str, Any]]:
-    return (each for each in tools if is_object(each) and not _is_function(each))
+def _definition(tool: Any) -> Mapping[str, Any]:
+    return tool if is_object(tool) else {"type": type(tool).__qualname__}
 
 
-def _is_function(tool: Mapping[str, Any]) -> bool:
-    """Return whether the agent runs a tool, by its schema; an unknown form is the provider's."""
+def _is_function(tool: Any) -> bool:
+    """Return whether the agent runs a tool; an unknown form is the provider's."""
+    if not is_object(tool):
+        return callable(tool) or hasattr(tool, "name")
     kind = tool.get("type")
     if kind is not None:
         return kind in _FUNCTIONS
