@@ -41,7 +41,7 @@ __all__ = ["Bed", "Tried"]
 
 AT_ONCE = 2  # children
 CHUNK = 100  # tests that are measured by one child
-LONGEST = 8.0  # seconds for the tests of a mutant, and for its laws: the slowest are left out
+LONGEST = {False: 8.0, True: 20.0}  # seconds for a mutant's tests, and for its laws, at most
 MEMORY = 6 * 2**30
 LOOK = 0.25  # seconds between looks at a child
 STUCK = 20  # looks at which all of a child slept: nothing will wake it
@@ -218,7 +218,7 @@ class Bed:
         for test in sorted(rarity, key=lambda test: (rarity[test], self._took[test])):
             rounds[test] = files[test.partition("::")[0]]
             files[test.partition("::")[0]] += 1
-        left, chosen = {False: LONGEST, True: LONGEST}, []
+        left, chosen = dict(LONGEST), []
         for test in sorted(
             rounds, key=lambda test: (-killers[test], self._is_law(test), rounds[test])
         ):

@@ -279,3 +279,13 @@ def test_what_a_framework_pauses_by_goes_through(
         assert send("a") == "sent a"
     assert again.run_id == session.run_id
     assert ran == ["a"]
+
+
+def test_an_inner_session_s_approver_decides_on_what_its_gate_asks(tmp_path: Path) -> None:
+    approver = Answers(Approval(True, by="ann"), Approval(True, by="ann"))
+    with Session("outer", store=tmp_path):
+        for name, text in (("one", "a"), ("two", "b")):
+            with Session(name, store=tmp_path, gate=[asks], approver=approver):
+                assert send(text) == f"sent {text}"
+        assert send("c") == "sent c"
+    assert [each.args["text"] for each in approver.asked] == ["a", "b"]

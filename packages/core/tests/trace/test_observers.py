@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cuts import cut_log
 from rollcage import (
     Instrument,
     Options,
@@ -213,10 +214,29 @@ def test_a_lost_outcome_and_its_resolution_are_told(tmp_path: Path) -> None:
     assert [(e.what, e.status) for e in found] == [
         ("started", ""), ("settled", "unknown"), ("settled", "ok"),
     ]  # fmt: skip
+    assert found[-1].time == parse(open_store(tmp_path).read(session.run_id), "it")[-1]["time"]
     again = Kept()
     with Session("job", store=tmp_path, observers=[again]):
         assert cut() == 3
     assert again.steps == [("replayed", 1, "obs.cut")]
+
+
+def test_a_write_that_a_kill_cut_off_is_told_with_the_next_attempt(tmp_path: Path) -> None:
+    with Session("job", store=tmp_path) as session:
+        put("a", 1)
+        get("a")
+    cut_log(tmp_path / "logs" / f"{session.run_id}.jsonl", 3)  # its intent is the last
+    live = Kept()
+    with contextlib.suppress(Halt), Session("job", store=tmp_path, observers=[live]) as again:
+        pass
+    found = recorded(tmp_path, session.run_id)
+    first, second = (e.attempt for e in found if isinstance(e, RunEvent) and e.what == "opened")
+    assert [(e.what, e.status, e.attempt) for e in found] == [
+        ("opened", "", first), ("started", "", first), ("settled", "unknown", first),
+        ("opened", "", second), ("closed", "partial", second),
+    ]  # fmt: skip
+    assert again.run_id == session.run_id
+    assert [each.attempt for each in live.told] == [second, second]
 
 
 def test_a_question_is_told_and_its_answer(tmp_path: Path) -> None:

@@ -389,3 +389,22 @@ def test_an_async_undo_says_the_same(store: Store) -> None:
     report = asyncio.run(aundo_run(store, run, tools=[give_back, put]))
     assert [(each.status, each.reason) for each in report.steps] == [("verified", "")]
     assert world == {}
+
+
+def test_what_can_not_be_seen_any_more_is_not_undone(store: Store) -> None:
+    def looks(args: dict[str, Any]) -> dict[str, Any]:
+        return look_none(args) if "away" in world else look(args)
+
+    put = setter(observe=looks, undo=by_state)
+    later = tool(
+        name="reasons.later", undo=lambda: [compensate(give_back, key="away", text="yes")]
+    )(lambda: None)
+    with Session("job", store=store) as session:
+        session.call(put, key="k", text="b")
+        session.call(later)
+    report = undo_run(store, session.run_id, tools=[give_back, put, later])
+    assert [(each.step, each.status, each.reason) for each in report.steps] == [
+        (2, "compensated", "nothing observes what it changes"),
+        (1, "failed", "its state can't be observed: OSError: it is away"),
+    ]
+    assert world == {"k": "b", "away": "yes"}
