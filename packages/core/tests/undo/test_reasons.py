@@ -408,3 +408,36 @@ def test_what_can_not_be_seen_any_more_is_not_undone(store: Store) -> None:
         (1, "failed", "its state can't be observed: OSError: it is away"),
     ]
     assert world == {"k": "b", "away": "yes"}
+
+
+def test_a_report_is_data_and_text(store: Store) -> None:
+    @tool(name="reasons.fails", idempotent=True)
+    def fails(key: str) -> None:
+        raise OSError("it is away")
+
+    put = setter(**ALL)
+    broken = tool(name="reasons.broken", undo=lambda: [compensate(fails, key="k")])(lambda: None)
+    with Session("job", store=store) as session:
+        session.call(put, key="k", text="b")
+        session.call(broken)
+        session.call(put, key="k", text="c")
+    run = session.run_id
+    report = undo_run(store, run, tools=[give_back, fails, put, broken])
+    back = {"name": "reasons.set", "version": "", "args": {"key": "k", "text": "b"}}
+    failed = {"name": "reasons.fails", "version": "", "args": {"key": "k"}}
+    assert report.as_data() == {
+        "run": run, "to": None, "complete": False,
+        "steps": [
+            {"run": run, "step": 3, "name": "reasons.put", "status": "verified", "reason": "",
+             "calls": [back], "differs": {}},
+            {"run": run, "step": 2, "name": "reasons.broken", "status": "failed",
+             "reason": "reasons.fails: OSError: it is away", "calls": [failed], "differs": {}},
+        ],
+        "left": [{"run": run, "step": 1, "name": "reasons.put"}],
+    }  # fmt: skip
+    assert str(report) == (
+        f"step 2 (reasons.broken) of run {run}: failed: reasons.fails: OSError: it is away\n"
+        f"step 1 (reasons.put) of run {run}: not tried"
+    )
+    _, first = plan_undo(store, run, tools=[give_back, fails, put, broken]).steps
+    assert first.as_data()["args"] == {"key": "k", "text": "b"}

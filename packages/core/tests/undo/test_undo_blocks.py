@@ -10,11 +10,13 @@ from rollcage import Session, SessionError, compensate, plan_undo, tool, undo_ru
 
 Node = tuple[str, str, list[Any]]  # what, its name, and what is inside
 world: list[str] = []
+looked: list[str] = []
 
 
 @pytest.fixture(autouse=True)
 def empty() -> None:
     world.clear()
+    looked.clear()
 
 
 @tool(name="blocks.drop", idempotent=True)
@@ -30,6 +32,7 @@ def put(name: str) -> None:
 
 @tool(name="blocks.look", effect="read")
 def look(name: str) -> str:
+    looked.append(name)
     return name
 
 
@@ -116,9 +119,12 @@ def test_what_is_in_a_block_goes_with_all_behind_it(tmp_path: Path, seed: int) -
     assert [step.step for step in plan.steps] == gone[::-1]
     assert undo_run(tmp_path, session.run_id, branch=name, to=to, expected=plan).complete
     assert world == left
+    looked.clear()
     with Session("job", store=tmp_path) as again:
         job.run(again)
     assert sorted(world, key=int) == whole
+    reads = {name: n for kind, name, n, around in lines if kind == "look" and goes(n, around)}
+    assert {name for name, n in reads.items() if n > min(gone, default=n)} <= {*looked} <= {*reads}
     with Session("job", store=tmp_path, replay="offline", run=session.run_id) as offline:
         job.run(offline)
     assert offline.stats.misses == 0
