@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import pytest
 from rollcage import Session, Store, list_runs, tool
@@ -97,3 +98,54 @@ def test_identical_calls_keep_their_slots(store: Store) -> None:
     with Session("job", store=store) as third:
         assert issue(third, [(2, "same"), (0, "same"), (1, "same")]) == given
     assert len(done) == 3
+
+
+@tool(effect="read", name="slots.count")
+def count() -> int:
+    done.append("counted")
+    return len(done)
+
+
+@pytest.mark.parametrize("before", [[], ["one"]])
+@pytest.mark.parametrize("replay", ["offline", "auto"])
+def test_a_read_holds_behind_a_write_that_joined_its_turn_later(
+    store: Store, before: list[str], replay: Literal["offline", "auto"]
+) -> None:
+    """The read was asked for in front of the new write, so both are concurrent, as in one go."""
+
+    def issue(*writes: str) -> int:
+        with session.turn():
+            for what in before:
+                write(what)
+            counted = count()
+            for what in writes:
+                write(what)
+        return counted
+
+    session = Session("job", store=store)
+    with broken_off(session):
+        counted = issue()
+    session = Session("job", store=store)
+    with broken_off(session):
+        assert issue("two") == counted
+    was = list(done)
+    with broken_off(Session("job", store=store, replay=replay)):
+        for what in (*before, "two"):
+            write(what)
+        assert count() == counted
+    assert done == was
+
+
+def test_a_read_that_was_not_asked_for_does_not_hold_behind_a_new_write(store: Store) -> None:
+    session = Session("job", store=store)
+    with broken_off(session), session.turn():
+        write("one")
+        count()
+    session = Session("job", store=store)
+    with broken_off(session), session.turn():
+        write("one")
+        write("two")
+    with Session("job", store=store):
+        write("one")
+        write("two")
+        assert count() == 4

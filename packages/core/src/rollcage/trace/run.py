@@ -217,7 +217,8 @@ class Step:
     def reach(self) -> int:
         """Return the last position at which the step holds in this attempt.
 
-        A read that ran beside a batch does not hold behind a write that joined the batch later.
+        A read that ran beside a batch does not hold behind a write that joined the batch later,
+        unless it was asked for in the turn of that write, before it.
         """
         if not self.joined:
             return self.until
@@ -629,10 +630,11 @@ class Run:
     def _join_reads(self, write: Step) -> None:
         """Note a new write at the reads of earlier attempts that ran beside its batch.
 
-        These reads hold behind the recorded writes of the batch, but not behind the new write.
+        These reads hold behind the recorded writes of the batch, but not behind the new write:
+        except for a read of its turn that this attempt asked for before it, which is concurrent.
         """
         for step in self._stretched.get((write.branch, write.pos), ()):
-            if step.n <= self._before:
+            if step.n <= self._before and not (step.turn == write.turn and self._is_asked(step.n)):
                 step.joined = (*step.joined, write)
 
     def _place(self, step: Step, event: Event, branch: list[Step]) -> None:
