@@ -29,7 +29,7 @@ from tests.laws.timeline import Deed
 pytestmark = pytest.mark.law
 
 KILLS = 2
-ONE = Op("write")
+ONE, LOOK, OTHER = Op("write"), Op("read"), Op("write", 1)
 BLOCKS = ("outer", "scope", "inner", "block")  # there is one order in which they happen
 
 
@@ -175,6 +175,7 @@ def test_undo_leaves_the_edited_program_alone(pair: tuple[Program, Program], see
 
 
 @fewer(2)
+@example(((Block((LOOK,)), OTHER), (Block((LOOK, ONE)), OTHER)), 2)
 @given(pairs(), seeds)
 def test_halt_runs_nothing_new_while_effects_lie_ahead(
     pair: tuple[Program, Program], seed: int
@@ -196,6 +197,8 @@ def test_halt_runs_nothing_new_while_effects_lie_ahead(
 
 
 @fewer(2)
+@example(((Block((ONE,)), ONE, ONE), (Block(()), Inner("in", (ONE,)))), 1)
+@example(((Block((LOOK,)), OTHER), (Block((LOOK, ONE)), OTHER, Op("plain", 2))), 2)
 @given(pairs(raises=False), seeds)
 def test_warn_names_what_it_leaves_before_it_writes(
     pair: tuple[Program, Program], seed: int

@@ -209,3 +209,66 @@ def test_a_branch_that_begins_with_a_rejected_call_is_resumed(store: Store, shel
         job("b")
     assert job("b", "c").stats.hits == 2
     assert shelf.there == ["a", "b", "c"]
+
+
+def _in_block(session: Session, kind: str, store: Store) -> Any:
+    if kind == "session":
+        return Session("inner", store=store)
+    return session.transaction() if kind == "transaction" else session.branch("inner")
+
+
+@tool(effect="read", name="look")
+def look() -> str:
+    return "seen"
+
+
+@pytest.mark.parametrize("kind", ["session", "transaction", "branch"])
+def test_a_write_that_is_new_in_a_block_that_changed_nothing_halts(
+    store: Store, shelf: Shelf, kind: str
+) -> None:
+    """The recorded write behind the block has the block's position, and lies ahead nevertheless."""
+
+    def job(*in_it: str, behind: str = "behind", **how: Any) -> None:
+        with Session("job", store=store, **how) as session:
+            with _in_block(session, kind, store):
+                look()
+                for each in in_it:
+                    shelf.put(thing=each)
+            shelf.put(thing=behind)
+            if how.get("replay") != "offline":
+                raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        job()
+    with pytest.raises(Diverged):
+        job("new")
+    assert shelf.there == ["behind"]
+    with pytest.raises(ConnectionError):
+        job("new", behind="other", on_divergence="warn")
+    assert shelf.there == ["behind", "new", "other"]
+    with pytest.raises(ConnectionError):
+        job("new", behind="other")
+    job("new", behind="other", replay="offline")
+    assert shelf.there == ["behind", "new", "other"]
+
+
+@pytest.mark.parametrize("kind", ["session", "transaction", "branch"])
+def test_what_comes_behind_a_block_that_changes_nothing_any_more_is_found(
+    store: Store, shelf: Shelf, kind: str
+) -> None:
+    def job(*in_it: str, behind: str, **how: Any) -> None:
+        with Session("job", store=store, **how) as session:
+            with _in_block(session, kind, store):
+                for each in in_it:
+                    shelf.put(thing=each)
+            shelf.put(thing=behind)
+            if how.get("replay") != "offline":
+                raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        job("inside", behind="behind")
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            job(behind="other", on_divergence="warn")
+    job(behind="other", replay="offline")
+    assert shelf.there == ["inside", "behind", "other"]

@@ -123,9 +123,14 @@ def join(attempt: Attempt, inner: Branch) -> None:
     data = orjson.dumps({"status": status, "value": world})
     differs = step.outcome != data
     if differs and not (status == "error" and skipped):
+        changed = step.changes
         attempt.note({"event": "outcome", "step": step.n}, Outcome(status, data))
-        if inner.was == "whole":
+        if inner.was == "whole" and changed:
             outer.rehash()
+        elif inner.was == "whole" and step.changes:  # it was like a read until now
+            assert inner.opened_in is not None
+            outer.begin(inner.opened_in)
+            outer.end(step)
     if inner.was != "whole":
         ended(attempt, outer, step)
 
@@ -140,7 +145,8 @@ def ended(attempt: Attempt, branch: Branch, step: Step | None) -> None:
 def _worlds_of(branch: Branch) -> frozenset[str]:
     step = branch.opening
     assert step is not None
-    return frozenset([step.result["value"]]) if step.changes else branch.ends
+    world = step.result["value"]
+    return branch.ends if world is None else frozenset([world])
 
 
 def last_worlds(before: Iterable[Branch]) -> list[str]:

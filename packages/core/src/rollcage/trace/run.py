@@ -125,6 +125,8 @@ class Step:
         outcome: the recorded bytes, which nothing can change; None without an outcome.
         flawed: whether the value breaks the contract, can't be replayed, or was cut off.
         taken: whether this attempt has used the step up.
+        moved_on: of a block in which nothing is done any more, whether it had changed something
+            before: the steps after it are still recorded at the next position.
         passed: of a block in which nothing was done, whether this attempt used up a step that lay
             ahead of the block: so it follows another program, and never asks for the block.
         given: whether this attempt was given the outcome.
@@ -164,7 +166,7 @@ class Step:
 
     # Class attributes: few steps have these, and the others spend no room on them.
     declared = answered = simulated = rolled = borrowed = loose = claimed = accepted = False
-    compensates = passed = False
+    compensates = passed = moved_on = False
     rank = epoch = retries = doubt = replacement = beside = 0
     agent = version = back = ""
     after: Sequence[int] = ()
@@ -244,7 +246,7 @@ class Step:
         """Tell whether the step advances the world; a block without a change is like a read."""
         if self.effect != "branch":
             return self.effect in CHANGES
-        return self.outcome is None or self.result["value"] is not None
+        return self.outcome is None or self.moved_on or self.result["value"] is not None
 
     @property
     def acts(self) -> bool:
@@ -691,6 +693,8 @@ class Run:
             step.status, step.outcome, step.beside = "waiting", None, next(reversed(self.steps))
             return
         status, data, unclear, flawed = outcome
+        if step.effect == "branch" and step.outcome is not None and step.changes:
+            step.moved_on = True
         step.outcome = bytes(memoryview(data))  # orjson's have 4 KiB of room behind them
         step.status, step.flawed = status, flawed
         if unclear:
