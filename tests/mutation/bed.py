@@ -3,8 +3,9 @@
 `Bed` is a plugin of pytest that takes the place of its loop over the tests. First the tests run
 once, measured: that tells which of them come by a line, and how long each one takes. Then each
 mutant has a child, which changes one function and runs its tests until one fails: first the tests
-that have found another mutant of the function, then one of each file of tests, then a second one of
-each, and so on. Of a file, those that come by rare lines and are fast come first. Laws come last.
+that have found another mutant of the function, then in turn one that speaks of what is changed, by
+its words, and one of the next file of tests: of a file, those that come by rare lines and are fast
+come first. Laws come last.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import contextlib
 import functools
 import gc
 import importlib
+import inspect
 import itertools
 import json
 import operator
 import os
+import re
 import resource
 import select
 import shutil
@@ -79,6 +82,8 @@ class Bed:
         self._failed = self._skipped = False
         self._coverage: Coverage | None = None
         self._context = ""
+        self._texts: dict[str, set[str]] = {}
+        self._spoken = Counter[str]()
         self._killers: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -213,22 +218,54 @@ class Bed:
                     for line in function
                     if (here := by.get(str(line), 0)) >> at & 1
                 )
-        killers = self._killers[mutant.file, mutant.function]
+        killers, words = self._killers[mutant.file, mutant.function], _words_of(mutant)
         rounds, files = dict[str, int](), Counter[str]()
         for test in sorted(rarity, key=lambda test: (rarity[test], self._took[test])):
             rounds[test] = files[test.partition("::")[0]]
             files[test.partition("::")[0]] += 1
+        spread = sorted(rounds, key=rounds.__getitem__)
+        near = sorted(spread, key=lambda test: -self._nearness(test, words))
+        places = dict[str, int]()
+        for order in (spread, near):
+            for at, test in enumerate(order):
+                places[test] = min(at, places.get(test, at))
         left, chosen = dict(LONGEST), []
         for test in sorted(
-            rounds, key=lambda test: (-killers[test], self._is_law(test), rounds[test])
+            spread, key=lambda test: (-killers[test], self._is_law(test), places[test])
         ):
             left[self._is_law(test)] -= self._took[test]
             if left[self._is_law(test)] > 0:
                 chosen.append(test)
         return chosen
 
+    def _nearness(self, test: str, words: set[str]) -> float:
+        """Return how much a test speaks of these words: the rarer a word, the more it counts."""
+        if not self._texts:
+            for each, item in self._items.items():
+                self._texts[each] = _words(each) | _source_words(getattr(item, "function", None))
+            self._spoken = Counter(word for text in self._texts.values() for word in text)
+        return sum(1 / self._spoken[word] for word in words & self._texts[test])
+
     def _is_law(self, test: str) -> bool:
         return self._items[test].get_closest_marker("law") is not None
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w+", text))
+
+
+@functools.cache
+def _source_words(function: Any) -> set[str]:
+    try:
+        return _words(inspect.getsource(function))
+    except (OSError, TypeError):
+        return set()
+
+
+def _words_of(mutant: Mutant) -> set[str]:
+    """Return the words of what is changed, and of the function's name."""
+    before, _, after = mutant.change.partition(" → ")
+    return (_words(before) ^ _words(after) or _words(before)) | _words(mutant.function)
 
 
 def _any(by: dict[str, int], lines: range) -> int:
