@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import orjson
 import pydantic
 import pytest
+from cuts import cut_log
 from rollcage import (
     Approval,
     ApprovalRequest,
@@ -19,6 +21,7 @@ from rollcage import (
     SessionHalted,
     StepView,
     Verdict,
+    open_store,
     tool,
 )
 from rollcage.stages.approvals import Approvals
@@ -289,3 +292,50 @@ def test_an_inner_session_s_approver_decides_on_what_its_gate_asks(tmp_path: Pat
                 assert send(text) == f"sent {text}"
         assert send("c") == "sent c"
     assert [each.args["text"] for each in approver.asked] == ["a", "b"]
+
+
+def test_an_approver_is_told_what_is_on_record(tmp_path: Path) -> None:
+    approver = Answers(Approval(True, by="ann"))
+    how: Any = {"gate": [asks], "approver": approver, "actor": "bob"}
+    with (
+        Session("job", store=tmp_path, **how) as session,
+        session.branch("b"),
+        session.turn() as turn,
+        session.place(turn=turn, slot=3, agent="eve", call_id="c1"),
+    ):
+        send("a")
+    (asked,) = approver.asked
+    lines = [orjson.loads(line) for line in open_store(tmp_path).read(session.run_id)]
+    waits = next(line for line in lines if line.get("waits"))
+    line = next(line for line in lines if line["event"] == "requested")
+    step = session.attempt.run.steps[waits["step"]]
+    assert (asked.kind, asked.name, asked.args) == ("tool", waits["name"], waits["args"])
+    assert (asked.key, asked.branch, asked.turn) == (waits["key"], waits["branch"], waits["turn"])
+    assert (asked.slot, asked.agent, asked.call_id) == (3, "eve", "c1")
+    assert (asked.run, asked.root, asked.requested_by) == (session.run_id,) * 2 + ("bob",)
+    assert (asked.id, asked.at, asked.expires) == (line["id"], line["time"], line["expires"])
+    assert asked.expires - asked.at == 24 * 60 * 60 * 1_000_000
+    assert (asked.verdict.decision, asked.verdict.reason) == ("ask", "is that so?")
+    assert asked.idempotency_key == session.attempt.run.idempotency_key(step)
+    assert asked.policy == line["policy"] == ""
+    assert not any("during" in line for line in lines if line.get("name") == waits["name"])
+
+
+def test_a_decided_request_that_a_kill_left_in_the_queue_is_removed(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    left: dict[str, Any] = {}
+
+    def approver(_: ApprovalRequest) -> Approval:
+        left.update((key, store.get("requests", key)) for key in store.keys("requests"))
+        return Approval(True, by="ann")
+
+    with Session("job", store=tmp_path, gate=[asks], approver=approver) as session:
+        send("a")
+    assert store.keys("requests") == []
+    cut_log(tmp_path / "logs" / f"{session.run_id}.jsonl", len(store.read(session.run_id)) - 1)
+    for key, value in left.items():
+        assert store.swap("requests", key, None, value)
+    with Session("job", store=tmp_path, gate=[asks], approver=approver) as again:
+        assert store.keys("requests") == []
+        assert send("a") == "sent a"
+    assert again.stats.hits == 1
