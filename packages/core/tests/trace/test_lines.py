@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 from pydantic import SecretStr
-from rollcage import Session, tool
+from rollcage import Session, StepView, compensate, tool
 from rollcage.contract.contract import Contract
 from rollcage.errors import ApprovalRequired, ArgumentsInvalid, Blocked, RunStopped
 from rollcage.gate.approval import Approval
@@ -277,3 +277,51 @@ def test_abandoned_says_when(tmp_path: Path) -> None:
     *_, ended = lines(tmp_path, session.run_id, "ended")
     assert (ended["by"], ended["status"]) == ("eve", "abandoned")
     assert ended["time"] > 0
+
+
+@tool(name="lines.back", idempotent=True)
+def back(n: int) -> None:
+    """Take nothing back."""
+
+
+@tool(name="lines.put", undo=lambda args: [compensate(back, n=args["n"])])
+def put(n: int) -> None:
+    """Do nothing."""
+
+
+def test_times_are_in_microseconds(tmp_path: Path) -> None:
+    def decides(view: StepView) -> Verdict | None:
+        verdicts = {1: Verdict.deny("no"), 2: Verdict.ask("sure?")}
+        return verdicts.get(view.args.get("n", 0))
+
+    clock = dataclasses.replace(Clock(), wall=lambda: 1_700_000_000_123_456_789)
+    how: dict[str, Any] = {
+        "options": Options(clock=clock), "gate": [decides], "store": tmp_path,
+        "approver": lambda _: Approval(True, by="ann"),
+    }  # fmt: skip
+    with pytest.raises(InterruptedError), Session("job", **how):
+        with pytest.raises(Blocked):
+            put(1)
+        put(2)
+        inner = Session("inner", store=tmp_path)
+        with pytest.raises(KeyError), inner, inner.transaction():
+            put(3)
+            raise KeyError
+        look("it")
+        raise InterruptedError
+    with Session("job", on_divergence="warn", **how) as session:
+        put(4)
+        with pytest.raises(ArgumentsInvalid):
+            session.call(put, n="x")
+        assert session.undo().complete
+    found = lines(tmp_path, session.run_id, *KINDS)
+    assert {line["event"] for line in found} == {*KINDS}
+    assert {line["time"] for line in found if "time" in line} == {1_700_000_000_123_456}
+    asked = next(line for line in found if line["event"] == "requested")
+    assert asked["expires"] - asked["time"] == 24 * 60 * 60 * 1_000_000
+
+
+KINDS = (
+    "run", "attempt", "step", "refused", "requested", "decided", "undoing", "back", "rolled",
+    "undone", "ended",
+)  # fmt: skip
