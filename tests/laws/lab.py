@@ -10,6 +10,7 @@ import itertools
 import random
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -77,9 +78,14 @@ class World:
         self.flakes: random.Random | None = None  # chooses how flaky calls fail; None: they work
         self.doubled: list[str] = []  # effects that were performed twice
         self.watch: Callable[[Deed], None] | None = None  # told of each effect before it is done
+        self._one_by_one = threading.Lock()
 
     def do(self, label: str, does: str, inside: Sequence[str] = (), *, dedups: bool = False) -> str:
         """Change the world, as the body of a write does, behind the calls inside of it."""
+        with self._one_by_one:  # bodies run in threads, too
+            return self._do(label, does, inside, dedups=dedups)
+
+    def _do(self, label: str, does: str, inside: Sequence[str], *, dedups: bool) -> str:
         self.ran.append(label)
         step = current_step()
         key = step.idempotency_key if step is not None else f"plain-{len(self.timeline.moments)}"

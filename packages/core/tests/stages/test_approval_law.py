@@ -128,6 +128,7 @@ def check(lines: list[Line]) -> None:
     requested: dict[str, Line] = {}
     decided: dict[str, Line] = {}
     steps: dict[int, Line] = {}
+    first: dict[str, int] = {}  # what was asked for at a place
     began: Counter[str] = Counter()
     policy, undone_since = "", set[str]()
     for line in lines:
@@ -146,6 +147,7 @@ def check(lines: list[Line]) -> None:
             undone_since |= set(decided)
         elif kind == "step" and line["name"] == "law.write":
             steps[line["step"]] = line
+            first.setdefault(line["fingerprint"], line["args"]["n"])
             if "waits" in line:
                 continue
             approval = line["approval"]
@@ -153,7 +155,7 @@ def check(lines: list[Line]) -> None:
             assert decision["decision"] in ("approved", "edited", "responded")
             assert requested[approval]["policy"] == policy, "it was approved under another policy"
             assert approval not in undone_since, "it was approved before an undo"
-            asked = steps[requested[approval]["step"]]["args"]["n"]
+            asked = first[line["fingerprint"]]  # what an edit made of it counts for that edit alone
             is_edited = decision["decision"] == "edited"
             assert line["args"]["n"] == (asked + 1000 if is_edited else asked)
             began[approval] += line.get("outcome", 0) is not None and "answered" not in line

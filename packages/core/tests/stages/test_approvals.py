@@ -752,3 +752,30 @@ def test_an_approval_of_what_was_edited_since_counts_no_longer(tmp_path: Path) -
     assert shown[:2] == [("one", "first"), ("two", "first")]
     assert [(shown[-1][1])] == ran  # whoever approved it has seen it
     assert len(shown) == 3
+
+
+def test_an_edit_counts_once_although_no_rule_asks_about_what_it_made(tmp_path: Path) -> None:
+    """The undone call keeps its place beside its sibling, and the decision on it is used up."""
+
+    def rule(view: StepView) -> Verdict | None:
+        is_asked = view.name == "put" and view.args["to"] == "bob"
+        return Verdict.ask("somebody has to look at it") if is_asked else None
+
+    def edits(request: ApprovalRequest) -> Approval:
+        asked.append(request.args["to"])
+        return Approval.edit({"to": "cleo"}, by="ann")
+
+    def program() -> str:
+        how: dict[str, Any] = {"gate": [rule], "approver": edits, "replay": "continue"}
+        with Session("job", store=tmp_path, **how) as session, session.turn() as turn:
+            with turn.slot(0):
+                put("ann")
+            with turn.slot(1):
+                put("bob")
+        return session.run_id
+
+    run = program()
+    assert (ran, asked) == (["ann", "cleo"], ["bob"])
+    assert undo_run(tmp_path, run, to=1, tools=[put, take_back]).complete
+    assert program() == run
+    assert (ran, asked) == (["ann", "cleo"], ["bob", "bob"])

@@ -174,7 +174,7 @@ class Approvals(Stage):
     def prepare(self, call: Call, match: Match) -> Work | None:
         """Let a call wait until it is decided; refuse it if denied."""
         verdict, attempt, step = call.verdict, call.attempt, match.step
-        if step is not None and match.kind != "hit":
+        if step is not None and step.in_doubt and match.kind != "hit":
             begun = self._decided.get(self._of.get(step.n, ""), {})
             if "args" in begun and (call.kept or {}).get("as") != begun["id"]:
                 return self._edit(call, begun)  # a probe asks about what began
