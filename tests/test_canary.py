@@ -4,18 +4,17 @@ The tests search every byte: the store (traces, blobs, index, requests for appro
 the reports in each format, and what each command prints.
 """
 
+import asyncio
 import base64
 import contextlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
+from command_line import Cli, cli, plain_environment  # noqa: F401 - pytest finds them here
 from pydantic import BaseModel, SecretBytes, SecretStr
 from rollcage import (
     Approval,
@@ -183,18 +182,15 @@ Command = Callable[..., bytes]
 
 
 @pytest.fixture
-def rollcage(tmp_path: Path) -> Command:
-    """Run the command line as a process of its own; returns all that it prints."""
+def rollcage(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:  # noqa: F811
+    """Run the command line on the test's store; returns all that it prints."""
+    monkeypatch.setenv("ROLLCAGE_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("COLUMNS", "4000")
 
     def run(*arguments: object, codes: tuple[int, ...] = (0,)) -> bytes:
-        command = [sys.executable, "-m", "rollcage", *map(str, arguments)]
-        environment = {
-            **os.environ, "ROLLCAGE_STORE": str(tmp_path / "store"), "COLUMNS": "4000",
-            "PYTHONPATH": str(Path(__file__).parent),
-        }  # fmt: skip
-        done = subprocess.run(command, capture_output=True, check=False, env=environment)
-        assert done.returncode in codes, done.stderr
-        return done.stdout + done.stderr
+        done = cli(*arguments)
+        assert done.code in codes, done.err
+        return (done.out + done.err).encode()
 
     return run
 
@@ -209,18 +205,18 @@ async def careless_run(store: Path, replay: Literal["off", "resume"], runs: list
         raise RuntimeError(f"the agent died with {GITHUB}")
 
 
-async def test_no_credential_is_ever_written(tmp_path: Path, rollcage: Command) -> None:
+def test_no_credential_is_ever_written(tmp_path: Path, rollcage: Command) -> None:
     store = tmp_path / "store"
     runs: list[str] = []
     with (
         pytest.warns(NotReplayableWarning) as warned,
         pytest.raises(RuntimeError, match="the agent died"),
     ):
-        await careless_run(store, "off", runs)
+        asyncio.run(careless_run(store, "off", runs))
     for warning in warned:
         assert leaks(str(warning.message).encode()) == []
     with pytest.raises(NotReplayable):  # it halts at a result that was not kept
-        await careless_run(store, "resume", runs)
+        asyncio.run(careless_run(store, "resume", runs))
     assert runs[0] == runs[1]
     undo_run(store, runs[0], stages=[DetectedSecrets()])
 
@@ -238,7 +234,7 @@ async def test_no_credential_is_ever_written(tmp_path: Path, rollcage: Command) 
         ["runs"], ["runs", "--json"], ["show", first], ["show", first, "--json"],
         ["show", second, "--step", 1], ["verify", first], ["verify", first, "--json"],
         ["diff", first, second], ["diff", first, second, "--json"], ["export", first],
-        ["export", second, "--no-values"], ["undo", second, "--plan", "--tools", "test_canary"],
+        ["export", second, "--no-values"], ["undo", second, "--plan", "--tools", __name__],
         ["approvals"], ["audit"],
     ):  # fmt: skip
         printed[" ".join(map(str, arguments))] = rollcage(*arguments, codes=(0, 1, 2))
@@ -257,21 +253,25 @@ async def test_no_credential_is_ever_written(tmp_path: Path, rollcage: Command) 
         assert leaks(text) == [], command
 
 
-async def test_reports_of_runs_without_the_detector_show_none(
-    tmp_path: Path, rollcage: Command
-) -> None:
+def test_reports_of_runs_without_the_detector_show_none(tmp_path: Path, rollcage: Command) -> None:
     """The reports of any run lack the credentials that the detector knows."""
-    session = Session("careless", store=tmp_path / "store", gate=[rule], approver=approver)
-    async with session:
-        with pytest.warns(NotReplayableWarning):
+
+    async def undetected() -> str:
+        async with Session(
+            "careless", store=tmp_path / "store", gate=[rule], approver=approver
+        ) as session:
             await agent(session)
+        return session.run_id
+
+    with pytest.warns(NotReplayableWarning):
+        run = asyncio.run(undetected())
     known = {name: CANARIES[name] for name in CANARIES if name.startswith(("a key", "a token"))}
     known |= {name: CANARIES[name] for name in ("a web token", "a private key")}
     (trace,) = (tmp_path / "store" / "logs").glob("*.jsonl")
     assert known["a key of AWS"].encode() in trace.read_bytes()
     for form in (["-f", "table"], ["-f", "jsonl"], ["-f", "csv"], ["-f", "md"], ["--html", "-"]):
         assert not known.keys() & {*leaks(rollcage("audit", *form))}, form
-    for command in (["show", session.run_id], ["diff", session.run_id, session.run_id]):
+    for command in (["show", run], ["diff", run, run]):
         assert not known.keys() & {*leaks(rollcage(*command, "--html", "-"))}, command
 
 
