@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import Page
+from rollcage_server.roles import Role
+from rollcage_server.tokens import TokenFile
 
 SignIn = Callable[..., Page]
 """Signs somebody in, by name, in a browser of their own; gives the page."""
@@ -36,17 +38,16 @@ class Server:
     def known(self, name: str, *roles: str) -> str:
         """Make a token for somebody; its text."""
         if name not in self.tokens:
-            given = [word for role in roles for word in ("--role", role)]
-            command = ("token", "create", "--name", name, *given, "--tokens", str(self._file))
-            made = subprocess.run(_rollcage(*command), capture_output=True, text=True, check=True)
-            self.tokens[name] = made.stdout.strip()
+            roles_known = [Role(role) for role in roles]
+            self.tokens[name] = TokenFile(self._file).create(name, roles_known, 3600)[1]
         return self.tokens[name]
 
     def start(self) -> None:
         """Start it, at the same port as before."""
-        command = _rollcage(
-            "serve", "--store", self.store, "--tokens", str(self._file), "--port", str(self._port)
-        )
+        command = [
+            sys.executable, "-m", "rollcage", "serve", "--store", self.store,
+            "--tokens", str(self._file), "--port", str(self._port),
+        ]  # fmt: skip
         self._process = process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         errors = process.stderr
         assert errors is not None
@@ -67,7 +68,3 @@ class Server:
         assert process.stderr is not None
         process.stderr.close()
         self._process = None
-
-
-def _rollcage(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "rollcage", *arguments]
