@@ -3,6 +3,7 @@
 from command_line import (  # noqa: F401 - pytest finds them here
     cli,
     dead,
+    died,
     edit,
     evil,
     payment,

@@ -1,6 +1,8 @@
 """The command line, in this process, and runs to look at with it, recorded by real sessions."""
 
+import functools
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +18,7 @@ __all__ = [
     "Result",
     "cli",
     "dead",
+    "died",
     "edit",
     "evil",
     "payment",
@@ -164,21 +167,29 @@ with Session("payment", store=sys.argv[1]) as session:
 """
 
 
+def _pay(store: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", DYING, str(store), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture
 def payment(store: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
     """A real process that dies in the middle of a write; with "live" it does not."""
+    return functools.partial(_pay, store)
 
-    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-c", DYING, str(store), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    return run
+@pytest.fixture(scope="session")
+def died(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store that such a process left."""
+    store = tmp_path_factory.mktemp("died") / ".rollcage"
+    assert _pay(store).returncode == 9
+    return store
 
 
 @pytest.fixture
-def dead(payment: Callable[..., Any], store: Path) -> str:
+def dead(died: Path, store: Path) -> str:
     """The run that such a process left: its step 2 is unknown."""
-    assert payment().returncode == 9
+    shutil.copytree(died, store, dirs_exist_ok=True)
     (path,) = (store / "logs").glob("*.jsonl")
     return path.stem
 

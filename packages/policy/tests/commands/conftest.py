@@ -4,6 +4,7 @@ import pytest
 from command_line import (  # noqa: F401 - pytest finds them here
     cli,
     dead,
+    died,
     edit,
     evil,
     payment,
