@@ -66,9 +66,17 @@ def with_siblings(*folders: str) -> list[str]:
     return found
 
 
-def editable(*folders: str) -> list[str]:
-    """Return the arguments that install the folders, and their dependencies here, in place."""
-    return [argument for folder in with_siblings(*folders) for argument in ("-e", folder)]
+def editable(session: nox.Session, *folders: str) -> list[str]:
+    """Return the arguments that install the folders, and their dependencies here, in place.
+
+    They name a file of requirements: uv builds a folder for each environment anew if it is named
+    as an argument, but only once if it is named in a file.
+    """
+    lines = "".join(f"-e {Path(folder).resolve()}\n" for folder in with_siblings(*folders))
+    file = session.cache_dir / "editable" / f"{sha256(lines.encode()).hexdigest()[:16]}.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(lines, encoding="utf-8")
+    return ["-r", str(file)]
 
 
 def groups(*names: str) -> list[str]:
@@ -111,8 +119,10 @@ def install_programs(session: nox.Session, names: str, instead: str = "") -> Non
     """Install programs of the system, or name the command that installs them."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         session.error(f"a program is missing: apt-get install {names}{instead}")
-    session.run("apt-get", "update", "-qq", external=True)
-    session.run("apt-get", "install", "--yes", "-qq", *names.split(), external=True)
+    with (session.cache_dir / "apt-get").open("w") as alone:  # apt-get waits for no other one
+        fcntl.flock(alone, fcntl.LOCK_EX)
+        session.run("apt-get", "update", "-qq", external=True)
+        session.run("apt-get", "install", "--yes", "-qq", *names.split(), external=True)
 
 
 def environment(session: nox.Session, folder: Path, *packages: str) -> str:
@@ -150,7 +160,7 @@ def demo(session: nox.Session) -> None:
         "packages/toolbox",
         "integrations/langchain",
     ]
-    session.install(*editable(*folders), *CONSTRAINTS)
+    session.install(*editable(session, *folders), *CONSTRAINTS)
     session.run("rollcage", "demo", *session.posargs)
     session.log(f'To have `rollcage` in this shell: export PATH="{session.bin}:$PATH"')
 
@@ -167,7 +177,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def typecheck(session: nox.Session) -> None:
     """Check types with strict mypy and pyright: sources, tests, examples and benchmarks."""
-    session.install(*editable(*EVERYTHING), *groups(*GROUPS), *CONSTRAINTS)
+    session.install(*editable(session, *EVERYTHING), *groups(*GROUPS), *CONSTRAINTS)
     session.run("mypy")
     session.run("pyright")
 
@@ -185,28 +195,28 @@ def tests(session: nox.Session, package: str) -> None:
 @nox.session
 def cross(session: nox.Session) -> None:
     """Test across packages: layering, exports, packaging, examples, the docs' code blocks."""
-    session.install(*editable(*EVERYTHING), *ADAPTERS_TESTS, *CONSTRAINTS)
+    session.install(*editable(session, *EVERYTHING), *ADAPTERS_TESTS, *CONSTRAINTS)
     session.run(*PYTEST, "tests", "--ignore", "tests/test_benchmarks.py", *session.posargs)
 
 
 @nox.session
 def peers(session: nox.Session) -> None:
     """Run the benchmark, small and beside every peer, and check that it prints all it promises."""
-    session.install(*editable(*EVERYTHING), *groups("test", "bench"), *CONSTRAINTS)
+    session.install(*editable(session, *EVERYTHING), *groups("test", "bench"), *CONSTRAINTS)
     session.run(*PYTEST, "tests/test_benchmarks.py", *session.posargs)
 
 
 @nox.session
 def examples(session: nox.Session) -> None:
     """Run the examples alone (a part of `cross`)."""
-    session.install(*editable(*EVERYTHING), *groups("test", "examples"), *CONSTRAINTS)
+    session.install(*editable(session, *EVERYTHING), *groups("test", "examples"), *CONSTRAINTS)
     session.run(*PYTEST, "tests/test_examples.py", *session.posargs)
 
 
 @nox.session
 def matrix(session: nox.Session) -> None:
     """Record in each framework, replay in each, as a table (a part of `cross`)."""
-    session.install(*editable(*EVERYTHING), *ADAPTERS_TESTS, *CONSTRAINTS)
+    session.install(*editable(session, *EVERYTHING), *ADAPTERS_TESTS, *CONSTRAINTS)
     session.run("python", "tests/matrix.py", *(session.posargs or ["reference", *ADAPTERS]))
 
 
@@ -214,9 +224,9 @@ def matrix(session: nox.Session) -> None:
 def undo(session: nox.Session) -> None:
     """Undo a LangChain agent's effects without any framework (in `cross`, by a blocker)."""
     needed = ("packages/core", "packages/cli", "packages/views", "packages/toolbox")
-    session.install(*editable(*needed), *CONSTRAINTS)
+    session.install(*editable(session, *needed), *CONSTRAINTS)
     there = Path(session.create_tmp()).resolve() / "langchain"
-    with_langchain = editable(*needed, "integrations/langchain")
+    with_langchain = editable(session, *needed, "integrations/langchain")
     python = environment(session, there, *with_langchain, *CONSTRAINTS)
     script, folder = "tests/undo_elsewhere.py", there / "agent"
     session.run(python, script, "record", str(folder), external=True)
@@ -226,7 +236,9 @@ def undo(session: nox.Session) -> None:
 @nox.session
 def escapes(session: nox.Session) -> None:
     """Try hostile paths and addresses, and their benign twins, as tables (a part of `tests`)."""
-    session.install(*editable(*PACKAGES["toolbox"]), *groups("test", "test-toolbox"), *CONSTRAINTS)
+    session.install(
+        *editable(session, *PACKAGES["toolbox"]), *groups("test", "test-toolbox"), *CONSTRAINTS
+    )
     for corpus in ("escapes.py", "hostile_urls.py"):
         session.run("python", f"packages/toolbox/tests/{corpus}", *session.posargs)
 
@@ -234,7 +246,7 @@ def escapes(session: nox.Session) -> None:
 @nox.session
 def phoenix(session: nox.Session) -> None:
     """Check what a real Phoenix shows of runs; it takes up to three minutes to start: not in CI."""
-    session.install(*editable("packages/core", "packages/otel[export]"), *CONSTRAINTS)
+    session.install(*editable(session, "packages/core", "packages/otel[export]"), *CONSTRAINTS)
     there = Path(session.create_tmp()).resolve() / "phoenix"
     environment(session, there, "arize-phoenix>=20")
     session.run("python", "-m", "tests.phoenix", str(there / "bin" / "phoenix"))
@@ -246,7 +258,7 @@ def mcp(session: nox.Session) -> None:
     if shutil.which("npm") is None:
         install_programs(session, "nodejs npm")
     needed = [*PACKAGES["mcp"][1:], "packages/mcp[http]"]
-    session.install(*editable(*needed), *groups("test"), *CONSTRAINTS)
+    session.install(*editable(session, *needed), *groups("test"), *CONSTRAINTS)
     there = Path(session.create_tmp()).resolve() / "servers"
     for line, packages in MCP_LINES.items():
         environment(session, there / line, *packages)
@@ -263,14 +275,14 @@ def browser(session: nox.Session) -> None:
         install_programs(session, "chromium", ", or set ROLLCAGE_CHROMIUM to the path of one")
     folders = ["packages/core", POLICY, "packages/cli", "packages/governance", "packages/server"]
     folders += ["packages/views", "packages/workflow"]
-    session.install(*editable(*folders), *groups("test", "browser"), *CONSTRAINTS)
+    session.install(*editable(session, *folders), *groups("test", "browser"), *CONSTRAINTS)
     session.run(*PYTEST, "tests/browser", *session.posargs)
 
 
 @nox.session
 def hostile(session: nox.Session) -> None:
     """Send hostile calls, and benign twins, through the gate, as a table (a part of `cross`)."""
-    session.install(*editable("packages/core", POLICY), *groups("test"), *CONSTRAINTS)
+    session.install(*editable(session, "packages/core", POLICY), *groups("test"), *CONSTRAINTS)
     session.run("python", "-m", "tests.hostile", *session.posargs)
 
 
@@ -281,7 +293,7 @@ def chaos(session: nox.Session) -> None:
     One of them: `-- rollback`, `-- crash`, `-- conflicts`.
     """
     folders = ["packages/core", "packages/toolbox"]
-    session.install(*editable(*folders), *groups("test"), *CONSTRAINTS)
+    session.install(*editable(session, *folders), *groups("test"), *CONSTRAINTS)
     every = [["rollback"], ["crash"], ["conflicts"]]
     for each in [session.posargs] if session.posargs else every:
         session.run("python", "-m", "tests.chaos", *each)
@@ -292,7 +304,7 @@ def chaos(session: nox.Session) -> None:
 def conformance(session: nox.Session, adapter: str) -> None:
     """Run an adapter's conformance suite alone (a part of `tests`)."""
     needs = groups("test", f"test-{adapter}")
-    session.install(*editable(*PACKAGES[adapter]), *needs, *CONSTRAINTS)
+    session.install(*editable(session, *PACKAGES[adapter]), *needs, *CONSTRAINTS)
     session.run(*PYTEST, f"{PACKAGES[adapter][0]}/tests/test_conformance.py", *session.posargs)
 
 
@@ -301,7 +313,7 @@ def conformance(session: nox.Session, adapter: str) -> None:
 def stores(session: nox.Session, store: str) -> None:
     """Run the tests and suites that any store must pass, on it instead of a folder."""
     folders = [*PACKAGES["core"], "packages/conformance", "packages/stores[postgres]"]
-    session.install(*editable(*folders), *groups("test", "test-core"), *CONSTRAINTS)
+    session.install(*editable(session, *folders), *groups("test", "test-core"), *CONSTRAINTS)
     tests = [f"packages/core/tests/{name}.py" for name in SESSIONS["on-any-store"]]
     tests.append("packages/policy/tests/test_labels_flow.py")
     tests.append("packages/conformance/tests/test_reference.py")
@@ -313,7 +325,7 @@ def faults(session: nox.Session) -> None:
     """Kill workers, break networks and kill each party of MCP, more often than in CI."""
     on_stores = groups("test", "test-core")
     with_servers = groups("test-mcp", *(f"test-{each}" for each in ADAPTERS))
-    session.install(*editable(*EVERYTHING), *on_stores, *with_servers, *CONSTRAINTS)
+    session.install(*editable(session, *EVERYTHING), *on_stores, *with_servers, *CONSTRAINTS)
     tests = ["tests/laws/test_kills.py", "tests/laws/test_stores.py"]
     tests.append("packages/stores/tests/test_postgres_faults.py")
     tests.append("packages/mcp/tests/test_kills.py")
@@ -329,7 +341,7 @@ def workers(session: nox.Session) -> None:
     In a row: `-- --seeds 3 --workflows 50 --kills 12`; one store: `-- --only sqlite`.
     """
     folders = [*PACKAGES["workflow"][1:], "packages/workflow[engine]"]
-    session.install(*editable(*folders), *groups("test-workflow"), *CONSTRAINTS)
+    session.install(*editable(session, *folders), *groups("test-workflow"), *CONSTRAINTS)
     lab = {"PYTHONPATH": "packages/workflow/tests/lab:packages/core/tests/lab"}
     session.run("python", "-m", "fleet", *session.posargs, env=lab)
 
@@ -340,7 +352,7 @@ def simulate(session: nox.Session) -> None:
 
     Each failing seed is printed with the options that replay it: `-- --place disk --seed 4711`.
     """
-    session.install(*editable("packages/core"), *groups("test"), *CONSTRAINTS)
+    session.install(*editable(session, "packages/core"), *groups("test"), *CONSTRAINTS)
     session.run("python", "-m", "tests.simulation", *session.posargs)
 
 
@@ -349,7 +361,7 @@ def laws(session: nox.Session) -> None:
     """Try every law on many more cases than in `tests`, new cases each time."""
     needs = groups("test", "test-core", "test-stores")
     folders = [*PACKAGES["core"], "packages/stores[postgres]", "packages/views"]
-    session.install(*editable(*folders), *needs, *CONSTRAINTS)
+    session.install(*editable(session, *folders), *needs, *CONSTRAINTS)
     many = {"HYPOTHESIS_PROFILE": "laws"}
     tests = ("packages/core/tests", "tests/laws")
     session.run(*PYTEST, "-m", "law", *tests, *session.posargs, env=many)
@@ -358,7 +370,9 @@ def laws(session: nox.Session) -> None:
 @nox.session
 def exhaustive(session: nox.Session) -> None:
     """Try every run up to a bound, ROLLCAGE_EXHAUSTIVE: a larger one than in `tests`."""
-    session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
+    session.install(
+        *editable(session, *PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS
+    )
     bound = {"ROLLCAGE_EXHAUSTIVE": os.environ.get("ROLLCAGE_EXHAUSTIVE", "5")}
     session.run(*PYTEST, "tests/laws/test_exhaustive.py", *session.posargs, env=bound)
 
@@ -370,7 +384,7 @@ def mutate(session: nox.Session) -> None:
     The same sample again: `-- --seed 7`; one file: `-- --only trace/run.py`.
     """
     folders = [*PACKAGES["core"], "packages/fork"]
-    session.install(*editable(*folders), *groups("test", "test-core"), *CONSTRAINTS)
+    session.install(*editable(session, *folders), *groups("test", "test-core"), *CONSTRAINTS)
     session.run("python", "-m", "tests.mutation", *session.posargs)
 
 
@@ -387,7 +401,7 @@ def coverage(session: nox.Session) -> None:
 def floor(session: nox.Session, adapter: str) -> None:
     """Run an adapter's conformance and facts on the lowest versions that it and core declare."""
     needs = groups("test", f"test-{adapter}")  # together: alone, they would raise the low versions
-    session.install(*editable(*PACKAGES[adapter]), *needs, "--resolution", "lowest-direct")
+    session.install(*editable(session, *PACKAGES[adapter]), *needs, "--resolution", "lowest-direct")
     session.run(*PYTEST, *moving(adapter), *session.posargs)
 
 
@@ -397,7 +411,7 @@ def newest(session: nox.Session) -> None:
     adapter = "langchain"  # the framework whose libraries move first
     folders = [PACKAGES[adapter][0], *SUITES, "packages/core", POLICY]
     needs = groups("test", "test-core", f"test-{adapter}")
-    session.install(*editable(*folders), *needs, *CONSTRAINTS)
+    session.install(*editable(session, *folders), *needs, *CONSTRAINTS)
     # Thousands of cases are tried on the oldest Python.
     quick = "not (slow or law or hypothesis or again)"
     # One after the other: core's tests fork, which takes longer with a framework in memory.
@@ -416,7 +430,7 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure each peer beside us in one run; `nox -s bench -- --quick` is a smoke test."""
-    session.install(*editable(*EVERYTHING), *groups("bench"), *CONSTRAINTS)
+    session.install(*editable(session, *EVERYTHING), *groups("bench"), *CONSTRAINTS)
     variables = {}
     if "--mcp" in session.posargs:  # FastMCP needs the newer line of MCP's library
         there = Path(session.create_tmp()).resolve() / "fastmcp"
@@ -437,7 +451,7 @@ def count(session: nox.Session) -> None:
     missing = [each for each in ("valgrind", "strace") if shutil.which(each) is None]
     if missing:
         install_programs(session, " ".join(missing))
-    session.install(*editable(*PACKAGES["policy"]), *CONSTRAINTS)
+    session.install(*editable(session, *PACKAGES["policy"]), *CONSTRAINTS)
     session.run("python", "-m", "benchmarks.counting", *session.posargs)
 
 
@@ -446,7 +460,7 @@ def growth(session: nox.Session) -> None:
     """Measure how costs grow, from 1 to 100: slopes in instructions, long conversations in CPU."""
     if shutil.which("valgrind") is None:
         install_programs(session, "valgrind")
-    session.install(*editable(*EVERYTHING), *groups("bench"), *CONSTRAINTS)
+    session.install(*editable(session, *EVERYTHING), *groups("bench"), *CONSTRAINTS)
     session.run("python", "-m", "benchmarks.growth", *session.posargs)
     session.run("python", "-m", "benchmarks.conversations")
 
