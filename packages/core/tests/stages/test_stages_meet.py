@@ -333,8 +333,8 @@ class Attempts:
             return error
         finally:
             world.left, world.dead = -1, False
-            if self.session is not None and self.session._own is not None:
-                log = self.session._own.log
+            if self.session is not None and self.session._attempt is not None:
+                log = self.session._attempt.log
                 if log is not None:
                     with contextlib.suppress(Exception):
                         log.log.close()

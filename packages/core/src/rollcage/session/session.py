@@ -258,7 +258,6 @@ class Session:
         self._guests: weakref.WeakKeyDictionary[Session, Session] = weakref.WeakKeyDictionary()
         self._observing: tuple[Observing, ...] = ()
         self._joins: tuple[Stage, ...] = ()
-        self._own: Attempt | None = None
         self._attempt: Attempt | None = None
         self._home: Place | None = None
         self._block: AbstractContextManager[BranchHandle] | None = None
@@ -578,7 +577,7 @@ class Session:
 
     def _entered(self, opened: Opened) -> None:
         """Begin the attempt at the opened run."""
-        self._own = self._attempt = attempt = Attempt(
+        self._attempt = attempt = Attempt(
             self,
             opened.run,
             opened.log,

@@ -28,10 +28,9 @@ class Heard:
         OSError: the file can't be made.
     """
 
-    __slots__ = ("__weakref__", "_map", "_path")
+    __slots__ = ("__weakref__", "_map")
 
     def __init__(self, path: str) -> None:
-        self._path = path
         file = os.open(path, _FLAGS, 0o600)
         try:
             if os.fstat(file).st_size < _COUNT.size:
