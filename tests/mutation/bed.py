@@ -44,7 +44,7 @@ __all__ = ["Bed", "Tried"]
 
 AT_ONCE = 2  # children
 CHUNK = 100  # tests that are measured by one child
-LONGEST = {False: 8.0, True: 20.0}  # seconds for a mutant's tests, and for its laws, at most
+LONGEST = {False: 12.0, True: 24.0}  # seconds for a mutant's tests, and for its laws, at most
 MEMORY = 6 * 2**30
 LOOK = 0.25  # seconds between looks at a child
 STUCK = 20  # looks at which all of a child slept: nothing will wake it
