@@ -111,6 +111,20 @@ def written(tmp_path: Path) -> Callable[[], str]:
     return written
 
 
+def test_a_credential_in_an_input(open_session: Any, written: Any) -> None:
+    """What the user has said names the job, and a resume finds it."""
+    told = f"push with {GITHUB}"
+    with open_session(input=told) as session:
+        put("a")
+    assert GITHUB not in written()
+    for how in ({"replay": "continue"}, {"run": session.run_id}):
+        with open_session(input=told, **how) as again:
+            put("a")
+        assert again.run_id == session.run_id
+        assert GITHUB not in written()
+    assert ran == ["put"]
+
+
 def test_a_policy_still_sees_that_there_was_one(open_session: Any) -> None:
     policy = Policy.parse('version = 1\ndefault = "allow"\n[[presets]]\nuse = "secrets"\n')
     for stages in ([], [DetectedSecrets()]):

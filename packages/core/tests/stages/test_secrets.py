@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 from rollcage import Session, open_store, tool
-from rollcage.errors import NotReplayable
+from rollcage.errors import NotReplayable, SessionError
 from rollcage.stages.secrets import Secrets
 
 SECRET = "hunter2-the-second"
@@ -144,3 +144,22 @@ def test_what_a_live_run_knows_is_what_a_resume_reads(tmp_path: Path) -> None:
                 write("b")
             links.append([step.link() for step in session.attempt.run.branches[""]])
     assert links[0] == links[1]
+
+
+@pytest.mark.parametrize("stages", [[], [Secrets()]], ids=["by default", "with the stage"])
+def test_in_an_input(tmp_path: Path, stages: list[Secrets]) -> None:
+    """A resume finds the run by its input, and by its id; another input is another job."""
+
+    def program(note: str = f"it is {SECRET}", **more: Any) -> str:
+        told = {"note": note, "password": SecretStr(SECRET)}
+        with Session("job", store=tmp_path, input=told, stages=stages, **more) as session:
+            write("a")
+        return session.run_id
+
+    run = program()
+    clean(tmp_path)
+    assert program(replay="continue") == program(run=run) == run
+    assert ran == ["a"]
+    with pytest.raises(SessionError, match="another input"):
+        program("it is none", run=run)
+    clean(tmp_path)

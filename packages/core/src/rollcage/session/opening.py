@@ -225,7 +225,15 @@ def _check_seed(session: Session, run: Run) -> None:
 
 
 def _encoded(session: Session) -> Any:
-    return encode(session.input, session.seal, path="input")
+    """Return the input as the log has it: without quotations of its secrets, and of others."""
+    from rollcage.gate.sealing import Sealing  # only an input needs it here
+
+    seal = Sealing(session.seal)
+    encoded = encode(session.input, seal, path="input")
+    line: Event = {"event": "run", "input": seal.hide(encoded).value}
+    for conceal in session.hooks.conceal:
+        line = conceal(line)
+    return line["input"]
 
 
 def _check_age(session: Session, run: str) -> None:
@@ -276,7 +284,7 @@ def _new(
             "time": session.options.clock.wall() // 1000,
         }  # fmt: skip
         if session.input is not None:
-            begins["input"] = encode(session.input, session.seal, path="input")
+            begins["input"] = _encoded(session)
         if session.actor:
             begins["actor"] = session.actor
         if session.options.seed:
