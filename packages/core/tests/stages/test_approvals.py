@@ -1,6 +1,7 @@
 """Calls that wait for a decision: asked now or later, here or elsewhere, once or cut anywhere."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -779,3 +780,25 @@ def test_an_edit_counts_once_although_no_rule_asks_about_what_it_made(tmp_path: 
     assert undo_run(tmp_path, run, to=1, tools=[put, take_back]).complete
     assert program() == run
     assert (ran, asked) == (["ann", "cleo"], ["bob", "bob"])
+
+
+def test_a_block_that_failed_by_a_rejection_is_not_made_anew(tmp_path: Path) -> None:
+    """Nothing was changed in it, and what came after it was asked for because it had failed."""
+
+    def decides(request: ApprovalRequest) -> Approval | Pending:
+        asked.append(request.name)
+        if request.name == "put":
+            return Approval.reject("not that one", by="ann")
+        return Pending("later") if len(asked) == 2 else Approval(True, by="ann")
+
+    def program() -> None:
+        with guarded(tmp_path, decides) as session:
+            with contextlib.suppress(Blocked), session.transaction():
+                put("a")
+            send("b")
+
+    with pytest.raises(ApprovalRequired):
+        program()
+    program()
+    assert asked == ["put", "send", "send"]
+    assert ran == ["b"]

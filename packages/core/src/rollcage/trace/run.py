@@ -976,7 +976,7 @@ class Run:
         if around is not None and is_ended_block and not self.is_frontier(around):
             return False
         among = self.branches[step.branch]
-        if step.effect in CHANGES:
+        if step.changes:
             return not any(
                 step.n in other.after
                 or (other.start if other.effect == "read" else other.pos) > step.pos
