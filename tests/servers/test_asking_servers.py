@@ -58,6 +58,17 @@ def at_a_port(tmp_path: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/mcp"
 
 
+def without_marks(seen: list[Any]) -> list[Any]:
+    """Return what a client saw, and its questions as the server has asked them: each is marked."""
+    asked = [each for each in seen if isinstance(each, list) and each[:1] == ["asked"]]
+    assert asked
+    for each in asked:
+        who, mark, each[1] = each[1].partition(" asks, not Rollcage:\n")
+        assert mark
+        assert who.startswith("The server")
+    return seen
+
+
 @pytest.mark.parametrize("client", OF_EACH_ERA)
 def test_all_that_a_server_asks_for_passes(tmp_path: Path, client: str) -> None:
     command = python("new", "python", SERVER)
@@ -66,9 +77,9 @@ def test_all_that_a_server_asks_for_passes(tmp_path: Path, client: str) -> None:
     assert "tea: True, a sample, ['file:///work']" in consulted
     store = ["--store", str(tmp_path / "store"), "--name", "story"]
     guarded = [*ROLLCAGE, "mcp", "run", *store, "--", *command]
-    assert play(client, STORY, guarded, ANSWERS="1") == direct
+    assert without_marks(play(client, STORY, guarded, ANSWERS="1")) == direct
     with at_a_port(tmp_path) as there, proxy(tmp_path, "--upstream", there) as url:
-        assert play(client, STORY, [url], ANSWERS="1") == direct
+        assert without_marks(play(client, STORY, [url], ANSWERS="1")) == direct
 
 
 CANCELS: list[Any] = [["cancel", "hang", {}], ["call_tool", "add", {"a": 1, "b": 2}]]
