@@ -640,3 +640,34 @@ def test_a_step_that_somebody_said_happened(
     report = undo_run(store, session.run_id, tools=tools)
     assert [each.status for each in report.steps] == ["compensated"] * (1 + acted_upon)
     assert orders == []
+
+
+def test_a_read_made_again_after_an_undo_has_a_new_key(tmp_path: Path) -> None:
+    """Its body is told the key that its step has on record."""
+    told: list[str] = []
+
+    @tool(effect="read", name="keys.look")
+    def look() -> str:
+        step = current_step()
+        assert step is not None
+        told.append(step.idempotency_key)
+        return "seen"
+
+    @tool(effect="write", name="keys.unset")
+    def unset() -> None: ...
+
+    @tool(effect="write", name="keys.set", undo=lambda: [compensate(unset)])
+    def set_() -> None: ...
+
+    def program() -> Session:
+        with Session("job", store=tmp_path, replay="continue") as session:
+            look()
+            set_()
+        return session
+
+    run = program().run_id
+    assert undo_run(tmp_path, run, tools=[set_, unset]).complete
+    found = program().attempt.run
+    steps = [step for step in found.steps.values() if step.name == "keys.look"]
+    assert told == [found.idempotency_key(step) for step in steps]
+    assert len(set(told)) == 2

@@ -404,9 +404,7 @@ def failed(attempt: Attempt, call: Call, error: BaseException) -> Flow:
             end(attempt, call, outcome)
             if effect == "write" and not attempt.is_at_once:
                 yield from attempt.settle(is_async=call.is_async)
-    elif (
-        effect in CHANGES
-    ):  # a halt of the program's own went through a scope: the next attempt goes on
+    elif effect in CHANGES:  # the program's own halt left a scope: the next attempt goes on
         with attempt.lock:
             call.is_ended = True
             if attempt.halted is None and not attempt.closed:

@@ -62,6 +62,7 @@ def current_step() -> CurrentStep | None:
         from rollcage.trace.run import Step
 
         step = Step(call.event)
+        step.read_rest(call.event)  # its epoch, for one
     before = (call.kept or {}).get("before")
     return CurrentStep(
         run.id, n, call.contract.name, run.idempotency_key(step),

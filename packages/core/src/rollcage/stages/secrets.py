@@ -61,9 +61,7 @@ class Secrets(Stage):
         line = orjson.loads(orjson.dumps(event))
         hidden = {name: self._hidden(name, value) for name, value in line.items()}
         before = hidden.get("before")
-        if (
-            before is not None and before != line["before"]
-        ):  # a value that has become a secret since
+        if before is not None and before != line["before"]:  # it holds a secret known only now
             late = {n: each for n, each in line["before"].items() if before.get(n) != each}
             keyed = {n: keyed_digest(each, before.get(n), seal) for n, each in late.items()}
             hidden["keyed"] = {**keyed, **line.get("keyed", {})}
