@@ -219,11 +219,12 @@ class LogSuite(StoreBase):
         self, store: Store, url: str
     ) -> None:
         begun(store).close()
-        asks = threading.Event()
+        asking, ended = threading.Event(), threading.Event()
 
         def ask() -> None:
             mine = open_store(url)
-            while not asks.is_set():
+            while not ended.is_set():
+                asking.set()
                 mine.is_live("r1")
 
         threads = [threading.Thread(target=ask) for _ in range(2)]
@@ -231,11 +232,13 @@ class LogSuite(StoreBase):
             thread.start()
         try:
             for n in range(20):
+                asking.clear()
+                assert asking.wait(60)
                 chain = begun(store)
                 chain.append({"n": n})
                 chain.close()
         finally:
-            asks.set()
+            ended.set()
             for thread in threads:
                 thread.join()
         assert numbers(store) == list(range(20))
