@@ -119,6 +119,8 @@ BESIDE = {
     ("rollcage_mcp", "rollcage_adapter"),
     ("rollcage_mcp.accepting", "rollcage_cli"),
     ("rollcage_mcp.commands", "rollcage_cli"),
+    ("rollcage_mcp.confirming", "rollcage_cli"),
+    ("rollcage_mcp.confirming", "rollcage_views"),
     ("rollcage_policy.commands", "rollcage_cli"),
     ("rollcage_policy.commands", "rollcage_views"),
     ("rollcage_policy.recorded", "rollcage_views"),

@@ -163,6 +163,21 @@ def test_what_changes_while_the_question_is_open_is_not_undone(
     assert (tmp_path / "b").read_text() == "new"
 
 
+def test_a_plan_without_the_expected_digest_is_not_carried_out(
+    cli: Cli, job: Any, tmp_path: Path
+) -> None:
+    job("a", "b")
+    seen = cli("undo", "latest", "--tools", "mytools", "--plan", "--json").data
+    other = cli("undo", "latest", "--tools", "mytools", "--plan", "--json", "--to", 1).data
+    assert other["digest"] != seen["digest"]
+    yes = ("undo", "latest", "--tools", "mytools", "--yes", "--expected")
+    refused = cli(*yes, other["digest"])
+    assert (refused.code, "expected digest" in refused.err) == (1, True)
+    assert (tmp_path / "b").exists()
+    assert cli(*yes, seen["digest"]).code == 0
+    assert not (tmp_path / "b").exists()
+
+
 def test_what_is_left_is_reported(cli: Cli, job: Any, tmp_path: Path) -> None:
     job("a", "mail")
     result = cli("undo", "latest", "--tools", "mytools:ALL", "--yes")

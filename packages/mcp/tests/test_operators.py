@@ -1,17 +1,30 @@
-"""Approvals through the operations server: a person at the client decides, and no model."""
+"""The operations server: a person at the client approves, resolves and undoes, and no model."""
 
 import asyncio
-from collections.abc import Callable
+import importlib
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from rollcage import ApprovalQueue, QueueApprover, Session, StepView, Verdict, tool
+from rollcage import (
+    ApprovalQueue,
+    QueueApprover,
+    Session,
+    StepView,
+    UnknownOutcome,
+    Verdict,
+    tool,
+    undo_run,
+)
 from rollcage.errors import ApprovalRequired
+from rollcage.trace.recorded import trace_of
 from rollcage_mcp.messages import Message, as_notification, as_request, parse
 from rollcage_mcp.ops import SCOPES, ops_tools
 from rollcage_mcp.serving import ToolServer
+from rollcage_views import Step, read_run
 
 ERA = "io.modelcontextprotocol/protocolVersion"
 ABLE = "io.modelcontextprotocol/clientCapabilities"
@@ -78,6 +91,13 @@ class Desk:
         params = {"name": name, "arguments": arguments, **({} if meta is None else {"_meta": meta})}
         result: dict[str, Any] = await self.request("tools/call", params)
         return result
+
+    @property
+    def shown(self) -> str:
+        """The text of the one question."""
+        (asked,) = self.asked
+        assert asked.method == "elicitation/create"
+        return str(asked.params["message"])
 
     @property
     def decided(self) -> tuple[str, str, str] | None:
@@ -209,3 +229,209 @@ async def test_a_client_that_is_gone_or_cancels_approves_nothing(desk: Desk) -> 
     await desk.server.rest()
     assert len(desk.asked) == 1
     assert desk.decided is None
+
+
+# --- resolutions ---------------------------------------------------------------------------------
+
+LOST: list[str] = []
+
+
+@tool(effect="write", once="mcp wire {to}", secret=["pin"])
+def mcp_wire(to: str, pin: str = "0000") -> str:
+    """Send money; nobody knows whether it went."""
+    LOST.append(to)
+    raise ConnectionResetError("the line is dead")
+
+
+def lose(folder: str) -> str:
+    """Make a call of unknown outcome; return its run."""
+    LOST.clear()
+    with pytest.raises(UnknownOutcome), Session("wires", store=folder) as session:
+        mcp_wire("eve\u202e", pin="4711")
+    return session.run_id
+
+
+def step_of(folder: str, run: str, number: int = 1) -> Step:
+    found = read_run(trace_of(folder, run)).step(number)
+    assert found is not None
+    return found
+
+
+async def test_a_model_resolves_nothing_where_the_client_has_no_dialog(desk: Desk) -> None:
+    """The call by which a model let a lost payment be made again, under the user's name."""
+    run = lose(desk.folder)
+    await desk.greet()
+    result = await desk.call("resolve_step", run=run, step=1, happened=False)
+    assert result["isError"] is True
+    assert "no dialog" in text(result)
+    assert f"rollcage resolve {run} 1 --store" in text(result)
+    assert text(result).endswith("--did-not-happen` in a terminal")
+    assert step_of(desk.folder, run).state == "unknown"
+    with pytest.raises(UnknownOutcome), Session("wires", store=desk.folder):
+        mcp_wire("eve\u202e", pin="4711")
+    assert (LOST, desk.asked) == (["eve\u202e"], [])
+
+
+@pytest.mark.parametrize("says", [
+    {"result": NO},
+    {"result": {"action": "decline"}},
+    {"result": {"action": "accept", "content": {"decision": True}}},
+    {"error": {"code": -32601, "message": "no such method"}},
+])  # fmt: skip
+async def test_all_but_a_clear_yes_resolves_nothing(desk: Desk, says: Any) -> None:
+    run = lose(desk.folder)
+    await desk.greet(elicitation={})
+    desk.says = lambda: dict(says)
+    result = await desk.call("resolve_step", run=run, step=1, happened=False)
+    assert result["isError"] is True
+    assert step_of(desk.folder, run).state == "unknown"
+    assert len(desk.asked) == 1
+
+
+async def test_the_person_at_the_client_says_that_it_did_not_happen(desk: Desk) -> None:
+    run = lose(desk.folder)
+    await desk.greet(elicitation={})
+    desk.says = lambda: {"result": YES}
+    result = await desk.call("resolve_step", run="@wires", step=1, happened=False)
+    assert result["isError"] is False, text(result)
+    shown = desk.shown
+    for said in (
+        "a call did not happen", f"Run {run}, job wires, step 1: mcp_wire", '"to": "eve\\u202e"',
+        "runs again when its program asks for it", "effect key mcp wire eve~",
+    ):  # fmt: skip
+        assert said in shown
+    assert "4711" not in shown
+    found = step_of(desk.folder, run)
+    assert (found.state, found.resolved_by) == ("not_started", "bob through claude-code")
+
+
+async def test_the_person_at_the_client_confirms_a_result(desk: Desk) -> None:
+    run = lose(desk.folder)
+    await desk.greet(elicitation={})
+    desk.says = lambda: {"result": YES}
+    given = '{"sent": "\u202eno"}'
+    result = await desk.call("resolve_step", run=run, step=1, happened=True, result=given)
+    assert result["isError"] is False, text(result)
+    for said in ("a call happened", "does not run again", '"sent": "\\u202eno"'):
+        assert said in desk.shown
+    found = step_of(desk.folder, run)
+    assert (found.state, found.resolved_by) == ("ran", "bob through claude-code")
+    assert (found.outcome or {})["value"] == {"sent": "\u202eno"}
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ({"step": 7, "happened": False}, "has no step 7"),
+    ({"step": 1, "happened": False, "result": "1"}, "has no result"),
+    ({"step": 1, "happened": True, "result": "{"}, "not JSON"),
+    ({"step": 1, "happened": True, "run": "@nothing"}, "no run is named"),
+])  # fmt: skip
+async def test_nobody_is_asked_about_a_statement_that_cannot_be_made(
+    desk: Desk, arguments: dict[str, Any], said: str
+) -> None:
+    run = lose(desk.folder)
+    await desk.greet(elicitation={})
+    desk.says = lambda: {"result": YES}
+    result = await desk.call("resolve_step", **{"run": run, **arguments})
+    assert said in text(result)
+    assert (result["isError"], desk.asked) == (True, [])
+
+
+async def test_nobody_is_asked_about_a_known_outcome(desk: Desk) -> None:
+    await desk.greet(elicitation={})
+    with Session("paid", store=desk.folder) as session:
+        mcp_pay("ann")
+    result = await desk.call("resolve_step", run=session.run_id, step=1, happened=False)
+    assert "nothing to resolve" in text(result)
+    assert (result["isError"], desk.asked) == (True, [])
+
+
+# --- undos ---------------------------------------------------------------------------------------
+
+NOTES = """
+from pathlib import Path
+from rollcage import compensate, tool
+
+@tool(effect="write")
+def mcp_unnote(text: str) -> None:
+    Path(text).unlink()
+
+@tool(effect="write", undo=lambda args: [compensate(mcp_unnote, text=args["text"])])
+def mcp_note(text: str) -> None:
+    Path(text).write_text("")
+"""
+
+
+@pytest.fixture
+def noted(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Write three notes, as files of the working directory; give the run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("mcp_notes.py").write_text(NOTES)
+    served = ops_tools(SCOPES, store=desk.folder, by="bob", tools=["mcp_notes"])
+    desk.server = ToolServer("ops", served)
+    notes = importlib.import_module("mcp_notes")
+    with Session("notes", store=desk.folder) as session:
+        for each in ("a", "b", "c"):
+            notes.mcp_note(each)
+    yield session.run_id
+    sys.modules.pop("mcp_notes", None)
+
+
+def there() -> str:
+    """The notes that are there."""
+    return "".join(each for each in "abc" if Path(each).exists())
+
+
+async def test_a_model_undoes_nothing_where_the_client_has_no_dialog(
+    desk: Desk, noted: str
+) -> None:
+    await desk.greet()
+    planned = await desk.call("plan_undo", run="@notes")
+    assert planned["isError"] is False
+    result = await desk.call("undo_run", run="@notes", to=1)
+    assert result["isError"] is True
+    assert "no dialog" in text(result)
+    assert f"`rollcage undo {noted} --to=1 --store" in text(result)
+    assert (there(), step_of(desk.folder, noted, 2).undone) == ("abc", None)
+
+
+@pytest.mark.parametrize("says", [{"result": NO}, {"result": {"action": "cancel"}}])
+async def test_an_undo_that_nobody_confirms_is_not_begun(desk: Desk, noted: str, says: Any) -> None:
+    await desk.greet(elicitation={})
+    desk.says = lambda: dict(says)
+    result = await desk.call("undo_run", run=noted)
+    assert "did not confirm" in text(result)
+    assert (result["isError"], len(desk.asked), there()) == (True, 1, "abc")
+
+
+async def test_the_person_at_the_client_sees_the_plan_and_confirms_it(
+    desk: Desk, noted: str
+) -> None:
+    await desk.greet(elicitation={})
+    desk.says = lambda: {"result": YES}
+    result = await desk.call("undo_run", run="@notes", to=1)
+    assert result["isError"] is False, text(result)
+    for said in (
+        f"undo run {noted}, all steps after step 1",
+        'step 3, mcp_note {"text": "c"}: reversible',
+        'by mcp_unnote {"text": "b"}',
+        "key of an undone effect that happens once is free",
+    ):
+        assert said in desk.shown
+    assert there() == "a"
+    nothing = await desk.call("undo_run", run="@notes", to=1)
+    assert (nothing["isError"], len(desk.asked)) == (False, 1)  # and nobody is asked
+
+
+async def test_an_undo_does_what_was_confirmed_and_nothing_else(desk: Desk, noted: str) -> None:
+    await desk.greet(elicitation={})
+
+    def says() -> dict[str, Any]:
+        notes: Any = sys.modules["mcp_notes"]
+        undo_run(desk.folder, noted, to=2, tools=[notes.mcp_note, notes.mcp_unnote])
+        return {"result": YES}
+
+    desk.says = says
+    result = await desk.call("undo_run", run="@notes")
+    assert (result["isError"], "expected digest" in text(result)) == (True, True)
+    assert there() == "ab"

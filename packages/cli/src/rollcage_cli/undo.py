@@ -57,6 +57,12 @@ def undo(
         bool,
         typer.Option("--restore", help="Also restore the state before steps of unknown outcome."),
     ] = OFF,
+    expected: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIGEST", help="Only if the plan has this digest, which --plan --json shows."
+        ),
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
@@ -70,11 +76,13 @@ def undo(
     own, id_ = find_kept(store, run, "undo")
     work = _Work(own, id_, to, load_tools(tools), restore=restore)
     planned = work.plan()
+    if expected is not None and planned.digest != expected:
+        raise PlanChanged("the plan does not have the expected digest: look at it again (--plan)")
     if not as_json:
         _print_plan(console(), planned)
     if plan or not planned.steps:
         if as_json:
-            print_json({"plan": planned.as_data()})
+            print_json({"plan": planned.as_data(), "digest": planned.digest})
         raise typer.Exit(0 if planned.complete else DIFFERENT)
     if planned.conflicts and not as_json:
         console().print("Nothing was changed: resolve the conflict first.")

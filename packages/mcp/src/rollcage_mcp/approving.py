@@ -15,7 +15,7 @@ from rollcage_mcp.conversation import Conversation
 from rollcage_mcp.errors import ServerError
 from rollcage_mcp.sealed import is_sealed_for, sealed
 
-__all__ = ["ClientApprover", "decision", "question"]
+__all__ = ["ClientApprover", "arguments_of", "decision", "dialog", "named", "question"]
 
 _FORM: Final = {
     "type": "object",
@@ -81,16 +81,31 @@ class ClientApprover:
 
 
 def question(request: ApprovalRequest) -> dict[str, Any]:
-    """Return the question to a person about a call: the parameters of `elicitation/create`.
+    """Return the question to a person about a call: the parameters of `elicitation/create`."""
+    said = f"{named(request.name)} requires approval: {visible(request.verdict.reason)}"
+    return dialog(said, arguments_of(request.args))
 
-    Texts from a server or a model stand in it as JSON, without characters that hide or reorder
-    their neighbours: they can't look like the proxy's words, nor like another call.
+
+def dialog(*paragraphs: str) -> dict[str, Any]:
+    """Return a question to a person: the parameters of `elicitation/create`.
+
+    Args:
+        paragraphs: the text. Names are written by `named`, arguments by `arguments_of`, and other
+            texts from a server or a model by `rollcage_views.visible`: they can't look like the
+            words of Rollcage, nor like another call.
     """
-    lines = json.dumps(dict(request.args), indent=2, default=str, ensure_ascii=False).split("\n")
-    arguments = "\n".join(map(escape_json, lines))
-    name = request.name if request.name.isprintable() else json.dumps(request.name)
-    text = f"{name} requires approval: {visible(request.verdict.reason)}\n{arguments}"
-    return {"mode": "form", "message": text, "requestedSchema": _FORM}
+    return {"mode": "form", "message": "\n".join(paragraphs), "requestedSchema": _FORM}
+
+
+def named(name: str) -> str:
+    """Return the name of a tool for a dialog; a name that hides or reorders text, as JSON."""
+    return name if name.isprintable() else json.dumps(name)
+
+
+def arguments_of(args: Mapping[str, Any]) -> str:
+    """Return arguments for a dialog, as JSON without characters that hide or reorder text."""
+    lines = json.dumps(dict(args), indent=2, default=str, ensure_ascii=False).split("\n")
+    return "\n".join(map(escape_json, lines))
 
 
 def decision(answer: Mapping[str, Any], client: Mapping[str, Any]) -> Approval:

@@ -271,7 +271,7 @@ def ops(
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Who is asked to approve (this user, by default)."),
+        typer.Option(metavar="NAME", help="Who is asked (this user, by default)."),
     ] = None,
     tools: Annotated[
         list[str] | None,
@@ -283,14 +283,14 @@ def ops(
 ) -> None:
     """Serve runs, undo and approvals as tools, at stdin and stdout.
 
-    The person at the client approves calls, in the client's own dialog; a client without a dialog
-    approves nothing.
+    The person at the client decides about approvals, resolutions and undos, in the client's own
+    dialog. Without a dialog, none is made.
     """
     scopes: list[Scope] = [each for each in SCOPES if each in (allow or ["read"])]
     unknown = sorted({*(allow or [])} - {*SCOPES})
     if unknown:
         raise UsageError(f"--allow {unknown[0]}: the scopes are {', '.join(SCOPES)}")
-    name = who(by) if "approve" in scopes else None
+    name = who(by) if {"approve", "resolve"} & {*scopes} else None
     open_store(store)  # refused before a client comes
     served = ops_tools(scopes, store=store, by=name, tools=tools or ())
     asyncio.run(ToolServer("rollcage ops", served).serve_stdio())

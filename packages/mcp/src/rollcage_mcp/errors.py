@@ -9,6 +9,7 @@ from rollcage.errors import RollcageError
 
 __all__ = [
     "MessageInvalid",
+    "NotConfirmed",
     "OpenAPIInvalid",
     "PackInvalid",
     "ServerError",
@@ -19,6 +20,10 @@ __all__ = [
 
 class MessageInvalid(RollcageError):
     """A line that is not a JSON-RPC message; the text says why."""
+
+
+class NotConfirmed(RollcageError):
+    """The person at the client was not asked, or did not confirm; nothing was done."""
 
 
 class ServerError(Exception):

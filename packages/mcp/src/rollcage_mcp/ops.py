@@ -1,8 +1,9 @@
 """`rollcage mcp ops`: runs, undo and approvals as tools, for an agent or an IDE.
 
-Each tool is a command of `rollcage`, run as a process of its own, with that command's rights. Only
-an approval is not: the person at the client is asked, because a model may call the tool. The
-person's name is set when the server is started, never by the client.
+Each tool but `approve_call` is a command of `rollcage`, run as a process of its own, with that
+command's rights. A model may call the tools: so the person at the client is asked before an
+approval, a resolution and an undo, which let effects happen. The person's name is set when the
+server is started, never by the client.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import asyncio
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
+from rollcage import UndoPlan
 from rollcage.errors import RollcageError
 
+from rollcage_mcp.confirming import confirm_resolution, confirm_undo
+from rollcage_mcp.dialog import through
 from rollcage_mcp.messages import text_result
-from rollcage_mcp.queued import approve_queued, through
+from rollcage_mcp.queued import approve_queued
 from rollcage_mcp.serving import ServedTool
 
 __all__ = ["SCOPES", "Scope", "ops_tools"]
@@ -41,8 +45,8 @@ class _Operation:
     description: str
     properties: Mapping[str, Any]
     required: tuple[str, ...]
-    words: Callable[[Mapping[str, Any]], list[str]] | None
-    """The command, its options and its arguments; None for the tool that asks a person."""
+    words: Callable[[Mapping[str, Any]], list[str]]
+    """The command, its options and its arguments; of a tool that asks a person, the command."""
 
 
 def _option(name: str, given: Mapping[str, Any], field: str) -> list[str]:
@@ -93,10 +97,11 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
     ),
     "undo_run": _Operation(
         "undo",
-        "Undo what a run did, the newest effect first, and verify it. Look at plan_undo before.",
+        "Have the person at this client asked whether to undo what a run did, the newest effect "
+        "first, and verify it. Look at plan_undo before.",
         {"run": _RUN, "to": _TO},
         ("run",),
-        lambda a: ["undo", "--yes", *_option("to", a, "to"), "--", a["run"]],
+        lambda a: ["undo", "--plan", *_option("to", a, "to"), "--", a["run"]],
     ),
     "list_approvals": _Operation(
         "read", "List the calls that wait for approval.", {}, (), lambda _: ["approvals"]
@@ -106,7 +111,7 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
         "Have the person at this client asked whether a call that waits may run, once.",
         {"id": {"type": "string"}},
         ("id",),
-        None,
+        lambda _: ["approve"],
     ),
     "reject_call": _Operation(
         "approve",
@@ -117,7 +122,8 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
     ),
     "resolve_step": _Operation(
         "resolve",
-        "Say whether a write of unknown outcome happened. Find out first: this can't be undone.",
+        "Have the person at this client asked to confirm whether a write of unknown outcome "
+        "happened. Find out first: this can't be undone.",
         {
             "run": _RUN,
             "step": {"type": "integer", "minimum": 1},
@@ -125,14 +131,7 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
             "result": {"type": "string", "description": "Its result as JSON, if it happened."},
         },
         ("run", "step", "happened"),
-        lambda a: [
-            "resolve",
-            "--happened" if a["happened"] else "--did-not-happen",
-            *_option("result", a, "result"),
-            "--",
-            a["run"],
-            str(a["step"]),
-        ],
+        lambda _: ["resolve"],
     ),
 }
 _TYPES: Final[Mapping[str, type]] = {"string": str, "integer": int, "boolean": bool}
@@ -146,24 +145,20 @@ def ops_tools(
     Args:
         scopes: the client's rights.
         store: the store of the runs.
-        by: the person at the client, who is asked to approve, if that is a scope.
+        by: the person at the client, who is asked to approve and to confirm, if that is a scope.
         tools: the tools of an undo, as `--tools` names them.
     """
+    desk = _Desk(store, by or "", tools)
 
     def served(name: str, operation: _Operation) -> ServedTool:
         async def call(arguments: Mapping[str, Any]) -> dict[str, Any]:
             wrong = _wrong(operation, arguments)
             if wrong:
                 return text_result(f"{name}: {wrong}", is_error=True)
-            if operation.words is None:
-                return await _approved(store, arguments["id"], by or "")
-            command, *words = operation.words(arguments)
-            own = ["--json", f"--store={store}"]
-            if command == "reject":  # needs no dialog: a rejected call does not run
-                own.append(f"--by={through('the agent')}")
-            if command == "undo":
-                own += [f"--tools={each}" for each in tools]
-            return await _run([command, *own, *words])
+            try:
+                return await desk.do(name, operation.words(arguments), arguments)
+            except RollcageError as error:
+                return text_result(str(error), is_error=True)
 
         schema = {
             "type": "object",
@@ -175,6 +170,86 @@ def ops_tools(
         return ServedTool(name, operation.description, schema, call, hints)
 
     return [served(name, each) for name, each in _OPERATIONS.items() if each.scope in scopes]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Desk:
+    """A store, and the person at the client."""
+
+    store: str
+    by: str
+    tools: Sequence[str]
+
+    async def do(
+        self, name: str, words: Sequence[str], arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the result of an operation; raise `RollcageError` if it is refused."""
+        match name:
+            case "approve_call":
+                decided = await approve_queued(self.store, arguments["id"], by=self.by)
+                approved = decided["decision"]["decision"] == "approved"
+                return text_result(orjson.dumps(decided).decode(), is_error=not approved)
+            case "resolve_step":
+                said = await confirm_resolution(self.store, arguments, by=self.by)
+                return (await self._run(*words, *said)).result
+            case "undo_run":
+                return await self._undo(words)
+            case "reject_call":  # needs no dialog: a rejected call does not run
+                command, *rest = words
+                return (await self._run(command, f"--by={through('the agent')}", *rest)).result
+            case _:
+                return (await self._run(*words)).result
+
+    async def _undo(self, words: Sequence[str]) -> dict[str, Any]:
+        """Plan an undo, and carry the plan out if the person at the client confirms it."""
+        planned = await self._run(*words)
+        if planned.failed:
+            return planned.result
+        plan = UndoPlan.from_data(orjson.loads(planned.out)["plan"])
+        if not plan.steps or plan.conflicts:
+            return planned.result
+        confirmed = await confirm_undo(self.store, plan)
+        return (await self._run("undo", *confirmed)).result
+
+    async def _run(self, command: str, *words: str) -> _Ran:
+        """Run a command to its end, with the options that every command gets."""
+        own = ["--json", f"--store={self.store}"]
+        if command == "undo":
+            own += [f"--tools={each}" for each in self.tools]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "rollcage",
+            command,
+            *own,
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, error = await process.communicate()
+        return _Ran(process.returncode or 0, out, error)
+
+
+class _Ran(NamedTuple):
+    """A command that has ended: its exit code and its output."""
+
+    code: int
+    out: bytes
+    error: bytes
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing was done; with 1, something is left or differs."""
+        return self.code not in (0, 1) or not self.out
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The output for a client; if the command failed, its error."""
+        text = (self.out or self.error).decode(errors="replace").strip()
+        if len(text) > _LINES:
+            text = f"{text[:_LINES]}\n… cut: {len(text)} characters; ask for less"
+        return text_result(text or "done", is_error=self.failed)
 
 
 def _wrong(operation: _Operation, arguments: Mapping[str, Any]) -> str:
@@ -196,31 +271,3 @@ def _wrong(operation: _Operation, arguments: Mapping[str, Any]) -> str:
         if "/" in str(value) or str(value).endswith(".jsonl"):
             return f"{value!r} would be a file: only runs of the store can be named here"
     return ""
-
-
-async def _approved(store: str, approval: str, by: str) -> dict[str, Any]:
-    try:
-        decided = await approve_queued(store, approval, by=by)
-    except RollcageError as error:
-        return text_result(str(error), is_error=True)
-    approved = decided["decision"]["decision"] == "approved"
-    return text_result(orjson.dumps(decided).decode(), is_error=not approved)
-
-
-async def _run(words: Sequence[str]) -> dict[str, Any]:
-    """Return the output of a command; if it fails, its error."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "rollcage",
-        *words,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    text = (out or err).decode(errors="replace").strip()
-    if len(text) > _LINES:
-        text = f"{text[:_LINES]}\n… cut: {len(text)} characters; ask for less"
-    failed = process.returncode not in (0, 1)  # 1: done, and something is left or differs
-    return text_result(text or "done", is_error=failed or not out)

@@ -1,26 +1,21 @@
-"""Approval of a queued call, by the person at the client that requests it.
-
-A model may make this request. So the person decides, in the client's dialog.
-"""
+"""Approval of a queued call, by the person at the client that requests it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from time import time_ns
-from typing import Any, cast
+from typing import Any
 
 from rollcage import Approval, ApprovalInvalid
-from rollcage.gate import Terms, not_entitled, person
+from rollcage.gate import Terms, not_entitled
 from rollcage.trace.store import store_option
 from rollcage_views import Queued, Requests, queued_data, visible
 
 from rollcage_mcp.approving import question
-from rollcage_mcp.asking import Asking, asking_here
-from rollcage_mcp.errors import ServerError
-from rollcage_mcp.sealed import once
+from rollcage_mcp.dialog import ask_person, through
+from rollcage_mcp.errors import NotConfirmed
 
-__all__ = ["approve_queued", "through"]
+__all__ = ["approve_queued"]
 
 
 async def approve_queued(store: str, part: str, *, by: str) -> dict[str, Any]:
@@ -43,52 +38,20 @@ async def approve_queued(store: str, part: str, *, by: str) -> dict[str, Any]:
     refused = not_entitled(by, Terms(queued.request.requested_by))
     if refused is not None:
         raise ApprovalInvalid(f"request {queued.id}: {refused.reason}")
-    answer = await _said(queue, queued)
-    content: Any = answer.get("content") if answer.get("action") == "accept" else None
-    said = cast("Mapping[str, Any]", content) if isinstance(content, dict) else {}
-    reason, name = str(said.get("reason") or ""), through(by)
-    match said.get("decision"):
-        case "approve":
-            decision = Approval(True, name, reason)
-        case "reject":
-            decision = Approval.reject(reason, by=name)
-        case _:
-            text = f"the person at the client decided nothing: request {queued.id} still waits"
-            raise ApprovalInvalid(text)
+    try:
+        said = await ask_person(_question(queued))
+    except NotConfirmed as error:
+        raise ApprovalInvalid(_elsewhere(queue, queued, str(error))) from None
+    if not said.decision:
+        text = f"the person at the client decided nothing: request {queued.id} still waits"
+        raise ApprovalInvalid(text)
+    name = through(by)
+    approves = said.decision == "approve"
+    decision = (
+        Approval(True, name, said.reason) if approves else Approval.reject(said.reason, by=name)
+    )
     decided = await asyncio.to_thread(queue.decide, queued.id, decision)
     return queued_data(decided, time_ns() // 1000)
-
-
-def through(who: str) -> str:
-    """Return the name for decisions at the client that is asking now."""
-    asking = asking_here.get()
-    client: Any = None if asking is None else asking.asker[1].get("name")
-    try:
-        return person(f"{who} through {client or 'a client'}")
-    except ValueError:
-        return f"{who} through a client"
-
-
-async def _said(queue: Requests, queued: Queued) -> Mapping[str, Any]:
-    """Return the person's answer: the result of the elicitation."""
-    asking = asking_here.get()
-    if asking is None or not asking.asker[0]:
-        raise ApprovalInvalid(_elsewhere(queue, queued, "this client has no dialog"))
-    asked = _question(queued)
-    if asking.has_requests:
-        try:
-            return await asking.ask("elicitation/create", asked)
-        except ServerError as error:
-            why = f"this client can't ask its person ({error})"
-            raise ApprovalInvalid(_elsewhere(queue, queued, why)) from None
-    return await _required(asking, asked)
-
-
-async def _required(asking: Asking, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the answer of a client that takes no requests, and repeats the call with it."""
-    reply = await asking.require(asked, once())
-    answer: Any = reply.get("approval") if isinstance(reply, dict) else None
-    return cast("Mapping[str, Any]", answer) if isinstance(answer, dict) else {}
 
 
 def _question(queued: Queued) -> dict[str, Any]:
