@@ -80,9 +80,8 @@ class _Guard(GuardedModel):
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ModelCall:
         contract = self.contract_of("model")
-        return _Asking(
-            self.session, contract, self.request(contract, args[0], model_options(options={}))
-        )
+        asked = self.request(contract, args[0], model_options(options={}), owner)
+        return _Asking(self.session, contract, asked)
 
 
 def _talk(model: Any, turns: int, size: int) -> None:

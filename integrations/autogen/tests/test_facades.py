@@ -20,6 +20,8 @@ from autogen_core.tools import (
     ToolSchema,
     Workbench,
 )
+from autogen_ext.models.cache import ChatCompletionCache
+from autogen_ext.models.openai import OpenAIChatCompletionClient
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from pydantic import BaseModel
 from rollcage import Blocked, Contract, Session, ToolRefused
@@ -367,3 +369,31 @@ async def test_models_are_given_by_name_once_a_facade_has_one(lab: "Lab", govern
         with pytest.raises(Blocked, match="The model scripted-1 is not approved"):
             _ = [each async for each in guarded.create_stream(question)]
     assert client.asked == []
+
+
+SEARCH = {"type": "web_search_preview"}
+
+
+@pytest.mark.parametrize(("own", "given"), [
+    ({"tools": [SEARCH]}, {}),
+    ({"extra_body": {"tools": [SEARCH]}}, {}),
+    ({}, {"tools": [SEARCH]}),
+    ({}, {"extra_body": {"tools": [SEARCH]}}),
+])  # fmt: skip
+@pytest.mark.parametrize("cached", [False, True])
+async def test_a_tool_in_the_settings_of_a_model_has_to_be_given(
+    lab: "Lab", govern: Govern, own: dict[str, Any], given: dict[str, Any], *, cached: bool
+) -> None:
+    """Nothing listens at the address of this model: it is refused before."""
+    govern(save)
+    address: dict[str, Any] = {"base_url": "http://127.0.0.1:9/v1", "max_retries": 0}
+    client: Any = OpenAIChatCompletionClient(model="gpt-4o", api_key="k", **address, **own)
+    if cached:
+        client = ChatCompletionCache(client)
+    question = [UserMessage(content="Go.", source="user")]
+    async with lab.session(gate=[Facade("agent")]) as session:
+        guarded = guard_model(client, session)
+        with pytest.raises(ToolRefused, match="provider:web_search"):
+            await guarded.create(question, extra_create_args=given)
+        with pytest.raises(ToolRefused, match="provider:web_search"):
+            _ = [each async for each in guarded.create_stream(question, extra_create_args=given)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import rollcage
+from crewai import LLM
 from crewai.tools import BaseTool, tool
 from rollcage import Blocked, Contract, Session, ToolRefused
 from rollcage_adapter import guarded_contract, model_contract
@@ -233,3 +234,27 @@ def test_models_are_given_by_name_once_a_facade_has_one(lab: Lab, govern: Govern
     ):
         guard_model(model, session).call([{"role": "user", "content": "x"}])
     assert model.asked == []
+
+
+SEARCH = {"type": "web_search_preview"}
+
+
+@pytest.mark.parametrize("settings", [
+    {"additional_params": {"tools": [SEARCH]}},
+    {"tools": [SEARCH]},
+    {"extra_body": {"tools": [SEARCH]}},
+    {"api": "responses", "builtin_tools": ["web_search"]},
+])  # fmt: skip
+def test_a_tool_in_the_settings_of_a_model_has_to_be_given(
+    lab: Lab, govern: Govern, settings: dict[str, Any]
+) -> None:
+    """Nothing listens at the address of this model: it is refused before."""
+    govern(save)
+    address: dict[str, Any] = {"base_url": "http://127.0.0.1:9/v1", "max_retries": 0}
+    model = LLM(model="gpt-4o", api_key="k", **address, **settings)
+    with lab.session(gate=[Facade("agent")]) as session:
+        guarded = guard_model(model, session)
+        with pytest.raises(ToolRefused, match="provider:web_search"):
+            guarded.call([{"role": "user", "content": "Go."}])
+        with pytest.raises(ToolRefused, match="provider:web_search"):
+            asyncio.run(guarded.acall([{"role": "user", "content": "Go."}]))

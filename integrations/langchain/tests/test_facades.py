@@ -9,7 +9,9 @@ import rollcage
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.tools import BaseTool, StructuredTool, Tool, tool
+from langchain_openai import ChatOpenAI
 from langgraph.prebuilt import ToolNode
+from pydantic import SecretStr
 from rollcage import Blocked, Contract, Session, ToolRefused
 from rollcage_adapter import guarded_contract, model_contract
 from rollcage_governance import Facade, Registry
@@ -268,6 +270,38 @@ def test_a_tool_that_the_provider_runs_has_to_be_given(
             else:
                 asyncio.run(agent.ainvoke(question))
     assert model.seen == []
+
+
+class Sets(AgentMiddleware[Any, Any, Any]):
+    """Another middleware, which changes the settings of the model."""
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        """Have the model's provider search."""
+        return handler(request.override(model_settings={"extra_body": {"tools": [SEARCH]}}))
+
+
+@pytest.mark.parametrize("way", ["guarded", "bound", "middleware", "settings"])
+def test_a_tool_in_the_settings_of_a_model_has_to_be_given(
+    lab: "Lab", govern: Govern, way: str
+) -> None:
+    """Nothing listens at the address of this model: it is refused before."""
+    govern(save)
+    own = [SEARCH] if way in ("guarded", "middleware") else []
+    model = ChatOpenAI(
+        model="gpt-4o", api_key=SecretStr("k"), base_url="http://127.0.0.1:9/v1", max_retries=0,
+        model_kwargs={"tools": own},
+    )  # fmt: skip
+    with lab.session(gate=[Facade("agent")]) as session:
+        guard = RollcageMiddleware(session)
+        middleware = [Sets(), guard] if way == "settings" else [guard]
+        agent: Any = create_agent(model, as_tools([save], session), middleware=middleware)
+        with pytest.raises(ToolRefused, match="provider:web_search"):
+            if way == "guarded":
+                guard_model(model, session).invoke("Go.")
+            elif way == "bound":
+                guard_model(model, session).bind(extra_body={"tools": [SEARCH]}).invoke("Go.")
+            else:
+                agent.invoke({"messages": [("user", "Go.")]})
 
 
 def test_a_tool_node_refuses_what_nobody_guarded(lab: "Lab", govern: Govern) -> None:

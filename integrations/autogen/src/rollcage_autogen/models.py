@@ -48,9 +48,11 @@ def guard_model(client: M, session: Session) -> M:
 class _Call(ModelCall):
     """Make one call of a client; its answer gives its tool calls their places."""
 
-    def __init__(self, guard: _Guard, contract: Contract, asked: dict[str, Any]) -> None:
+    def __init__(
+        self, guard: _Guard, contract: Contract, client: Any, asked: dict[str, Any]
+    ) -> None:
         self._messages: Sequence[Any] = asked.pop("messages")
-        request = guard.request(contract, self._messages, asked_besides(asked))
+        request = guard.request(contract, self._messages, asked_besides(asked), client)
         super().__init__(guard.session, contract, request)
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
@@ -95,4 +97,4 @@ class _Guard(GuardedModel):
         token = asked.get("cancellation_token")
         if token is not None and token.is_cancelled():
             raise asyncio.CancelledError
-        return _Call(self, self.contract_of(model_name(owner)), asked)
+        return _Call(self, self.contract_of(model_name(owner)), owner, asked)

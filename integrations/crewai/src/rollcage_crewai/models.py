@@ -124,7 +124,7 @@ class _Call(ModelCall):
 
     def __init__(self, guard: _Guard, contract: Contract, llm: Any, asked: dict[str, Any]) -> None:
         rest = asked_besides(asked, llm.stop_sequences)
-        request = guard.request(contract, messages_of(asked), rest)
+        request = guard.request(contract, messages_of(asked), rest, llm)
         super().__init__(guard.session, contract, request)
         self._llm = llm
         self._asked = asked

@@ -14,6 +14,7 @@ from rollcage_adapter import (
     Effect,
     alook_back,
     expose_provider_tools,
+    expose_settings,
     look_back,
 )
 
@@ -83,6 +84,11 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # --- the model -------------------------------------------------------------------------------
 
+    def _expose(self, request: ModelRequest[Any]) -> None:
+        """Refuse tools of the model's provider that the session's facade does not give."""
+        expose_provider_tools(self.session, request.tools)
+        expose_settings(self.session, request.model_settings, request.model)
+
     @_signed
     def wrap_model_call(
         self,
@@ -90,7 +96,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
     ) -> ModelResponse[Any]:
         """Tell the session the agent of this call."""
-        expose_provider_tools(self.session, request.tools)
+        self._expose(request)
         look_back(self.session)
         with self._hook.asked(request.messages):
             return handler(request)
@@ -102,7 +108,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         """Tell the session the agent of this call."""
-        expose_provider_tools(self.session, request.tools)
+        self._expose(request)
         await alook_back(self.session)
         with self._hook.asked(request.messages):
             return await handler(request)

@@ -63,7 +63,7 @@ class _Call(ModelCall):
         describe: Any = model._get_ls_params  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         params: Mapping[str, Any] = describe(stop=stop, **options)
         contract = guard.contract_of(str(params.get("ls_model_name") or type(model).__name__))
-        request = guard.request(contract, messages, asked_besides(stop, options))
+        request = guard.request(contract, messages, asked_besides(stop, options), model)
         super().__init__(guard.session, contract, request)
         self._limiter = guard.limiter
 

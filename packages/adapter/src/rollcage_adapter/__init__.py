@@ -69,7 +69,11 @@ from rollcage_adapter.models import (
 )
 from rollcage_adapter.natives import Parts, register_parts
 from rollcage_adapter.places import slot_of
-from rollcage_adapter.provider_tools import expose_provider_tools, provider_tool_contract
+from rollcage_adapter.provider_tools import (
+    expose_provider_tools,
+    expose_settings,
+    provider_tool_contract,
+)
 from rollcage_adapter.running import (
     Running,
     call_id_here,
@@ -139,6 +143,7 @@ __all__ = [
     "declared_contract",
     "expose",
     "expose_provider_tools",
+    "expose_settings",
     "exposes",
     "facades_of",
     "fixed",

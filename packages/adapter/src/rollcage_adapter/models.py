@@ -12,7 +12,7 @@ from rollcage.session.adapters import Answer
 
 from rollcage_adapter.conversations import Conversations, MessageForm
 from rollcage_adapter.guards import GUARD, BodyForm, GuardedBody, GuardedCall, guard_of
-from rollcage_adapter.provider_tools import expose_provider_tools
+from rollcage_adapter.provider_tools import expose_settings
 from rollcage_adapter.running import Running
 from rollcage_adapter.shapes import is_list, is_model_class, is_object
 from rollcage_adapter.swap import swapped
@@ -147,7 +147,7 @@ class GuardedModel(GuardedBody):
         self._conversations: dict[str, Conversations] = {}
 
     def request(
-        self, contract: Contract, messages: Sequence[Any], rest: Mapping[str, Any]
+        self, contract: Contract, messages: Sequence[Any], rest: Mapping[str, Any], model: Any
     ) -> dict[str, Any]:
         """Return the arguments of a call, as `model_request` makes them of canonical messages.
 
@@ -157,14 +157,12 @@ class GuardedModel(GuardedBody):
             contract: the contract of the model.
             messages: the framework's own.
             rest: the other arguments, of `model_options`.
+            model: the model that is asked, whose settings may offer it tools.
 
         Raises:
             ToolRefused: the session's facade does not give a tool that the provider runs itself.
         """
-        options = rest.get("options", {})
-        for each in (options, options.get("extra_create_args")):
-            if is_object(each):
-                expose_provider_tools(self.session, each.get("tools"))
+        expose_settings(self.session, rest.get("options", {}), model, models=(*self.forms,))
         found = self._conversations.get(contract.name)
         if found is None:
             made = Conversations(contract, self.form)
