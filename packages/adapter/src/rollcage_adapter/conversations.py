@@ -218,6 +218,8 @@ class _Known:
             if not self.transcript.holds(place, form.canonical(messages[place], calls)):
                 return at
             at += 1
+        if not at:
+            return common_length(self.frozen, parts)
         return at + common_length(self.frozen[at:most], parts[at:most])
 
 
@@ -238,15 +240,18 @@ class _Opaque:  # noqa: PLW1641 - compared, and never looked up
 class _Exactly:  # noqa: PLW1641 - the same
     """Stand for a number in a copy, and equal numbers of the same type only."""
 
-    __slots__ = ("_kind", "_value")
+    __slots__ = ("_value",)
 
     def __init__(self, value: float) -> None:
-        self._kind, self._value = type(value), value
+        self._value = value
 
     def __eq__(self, other: object) -> bool:
-        if type(other) is not self._kind:
+        value = self._value
+        if other is value:  # most have not been replaced
+            return True
+        if type(other) is not type(value):
             return False
-        return repr(other) == repr(self._value) if self._kind is float else other == self._value
+        return repr(other) == repr(value) if type(value) is float else other == value
 
 
 class _Fields:  # noqa: PLW1641 - the same

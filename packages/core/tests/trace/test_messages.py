@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollcage import ReplayMiss, Session
 from rollcage.contract.contract import Contract
+from rollcage.fingerprint.transcript import Question, Transcript
 from rollcage.trace.folder import Folder
 from rollcage.trace.messages import MessagesRead, MessagesWritten
 from rollcage.trace.reader import read_events
@@ -162,6 +163,27 @@ def test_any_requests_are_restored(requests: list[list[int]]) -> None:
             if len(requests[step - 2]) > 1:
                 assert goes_on is not None
                 assert len(kept) <= len(said) - len(requests[step - 2])
+        restored = orjson.loads(orjson.dumps(short))
+        read.restore(restored)
+        assert restored == line
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 7)), max_size=9))
+def test_requests_of_one_transcript_are_restored(asked: list[tuple[int, int]]) -> None:
+    """A transcript has more messages by the time its earlier requests are compared."""
+    transcripts = [Transcript("model", ""), Transcript("model", "")]
+    written, read = MessagesWritten(), MessagesRead()
+    for step, (which, count) in enumerate(asked, 1):
+        transcript = transcripts[which]
+        while len(transcript) < count:  # both begin alike
+            said = len(transcript) if len(transcript) < 3 else 10 * which + len(transcript)
+            transcript.add(asking(step, [said])["args"]["messages"][0])
+        question = Question(transcript, count, {})
+        line = asking(step, [])
+        line["args"]["messages"] = question.messages
+        short = written.shortened(line, question)
+        assert short == written.shortened(line)
+        written.written()
         restored = orjson.loads(orjson.dumps(short))
         read.restore(restored)
         assert restored == line

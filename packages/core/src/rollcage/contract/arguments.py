@@ -250,7 +250,7 @@ class Parameters:
         if any(name < MESSAGES for name in rest):
             return self.bind(raw, seal), None
         asked = Question(raw.transcript, len(raw[MESSAGES]), rest)
-        values = {**bound.values, MESSAGES: asked.values}
+        values = {**bound.values, MESSAGES: raw[MESSAGES]}
         return Arguments(values, {MESSAGES: asked.messages, **rest}, b""), asked
 
     def check_strict(self, raw: Mapping[str, Any]) -> None:

@@ -130,6 +130,11 @@ def _canonical(message: Any) -> tuple[Any, bytes]:
     return encoded[0], jcs([encoded])[2:-2]
 
 
+def _first_of(items: list[Any], count: int) -> list[Any]:
+    """Return the first so many items of a list: the list itself if there are no more."""
+    return items if len(items) == count else items[:count]
+
+
 def common_length(one: list[Any], other: list[Any]) -> int:
     """Return how many items two lists have in common, from the first on.
 
@@ -138,7 +143,7 @@ def common_length(one: list[Any], other: list[Any]) -> int:
     most = min(len(one), len(other))
     if not most or one[0] != other[0]:
         return 0
-    if one[:most] == other[:most]:
+    if _first_of(one, most) == _first_of(other, most):
         return most
     low = 1  # so many are alike; `most` are not
     while most - low > 1:
@@ -156,27 +161,24 @@ class Question:
     Its bytes are the JCS of all arguments; they are put together when they are asked for.
 
     Args:
-        transcript: has the messages.
+        transcript: has the messages, and maybe more.
         count: how many of them are asked with.
         rest: the other arguments, in canonical form.
 
     Attributes:
-        values: see `Transcript`; in a list of this request's own.
-        messages: the same.
-        digests: see `Transcript`.
-        ends: see `Transcript`.
+        transcript: the same.
+        messages: the messages in canonical form, in a list of this request's own.
     """
 
-    __slots__ = ("_count", "_rest", "_transcript", "digests", "ends", "messages", "values")
+    __slots__ = ("_rest", "messages", "transcript")
 
     def __init__(self, transcript: Transcript, count: int, rest: Mapping[str, Any]) -> None:
-        self._transcript, self._count, self._rest = transcript, count, rest
-        self.values, self.messages = transcript.values[:count], transcript.messages[:count]
-        self.digests, self.ends = transcript.digests[:count], transcript.ends[:count]
+        self.transcript, self._rest = transcript, rest
+        self.messages = transcript.messages[:count]
 
     def key(self) -> bytes:
         """Return the content identity of the call: see `key_digest`."""
-        return self._transcript.key(self._count, jcs(self._rest))
+        return self.transcript.key(len(self.messages), jcs(self._rest))
 
     def __bytes__(self) -> bytes:
         return jcs({MESSAGES: self.messages, **self._rest})

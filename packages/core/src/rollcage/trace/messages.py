@@ -12,6 +12,7 @@ a step before it, so no list is longer than all messages of the log.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -35,10 +36,14 @@ _MOST: Final = 20_000_000  # messages that the references of one trace stand for
 
 
 class _Request(NamedTuple):
-    """Hold the parts of a written request with which later requests are compared."""
+    """Hold the parts of a written request with which later requests are compared.
+
+    The lists may be a transcript's, which has more messages by the time they are compared.
+    """
 
     digests: list[bytes]  # of its messages
     ends: list[int]  # how many bytes they take, up to each
+    length: int  # how many messages
 
 
 class _Common(NamedTuple):
@@ -70,7 +75,8 @@ class MessagesWritten:
         if messages is None:
             return event
         if asked is not None and messages is asked.messages:
-            request = _Request(asked.digests, asked.ends)
+            known = asked.transcript
+            request = _Request(known.digests, known.ends, len(messages))
         else:
             request = _request(messages)
         found = self._longest(request)
@@ -88,7 +94,7 @@ class MessagesWritten:
         (step, request, found), self._next = self._next, None
         if found is not None:
             self._left -= found.length
-            if found.length == len(self._requests[found.step].digests):
+            if found.length == self._requests[found.step].length:
                 del self._requests[found.step]  # this one goes on from it
         self._requests[step] = request
         if len(self._requests) > _REMEMBERED:
@@ -116,13 +122,9 @@ class MessagesWritten:
                 look at each message of each step.
         """
         best: _Common | None = None
-        new = request.digests
         for step, known in reversed(self._requests.items()):
-            for at, wanted in enumerate(new[: 1 if starts_alike else 2]):  # it may tell the time
-                if wanted not in known.digests[: 1 if starts_alike else None]:
-                    continue
-                first = known.digests.index(wanted)
-                length = common_length(new[at:], known.digests[first:])
+            for at, first in _beginnings(request, known, starts_alike=starts_alike):
+                length = _alike(request, at, known, first)
                 if best is None or length > best.length:
                     best = _Common(at, step, first, length)
             if starts_alike and best is not None and _is_enough(best, request):
@@ -130,9 +132,35 @@ class MessagesWritten:
         return best
 
 
+def _beginnings(
+    request: _Request, known: _Request, *, starts_alike: bool
+) -> Iterator[tuple[int, int]]:
+    """Yield where common messages may begin, in a new request and in a known one.
+
+    They begin at the first message of both; or at the first or the second of the new one (the first
+    may tell the time), and anywhere in the known one.
+    """
+    new = request.digests
+    if starts_alike:
+        if request.length and known.length and new[0] == known.digests[0]:
+            yield 0, 0
+        return
+    held = known.digests[: known.length]
+    for at in range(min(2, request.length)):
+        if new[at] in held:
+            yield at, held.index(new[at])
+
+
+def _alike(request: _Request, at: int, known: _Request, first: int) -> int:
+    """Return how many messages two requests have in common, from these places on."""
+    if request.digests is known.digests and at == first:  # one conversation: nothing to compare
+        return min(request.length, known.length) - at
+    return common_length(request.digests[at : request.length], known.digests[first : known.length])
+
+
 def _is_enough(found: _Common, request: _Request) -> bool:
     """Tell whether common messages are at least half of a request, so that no others are sought."""
-    return 2 * found.length >= len(request.digests)
+    return 2 * found.length >= request.length
 
 
 class MessagesRead:
@@ -207,4 +235,4 @@ def _request(messages: list[Any]) -> _Request:
         size += len(data)
         digests.append(sha256(data).digest())
         ends.append(size)
-    return _Request(digests, ends)
+    return _Request(digests, ends, len(messages))
