@@ -9,10 +9,10 @@ from peers import LINE_SERVER
 from rollcage import Store, list_runs, open_store
 from rollcage.errors import StoreError
 from rollcage.trace.recorded import trace_of
+from rollcage_adapter import Pinned, ServerPins, pinned_servers, server_key
 from rollcage_cli.app import main
 from rollcage_mcp.conversation import ServerDeclarations
 from rollcage_mcp.messages import Message
-from rollcage_mcp.pins import Pinned, ServerPins, identity, pinned_servers
 from rollcage_mcp.toolset import accepted_tools, tools_of
 from rollcage_views import read_run
 from scripted import Client, Server, Talk
@@ -210,7 +210,7 @@ async def test_nothing_is_accepted_that_was_not_shown(
     assert not own.accepts({"name": "do", "description": POISON})
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
     assert accept(store, "notes") == 1
-    assert own.pinned.new_tools
+    assert own.pinned.waiting[0]
 
 
 def test_a_difference_hides_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,7 +240,7 @@ def test_servers_are_listed_and_named(store: Store, capsys: pytest.CaptureFixtur
     assert "--yes" in capsys.readouterr().err
     assert accept(store, "k1", "--yes") == 0
     assert "nothing waits" in capsys.readouterr().out
-    assert [each.pinned.new_tools != {} for each in pinned_servers(store)] == [False, True]
+    assert [each.pinned.waiting[0] != {} for each in pinned_servers(store)] == [False, True]
 
 
 async def test_damaged_pins_let_nothing_through(talk: Talk, pins: Any, store: Store) -> None:
@@ -264,13 +264,13 @@ def test_the_way_to_a_server_identifies_it(tmp_path: Path) -> None:
         each.mkdir()
         (each / "notes.py").touch()
     ways = [
-        identity(["python", "notes.py"], "", one), identity(["python", "notes.py"], "", other),
-        identity(["python", "-m", "notes"], "", one), identity(["python"], "", one),
-        identity([], "https://notes.example", one), identity(["x" * 5000, "a\0b", ""], "", one),
+        server_key(["python", "notes.py"], "", one), server_key(["python", "notes.py"], "", other),
+        server_key(["python", "-m", "notes"], "", one), server_key(["python"], "", one),
+        server_key([], "https://notes.example", one), server_key(["x" * 5000, "a\0b", ""], "", one),
     ]  # fmt: skip
     assert len(set(ways)) == len(ways)
-    assert identity(["python", "-m", "notes"], "", other) == ways[2]
-    assert identity(["python", str(one / "notes.py")], "", other) == ways[0]
+    assert server_key(["python", "-m", "notes"], "", other) == ways[2]
+    assert server_key(["python", str(one / "notes.py")], "", other) == ways[0]
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_tools_of_a_file_are_left_out_once_their_server_has_changed_them(
     assert own.pinned.name == "lines"
 
     def say_what_it_was(pinned: Pinned) -> None:
-        pinned.tools["write"] = ['{"name":"write","description":"Writes."}']
+        pinned.of("tool").known["write"] = ['{"name":"write","description":"Writes."}']
 
     own.update(say_what_it_was)
     assert names() == ["read"]

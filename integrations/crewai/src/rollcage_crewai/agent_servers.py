@@ -55,8 +55,8 @@ class _Resolver(McpResolver):
     def of_server(self, config: MCPServerConfig, reference: str | None) -> list[BaseTool]:
         """Return a server's recorded tools, or its current ones."""
         _, server = self.transport_and_name(config)
-        asked = type(config).__name__, config.model_dump(exclude={"tool_filter"})
-        listing = McpListing.of(self._session, server, asked)
+        asked = {"kind": type(config).__name__, **config.model_dump(exclude={"tool_filter"})}
+        listing = McpListing.of(self._session, server, asked, form="crewai")
         found = [_as_crewai_lists(each) for each in listing.tools(lambda: self._ask(config))]
         tools: list[BaseTool] = [
             self._native(config, server, each, reference)

@@ -68,6 +68,14 @@ from rollcage_adapter.models import (
     option,
 )
 from rollcage_adapter.natives import Parts, register_parts
+from rollcage_adapter.pins import (
+    ListedKind,
+    Pinned,
+    PinnedList,
+    ServerPins,
+    pinned_servers,
+    server_key,
+)
 from rollcage_adapter.places import slot_of
 from rollcage_adapter.provider_tools import (
     expose_provider_tools,
@@ -120,12 +128,16 @@ __all__ = [
     "GuardedTool",
     "Instead",
     "LateTools",
+    "ListedKind",
     "McpListing",
     "MessageForm",
     "ModelCall",
     "Parts",
+    "Pinned",
+    "PinnedList",
     "RecordedAnswers",
     "Running",
+    "ServerPins",
     "Signature",
     "Spot",
     "Standing",
@@ -169,6 +181,7 @@ __all__ = [
     "model_request",
     "offered",
     "option",
+    "pinned_servers",
     "plain_body",
     "provider_tool_contract",
     "refuse",
@@ -177,6 +190,7 @@ __all__ = [
     "refuses_unguarded",
     "register_parts",
     "required_contract",
+    "server_key",
     "session_here",
     "slot_of",
     "step_here",

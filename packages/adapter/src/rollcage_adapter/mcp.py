@@ -2,14 +2,19 @@
 
 The calls of their tools are guarded like all others. Without a recorded list of tools, a replay
 would still need the server: so the list is requested once a session, and recorded as a read.
+
+Without a facade, the tools that a server lists when it is first used with a store are pinned. A
+tool that is changed or added later is left out, until a person accepts it (`rollcage mcp accept`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from rollcage import Contract, Session
@@ -17,6 +22,7 @@ from rollcage.errors import ContractError, ReplayedError
 from rollcage.session.adapters import here, native_of
 
 from rollcage_adapter.exposing import facades_of, refused_by
+from rollcage_adapter.pins import ServerPins, server_key
 from rollcage_adapter.shapes import is_list, is_object, is_tuple
 
 __all__ = [
@@ -27,6 +33,8 @@ __all__ = [
     "mcp_definitions",
     "mcp_failure",
 ]
+
+_log: Final = logging.getLogger("rollcage")
 
 Definition = dict[str, Any]
 """A tool, as in the result of `tools/list`."""
@@ -50,6 +58,7 @@ class McpListing:
     Args:
         session: the session that records them.
         server: the name of the server in this session; empty for a single one.
+        pins: what is accepted of the server's tools.
 
     See `of`, which finds the listing that a session has already.
 
@@ -64,28 +73,35 @@ class McpListing:
         effect="read",
     )
 
-    def __init__(self, session: Session, server: str) -> None:
+    def __init__(self, session: Session, server: str, pins: ServerPins) -> None:
         self.session = session
         self.server = server
+        self._pins = pins
         self._found: dict[str, list[Definition]] = {}
         self._lock = threading.Lock()
         self._asking = asyncio.Lock()
 
     @staticmethod
-    def of(session: Session, server: str, asked: Any) -> McpListing:
+    def of(session: Session, server: str, asked: Any, *, form: str = "") -> McpListing:
         """Return the listing of a server, made at the first call.
 
         Args:
             session: the session.
             server: the server's name in it.
-            asked: the way to reach the server (such as its parameters); it distinguishes servers.
+            asked: the parameters by which it is reached; they distinguish servers. Its `command`,
+                `args` and `cwd`, or its `url`, as attributes or by these names, are the key of its
+                pins.
+            form: the form of its definitions, if it is not the form of the protocol.
 
         Raises:
             ContractError: another server of the session has this name.
         """
         with _LOCK:
             servers = _SERVERS.setdefault(session, _Servers())
-            own, listing = servers.listings.setdefault(server, (asked, McpListing(session, server)))
+            if server not in servers.listings:
+                pins = _pins(session, server, asked, form)
+                servers.listings[server] = asked, McpListing(session, server, pins)
+            own, listing = servers.listings[server]
         if own != asked:
             called = f"called {server!r}" if server else "without a name"
             raise ContractError(
@@ -107,7 +123,9 @@ class McpListing:
             place = _place()
             if place not in self._found:
                 value = self.session.run_call(
-                    self.contract, self._arguments(), lambda **_: _recorded(ask())
+                    self.contract,
+                    self._arguments(),
+                    lambda **_: self._noted(self._accepted(ask())),
                 )
                 self._found[place] = _listed(value)
             return list(self._found[place])
@@ -116,7 +134,8 @@ class McpListing:
         """Do the same as `tools`, for an async client."""
 
         async def body(**_: Any) -> Any:
-            return _recorded(await ask())
+            definitions = [*await ask()]
+            return self._noted(await asyncio.to_thread(self._accepted, definitions))
 
         self._expose()
         async with self._asking:
@@ -149,6 +168,28 @@ class McpListing:
     def forget(self) -> None:
         """Request the list again next time, as a new step: the tools may have changed."""
         self._found.clear()
+
+    def _accepted(self, definitions: Iterable[Definition]) -> list[tuple[Definition, str]]:
+        """Return the tools, each with the reason why it is withheld; empty if it is not.
+
+        A facade decides by itself.
+        """
+        found = [*definitions]
+        if facades_of(self.session):
+            return [(each, "") for each in found]
+        self._pins.listed(found, is_whole=True)
+        return [(each, self._pins.change_of(str(each["name"]), each)) for each in found]
+
+    def _noted(self, found: Iterable[tuple[Definition, str]]) -> dict[str, Any]:
+        """Return the value to record; record the refusal of each withheld tool."""
+        tools: list[Definition] = []
+        for each, why in found:
+            if not why:
+                tools.append(each)
+                continue
+            _log.warning("left out a tool: %s", why)
+            self.session.refused(str(each["name"]), {}, reason=why, code="tool_changed")
+        return {"result": {"tools": tools}}
 
     def _expose(self) -> None:
         refused = refused_by(facades_of(self.session), self.contract)
@@ -276,8 +317,18 @@ def _block(block: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": "image", "data": data, "mime_type": kind} if data else block
 
 
-def _recorded(definitions: Iterable[Definition]) -> dict[str, Any]:
-    return {"result": {"tools": [*definitions]}}
+def _pins(session: Session, server: str, asked: Any, form: str) -> ServerPins:
+    """Return the pins of a server, in the session's store."""
+
+    def parameter(name: str) -> Any:
+        return asked.get(name) if is_object(asked) else getattr(asked, name, None)
+
+    program, url, cwd = parameter("command"), str(parameter("url") or ""), parameter("cwd")
+    command = [str(program), *map(str, parameter("args") or ())] if program else []
+    key = server_key(command, url, Path(cwd) if cwd else None, form=form)
+    return ServerPins(
+        session.store, key, server or (command[0] if command else url.split("?", maxsplit=1)[0])
+    )
 
 
 def _listed(value: Any) -> list[Definition]:

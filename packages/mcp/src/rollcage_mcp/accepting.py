@@ -5,20 +5,23 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
 from rollcage import open_store
+from rollcage_adapter import ListedKind, Pinned, ServerPins, pinned_servers
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
 from rollcage_cli.output import console, is_terminal, visible
 from rollcage_cli.table import Table
 
-from rollcage_mcp.pins import Pinned, ServerPins, pinned_servers
-
 __all__ = ["accept"]
+
+_WORDS: Final[Mapping[ListedKind, str]] = {
+    "tool": "tool", "prompt": "prompt", "resource": "resource", "template": "resource template",
+}  # fmt: skip
 
 
 def accept(
@@ -33,7 +36,7 @@ def accept(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = OFF,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Accept the changes of a server's tools and instructions.
+    """Accept the changes of a server's tools, prompts, resources and instructions.
 
     What a server says when it is first used counts as accepted. A later change is withheld from the
     model until it is accepted here. Shows the changes, and asks.
@@ -57,10 +60,9 @@ def accept(
             raise UsageError("there is no terminal to ask on, nothing was accepted: pass --yes")
         if not typer.confirm(f"Accept this of {name}?"):
             raise typer.Exit(DIFFERENT)
-    waiting = (shown.new_tools, shown.new_instructions)
 
     def as_shown(pinned: Pinned) -> None:
-        if (pinned.new_tools, pinned.new_instructions) != waiting:
+        if pinned.waiting != shown.waiting:
             raise UsageError(f"{name} was changed again meanwhile: look at it again")
         pinned.accept()
 
@@ -74,8 +76,10 @@ def _list(servers: list[ServerPins]) -> None:
         table.add_column(title)
     for each in servers:
         pinned = each.pinned
-        waiting = len(pinned.new_tools) + (pinned.new_instructions is not None)
-        table.add_row(each.key, visible(pinned.name), str(len(pinned.tools)), str(waiting or ""))
+        new, instructions = pinned.waiting
+        waiting = sum(map(len, new.values())) + (instructions is not None)
+        tools = len(pinned.of("tool").known)
+        table.add_row(each.key, visible(pinned.name), str(tools), str(waiting or ""))
     console().print(table)
 
 
@@ -92,10 +96,11 @@ def _named(servers: list[ServerPins], named: str) -> ServerPins:
 
 def _changes(pinned: Pinned) -> Iterator[str]:
     """Return what waits, as a difference from what was accepted last."""
-    for name, text in pinned.new_tools.items():
-        known = pinned.tools.get(name)
-        yield f"{'tool' if known else 'new tool'} {visible(name)}:"
-        yield from _difference(_lines(known[-1]) if known else [], _lines(text))
+    for kind, each in pinned.lists.items():
+        for name, text in each.new.items():
+            known = each.known.get(name)
+            yield f"{'' if known else 'new '}{_WORDS[kind]} {visible(name)}:"
+            yield from _difference(_lines(known[-1]) if known else [], _lines(text))
     if pinned.new_instructions is not None:
         yield "instructions to the model:"
         was, now = pinned.instructions[-1], pinned.new_instructions

@@ -14,6 +14,7 @@ from typing import Annotated, Any, cast
 import typer
 from rollcage import Contract, QueueApprover, Session, open_store
 from rollcage.trace.seal import StoreSeal
+from rollcage_adapter import ServerPins, server_key
 from rollcage_cli.errors import UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption, who
 from rollcage_cli.tools import load_tools
@@ -28,7 +29,6 @@ from rollcage_mcp.guards import named_guards
 from rollcage_mcp.install.commands import install, uninstall
 from rollcage_mcp.logs import log_to_stderr
 from rollcage_mcp.ops import SCOPES, Scope, ops_tools
-from rollcage_mcp.pins import ServerPins, identity
 from rollcage_mcp.servers import ServerConfig, load_servers
 from rollcage_mcp.serving import ToolServer
 from rollcage_mcp.stdio import Connect, serve_stdio
@@ -152,7 +152,7 @@ class _Guard:
     def _pins(self) -> ServerPins | None:
         if self.facade is not None or self.connect is None:
             return None
-        key = identity(self.server.command, self.server.url, self.server.cwd)
+        key = server_key(self.server.command, self.server.url, self.server.cwd)
         return ServerPins(open_store(self.store), key, self.label)
 
     def check(self) -> None:

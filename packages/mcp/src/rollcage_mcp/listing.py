@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rollcage import Contract
+from rollcage_adapter import ServerPins
 
 from rollcage_mcp.contracts import tool_contract
 from rollcage_mcp.pack import Pack, Tools
-from rollcage_mcp.pins import ServerPins
 
 __all__ = ["Listing", "ServerDeclarations", "definitions_of"]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from rollcage import Contract, Store
+from rollcage_adapter import ServerPins, server_key
 
 from rollcage_mcp.contracts import (
     READS,
@@ -24,7 +25,6 @@ from rollcage_mcp.contracts import (
 from rollcage_mcp.errors import ServerError, ServersInvalid
 from rollcage_mcp.messages import Message, as_failure, as_notification, as_request, result_of
 from rollcage_mcp.pack import Pack
-from rollcage_mcp.pins import ServerPins, identity
 from rollcage_mcp.servers import ServerConfig, load_servers
 from rollcage_mcp.upstream import Upstream
 
@@ -126,7 +126,7 @@ def _functions(server: ServerConfig, named: str) -> dict[str, Callable[..., Any]
         return server.load_operations().functions()
     tools = ServerTools(server)
     found = {name: tools.function(name) for name in tools.start()}
-    key = identity(server.command, server.url, server.cwd)
+    key = server_key(server.command, server.url, server.cwd)
     for function in found.values():
         vars(function)[_SERVER] = (key, named)
     if tools.instructions is not None:

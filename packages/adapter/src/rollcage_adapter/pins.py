@@ -1,8 +1,9 @@
-"""A server's words to a model, pinned when the server is first used.
+"""An MCP server's words to a model, pinned when the server is first used.
 
-Without a facade, nobody has approved what a server's tools say about themselves. The tools and the
-instructions that the server gives when it is first used count as accepted; whatever it gives
-later is kept from the model until a person has accepted it (`rollcage mcp accept`).
+Without a facade, nobody has approved what a server says about its tools, prompts and resources.
+Their definitions and the instructions that the server gives when it is first used count as
+accepted; whatever it gives later is kept from the model until a person has accepted it
+(`rollcage mcp accept`).
 """
 
 from __future__ import annotations
@@ -11,18 +12,44 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import pydantic
 from rollcage import Store
 from rollcage.errors import StoreError
 from rollcage.trace.store import every_key, store_option
 
-__all__ = ["Pinned", "ServerPins", "identity", "pinned_servers"]
+__all__ = ["ListedKind", "Pinned", "PinnedList", "ServerPins", "pinned_servers", "server_key"]
+
+ListedKind = Literal["tool", "prompt", "resource", "template"]
+"""What a server lists; a `template` is a resource template."""
 
 _KIND: Final = "servers"  # of the store's values
-_MOST_WAITING: Final = 1_000  # changed tools that are kept for a person; others are refused as well
-_FIELDS: Final = ("title", "description", "inputSchema", "outputSchema", "annotations")
+_MOST_WAITING: Final = 1_000  # changes of a list that are kept for a person; others are refused too
+_FIELDS: Final = (
+    "title", "description", "inputSchema", "outputSchema", "annotations", "arguments", "uri",
+    "uriTemplate", "mimeType", "name",
+)  # fmt: skip
+_NAMED: Final[Mapping[ListedKind, str]] = {
+    "tool": "name", "prompt": "name", "resource": "uri", "template": "uriTemplate",
+}  # fmt: skip
+
+
+class PinnedList(pydantic.BaseModel):
+    """What is accepted of one list of a server, and what waits for a person.
+
+    Attributes:
+        whole: whether the list was read to its end: a later entry is a change.
+        known: by name, the accepted definitions as canonical JSON, the newest last. A resource and
+            a template are named by their URI.
+        new: by name, the definition that waits.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    whole: bool = False
+    known: dict[str, list[str]] = {}
+    new: dict[str, str] = {}
 
 
 class Pinned(pydantic.BaseModel):
@@ -30,27 +57,36 @@ class Pinned(pydantic.BaseModel):
 
     Attributes:
         name: the server's name in the user's configuration.
-        whole: whether its list of tools was read to its end: a later tool is a change.
-        tools: by name, the accepted definitions as canonical JSON, the newest last.
+        lists: what the server lists, by kind.
         instructions: the accepted instructions, the newest last; empty text: the server gave none.
-        new_tools: by name, the definition that waits.
         new_instructions: the instructions that wait; None: none do.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
     name: str
-    whole: bool = False
-    tools: dict[str, list[str]] = {}
+    lists: dict[ListedKind, PinnedList] = {}
     instructions: list[str] = []
-    new_tools: dict[str, str] = {}
     new_instructions: str | None = None
+
+    def of(self, kind: ListedKind) -> PinnedList:
+        """Return the list of this kind, to be changed."""
+        return self.lists.setdefault(kind, PinnedList())
+
+    @property
+    def waiting(self) -> tuple[dict[ListedKind, dict[str, str]], str | None]:
+        """Return what waits for a person: entries of lists by kind, and the instructions."""
+        new: dict[ListedKind, dict[str, str]] = {
+            kind: dict(each.new) for kind, each in self.lists.items() if each.new
+        }
+        return new, self.new_instructions
 
     def accept(self) -> None:
         """Accept everything that waits."""
-        for name, text in self.new_tools.items():
-            self.tools.setdefault(name, []).append(text)
-        self.new_tools = {}
+        for each in self.lists.values():
+            for name, text in each.new.items():
+                each.known.setdefault(name, []).append(text)
+            each.new = {}
         if self.new_instructions is not None:
             self.instructions.append(self.new_instructions)
         self.new_instructions = None
@@ -61,7 +97,7 @@ class ServerPins:
 
     Args:
         store: the store.
-        key: the server's key, as `identity` gives it.
+        key: the server's key: see `server_key`.
         name: the server's name in the user's configuration.
     """
 
@@ -80,28 +116,32 @@ class ServerPins:
         """
         return self._read()[1]
 
-    def listed(self, definitions: Iterable[Mapping[str, Any]], *, is_whole: bool) -> None:
-        """Pin the tools of a list that is read for the first time; note the changes of a later one.
+    def listed(
+        self, definitions: Iterable[Mapping[str, Any]], *, is_whole: bool, kind: ListedKind = "tool"
+    ) -> None:
+        """Pin the entries of a list at its first reading; note the changes of a later one.
 
         Args:
-            definitions: the tools of a page.
+            definitions: the entries of a page.
             is_whole: whether the list has no further page.
+            kind: what they are.
 
         Raises:
             StoreError: the pins can't be read or written.
         """
-        texts = [(str(each["name"]), _text(each)) for each in definitions]
+        texts = [(str(each[_NAMED[kind]]), _text(each)) for each in definitions]
 
         def note(pinned: Pinned) -> None:
+            found = pinned.of(kind)
             for name, text in texts:
-                known = pinned.tools.get(name)
-                if known is None and not pinned.whole:
-                    pinned.tools[name] = [text]
+                known = found.known.get(name)
+                if known is None and not found.whole:
+                    found.known[name] = [text]
                 elif known is not None and text in known:
-                    pinned.new_tools.pop(name, None)
-                elif name in pinned.new_tools or len(pinned.new_tools) < _MOST_WAITING:
-                    pinned.new_tools[name] = text
-            pinned.whole = pinned.whole or is_whole
+                    found.new.pop(name, None)
+                elif name in found.new or len(found.new) < _MOST_WAITING:
+                    found.new[name] = text
+            found.whole = found.whole or is_whole
 
         self.update(note)
 
@@ -120,32 +160,36 @@ class ServerPins:
 
         self.update(note)
 
-    def accepts(self, definition: Mapping[str, Any]) -> bool:
-        """Return whether a tool's definition is accepted, as the pins were read last."""
-        return _text(definition) in self._pinned.tools.get(str(definition["name"]), ())
+    def accepts(self, definition: Mapping[str, Any], kind: ListedKind = "tool") -> bool:
+        """Return whether a definition is accepted, as the pins were read last."""
+        known = self._pinned.of(kind).known.get(str(definition[_NAMED[kind]]), ())
+        return _text(definition) in known
 
-    def change_of(self, name: str, definition: Mapping[str, Any] | None) -> str:
+    def change_of(
+        self, name: str, definition: Mapping[str, Any] | None, kind: ListedKind = "tool"
+    ) -> str:
         """Return why a tool is not called, for a model; empty if its definition is accepted.
 
         The text names the changed fields, and quotes nothing that the server wrote in them.
 
         Args:
-            name: the tool.
+            name: the tool, or another entry of a list.
             definition: its definition in the server's list; None if the list does not have it.
+            kind: what it is.
 
         Raises:
             StoreError: the pins can't be read.
         """
-        if definition is not None and self.accepts(definition):
+        if definition is not None and self.accepts(definition, kind):
             return ""
         self._pinned = self.pinned  # a person may have accepted it since
-        known = self._pinned.tools.get(name)
+        known = self._pinned.of(kind).known.get(name)
         if definition is None:
             return f"the server lists {name} no more: it is not called" if known else ""
-        if self.accepts(definition):
+        if self.accepts(definition, kind):
             return ""
         if not known:
-            return f"{name} was no tool of the server when it was first used. {self._remedy}"
+            return f"{name} was no {kind} of the server when it was first used. {self._remedy}"
         changed = _changed(json.loads(known[-1]), definition)
         return f"{name} was changed by the server ({', '.join(changed)}). {self._remedy}"
 
@@ -190,7 +234,9 @@ class ServerPins:
         return f"It is withheld until a person has seen the change and accepted it: {command}"
 
 
-def identity(command: Sequence[str], url: str, cwd: Path | None) -> str:
+def server_key(
+    command: Sequence[str] = (), url: str = "", cwd: Path | None = None, *, form: str = ""
+) -> str:
     """Return the key of a server, by the way in which it is reached.
 
     A relative path in its command is made absolute: in another folder, it is another server.
@@ -199,10 +245,12 @@ def identity(command: Sequence[str], url: str, cwd: Path | None) -> str:
         command: the program and its arguments, for a server that is started.
         url: its endpoint, for a server that is reached by HTTP.
         cwd: its working directory; None: this process's.
+        form: the form of the definitions, if it is not the form of the protocol.
     """
     folder = Path.cwd() if cwd is None else cwd
     parts = [str((folder / each).resolve()) if _is_in(folder, each) else each for each in command]
-    return sha256(json.dumps([parts, url]).encode()).hexdigest()[:12]
+    way = [parts, url, form] if form else [parts, url]
+    return sha256(json.dumps(way).encode()).hexdigest()[:12]
 
 
 def _is_in(folder: Path, part: str) -> bool:
