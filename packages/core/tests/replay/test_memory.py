@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,26 @@ def test_what_its_memory_holds_is_not_asked_for(tmp_path: Path, turns: int) -> N
         assert len(Agent(PROGRAM).run(offline)) == 6
     last = orjson.loads(Folder(tmp_path).read(session.run_id)[-1])
     assert (last["event"], last["status"]) == ("ended", "ok")
+
+
+def test_a_history_is_read_as_long_as_it_may_hold_recorded_steps(tmp_path: Path) -> None:
+    with pytest.raises(PowerCutError), Session("job", store=tmp_path) as session:
+        Agent(PROGRAM).run(session, after(4))
+    read: list[str] = []
+
+    def history(*ids: str) -> Iterator[str]:
+        for call_id in ids:
+            read.append(call_id)
+            yield call_id
+
+    with Session("job", store=tmp_path) as again:
+        again.seen({"": history("0.0")})
+        again.seen({"": history("0.0", "1.0", "1.1", "1.2")})
+        assert (len(read), again.stats.seen) == (5, 6)
+        again.seen({"": history("0.0", "1.0", "1.1", "1.2", "2.0")})
+        assert len(read) == 5
+        Agent(PROGRAM, done=2).run(again)
+    assert world == TEXTS
 
 
 def test_the_world_is_that_of_calls_that_were_asked_for(tmp_path: Path) -> None:

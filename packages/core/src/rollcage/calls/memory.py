@@ -164,6 +164,8 @@ def see_histories(attempt: Attempt, histories: Histories, branch: str) -> None:
     if not attempt.recorded:
         return
     with attempt.lock:
+        if not (attempt.run.untaken or attempt.run.unanswered):
+            return  # nothing recorded is left to be seen: a long history is not read again
         wanted: dict[str | None, Counter[str]] = {}
         for agent, ids in histories.items():
             shown, given = Counter(ids), _given(attempt, agent)
