@@ -187,6 +187,112 @@ async def test_changed_instructions_are_withheld(
     assert f"+{POISON}" in capsys.readouterr().out
 
 
+# --- prompts and resources -----------------------------------------------------------------------
+
+LISTS = {
+    "prompts/list": ("prompts", "name", "prompt"),
+    "resources/list": ("resources", "uri", "resource"),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate", "resource template"),
+}
+every_list = pytest.mark.parametrize("method", LISTS)
+
+
+class Listing(Server):
+    """A server that lists prompts, resources or templates, by their names."""
+
+    entries: dict[str, dict[str, Any]]
+    per_page = 9
+
+    async def _result(self, message: Message) -> dict[str, Any]:
+        if message.method not in LISTS:
+            return await super()._result(message)
+        field, name, _ = LISTS[message.method]
+        begin = int(message.params.get("cursor", 0))
+        end = begin + self.per_page
+        found = [{name: each, **more} for each, more in self.entries.items()]
+        page: dict[str, Any] = {field: found[begin:end], field.upper(): found}
+        return page | ({"nextCursor": str(end)} if end < len(found) else {})
+
+
+async def entries(client: Client, method: str, **params: Any) -> list[str]:
+    result = (await client.request(method, params))["result"]
+    field, name, _ = LISTS[method]
+    assert field.upper() not in result  # some clients ignore case
+    return [each[name] for each in result[field]]
+
+
+@every_list
+async def test_a_changed_or_later_entry_is_left_out_until_it_is_accepted(
+    talk: Talk, pins: Any, store: Store, method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Listing()
+    server.entries = {"a": {"description": "One."}, "b": {}}
+    async with talk(server, **pins) as client:
+        await client.greet()
+        assert await entries(client, method) == ["a", "b"]
+    server.entries = {"a": {"description": POISON}, "b": {}, "c": {"description": POISON}}
+    async with talk(server, name="later", **pins) as client:
+        await client.greet()
+        assert await entries(client, method) == ["b"]
+        assert not any(POISON.encode() in each.raw for each in client.sent)
+    run = next(each.run for each in list_runs(store) if each.name == "later")
+    refused = read_run(trace_of(store, run)).refused
+    assert [(each.name, each.code) for each in refused] == [(f"mcp:{method}", "tool_changed")]
+    assert "a was changed by the server (description)" in refused[0].reason
+    assert "Left out with it: 1 more" in refused[0].reason
+    assert accept(store, "k1", "--yes") == 0
+    shown = capsys.readouterr().out
+    kind = LISTS[method][2]
+    assert f"{kind} a:" in shown
+    assert f"new {kind} c:" in shown
+    assert f'+  "description": "{POISON}"' in shown
+    async with talk(server, name="last", **pins) as client:
+        await client.greet()
+        assert await entries(client, method) == ["a", "b", "c"]
+
+
+async def test_a_resource_may_grow_and_say_when(talk: Talk, pins: Any) -> None:
+    server = Listing()
+    versions: list[dict[str, Any]] = [
+        {"size": 1, "annotations": {"priority": 1, "lastModified": "2026-01-12T15:00:58Z"}},
+        {"size": 2, "annotations": {"priority": 1, "lastModified": "2026-01-13T15:00:58.5+01:00"}},
+        {"size": 2, "annotations": {"priority": 1, "lastModified": POISON}},
+        {"size": POISON, "annotations": {"priority": 1}},
+    ]
+    for number, each in enumerate(versions):
+        server.entries = {"a": each}
+        async with talk(server, name=str(number), **pins) as client:
+            await client.greet()
+            assert await entries(client, "resources/list") == (["a"] if number < 2 else [])
+
+
+@every_list
+async def test_pages_of_entries_are_pinned_as_they_are_read(
+    talk: Talk, pins: Any, method: str
+) -> None:
+    server = Listing()
+    server.entries, server.per_page = {"a": {}, "b": {}}, 1
+    async with talk(server, **pins) as client:
+        await client.greet()
+        assert await entries(client, method) == ["a"]
+        assert await entries(client, method, cursor="1") == ["b"]
+    server.entries["c"] = {}
+    async with talk(server, name="later", **pins) as client:
+        await client.greet()
+        assert await entries(client, method, cursor="2") == []
+
+
+@every_list
+async def test_without_pins_all_entries_are_given(talk: Talk, method: str) -> None:
+    server = Listing()
+    for number, says in enumerate(("One.", POISON)):
+        server.entries = {"a": {"description": says}}
+        async with talk(server, name=str(number)) as client:
+            await client.greet()
+            result = (await client.request(method))["result"]
+            assert result[LISTS[method][0]][0]["description"] == says
+
+
 # --- what waits ----------------------------------------------------------------------------------
 
 

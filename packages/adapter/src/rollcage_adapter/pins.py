@@ -9,6 +9,7 @@ accepted; whatever it gives later is kept from the model until a person has acce
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -30,6 +31,7 @@ _FIELDS: Final = (
     "title", "description", "inputSchema", "outputSchema", "annotations", "arguments", "uri",
     "uriTemplate", "mimeType", "name",
 )  # fmt: skip
+_TIME: Final = re.compile(r"[\dTZ:.+-]{1,40}", re.ASCII)
 _NAMED: Final[Mapping[ListedKind, str]] = {
     "tool": "name", "prompt": "name", "resource": "uri", "template": "uriTemplate",
 }  # fmt: skip
@@ -129,7 +131,7 @@ class ServerPins:
         Raises:
             StoreError: the pins can't be read or written.
         """
-        texts = [(str(each[_NAMED[kind]]), _text(each)) for each in definitions]
+        texts = [(str(each[_NAMED[kind]]), _text(each, kind)) for each in definitions]
 
         def note(pinned: Pinned) -> None:
             found = pinned.of(kind)
@@ -163,7 +165,7 @@ class ServerPins:
     def accepts(self, definition: Mapping[str, Any], kind: ListedKind = "tool") -> bool:
         """Return whether a definition is accepted, as the pins were read last."""
         known = self._pinned.of(kind).known.get(str(definition[_NAMED[kind]]), ())
-        return _text(definition) in known
+        return _text(definition, kind) in known
 
     def change_of(
         self, name: str, definition: Mapping[str, Any] | None, kind: ListedKind = "tool"
@@ -190,7 +192,7 @@ class ServerPins:
             return ""
         if not known:
             return f"{name} was no {kind} of the server when it was first used. {self._remedy}"
-        changed = _changed(json.loads(known[-1]), definition)
+        changed = _changed(json.loads(known[-1]), _worded(definition, kind))
         return f"{name} was changed by the server ({', '.join(changed)}). {self._remedy}"
 
     def change_of_instructions(self, instructions: str) -> str:
@@ -265,8 +267,24 @@ def pinned_servers(store: Store) -> list[ServerPins]:
     return [ServerPins(store, key, "") for key in every_key(store, _KIND)]
 
 
-def _text(definition: Mapping[str, Any]) -> str:
-    return json.dumps(definition, sort_keys=True, separators=(",", ":"))
+def _text(definition: Mapping[str, Any], kind: ListedKind) -> str:
+    return json.dumps(_worded(definition, kind), sort_keys=True, separators=(",", ":"))
+
+
+def _worded(definition: Mapping[str, Any], kind: ListedKind) -> Mapping[str, Any]:
+    """Return a definition without the size and the time of a resource, which have no words."""
+    if kind != "resource":
+        return definition
+    found = dict(definition)
+    if type(found.get("size")) is int:
+        del found["size"]
+    notes: Any = found.get("annotations")
+    if isinstance(notes, dict):
+        time: Any = cast("Mapping[str, Any]", notes).get("lastModified")
+        if isinstance(time, str) and _TIME.fullmatch(time):
+            found["annotations"] = {**notes}
+            del found["annotations"]["lastModified"]
+    return found
 
 
 def _changed(old: object, new: Mapping[str, Any]) -> list[str]:

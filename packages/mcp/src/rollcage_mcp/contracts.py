@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, Final, Protocol, cast
 
 from rollcage import Contract
-from rollcage_adapter import Effect
+from rollcage_adapter import Effect, ListedKind
 
 from rollcage_mcp.errors import ServerError
 
@@ -18,6 +18,7 @@ __all__ = [
     "GREETINGS",
     "NEEDS_FACADE",
     "OWN",
+    "PINNED_LISTS",
     "READS",
     "Calling",
     "instructions_contract",
@@ -44,6 +45,14 @@ READS: Final = frozenset(
     }
 )  # fmt: skip
 """The reading requests of a client: each is a step, and replays."""
+
+PINNED_LISTS: Final[Mapping[str, tuple[ListedKind, str, str]]] = {
+    "prompts/list": ("prompt", "prompts", "name"),
+    "resources/list": ("resource", "resources", "uri"),
+    "resources/templates/list": ("template", "resourceTemplates", "uriTemplate"),
+}
+"""The reads whose answers describe things to a model besides tools: what they are, the field of the
+list, and the field that names each."""
 
 GREETINGS: Final = ("initialize", "server/discover")
 """The reads by which a client begins: the server's answer may instruct the model."""

@@ -101,11 +101,19 @@ class Listing:
         return tool_contract(tool, trust=declared.trust, declared=more, plans=plans)
 
 
-def definitions_of(page: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the tools on a page of a server's list that can be called."""
-    tools: Any = page.get("tools")
+def definitions_of(
+    page: Mapping[str, Any], field: str = "tools", name: str = "name"
+) -> list[dict[str, Any]]:
+    """Return the entries on a page of a server's list that have a name.
+
+    Args:
+        page: the result of a request, such as `tools/list`.
+        field: its field with the entries.
+        name: the field of an entry that names it.
+    """
+    entries: Any = page.get(field)
     return [
         each
-        for each in (tools if isinstance(tools, list) else [])
-        if isinstance(each, dict) and isinstance(each.get("name"), str) and each["name"]
+        for each in (entries if isinstance(entries, list) else [])
+        if isinstance(each, dict) and isinstance(each.get(name), str) and each[name]
     ]

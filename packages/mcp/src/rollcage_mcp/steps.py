@@ -15,6 +15,7 @@ from rollcage_mcp.asking import Asking, Served, call_of, serving
 from rollcage_mcp.contracts import (
     GREETINGS,
     OWN,
+    PINNED_LISTS,
     instructions_contract,
     read_contract,
     tool_function,
@@ -31,6 +32,7 @@ _log: Final = logging.getLogger("rollcage.mcp")
 FAILED: Final = -32000  # of JSON-RPC: an error of the implementation
 GONE: Final = -32001
 _PAGES: Final = 1_000  # of a list of tools
+_LOST: Final = object()  # no page follows the one that was read
 
 
 class Steps:
@@ -56,6 +58,7 @@ class Steps:
         self._pins = declared.pins
         self.listing = Listing(declared, self)
         self.doubts: list[dict[str, Any]] = []
+        self._cursors: dict[str, object] = {}  # of the next page, by the method that lists it
 
     async def read(self, served: Served) -> Any:
         """Return the server's answer to a read. Raises the session's and the server's errors."""
@@ -71,6 +74,8 @@ class Steps:
         if message.method == "tools/list":
             await self._learn(params.get("cursor"), value["result"])
             return self._exposed(value)
+        if message.method in PINNED_LISTS:
+            return await self._as_listed(message.method, params.get("cursor"), value)
         return await self._greeted(value) if message.method in GREETINGS else value
 
     async def call(self, served: Served) -> Any:
@@ -225,6 +230,38 @@ class Steps:
             self._session.refused(told, {}, reason=changed, code="tool_changed")
             raise ServerError(FAILED, changed)
         return {**value}
+
+    async def _as_listed(
+        self, method: str, cursor: object, value: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return a page of the server's prompts or resources, without what it has changed.
+
+        What is left out is logged, and recorded as refused. With a facade, and without a server,
+        all are given.
+        """
+        pins = self._pins
+        if pins is None or facades_of(self._session):
+            return value
+        kind, field, name = PINNED_LISTS[method]
+        page: Mapping[str, Any] = value["result"]
+        entries = definitions_of(page, field, name)
+        follows = cursor is None or cursor == self._cursors.get(method, _LOST)
+        self._cursors[method] = page.get("nextCursor") if follows else _LOST
+        whole = self._cursors[method] is None
+        await asyncio.to_thread(pins.listed, entries, is_whole=whole, kind=kind)
+        new = next((each for each in entries if not pins.accepts(each, kind)), None)
+        changed = ""
+        if new is not None:  # this reads the pins again
+            changed = await asyncio.to_thread(pins.change_of, new[name], new, kind)
+        given = [each for each in entries if pins.accepts(each, kind)]
+        others = len(entries) - len(given) - 1
+        if changed:
+            more = f" Left out with it: {others} more." if others else ""
+            _log.warning("the client does not get what the server lists: %s%s", changed, more)
+            reason = f"{changed}{more}"
+            self._session.refused(read_contract(method), {}, reason=reason, code="tool_changed")
+        rest = {word: each for word, each in page.items() if word.casefold() != field.casefold()}
+        return {**value, "result": {**rest, field: given}}
 
     def _exposed(self, value: dict[str, Any]) -> dict[str, Any]:
         """Return a page of the server's list with the tools that a model may see.
