@@ -268,6 +268,18 @@ def test_only_new_messages_are_brought_into_their_form() -> None:
     assert _made([*talk[:30], *talk[31:]], conversations, form) == 19
 
 
+def test_a_conversation_that_is_loaded_anew_is_known() -> None:
+    form = Form()
+    conversations = Conversations(MODEL, form)
+    talk = _conversation()
+    talk[1]["tool_calls"][0]["args"] |= {"page": 10**6, "share": 0.1, "zero": 0.0, "all": True}
+    assert _made(talk, conversations, form) == 3
+    again = json.loads(json.dumps(talk))
+    assert _made(again, conversations, form) == 0
+    again[1]["tool_calls"][0]["args"]["zero"] = -0.0
+    assert _told(known(conversations, again)) == _told(anew(again)) != _told(anew(talk))
+
+
 def test_conversations_that_take_turns_stay_known() -> None:
     form = Form()
     conversations = Conversations(MODEL, form)
