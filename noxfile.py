@@ -188,8 +188,10 @@ def tests(session: nox.Session, package: str) -> None:
     """Run one package's tests on its built wheel, beside its own dependencies only."""
     needs = groups("test", f"test-{package}")
     session.install(*wheels(session, *PACKAGES[package]), *needs, *CONSTRAINTS)
-    tests = f"{PACKAGES[package][0]}/tests"
-    session.run("coverage", "run", "-m", *PYTEST, tests, *session.posargs)
+    folder = PACKAGES[package][0]
+    [source] = [each.parent.name for each in Path(folder, "src").glob("*/__init__.py")]
+    measured = ("coverage", "run", f"--source={source}", "-m")
+    session.run(*measured, *PYTEST, f"{folder}/tests", *session.posargs)
 
 
 @nox.session
@@ -390,7 +392,7 @@ def mutate(session: nox.Session) -> None:
 
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """Fail below the bound of coverage, over all of `tests`: each package by tests of packages."""
+    """Fail below the bound of coverage, over all of `tests`: each package by its own tests."""
     session.install(*groups("test"), *CONSTRAINTS)
     session.run("coverage", "combine")
     session.run("coverage", "report")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
-from hashlib import sha256
 from typing import Any, Final, NamedTuple, Self, cast
 
 from rollcage.gate.persons import looks_like, person, same_person
@@ -184,14 +183,6 @@ class Terms:
     expires: float = DAY
     approvers: frozenset[str] | None = None
     around: Terms | None = None
-
-    def within(self, around: Terms) -> Terms:
-        """Return these terms inside a session with others: the stricter ones count."""
-        policy = self.policy or around.policy
-        if self.policy and around.policy:
-            policy = sha256(f"{around.policy}{self.policy}".encode()).hexdigest()
-        expires = min(self.expires, around.expires)
-        return dataclasses.replace(self, policy=policy, expires=expires, around=around)
 
 
 def judged(answer: object, request: ApprovalRequest, terms: Terms) -> Reply:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Collection
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from rollcage.gate.quotes import DECLARED, Quotes, texts_of
-from rollcage.gate.verdict import Verdict
 from rollcage.values.codec import TAG, tagged
 from rollcage.values.decoding import decode
 from rollcage.values.hiding import Hidden, Hiding, Seal, keyed_hash, stand_in
@@ -17,8 +15,6 @@ __all__ = ["Sealing"]
 
 _IN_BASE64: Final = frozenset({"bytes", "bytearray", "str"})
 _SEALED: Final = frozenset({"secret", "redacted", "blob", "opaque"})
-# Fields of an event that are not encoded.
-_TEXTS: Final = ("verdict", "reason", "drift", "error", "undeclared", "differs")
 
 
 class Sealing(Hiding):
@@ -46,10 +42,6 @@ class Sealing(Hiding):
         """Return the HMAC of a text that is not remembered."""
         return keyed_hash(self._seal, text)
 
-    def share(self, other: Sealing) -> None:
-        """Share the remembered secrets with another session's seal, both ways."""
-        self._quotes = other._quotes
-
     @property
     def idle(self) -> bool:
         """Tell whether there is no secret to look for; see `Hiding`."""
@@ -64,38 +56,6 @@ class Sealing(Hiding):
             kept = {k: self.hide_named(k, v, f"$.{k}", found) for k, v in encoded.items()}
             return Hidden(kept, found)
         return Hidden(self._value(encoded, "$", found), found)
-
-    def event(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return an event without the secrets in its texts: reasons, verdicts, errors."""
-        if self.idle:
-            return event
-        return {
-            name: self._words(value) if name in _TEXTS else value for name, value in event.items()
-        }
-
-    def _words(self, value: Any) -> Any:
-        """Return the texts of an event itself, in which the names of fields are Rollcage's own."""
-        if isinstance(value, str):
-            return self.hide_text(value, "", [])
-        if isinstance(value, list):
-            return [self._words(each) for each in value]
-        if not isinstance(value, dict):
-            return value
-        fields = cast("dict[str, Any]", value)
-        if TAG in fields:
-            return self._value(fields, "", [])
-        return {name: self._words(each) for name, each in fields.items()}
-
-    def verdict(self, verdict: Verdict) -> Verdict:
-        """Return a verdict that quotes no secret."""
-        if self.idle:
-            return verdict
-        return dataclasses.replace(
-            verdict,
-            reason=self.hide_text(verdict.reason, "", []),
-            remedy=self.hide_text(verdict.remedy, "", []),
-            shadow=None if verdict.shadow is None else self.verdict(verdict.shadow),
-        )
 
     def _value(self, encoded: Any, path: str, found: list[str]) -> Any:
         kind: type[Any] = type(encoded)

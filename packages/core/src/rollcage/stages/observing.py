@@ -350,8 +350,8 @@ class Observing(Stage):
         """Notify that the session could not be entered after all."""
         if self._run is not None and self._told is not None:
             self._ended("", self._run.time)
-            for event in self._take():
-                self._deliver(event)
+            for tell in self._take():
+                tell()
 
     # --- lines -----------------------------------------------------------------------------------
 
@@ -409,12 +409,9 @@ class Observing(Stage):
         queue, self._queue = self._queue, []
         return [_delivery(self._deliver, event) for event in queue]
 
-    def _deliver(self, event: Any) -> None:
+    def _deliver(self, event: StepEvent | RunEvent) -> None:
         if os.getpid() != self._process:
             return  # a forked child has no part in the attempt
-        if callable(event):
-            event()
-            return
         if isinstance(event, RunEvent):
             for each in self._instruments:
                 with _logged(f"the end of run {event.run}"):

@@ -241,7 +241,14 @@ def _flies(attempt: Attempt, token: str) -> bool:
 
 @dataclasses.dataclass(slots=True)
 class _Held:
-    """Hold the claim of a call. `put_back`: the stored value before; None: the claim goes on."""
+    """Hold the claim of a call.
+
+    Attributes:
+        key: the key.
+        claim: the claim.
+        seen: the value in the store before it; None if there was none.
+        is_new: whether the call made the claim; False: it goes on with one of an earlier attempt.
+    """
 
     key: str
     claim: Claim
