@@ -378,6 +378,7 @@ class Lab:
         at_once: bool = True,
         shuffle: int | None = None,
         engine: bool = True,
+        runner: asyncio.Runner | None = None,
         **how: Any,
     ) -> Attempt:
         """Run or resume a program in one session.
@@ -388,6 +389,7 @@ class Lab:
             at_once: calls of a turn are gathered; else they come one after another.
             shuffle: the seed of the order in which they come; None: as told.
             engine: False: without any session, as the reference.
+            runner: has the loop on which it runs; None: a new one.
             **how: more for the session.
         """
         self.begin(size(program))
@@ -415,7 +417,11 @@ class Lab:
 
         error: BaseException | None = None
         try:
-            drive(main()) if sync else asyncio.run(main())
+            if sync:
+                drive(main())
+            else:
+                with runner or asyncio.Runner() as running:
+                    running.run(main())
         except Exception as raised:  # noqa: BLE001 - told to whoever asked for the attempt
             error = raised
         run, stats = "", None

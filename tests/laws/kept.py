@@ -1,0 +1,330 @@
+"""Programs that are run, killed, resumed, edited, undone and forked, told line by line.
+
+A story follows from its number, up to the order of all that happens on an event loop. Its text has
+what each attempt gave and each line that it wrote, without times and hashes, and with short names
+for random ids. Whoever changes what is recorded, or what answers a call, sees it in these texts:
+
+    python -m tests.laws.kept    # writes them anew
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from rollcage import (
+    Halt,
+    SessionError,
+    UnknownOutcome,
+    plan_undo,
+    undo_run,
+)
+from rollcage.trace import writer
+from rollcage_fork import Fork
+
+from tests.laws.lab import Attempt, Lab, folder
+from tests.laws.programs import Block, Branches, Inner, Node, Op, Program, Turn, size
+from tests.laws.test_divergence import edited
+from tests.laws.test_forks import changed, has_begun
+from tests.laws.test_undo import resolve_all
+
+__all__ = ["KEPT", "STORIES", "story"]
+
+KEPT: Final = Path(__file__).with_name("kept")
+STORIES: Final = (
+    0, 2, 21, 53, 89, 90, 94, 98, 102, 113, 120, 122, 162, 166, 180, 192, 207, 208, 213, 222, 228,
+    230, 235, 259, 281, 273, 298, 306, 340, 398,
+)  # fmt: skip
+"""Of 400, the short ones that together come by most branches of core, each at least thrice."""
+_LEFT_OUT: Final = ("args", "duration", "hash", "time")
+_PLAIN: Final = str.maketrans("", "", '"')
+_HEX: Final = re.compile(r"[0-9a-f]{64}")
+_IDS: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\b[0-9a-f]{24}\b")
+
+
+class Waiting(ThreadPoolExecutor):
+    """Threads that are waited for: no story has two calls of which one waits for the other."""
+
+    def submit(self, /, *args: Any, **more: Any) -> Future[Any]:
+        future = super().submit(*args, **more)
+        wait([future], 20)
+        return future
+
+
+class Steady(asyncio.SelectorEventLoop):
+    """A loop that goes on once all lines handed over are written, and waits for other threads.
+
+    So nothing depends on how fast a thread is.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_default_executor(Waiting())
+
+    def _run_once(self) -> None:
+        for each in writer._writers.values():
+            each.drain()
+            each.drain()  # what the first one woke is known to the loop
+        super()._run_once()  # type: ignore[misc]
+
+
+# --- programs -------------------------------------------------------------------------------------
+
+
+def drawn(chance: random.Random, depth: int = 2, tools: tuple[str, ...] = ()) -> Program:
+    """Draw a program, as `programs` does for laws, which are free to draw others."""
+    return tuple(_node(chance, depth, tools) for _ in range(chance.randint(1, 4)))
+
+
+def _op(chance: random.Random, tools: tuple[str, ...] = ()) -> Op:
+    every = ("write", "write", "plain", "idem", "read", "read", "pure", "model", *tools)
+    tool, arg = chance.choice(every), chance.randrange(2)
+    ways = ["work", "work", "work", "fail"]
+    if tool in ("write", "plain", "idem"):
+        ways += ["lose before", "lose after"]
+    return Op(tool, arg, chance.choice(ways))
+
+
+def _row(chance: random.Random, depth: int, tools: tuple[str, ...]) -> Program:
+    return tuple(_node(chance, depth - 1, tools) for _ in range(chance.randint(1, 3)))
+
+
+def _node(chance: random.Random, depth: int, tools: tuple[str, ...]) -> Node:
+    kind = chance.choice(
+        ["op", "op", "outer", "scope", "turn", "turn", "overlap", "branches", "block", "inner"]
+    )
+    if not depth or kind == "op":
+        return _op(chance, tools)
+    if kind in ("outer", "scope"):
+        return Op(kind, chance.randrange(2), "work", _row(chance, depth, tools))
+    if kind in ("turn", "overlap"):
+        several = tuple(_op(chance, tools) for _ in range(chance.randint(2, 3)))
+        return Turn(several, kind if kind == "overlap" else chance.choice(["slots", "turn"]))
+    if kind == "block":
+        return Block(_row(chance, depth, tools), chance.random() < 0.4)
+    if kind == "inner":
+        return Inner(chance.choice(["in", "side"]), _row(chance, depth, tools))
+    lines = tuple(_row(chance, depth, tools) for _ in range(chance.randint(1, 3)))
+    how = chance.choice(["opens", "slots", "turn"])
+    names = tuple("b0" if how == "slots" else f"b{number}" for number in range(len(lines)))
+    after = tuple(
+        frozenset(each for each in range(number) if chance.random() < 0.3)
+        for number in range(len(lines))
+    )
+    return Branches(lines, names, how, () if how == "turn" else after)
+
+
+# --- stories --------------------------------------------------------------------------------------
+
+
+class Teller:
+    """Tells what happens in a lab."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self._names: dict[str, str] = {}
+        self._seen: dict[str, int] = {}
+
+    def say(self, text: str) -> None:
+        said = _IDS.sub(lambda found: self._name(found[0]), text)
+        self.told.append(said.replace("  run-0: ", "  "))
+
+    def _name(self, name: str) -> str:
+        return self._names.setdefault(name, f"{'run' if '-' in name else 'id'}-{len(self._names)}")
+
+    def moves_to(self, lab: Lab) -> None:
+        """Take the lines of a lab that died as told."""
+        self._seen = dict(lab.timeline.sent)
+
+    def lines(self, lab: Lab) -> None:
+        """Tell of the lines that were written since."""
+        for run in lab.timeline.sent:
+            its = lab.timeline.lines(run)
+            for line in its[self._seen.get(run, 0) :]:
+                self.say(f"  {run}: {_shown(orjson.loads(line))}")
+            self._seen[run] = len(its)
+
+    def attempt(self, attempt: Attempt) -> None:
+        """Tell what an attempt gave."""
+        for place, (how, said) in sorted(attempt.given.items()):
+            self.say(f"  {'.'.join(map(str, place))}: {how} {said}")
+        error, stats = attempt.error, attempt.stats
+        if error is not None:
+            step = f" of step {error.step}" if isinstance(error, UnknownOutcome) else ""
+            self.say(f"  {type(error).__name__}{step}")
+        if stats is not None:
+            counted = " ".join(
+                f"{name}={getattr(stats, name)}" for name in stats.__slots__ if getattr(stats, name)
+            )
+            self.say(f"  {attempt.run} ran {' '.join(attempt.ran) or 'nothing'}; {counted}")
+
+
+def _shown(event: dict[str, Any]) -> str:
+    """Return a line as text: short, without sentences, zeros, and what is another each time."""
+    kept = {name: value for name, value in event.items() if value and name not in _LEFT_OUT}
+    for name in ("error", "verdict"):
+        if name in kept:
+            kept[name] = kept[name].get("type") or kept[name].get("code")
+    return f"{kept.pop('event')} {_text(kept)}"
+
+
+def _text(data: Any) -> str:
+    """Return data as text, with the beginnings of hashes."""
+    text = orjson.dumps(data, option=orjson.OPT_SORT_KEYS).decode()
+    return _HEX.sub(lambda found: found[0][:4], text).translate(_PLAIN)
+
+
+def _program(nodes: Program) -> str:
+    """Return a program as text."""
+    return ", ".join(map(_node_text, nodes))
+
+
+def _node_text(node: Node) -> str:
+    match node:
+        case Op(tool, arg, does, inner):
+            how = "" if does == "work" else f" {does}"
+            return f"{tool}-{arg}{how}" + (f" [{_program(inner)}]" if inner else "")
+        case Turn(nodes, how):
+            return f"{how} ({_program(nodes)})"
+        case Block(nodes, raises):
+            return f"{'taken back' if raises else 'block'} [{_program(nodes)}]"
+        case Inner(name, nodes):
+            return f"session {name} [{_program(nodes)}]"
+        case Branches(lines, _, how):
+            each = (f"{node.before(at)} [{_program(line)}]" for at, line in enumerate(lines))
+            return f"{how} branches {' '.join(each)}"
+
+
+@contextmanager
+def _undisturbed() -> Iterator[Path]:
+    """Make a folder; keep the garbage, which ends forgotten calls whenever it is collected."""
+    gc.disable()
+    try:
+        with folder() as root, warnings.catch_warnings(action="ignore"):
+            yield root
+    finally:
+        gc.enable()
+
+
+def story(number: int) -> str:
+    """Return the text of a story."""
+    chance = random.Random(number)  # noqa: S311 - no secret
+    program, teller = drawn(chance), Teller()
+    teller.say(_program(program))
+    with _undisturbed() as root:
+        lab = Lab(root / "first")
+        recorded = _attempts(teller, lab, program, chance)
+        lab = lab.at(root / "cut", chance.randint(2, len(lab.timeline.moments)))
+        if not recorded or lab.timeline.newest() is None:
+            return "\n".join([*teller.told, ""])
+        teller.say(f"killed behind {len(lab.timeline.moments)}")
+        teller.moves_to(lab)
+        for turn in range(3):
+            start = len(lab.timeline.moments)
+            what: Callable[..., Any] = chance.choice(_WHAT)
+            teller.say(what.__name__[1:])
+            what(teller, lab, program, chance)
+            teller.lines(lab)
+            if chance.random() < 0.5:
+                behind = chance.randint(start, len(lab.timeline.moments))
+                lab = lab.at(root / f"cut {turn}", behind)
+                teller.say(f"killed behind {behind}")
+                teller.moves_to(lab)
+        teller.say("resumed")
+        _attempts(teller, lab, program, chance, on_divergence="warn")
+        teller.say("offline")
+        teller.attempt(_attempt(lab, program, chance, replay="offline"))
+    return "\n".join([*teller.told, ""])
+
+
+def _attempt(lab: Lab, program: Program, chance: random.Random, **how: Any) -> Attempt:
+    """Run a program in an order: in one thread, or on a loop."""
+    sync, at_once = chance.random() < 0.4, chance.random() < 0.7
+    shuffle = chance.choice([None, chance.randrange(1000)])
+    how = {"sync": sync, "at_once": at_once, "shuffle": shuffle} | how
+    return lab.attempt(program, runner=asyncio.Runner(loop_factory=Steady), **how)
+
+
+def _attempts(
+    teller: Teller, lab: Lab, program: Program, chance: random.Random, **how: Any
+) -> bool:
+    """Run a program until it is through or halts; tell whether it is through."""
+    for _ in range(6):
+        replay = "continue" if lab.finished() else "auto"
+        attempt = _attempt(lab, program, chance, replay=replay, **how)
+        teller.attempt(attempt)
+        teller.lines(lab)
+        if not isinstance(attempt.error, UnknownOutcome):
+            return attempt.error is None
+        lab.resolve(attempt.error.run, attempt.error.step)
+    return False
+
+
+def _resumed(teller: Teller, lab: Lab, program: Program, chance: random.Random) -> None:
+    _attempts(teller, lab, program, chance)
+
+
+def _edited(teller: Teller, lab: Lab, program: Program, chance: random.Random) -> None:
+    """Resume as another program, which diverges."""
+    other = edited(program, chance)
+    way = chance.choice(["halt", "undo", "warn"])
+    teller.say(f"{way}: {_program(other)}")
+    _attempts(teller, lab, other, chance, on_divergence=way)
+
+
+def _undone(teller: Teller, lab: Lab, program: Program, chance: random.Random) -> None:
+    """Take steps back, as a plan says before."""
+    run = lab.newest()
+    lab.settle()
+    if chance.random() < 0.8:
+        resolve_all(lab, run)
+    steps = [event["step"] for event in lab.events(run) if event["event"] == "step"]
+    to = chance.choice([*steps, None])
+    teller.say(f"to {to}")
+    lab.begin(size(program))
+    for what in (plan_undo, undo_run):
+        try:
+            said: Any = what(lab.store, run, tools=lab.tools(sync=True), to=to).as_data()
+        except (Halt, SessionError) as error:
+            teller.say(f"  {type(error).__name__}")
+            return
+        teller.say(f"  {_text(said)}")
+
+
+def _forked(teller: Teller, lab: Lab, program: Program, chance: random.Random) -> None:
+    """Fork the run, with a change or without one; a fork that writes is resumed."""
+    run, live = lab.newest(), chance.random() < 0.5
+    lab.settle()
+    resolve_all(lab, run)
+    step, change = changed(lab, run, chance)
+    fork = chance.choice([
+        Fork(run, live=live),
+        Fork(run, step, change, live=live) if step else Fork(run, model="another", live=live),
+        Fork(run, step, args={"arg": 7}, live=live) if step else Fork(run, live=live),
+    ])  # fmt: skip
+    kind = "args" if fork.args else "change" if fork.change else "alone"
+    teller.say(f"{'live' if live else 'dry'} {kind} of step {fork.at}")
+    attempt = _attempt(lab, program, chance, stages=[fork], on_divergence="warn")
+    teller.attempt(attempt)
+    if live and attempt.run and has_begun(lab, attempt.run):
+        how: dict[str, Any] = {"run": attempt.run, "stages": [fork], "on_divergence": "warn"}
+        teller.attempt(_attempt(lab, program, chance, replay="continue", **how))
+
+
+_WHAT: Final = (_resumed, _edited, _edited, _undone, _undone, _forked)
+
+
+if __name__ == "__main__":
+    KEPT.mkdir(exist_ok=True)
+    for number in map(int, sys.argv[1:]) if len(sys.argv) > 1 else STORIES:
+        (KEPT / f"{number:03}.txt").write_text(story(number), encoding="utf-8")
