@@ -10,6 +10,7 @@ for random ids. Whoever changes what is recorded, or what answers a call, sees i
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import random
 import re
@@ -23,17 +24,21 @@ from typing import Any, Final
 
 import orjson
 from rollcage import (
+    ApprovalRequired,
     Halt,
     SessionError,
+    StepEvent,
     UnknownOutcome,
     plan_undo,
     undo_run,
 )
+from rollcage.stages.queue import ApprovalQueue, QueueApprover
 from rollcage.trace import writer
 from rollcage_fork import Fork
 
 from tests.laws.lab import Attempt, Lab, folder
-from tests.laws.programs import Block, Branches, Inner, Node, Op, Program, Turn, size
+from tests.laws.programs import Block, Branches, Inner, Node, Op, Program, Turn, flat, size
+from tests.laws.test_approvals import Persons
 from tests.laws.test_divergence import edited
 from tests.laws.test_forks import changed, has_begun
 from tests.laws.test_undo import resolve_all
@@ -42,14 +47,19 @@ __all__ = ["KEPT", "STORIES", "story"]
 
 KEPT: Final = Path(__file__).with_name("kept")
 STORIES: Final = (
-    0, 2, 21, 53, 89, 90, 94, 98, 102, 113, 120, 122, 162, 166, 180, 192, 207, 208, 213, 222, 228,
-    230, 235, 259, 281, 273, 298, 306, 340, 398,
+    0, 2, 21, 60, 66, 89, 97, 98, 102, 113, 120, 122, 162, 180, 197, 208, 213, 222, 228, 235,
+    1000, 1001, 1002, 1005, 1009, 1030, 1036, 1038, 1056, 1065, 1074, 1106, 1109, 1129, 1134,
+    1139, 1143, 1145, 1149, 1173, 1197, 1209, 1216, 1221, 1229, 1232,
 )  # fmt: skip
-"""Of 400, the short ones that together come by most branches of core, each at least thrice."""
+"""Of hundreds, the short ones that together come by most branches of core, each at least thrice."""
+ASKED: Final = 1000
 _LEFT_OUT: Final = ("args", "duration", "hash", "time")
+_UNTOLD: Final = (
+    "_written", "attempt", "duration", "effect", "kind", "name", "run", "step", "time", "what",
+)  # fmt: skip
 _PLAIN: Final = str.maketrans("", "", '"')
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
-_IDS: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\b[0-9a-f]{24}\b")
+_IDS: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\b[0-9a-f]{16}\b|\b[0-9a-f]{24}\b")
 
 
 class Waiting(ThreadPoolExecutor):
@@ -75,7 +85,7 @@ class Steady(asyncio.SelectorEventLoop):
         for each in writer._writers.values():
             each.drain()
             each.drain()  # what the first one woke is known to the loop
-        super()._run_once()  # type: ignore[misc]
+        super()._run_once()  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue] - of asyncio
 
 
 # --- programs -------------------------------------------------------------------------------------
@@ -134,6 +144,8 @@ class Teller:
         self.told: list[str] = []
         self._names: dict[str, str] = {}
         self._seen: dict[str, int] = {}
+        self._events: list[str] = []
+        self.persons: Persons | None = None
 
     def say(self, text: str) -> None:
         said = _IDS.sub(lambda found: self._name(found[0]), text)
@@ -146,6 +158,17 @@ class Teller:
         """Take the lines of a lab that died as told."""
         self._seen = dict(lab.timeline.sent)
 
+    def event(self, event: StepEvent) -> None:
+        """Take in what an observer is told; see `attempt`."""
+        said = {
+            field.name: value
+            for field in dataclasses.fields(event)
+            if field.name not in _UNTOLD and (value := getattr(event, field.name))
+        }
+        if isinstance(said.get("verdict"), dict):
+            said["verdict"] = said["verdict"].get("code") or said["verdict"]["decision"]
+        self._events.append(f"{event.what} {event.step} {_text(said) if said else ''}".rstrip())
+
     def lines(self, lab: Lab) -> None:
         """Tell of the lines that were written since."""
         for run in lab.timeline.sent:
@@ -154,8 +177,18 @@ class Teller:
                 self.say(f"  {run}: {_shown(orjson.loads(line))}")
             self._seen[run] = len(its)
 
+    def decide(self, lab: Lab, persons: Persons) -> None:
+        """Have persons answer all that waits for them."""
+        queue = ApprovalQueue(lab.store)
+        for request in sorted(queue.waiting(), key=lambda each: (each.name, each.key)):
+            self.say(f"  {request.name} {_text(dict(request.args))} is decided")
+            queue.decide(request.id, persons.answer(request))
+
     def attempt(self, attempt: Attempt) -> None:
-        """Tell what an attempt gave."""
+        """Tell what an attempt gave, and what an observer was told."""
+        for event in self._events:
+            self.say(f"  {event}")
+        self._events.clear()
         for place, (how, said) in sorted(attempt.given.items()):
             self.say(f"  {'.'.join(map(str, place))}: {how} {said}")
         error, stats = attempt.error, attempt.stats
@@ -217,9 +250,12 @@ def _undisturbed() -> Iterator[Path]:
 
 
 def story(number: int) -> str:
-    """Return the text of a story."""
+    """Return the text of a story: from `ASKED` on, persons decide, and effects have keys."""
     chance = random.Random(number)  # noqa: S311 - no secret
-    program, teller = drawn(chance), Teller()
+    tools = ("once", "once", "risky", "stream") if number >= ASKED else ()
+    program, teller = drawn(chance, tools=tools), Teller()
+    if number >= ASKED:
+        teller.persons = Persons(chance)
     teller.say(_program(program))
     with _undisturbed() as root:
         lab = Lab(root / "first")
@@ -243,15 +279,21 @@ def story(number: int) -> str:
         teller.say("resumed")
         _attempts(teller, lab, program, chance, on_divergence="warn")
         teller.say("offline")
-        teller.attempt(_attempt(lab, program, chance, replay="offline"))
+        teller.attempt(_attempt(teller, lab, program, chance, replay="offline"))
     return "\n".join([*teller.told, ""])
 
 
-def _attempt(lab: Lab, program: Program, chance: random.Random, **how: Any) -> Attempt:
+def _attempt(
+    teller: Teller, lab: Lab, program: Program, chance: random.Random, **how: Any
+) -> Attempt:
     """Run a program in an order: in one thread, or on a loop."""
     sync, at_once = chance.random() < 0.4, chance.random() < 0.7
     shuffle = chance.choice([None, chance.randrange(1000)])
-    how = {"sync": sync, "at_once": at_once, "shuffle": shuffle} | how
+    sync = sync and all(op.tool != "stream" for op in flat(program))
+    how = {"sync": sync, "at_once": at_once, "shuffle": shuffle, "observers": [teller.event]} | how
+    if teller.persons is not None:
+        approver = teller.persons.answer if chance.random() < 0.6 else QueueApprover(lab.store)
+        how |= {"gate": [teller.persons.rule], "approver": approver}
     return lab.attempt(program, runner=asyncio.Runner(loop_factory=Steady), **how)
 
 
@@ -261,12 +303,15 @@ def _attempts(
     """Run a program until it is through or halts; tell whether it is through."""
     for _ in range(6):
         replay = "continue" if lab.finished() else "auto"
-        attempt = _attempt(lab, program, chance, replay=replay, **how)
+        attempt = _attempt(teller, lab, program, chance, replay=replay, **how)
         teller.attempt(attempt)
         teller.lines(lab)
-        if not isinstance(attempt.error, UnknownOutcome):
+        if isinstance(attempt.error, UnknownOutcome):
+            lab.resolve(attempt.error.run, attempt.error.step)
+        elif isinstance(attempt.error, ApprovalRequired) and teller.persons is not None:
+            teller.decide(lab, teller.persons)
+        else:
             return attempt.error is None
-        lab.resolve(attempt.error.run, attempt.error.step)
     return False
 
 
@@ -314,11 +359,11 @@ def _forked(teller: Teller, lab: Lab, program: Program, chance: random.Random) -
     ])  # fmt: skip
     kind = "args" if fork.args else "change" if fork.change else "alone"
     teller.say(f"{'live' if live else 'dry'} {kind} of step {fork.at}")
-    attempt = _attempt(lab, program, chance, stages=[fork], on_divergence="warn")
+    attempt = _attempt(teller, lab, program, chance, stages=[fork], on_divergence="warn")
     teller.attempt(attempt)
     if live and attempt.run and has_begun(lab, attempt.run):
         how: dict[str, Any] = {"run": attempt.run, "stages": [fork], "on_divergence": "warn"}
-        teller.attempt(_attempt(lab, program, chance, replay="continue", **how))
+        teller.attempt(_attempt(teller, lab, program, chance, replay="continue", **how))
 
 
 _WHAT: Final = (_resumed, _edited, _edited, _undone, _undone, _forked)

@@ -228,7 +228,8 @@ def test_the_same_fork_is_the_same_again(program: Program, seed: int) -> None:
         lab = recorded(root, program, chance)
         if lab is None:
             return
-        base, how = lab.newest(), {"at_once": False}
+        base = lab.newest()
+        how: dict[str, Any] = {"at_once": False}
         same = lab.attempt(program, stages=[Fork(base)], **how)
         fork = what_if(lab, base, chance)
         given: list[Any] = []

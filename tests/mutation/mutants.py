@@ -306,7 +306,7 @@ def _(node: ast.Assign, _site: _Site) -> Iterator[ast.AST]:
 
 @_replaced.register
 def _(node: ast.AnnAssign, _site: _Site) -> Iterator[ast.AST]:
-    if isinstance(node.target, ast.Attribute):
+    if isinstance(node.target, ast.Attribute) and node.value is not None:
         yield ast.Pass()
 
 
