@@ -27,7 +27,7 @@ from rollcage import (
 )
 from rollcage.contract.compensation import Compensation
 from rollcage.contract.contract import Contract
-from rollcage.errors import Blocked, Diverged, Fenced, Halt
+from rollcage.errors import ApprovalRequired, Blocked, Diverged, Fenced, Halt
 from rollcage.gate.approval import Approval
 from rollcage.gate.verdict import StepView, Verdict
 from rollcage.trace.chain import parse
@@ -265,6 +265,53 @@ def test_a_question_is_told_and_its_answer(tmp_path: Path) -> None:
     assert asked.what == "asked"
     assert asked.approval == began.approval
     assert comparable(recorded(tmp_path, session.run_id)) == comparable(live.told)
+
+
+@pytest.mark.parametrize("mode", ["continue", "offline"])
+def test_a_hit_is_told_with_what_was_known_of_it_before(tmp_path: Path, mode: Any) -> None:
+    def ask(view: StepView) -> Verdict | None:
+        return Verdict.ask("sure?") if view.name == "obs.put" else None
+
+    def program(**how: Any) -> Session:
+        session = Session("job", store=tmp_path, gate=[ask], **how)
+        with session, session.place(agent="ann", call_id="c1"):
+            get("a")
+            put("b", 2)
+        return session
+
+    live, later = Kept(), Kept()
+    first = program(observers=[live], approver=lambda _: Approval(True, by="eve"))
+    program(observers=[later], replay=mode)
+    said = {e.step: e for e in live.told if isinstance(e, StepEvent) and e.what == "settled"}
+    hits = [e for e in later.told if isinstance(e, StepEvent)]
+    assert [(e.what, e.step) for e in hits] == [("replayed", n) for n in sorted(said)]
+    for hit in hits:
+        before = said[hit.step]
+        assert hit.duration == before.duration
+        assert hit.origin == (first.run_id, hit.step)
+        assert (hit.status, hit.call_id, hit.agent) == ("ok", "c1", "ann")
+        assert (hit.kind, hit.effect, hit.name) == (before.kind, before.effect, before.name)
+        assert hit.attempt not in ("", before.attempt)
+
+
+def test_a_call_decided_before_an_observer_came_is_told_with_who_decided(tmp_path: Path) -> None:
+    def ask(view: StepView) -> Verdict | None:
+        return Verdict.ask("sure?") if view.name == "obs.put" else None
+
+    session = Session("job", store=tmp_path, gate=[ask])
+    with pytest.raises(ApprovalRequired), session:
+        put("b", 2)
+    live = Kept()
+    approve = lambda _: Approval(True, by="eve")  # noqa: E731 - it is one of many
+    with Session("job", store=tmp_path, gate=[ask], approver=approve, observers=[live]):
+        put("b", 2)
+    steps = [e for e in live.told if isinstance(e, StepEvent)]
+    assert [e.what for e in steps][-2:] == ["started", "settled"]
+    started = next(e for e in steps if e.what == "started")
+    lines = parse(open_store(tmp_path).read(session.run_id), "it")
+    (asked,) = (line for line in lines if line["event"] == "requested")
+    assert started.approval == asked["id"]
+    assert started.get("approved_by") == "eve"
 
 
 def test_a_call_that_is_told_may_call_on(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from cuts import cut_log
 from rollcage import (
     DidNotHappen,
     Diverged,
+    Options,
     RunInUse,
     RunNotFound,
     Session,
@@ -341,6 +342,62 @@ def test_of_a_branch_and_what_came_after_it(store: Store, disk: Path) -> None:
     assert undone("right") == [*"abc"]
     assert undone("inner") == [*"abcd"]
     assert undone("right/inner") == [*"abcd"]
+
+
+def test_of_an_empty_branch_goes_nothing(store: Store, disk: Path) -> None:
+    with Session("job", store=store) as session:
+        put(disk, "a")
+        with session.branch("empty"):
+            pass
+        put(disk, "b")
+    assert undo_run(store, session.run_id, branch="empty").steps == ()
+    assert sorted(content(disk)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("way", ["undo_run", "aundo_run", "undo", "aundo", "plan_undo"])
+@pytest.mark.parametrize("in_doubt", ["list", "restore"])
+def test_each_way_to_ask_for_it_takes_the_same_requests(
+    store: Store, way: str, in_doubt: Any
+) -> None:
+    orders: list[int] = []
+
+    @tool(effect="write", name="test_undo_run.drop", idempotent=True)
+    def drop() -> None:
+        orders.clear()
+
+    @tool(effect="write", undo=lambda: [compensate(drop)])
+    def order() -> int:
+        orders.append(1)
+        raise KeyError("who knows")
+
+    def ask(to: int | None = None) -> Any:
+        how: dict[str, Any] = {"in_doubt": in_doubt, "to": to}
+        if way in ("undo", "aundo"):
+            return asyncio.run(entered(how))
+        if way == "aundo_run":
+            return asyncio.run(aundo_run(store, run, tools=[order, drop], **how))
+        called: Any = plan_undo if way == "plan_undo" else undo_run
+        return called(store, run, tools=[order, drop], **how)
+
+    async def entered(how: dict[str, Any]) -> Any:
+        if way == "undo":
+            with Session("job", store=store, options=Options(tools=[order, drop])) as session:
+                return session.undo(**how)
+        async with Session("job", store=store, options=Options(tools=[order, drop])) as session:
+            return await session.aundo(**how)
+
+    with pytest.raises(KeyError), Session("job", store=store) as first:
+        order()
+    run = first.run_id
+    with pytest.raises(SessionError, match="steps count from 1"):
+        ask(0)
+    (each,) = ask().steps
+    known = in_doubt == "restore"
+    if way == "plan_undo":
+        assert each.state == ("reversible" if known else "unknown")
+    else:
+        assert each.status == ("compensated" if known else "unknown")
+        assert orders == ([] if known else [1])
 
 
 def test_a_block_in_a_finished_call_goes_with_all_of_that_call(store: Store, disk: Path) -> None:

@@ -1306,7 +1306,9 @@ class Session:
     def _undo(self, request: Request, *, is_async: bool) -> Flow:
         attempt = self._entered_attempt()
         assert self._home is not None
-        flow = undo(attempt, request._replace(within=self._home.branch), is_async=is_async)
+        flow = undo(
+            attempt, dataclasses.replace(request, within=self._home.branch), is_async=is_async
+        )
         found: UndoReport = yield from flow
         attempt.session.undone_at = attempt.run.last
         return found

@@ -123,12 +123,10 @@ async def aplan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> 
 
 def _request(options: UndoOptions | PlanOptions) -> Request:
     get: Any = options.get
-    request = Request(
+    return Request(
         to=get("to"), branch=get("branch"), in_doubt=get("in_doubt", "list"),
         expected=get("expected"), accept=frozenset(get("accept", ())),
     )  # fmt: skip
-    request.check()
-    return request
 
 
 class _Undoing(Session):

@@ -21,7 +21,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
@@ -81,7 +81,8 @@ _DONE: Final = ("verified", "compensated", "accepted")
 _ACCEPTED: Final = "somebody has put it right by hand, or accepts it as it is"
 
 
-class Request(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
     """Describe a requested undo.
 
     Attributes:
@@ -93,6 +94,9 @@ class Request(NamedTuple):
         expected: a plan that a person has seen, or its digest: nothing else, or only the rest of
             it, is undone.
         accept: steps that count as undone, because a person has repaired them by hand.
+
+    Raises:
+        SessionError: `to` is not the number of a step.
     """
 
     to: int | None = None
@@ -102,12 +106,7 @@ class Request(NamedTuple):
     expected: UndoPlan | str | None = None
     accept: frozenset[int] = frozenset()
 
-    def check(self) -> None:
-        """Refuse an invalid request.
-
-        Raises:
-            SessionError: `to` is not the number of a step.
-        """
+    def __post_init__(self) -> None:
         if self.to is not None and self.to < 1:
             raise SessionError(f"to={self.to} is not a step; steps count from 1")
 
@@ -128,7 +127,6 @@ def undo(attempt: Attempt, request: Request, *, is_async: bool) -> Flow:
         PlanChanged: the undo would differ from the expected plan; nothing was touched.
         ToolMissing: a required tool is missing; nothing was touched.
     """
-    request.check()
     if attempt.closed:
         raise SessionError("the session has ended: undo_run undoes what it did")
     if not attempt.live or attempt.dry or attempt.log is None:
@@ -148,7 +146,6 @@ def undo(attempt: Attempt, request: Request, *, is_async: bool) -> Flow:
 
 def plan(attempt: Attempt, request: Request, *, is_async: bool) -> Flow:
     """Return the `UndoPlan` of a requested undo, by the current states."""
-    request.check()
     run = attempt.run
     check_performed(run, attempt.store)
     numbers = _numbers(run, _wanted(run, request), whole=True)
