@@ -47,6 +47,9 @@ def test_one_thing_is_changed_at_a_time(body: str, expected: list[str]) -> None:
         "assert x is not None",
         "_log.info('x', exc_info=True)",
         "y: Literal['a'] = x",
+        "x.y: Literal['a']",
+        "def keys(limit=1000):\n    'Return keys.'",
+        "def keys(limit=1000): ...",
     ],
 )
 def test_what_is_for_people_and_for_type_checkers_stays(body: str) -> None:

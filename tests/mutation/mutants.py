@@ -202,6 +202,8 @@ def _is_left_alone(node: ast.AST) -> bool:
             return True
         case ast.FunctionDef(decorator_list=[ast.Name("overload")]):
             return True
+        case ast.FunctionDef(body=[*_, ast.Expr(ast.Constant())]):  # of a protocol: it never runs
+            return True
         case ast.Expr(value=ast.Constant()) | ast.Assert():
             return True
         case ast.If(test=ast.Name("TYPE_CHECKING")):

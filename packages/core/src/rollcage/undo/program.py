@@ -205,7 +205,7 @@ def take_back(
     is_async: bool,
     block: Step | None = None,
     forgive: bool = False,
-    request: Request = Request(),  # noqa: B008 - immutable
+    request: Request = Request(),
 ) -> Flow:
     """Take steps back, the newest first; or go on with the begun undo of the run.
 
