@@ -728,3 +728,20 @@ def test_a_read_made_again_after_an_undo_has_a_new_key(tmp_path: Path) -> None:
     steps = [step for step in found.steps.values() if step.name == "keys.look"]
     assert told == [found.idempotency_key(step) for step in steps]
     assert len(set(told)) == 2
+
+
+def test_a_branch_says_whether_its_effects_were_taken_back(store: Store, disk: Path) -> None:
+    def work() -> tuple[str, dict[str, bool]]:
+        found: dict[str, bool] = {}
+        with pytest.raises(ConnectionError), Session("job", store=store) as session:
+            for name in ("kept", "gone"):
+                with session.branch(name) as branch:
+                    found[name] = branch.was_undone
+                    put(disk, name)
+            raise ConnectionError
+        return session.run_id, found
+
+    run, found = work()
+    assert found == {"kept": False, "gone": False}
+    assert undo_run(store, run, branch="gone").complete
+    assert work() == (run, {"kept": False, "gone": True})
