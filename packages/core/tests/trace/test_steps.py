@@ -169,3 +169,42 @@ def test_what_is_left_behind_answers_only_its_siblings_and_reads(left: list[list
     assert {step.n for step in run.held()} == {1, 2, 3, 4}
     run.apply({"event": "refused", "replayed": left})
     assert not any(step.gone for step in run.steps.values())
+
+
+@pytest.mark.parametrize("ends", ["ok", "flawed", "unclear", "error", "begun"])
+def test_a_fork_that_sets_an_outcome_sets_all_of_it(ends: str) -> None:
+    flawed = [outcome(1, {"status": "ok", "value": 1, "lossy": True})]
+    known = {"flawed": flawed, "begun": []}
+    error = {"status": "error", "error": {"type": "ValueError"}}
+    ways = {"ok": {"status": "ok", "value": 1}, "error": error, "unclear": {**error, "unclear": 1}}
+    lines = known[ends] if ends in known else [outcome(1, ways[ends])]
+    run = run_of(
+        line(1, effect="scope"),
+        line(2, branch=f"#{1:064x}", pos=0),
+        *(each | {"step": 2} for each in lines),
+        outcome(1, {"status": "ok", "value": 3}),
+        {"event": "forked", "run": "fork", "from": "r"},
+        {"event": "changed", "step": 2, "outcome": {"status": "ok", "value": 2}},
+    )
+    around, step = run.steps[1], run.steps[2]
+    assert step.result == {"status": "ok", "value": 2}
+    assert (step.status, step.flawed, step.unclear, step.happened) == ("ok", False, False, None)
+    assert run.unclear_step(step.key) is None
+    assert run.fixed == {2}
+    assert (around.status, around.outcome) == ("unknown", None)
+    assert (run.id, run.source, run.home(step)) == ("fork", "r", "r")
+
+
+def test_a_fork_of_a_fork_knows_the_home_of_each_step() -> None:
+    run = run_of(
+        line(1),
+        {"event": "forked", "run": "second", "from": "r"},
+        {"event": "attempt", "id": "b"},
+        line(2),
+        {"event": "forked", "run": "third", "from": "second"},
+        {"event": "attempt", "id": "c"},
+        line(3),
+    )
+    assert [run.home(step) for step in run.steps.values()] == ["r", "second", "third"]
+    assert (run.id, run.source, run.attempts) == ("third", "second", 1)
+    assert [step.borrowed for step in run.steps.values()] == [True, True, False]
