@@ -174,10 +174,14 @@ def test_what_is_left_behind_answers_only_its_siblings_and_reads(left: list[list
 @pytest.mark.parametrize("ends", ["ok", "flawed", "unclear", "error", "begun"])
 def test_a_fork_that_sets_an_outcome_sets_all_of_it(ends: str) -> None:
     flawed = [outcome(1, {"status": "ok", "value": 1, "lossy": True})]
-    known = {"flawed": flawed, "begun": []}
-    error = {"status": "error", "error": {"type": "ValueError"}}
-    ways = {"ok": {"status": "ok", "value": 1}, "error": error, "unclear": {**error, "unclear": 1}}
-    lines = known[ends] if ends in known else [outcome(1, ways[ends])]
+    error: dict[str, Any] = {"status": "error", "error": {"type": "ValueError"}}
+    lines = {
+        "ok": [outcome(1, {"status": "ok", "value": 1})],
+        "flawed": flawed,
+        "unclear": [outcome(1, {**error, "unclear": True})],
+        "error": [outcome(1, error)],
+        "begun": [],
+    }[ends]
     run = run_of(
         line(1, effect="scope"),
         line(2, branch=f"#{1:064x}", pos=0),
