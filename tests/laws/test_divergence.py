@@ -34,15 +34,20 @@ BLOCKS = ("outer", "scope", "inner", "block")  # there is one order in which the
 
 
 def edited(program: Program, chance: random.Random) -> Program:
-    """Return the program with a call added, removed, reworded, or moved into a block or out."""
+    """Return the program with a call added, removed, reworded, or moved into a block or out.
+
+    A call may also be added beside another one, at once with it.
+    """
     nodes = [*program]
     at = chance.randrange(len(nodes)) if nodes else 0
     new = Op(chance.choice(["write", "plain", "read"]), chance.randint(5, 7))
-    match (
-        chance.choice(["add", "remove", "reword", "wrap", "unwrap", "inside"]) if nodes else "add"
-    ):
+    ways = ["add", "beside", "remove", "reword", "wrap", "unwrap", "inside"]
+    match chance.choice(ways) if nodes else "add":
         case "add":
             nodes.insert(at, new)
+        case "beside":
+            old = nodes[at]
+            nodes[at : at + 1] = [Turn((new, old), "overlap")] if type(old) is Op else [new, old]
         case "remove":
             del nodes[at]
         case "reword":

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import rollcage
 import sqlalchemy as sa
+from cuts import cut_log
 from rollcage import Options, Session
 from rollcage_toolbox.sql import Database, SqlFailed, SqlRefused
 from rollcage_toolbox.sql_access import Access
@@ -561,6 +562,31 @@ def test_a_probe_says_where_it_can_not_tell(database: Database, direct: Callable
     assert probed(database.delete_rows, before[1], **delete) is None
     direct("INSERT INTO places VALUES ('fr', 'Tours', NULL)")
     assert probed(database.insert_rows, before[2], **insert) is None
+
+
+def test_a_key_that_is_used_again_is_followed_back_behind_a_probe(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, text TEXT)")
+    connection.close()
+    store = tmp_path / "store"
+    with Database(f"sqlite:///{path}", receipts="receipts") as database:
+
+        def job() -> str:
+            with Session("job", store=store, replay="continue") as session:
+                database.insert_rows("rows", [{"text": "first"}])
+                database.delete_rows("rows", [{"id": 1}])
+                database.insert_rows("rows", [{"text": "second"}])
+            return session.run_id
+
+        run = job()
+        lines = rollcage.open_store(store).read(run)
+        cut_log(store / "logs" / f"{run}.jsonl", len(lines) - 2)  # killed in the last insert
+        assert job() == run
+        assert b'"by":"probe"' in b"".join(rollcage.open_store(store).read(run))
+        report = rollcage.undo_run(store, run, tools=database)
+        assert report.complete, report
+        assert database.select("rows") == []
 
 
 # --- engines -------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def accept(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = OFF,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Accept the changes of a server's tools, prompts, resources and instructions.
+    """Accept what a server has changed: tools, prompts, resources.
 
     What a server says when it is first used counts as accepted. A later change is withheld from the
     model until it is accepted here. Shows the changes, and asks.

@@ -11,6 +11,7 @@ import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from concurrent.futures import Future
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,8 @@ class Attempt:
         ranks: by branch and key, how many model calls the attempt has made.
         process: the id of the owning process: a forked child has no part in the attempt.
         inner: by branch, the open nested sessions.
-        undo_busy: set when the undo in progress has ended; None without one.
+        undo_busy: has a result when the undo in progress has ended; None without one.
+        undoes: the steps that it takes back: they answer no call.
     """
 
     def __init__(
@@ -113,7 +115,8 @@ class Attempt:
         self.waits = ""
         self.inner: dict[str, Session] = {}
         self.lock = threading.RLock()
-        self.undo_busy: threading.Event | None = None
+        self.undo_busy: Future[None] | None = None
+        self.undoes: frozenset[int] = frozenset()
         self.branches: dict[str, Branch] = {}
         self.users: dict[int, Turn] = {}
         self.root_world = world_zero(run.seed)

@@ -27,7 +27,13 @@ from rollcage.replay.matching import find_match
 from rollcage.replay.missing import explained
 from rollcage.replay.walk import Look
 from rollcage.trace.run import Event, Outcome, Step, spans_of
-from rollcage.undo.program import open_undo, take_back
+from rollcage.undo.program import (
+    await_undo,
+    is_being_undone,
+    open_undo,
+    take_back,
+    undoes_elsewhere,
+)
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
@@ -51,6 +57,9 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
         _judge(attempt, call)
     match = find_match(attempt, call)
     kind = match.kind
+    if attempt.undoes and _must_wait(attempt, call, match):
+        _hold(call, None)
+        return await_undo(attempt, is_async=call.is_async)
     if match.asks is not None:
         call.verdict = match.asks
     if kind == "new" and attempt.run.rolled and attempt.live and call.changes:
@@ -62,7 +71,7 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
     for prepare in hooks.prepare if is_recorded else hooks.prepare_new:
         work: Work | None = prepare(call, match)
         if work is not None:
-            _hold(call, match)
+            _hold(call, match.step)
             return work
     if is_hit and match.refusal is None:
         _give(attempt, call, match)
@@ -72,7 +81,7 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
     if call.verdict is not None and call.granted != call.verdict:
         raise _unanswered(attempt, call, call.verdict)
     if match.ahead and attempt.on_divergence == "undo" and any(step.acts for step in match.ahead):
-        _hold(call, match)
+        _hold(call, match.step)
         return take_back(attempt, match.ahead, why="divergence", is_async=call.is_async)
     _start(attempt, call, match)
     return None
@@ -135,15 +144,25 @@ def _edit(attempt: Attempt, call: Call) -> None:
             raise attempt.halt(ForkEnded(why, "halted", call.contract.name)) from None
 
 
-def _hold(call: Call, match: Match) -> None:
-    """Keep the place of a call during its preparation."""
+def _must_wait(attempt: Attempt, call: Call, match: Match) -> bool:
+    """Tell whether a call has to wait until an undo of another thread or task has ended.
+
+    A new effect would come in between, and what is being taken back answers no call.
+    """
+    if call.changes and match.kind != "hit":
+        return undoes_elsewhere(attempt)
+    return match.step is not None and is_being_undone(attempt, match.step.n)
+
+
+def _hold(call: Call, step: Step | None) -> None:
+    """Keep the place of a call, and the recorded step that may answer it, during preparation."""
     branch = call.branch
     call.is_prepared = True
     branch.preparing += 1
     branch.open_turn = call.turn
-    if match.step is not None and not call.waiting:
-        call.claim, match.step.claimed = match.step, True
-        branch.follow(match.step, call.turn)  # before a sibling, which may begin first
+    if step is not None and not call.waiting:
+        call.claim, step.claimed = step, True
+        branch.follow(step, call.turn)  # before a sibling, which may begin first
 
 
 def release(call: Call) -> None:

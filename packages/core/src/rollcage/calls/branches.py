@@ -12,7 +12,7 @@ from rollcage.replay.call import Place
 from rollcage.replay.divergence import leaving, steps_beyond
 from rollcage.replay.walk import Branch, Turn
 from rollcage.trace.run import Outcome, Step, spans_of
-from rollcage.undo.program import take_back
+from rollcage.undo.program import is_being_undone, take_back
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
@@ -45,6 +45,8 @@ def open_block(
     look = outer.look(key, "branch", turn, place.slot)
     outer.move(look, turn)
     step = look.step
+    if step is not None and attempt.undoes and is_being_undone(attempt, step.n):
+        step = None
     if step is None:
         if not attempt.live:
             what = f"{kind} {name!r} is not recorded in run {attempt.run.id}"

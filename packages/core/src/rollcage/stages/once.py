@@ -53,6 +53,7 @@ from rollcage.trace.resolution import resolve_step
 from rollcage.trace.run import Event, Outcome, Run, Step
 from rollcage.trace.store import Store, open_store, store_option
 from rollcage.undo.plan import consult
+from rollcage.undo.program import is_being_undone
 from rollcage.values.codec import encode
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _is_plain(character: str) -> bool:
 def judge(run: Run, claim: Claim) -> Standing | None:
     """Return the state of a claim by its run; None if its intent is not in the log.
 
-    An undo frees a key only if the effect was really taken back.
+    `flying`: an undo of the effect has begun and not ended.
     """
     step: Step | None = None
     for each in reversed(run.steps.values()):
@@ -151,7 +152,7 @@ def judge(run: Run, claim: Claim) -> Standing | None:
     while step.replacement:
         step = run.steps[step.replacement]
     if run.undoing is not None and step.n in run.undoing["steps"] and not step.back:
-        return Standing("unknown", step.n, None, step)
+        return Standing("flying", step.n, None, step)
     return _standing_of(step)
 
 
@@ -184,15 +185,17 @@ def look_up(store: Store, claim: Claim) -> Standing:
     standing, attempt = _read(store, claim)
     if standing is None:  # claimed, and its intent is not on record: nothing ran
         return Standing("flying") if live and attempt == claim.attempt else _FREE
-    if live and not _is_settled(standing):
-        return standing._replace(state="flying")
-    return standing
+    if _is_settled(standing):
+        return standing
+    return standing._replace(state="flying" if live else "unknown")
 
 
 def _is_settled(standing: Standing) -> bool:
     """Tell whether the state stays until a person resolves it."""
+    if standing.state != "unknown":
+        return standing.state != "flying"
     found = standing.found
-    return standing.state != "unknown" or found is None or found.unclear or bool(found.back)
+    return found is None or found.unclear or bool(found.back)
 
 
 def _read(store: Store, claim: Claim) -> tuple[Standing | None, str]:
@@ -333,24 +336,31 @@ class Once(Stage):
     ) -> bool:
         """Tell whether a call that may have happened is made again: safely, or with approval."""
         found = standing.found
-        if found is None or not found.unclear or (claim.run, claim.args) != (mine.run, mine.args):
+        if standing.state != "unknown" or found is None or not found.unclear:
+            return False
+        if (claim.run, claim.args) != (mine.run, mine.args):
             return False
         return (
             call.contract.idempotent or match.asks is not None
         )  # which was granted, as it is here
 
     def _standing(self, attempt: Attempt, claim: Claim) -> Standing:
-        """Return the state of a claim: of this run from memory, of another run from its log."""
+        """Return the state of a claim: of this run from memory, of another run from its log.
+
+        An effect that another thread or task is taking back is in flight.
+        """
         if claim.run != attempt.run.id or claim.state:
             return look_up(attempt.store, claim)
         with attempt.lock:
             standing = judge(attempt.run, claim)
             flies = _flies(attempt, claim.token)
+            if standing is not None and standing.state == "flying" and not flies:
+                flies = is_being_undone(attempt, standing.step)
         if standing is None:
             return Standing("flying") if flies else _FREE
-        if flies and not _is_settled(standing):
-            return standing._replace(state="flying")
-        return standing
+        if _is_settled(standing):
+            return standing
+        return standing._replace(state="flying" if flies else "unknown")
 
     def _hold(self, call: Call, held: _Held) -> None:
         """Give the call the claim, and begin its flight."""
@@ -534,6 +544,8 @@ def _where(claim: Claim, standing: Standing) -> str:
 
 def _unknown(attempt: Attempt, key: str, claim: Claim, standing: Standing) -> UnknownOutcome:
     run, n = claim.run, standing.step
+    if _is_half_undone(standing.found):
+        return UnknownOutcome(_half_undone(attempt.store, key, run), run, n)
     if standing.found is None and not claim.state:
         what = f"{key} was claimed by run {run}, whose log is gone from the store"
     else:
@@ -543,6 +555,19 @@ def _unknown(attempt: Attempt, key: str, claim: Claim, standing: Standing) -> Un
     if run != attempt.run.id and standing.found is not None:
         ways += "; or resume that run, if its tool can find out"
     return UnknownOutcome(f"{what}. Find out, and say so: {ways}", run, n)
+
+
+def _is_half_undone(found: Step | None) -> bool:
+    """Tell whether an effect that happened is unknown because an undo of it has not ended."""
+    return found is not None and found.status == "ok" and not found.back
+
+
+def _half_undone(store: Store, key: str, run: str) -> str:
+    """Say that the undo of an effect has not ended, with the way out."""
+    return (
+        f"{key} is being taken back: an undo of run {run} has begun and not ended. To end it: "
+        f"rollcage undo {run}{store_option(store)}"
+    )
 
 
 def _command(store: Store, key: str) -> str:
@@ -645,11 +670,8 @@ class Effect:
             raise StepNotUnknown(f"{self.key} is {self.state}: there is nothing to resolve")
         found = self._found
         if found is not None and not found.back:
-            if found.status == "ok":
-                raise StepNotUnknown(
-                    f"{self.key} is being taken back: an undo of run {self.run} has begun and not "
-                    f"ended. To end it: rollcage undo {self.run}{store_option(self._store)}"
-                )
+            if _is_half_undone(found):
+                raise StepNotUnknown(_half_undone(self._store, self.key, self.run))
             given = {} if result is ... else {"result": result}
             resolve_step(self._store, self.run, self.step, happened=happened, by=by, **given)
             return

@@ -54,9 +54,11 @@ def _follow_down(tasks: Sequence[Task], in_doubt: InDoubt, clean: set[Task]) -> 
         if task.state in ("irreversible", "unknown"):
             stays |= dict.fromkeys(task.was or {}, task)
         elif task.state == "reversible":  # if there is nothing to do, the state does not change
-            was = task.was or {}
+            was, known = task.was or {}, task.after
+            if known is None and task.happened:  # killed before its state was observed
+                known = task.now
             # What a step made and could not name before it (a row's new key) was not there then.
-            coming |= dict.fromkeys((task.after or {}).keys() - was.keys(), NOTHING)
+            coming |= dict.fromkeys((known or {}).keys() - was.keys(), NOTHING)
             coming |= was
 
 

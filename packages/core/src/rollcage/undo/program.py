@@ -14,13 +14,15 @@ is finished.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import dataclasses
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
@@ -230,7 +232,7 @@ def take_back(
         ToolMissing: a required tool is missing; nothing was touched.
     """
     yield from _enter(attempt, is_async=is_async)
-    before = attempt.run.undoing
+    before, token = attempt.run.undoing, _part_of.set(attempt)
     try:
         flow = _Undo(attempt, why, block, request, forgive=forgive, is_async=is_async)
         return (yield from flow.run(steps))
@@ -245,10 +247,13 @@ def take_back(
             )
         raise
     finally:
+        with contextlib.suppress(ValueError):  # closed from another context
+            _part_of.reset(token)
         with attempt.lock:
             done, attempt.undo_busy = attempt.undo_busy, None
+            attempt.undoes = frozenset()
         assert done is not None
-        done.set()
+        done.set_result(None)
 
 
 def _enter(attempt: Attempt, *, is_async: bool) -> Flow:
@@ -257,9 +262,35 @@ def _enter(attempt: Attempt, *, is_async: bool) -> Flow:
         with attempt.lock:
             busy = attempt.undo_busy
             if busy is None:
-                attempt.undo_busy = threading.Event()
+                attempt.undo_busy = Future()
                 return
-        yield consult(busy.wait, is_async)
+        yield _ended(busy, is_async=is_async)
+
+
+def undoes_elsewhere(attempt: Attempt) -> bool:
+    """Tell whether an undo is in progress that this thread or task is no part of."""
+    return bool(attempt.undoes) and _part_of.get() is not attempt
+
+
+def is_being_undone(attempt: Attempt, step: int) -> bool:
+    """Tell whether an undo elsewhere takes a step back; to the undo itself, it is what it was."""
+    return step in attempt.undoes and undoes_elsewhere(attempt)
+
+
+def await_undo(attempt: Attempt, *, is_async: bool) -> Flow:
+    """Wait until the undo in progress has ended."""
+    busy = attempt.undo_busy
+    if busy is not None:
+        yield _ended(busy, is_async=is_async)
+
+
+def _ended(busy: Future[None], *, is_async: bool) -> Callable[[], Any]:
+    """Return a function that waits for an undo; on an event loop, it takes no thread."""
+    return (lambda: asyncio.shield(asyncio.wrap_future(busy))) if is_async else busy.result
+
+
+_part_of: Final[ContextVar[Attempt | None]] = ContextVar("rollcage.undo.part_of", default=None)
+"""The attempt of the undo that runs in this context."""
 
 
 class _Undo:
@@ -294,7 +325,8 @@ class _Undo:
         elif begun is not None and self.why != "undo":
             raise attempt.halt(open_undo(record, attempt.store))
         else:
-            numbers = _numbers(record, steps, whole=self.block is None)
+            numbers = self._to_undo(steps)
+        attempt.undoes = frozenset(numbers)
         look = _Look(attempt, self.request, is_async=self.is_async, records=True)
         try:
             tasks = yield from look.tasks(numbers)
@@ -324,6 +356,12 @@ class _Undo:
         yield from attempt.settle(is_async=self.is_async)  # report only recorded facts
         self._check_ended(steps)
         return report
+
+    def _to_undo(self, steps: Iterable[Step]) -> set[int]:
+        """Return the numbers of the steps to undo; the ones ahead that nothing asked for since."""
+        if self.why == "divergence":
+            steps = [step for step in steps if not (step.taken or step.claimed)]
+        return _numbers(self.record, steps, whole=self.block is None)
 
     def _check_ended(self, steps: Iterable[Step] | None) -> None:
         """Refuse to go on if an undo that the session had to finish first has not ended."""
