@@ -39,7 +39,7 @@ from rollcage_fork import Fork
 from tests.laws.lab import Attempt, Lab, folder
 from tests.laws.programs import Block, Branches, Inner, Node, Op, Program, Turn, flat, size
 from tests.laws.test_approvals import Persons
-from tests.laws.test_divergence import edited
+from tests.laws.test_divergence import EDITS, edited
 from tests.laws.test_forks import changed, has_begun
 from tests.laws.test_undo import resolve_all
 
@@ -321,7 +321,7 @@ def _resumed(teller: Teller, lab: Lab, program: Program, chance: random.Random) 
 
 def _edited(teller: Teller, lab: Lab, program: Program, chance: random.Random) -> None:
     """Resume as another program, which diverges."""
-    other = edited(program, chance)
+    other = edited(program, chance, EDITS)
     way = chance.choice(["halt", "undo", "warn"])
     teller.say(f"{way}: {_program(other)}")
     _attempts(teller, lab, other, chance, on_divergence=way)

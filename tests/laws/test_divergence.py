@@ -33,7 +33,12 @@ ONE, LOOK, OTHER = Op("write"), Op("read"), Op("write", 1)
 BLOCKS = ("outer", "scope", "inner", "block")  # there is one order in which they happen
 
 
-def edited(program: Program, chance: random.Random) -> Program:
+EDITS = ("add", "remove", "reword", "wrap", "unwrap", "inside")
+
+
+def edited(
+    program: Program, chance: random.Random, ways: tuple[str, ...] = (*EDITS, "beside")
+) -> Program:
     """Return the program with a call added, removed, reworded, or moved into a block or out.
 
     A call may also be added beside another one, at once with it.
@@ -41,7 +46,6 @@ def edited(program: Program, chance: random.Random) -> Program:
     nodes = [*program]
     at = chance.randrange(len(nodes)) if nodes else 0
     new = Op(chance.choice(["write", "plain", "read"]), chance.randint(5, 7))
-    ways = ["add", "beside", "remove", "reword", "wrap", "unwrap", "inside"]
     match chance.choice(ways) if nodes else "add":
         case "add":
             nodes.insert(at, new)
@@ -59,7 +63,7 @@ def edited(program: Program, chance: random.Random) -> Program:
         case "unwrap":
             nodes[at : at + 1] = [*inside(nodes[at])]
         case _:
-            nodes[at] = with_inside(nodes[at], edited((*inside(nodes[at]),), chance))
+            nodes[at] = with_inside(nodes[at], edited((*inside(nodes[at]),), chance, ways))
     return tuple(nodes)
 
 

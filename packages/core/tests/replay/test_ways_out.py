@@ -1,5 +1,6 @@
 """What halts a session says what was asked for, what is nearest, and what to type."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +160,9 @@ def test_each_way_it_offers_works(store: Store, way: str) -> None:
 
 @pytest.mark.parametrize("kind", ["session", "transaction", "branch"])
 @pytest.mark.parametrize("looks", [True, False])
+@pytest.mark.parametrize("depth", [1, 2])
 def test_a_program_is_put_back_that_was_halted_in_a_block(
-    store: Store, kind: str, *, looks: bool
+    store: Store, kind: str, depth: int, *, looks: bool
 ) -> None:
     """The empty block of the edited program stands in front of what the other one goes on with."""
 
@@ -173,7 +175,9 @@ def test_a_program_is_put_back_that_was_halted_in_a_block(
         with Session("job", store=store) as session:
             for number in before:
                 put(number)
-            with block(session):
+            with ExitStack() as blocks:
+                for _ in range(depth):
+                    blocks.enter_context(block(session))
                 if looks:
                     look()
                 put(3)

@@ -795,9 +795,11 @@ class Run:
         still = [each for each in early if not each.is_used and each.status == "unknown"]
         for block in still:
             lay_ahead = any(first <= step.n <= last for first, last in block.beyond)
-            if lay_ahead and not any(each.changes for each in self.inside(block.inner)):
-                block.taken = block.passed = True
-                self._asked_for(block.n)
+            inner = [*self.inside(block.inner)]
+            if lay_ahead and not any(each.changes and each.effect != "branch" for each in inner):
+                for each in (block, *inner):
+                    each.taken = each.passed = True
+                    self._asked_for(each.n)
         self._early[step.branch] = [each for each in still if not each.passed]
 
     def release(self, step: Step) -> None:
