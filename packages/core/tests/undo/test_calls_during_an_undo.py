@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session, compensate, tool
+from rollcage import Session, SessionHalted, UndoIncomplete, compensate, tool
 
 KINDS = ("call", "turn", "branch", "transaction", "session")
 
@@ -120,6 +120,55 @@ async def test_a_new_effect_does_not_come_in_between(tmp_path: Path) -> None:
         await asyncio.gather(anew("d"), late())
     assert world.told[:4] == ["+a", "+b", "-b", "-a"]
     assert sorted(world.told[4:]) == ["+c", "+d"]
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_leaves_the_undo_alone(
+    tmp_path: Path,
+) -> None:
+    world.is_begun = asyncio.Event()
+    async with Session("job", store=tmp_path):
+        await abook("a")
+    how: Any = {"replay": "continue", "on_divergence": "undo"}
+    async with Session("job", store=tmp_path, **how):
+        first = asyncio.ensure_future(anew("b"))
+        await world.is_begun.wait()
+        waits = asyncio.ensure_future(abook("a"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        await first
+        await abook("a")
+    assert world.told == ["+a", "-a", "+b", "+a"]
+
+
+async def test_a_call_that_waits_is_told_when_the_undo_halts(tmp_path: Path) -> None:
+    @tool(effect="write", idempotent=True)
+    async def fails(name: str) -> None:
+        """Cancel nothing."""
+        await acancel(name)
+        raise ValueError(name)
+
+    @tool(undo=lambda args: [compensate(fails, name=args["name"])])
+    async def booked_for_good(name: str) -> str:
+        """Book what can't be cancelled."""
+        return booked(name)
+
+    async def late() -> Any:
+        await world.is_begun.wait()
+        return await booked_for_good("a")
+
+    world.is_begun = asyncio.Event()
+    async with Session("job", store=tmp_path):
+        await booked_for_good("a")
+    how: Any = {"replay": "continue", "on_divergence": "undo"}
+    raised: list[Any] = []
+    with pytest.raises(UndoIncomplete):
+        async with Session("job", store=tmp_path, **how):
+            raised += await asyncio.gather(anew("b"), late(), return_exceptions=True)
+    assert [type(each) for each in raised] == [UndoIncomplete, SessionHalted]
+    assert "+b" not in world.told
 
 
 @tool(effect="write", idempotent=True)
