@@ -322,11 +322,11 @@ class _Undo:
                 begun.get("to"), begun.get("branch"), in_doubt=begun.get("in_doubt", "list")
             )
             numbers = set[int](begun["steps"])
+            attempt.undoes = frozenset(numbers)
         elif begun is not None and self.why != "undo":
             raise attempt.halt(open_undo(record, attempt.store))
         else:
             numbers = self._to_undo(steps)
-        attempt.undoes = frozenset(numbers)
         look = _Look(attempt, self.request, is_async=self.is_async, records=True)
         try:
             tasks = yield from look.tasks(numbers)
@@ -358,10 +358,16 @@ class _Undo:
         return report
 
     def _to_undo(self, steps: Iterable[Step]) -> set[int]:
-        """Return the numbers of the steps to undo; the ones ahead that nothing asked for since."""
-        if self.why == "divergence":
-            steps = [step for step in steps if not (step.taken or step.claimed)]
-        return _numbers(self.record, steps, whole=self.block is None)
+        """Return the numbers of the steps to undo; the ones ahead that nothing asked for since.
+
+        From here on, they answer no call.
+        """
+        with self.attempt.lock:
+            if self.why == "divergence":
+                steps = [step for step in steps if not (step.taken or step.claimed)]
+            numbers = _numbers(self.record, steps, whole=self.block is None)
+            self.attempt.undoes = frozenset(numbers)
+        return numbers
 
     def _check_ended(self, steps: Iterable[Step] | None) -> None:
         """Refuse to go on if an undo that the session had to finish first has not ended."""
