@@ -37,12 +37,16 @@ def kept(lab: Lab, run: str, to: int) -> Counter[str]:
     """Count what an undo leaves: steps up to that one, and what bodies of them did that ended.
 
     Up to step 0 is nothing. What a write's body did goes with the write, whose plan may cover it.
+    An effect of a call that was begun again is an effect of its last step.
     """
     ended: set[int] = set()
+    last: dict[int, int] = {}
     effects: dict[int, str] = {}
     for event in lab.events(run):
         if event["event"] == "step":
             effects[event["step"]] = event["effect"]
+            if "again" in event:
+                last[event["again"]] = event["step"]
         if event["event"] in ("step", "outcome") and "outcome" in event:
             ok = (event["outcome"] or {}).get("status") == "ok"
             (ended.add if ok else ended.discard)(event["step"])
@@ -51,6 +55,8 @@ def kept(lab: Lab, run: str, to: int) -> Counter[str]:
     above = steps_above(lab, run)
 
     def stays(step: int) -> bool:
+        while step in last:
+            step = last[step]
         calls = [each for each in above[step] if effects[each] != "branch"]
         if not all(stays(each) for each in calls if effects[each] == "write"):
             return False  # what a write did goes with it, if it was begun again later

@@ -745,3 +745,36 @@ def test_a_branch_says_whether_its_effects_were_taken_back(store: Store, disk: P
     assert found == {"kept": False, "gone": False}
     assert undo_run(store, run, branch="gone").complete
     assert work() == (run, {"kept": False, "gone": True})
+
+
+def test_a_call_that_ran_again_is_its_last_step(tmp_path: Path) -> None:
+    """It is undone with the steps behind an earlier one, though its place was asked for before."""
+    booked: dict[str, str] = {}
+
+    @tool(effect="write", idempotent=True)
+    async def cancel(key: str) -> None:
+        del booked[key]
+
+    @tool(idempotent=True, undo=lambda args, result: [compensate(cancel, key=result)])
+    async def book(name: str) -> str:
+        step = current_step()
+        assert step is not None
+        booked.setdefault(step.idempotency_key, name)
+        await asyncio.sleep(0.01)
+        return step.idempotency_key
+
+    async def work() -> str:
+        async with Session("job", store=tmp_path) as session:
+            with session.turn():
+                await asyncio.gather(book("first"), book("second"))
+        return session.run_id
+
+    run = asyncio.run(work())
+    path = tmp_path / "logs" / f"{run}.jsonl"
+    ends = [n for n, line in enumerate(events(tmp_path, run)) if line["event"] == "outcome"]
+    cut_log(path, ends[0])
+    asyncio.run(work())
+    assert [line["again"] for line in events(tmp_path, run) if "again" in line] == [1, 2]
+    report = asyncio.run(aundo_run(tmp_path, run, to=3, tools=[book, cancel]))
+    assert [step.step for step in report.steps] == [4]
+    assert list(booked.values()) == ["first"]
