@@ -331,6 +331,10 @@ class Attempt:
     stats: Any
 
 
+def _arguments(op: Op) -> dict[str, Any]:
+    return {"arg": op.arg, "does": op.does}
+
+
 class Lab:
     """A store and a world; programs run here.
 
@@ -349,6 +353,7 @@ class Lab:
             refill(open_store(place_of(root)), timeline)
         self.inner: dict[str, tuple[Node, ...]] = {}
         self.job = "job"
+        self.expected: Counter[str] = Counter()  # what messages have yet to ask for, by label
         self.told: set[str] = set()  # effects that calls have told of, in bodies and blocks too
         self.is_sync = False
         self.at_once = True
@@ -434,6 +439,7 @@ class Lab:
     def begin(self, amount: float = 0) -> None:
         """Make this the present lab. What is done next takes a bounded number of moments."""
         _tools().lab = self
+        self.expected.clear()
         self.timeline.fuse = 400 + 60 * int(amount) + 10 * len(self.timeline.moments)
 
     @staticmethod
@@ -520,8 +526,15 @@ class Lab:
             case Turn(nodes, "overlap"):
                 await self.together([self.placed(n, each) for n, each in enumerate(nodes)])
             case Turn(nodes, how):
-                with session.turn() as turn:
-                    order = self.order(nodes) if how == "slots" else [*enumerate(nodes)]
+                calls = None
+                if how == "message":
+                    issued = [each for each in nodes if isinstance(each, Op)]
+                    calls = [(self.tool(each), _arguments(each)) for each in issued]
+                    self.expected.update(map(self.label, issued))
+                is_watched = how == "message" and self.world.watch is not None
+                with session.turn(calls=calls) as turn:
+                    in_order = how == "turn" or is_watched  # another order has other steps ahead
+                    order = [*enumerate(nodes)] if in_order else self.order(nodes)
                     await self.together([self.slot(turn, how, n, each) for n, each in order])
             case Branches():
                 await self.branches(session, node)
@@ -543,7 +556,7 @@ class Lab:
                         await self.nodes(nodes)
 
     async def slot(self, turn: Any, how: str, number: int, node: Node) -> None:
-        if how == "slots":
+        if how in ("slots", "message"):
             with turn.slot(number):
                 await self.placed(number, node)
         else:
@@ -618,16 +631,17 @@ class Lab:
         return [next(asking) if is_model(each[1]) else each for each in mixed]
 
     async def op(self, op: Op) -> None:
-        arguments: dict[str, Any] = {"arg": op.arg, "does": op.does}
+        arguments = _arguments(op)
         if op.tool in ("outer", "scope"):
             name = sha256(repr(op.inner).encode()).hexdigest()[:8]
             self.inner[name] = op.inner
             arguments["inner"] = name
         given: Given
         try:
-            given = "ok", await self.call(op.tool, arguments)
+            given = "ok", await self.call(self.tool(op), arguments)
         except (ValueError, RuntimeError, ConnectionRefusedError, Blocked) as error:
             given = "error", str(error)
+        self.expected[self.label(op)] -= 1
         here = _given.get()
         if here is not None:
             here[_path.get()] = given
@@ -636,10 +650,18 @@ class Lab:
             _stays.get().extend(str(said).split())
             self.told.update(str(said).split())
 
+    def tool(self, op: Op) -> str:
+        """Return the tool of a call in this colour: only async ones are streams."""
+        return "write" if self.is_sync and op.tool == "stream" else op.tool
+
+    def label(self, op: Op) -> str:
+        """Return the label of what a call does."""
+        return f"{self.tool(op)}-{op.arg}"
+
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         session = _session.get()
         its = _tools().sync if self.is_sync else _tools().as_async
-        called = its["write" if self.is_sync and name == "stream" else name]
+        called = its[name]
         if name == "model" and session is not None:
             contract, body = called.__rollcage_contract__, called.__wrapped__
             if self.is_sync:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from hypothesis import strategies as st
 
@@ -36,7 +37,8 @@ class Turn:
     Attributes:
         nodes: the calls, or blocks of calls.
         how: `slots` (each declares its slot, so they may come in any order), `turn` (an explicit
-            turn in which they come as told) or `overlap` (gathered, without a turn).
+            turn in which they come as told), `overlap` (gathered, without a turn) or `message`
+            (as `slots`, and the turn announces its calls; it has no blocks).
     """
 
     nodes: tuple[Node, ...]
@@ -138,6 +140,7 @@ def has_models(node: Node) -> bool:
 # --- random ones ---------------------------------------------------------------------------------
 
 seeds = st.integers(0, 2**32 - 1)
+BLOCKS: Final = ("outer", "scope", "turn", "message", "branches", "block", "inner")
 
 
 def _ops(tools: Sequence[str], does: Sequence[str], args: int) -> st.SearchStrategy[Op]:
@@ -165,7 +168,7 @@ def programs(
     *,
     tools: Sequence[str] = LEAVES,
     does: Sequence[str] = ("work", "work", "work", "fail"),
-    blocks: Sequence[str] = ("outer", "scope", "turn", "branches", "block", "inner"),
+    blocks: Sequence[str] = BLOCKS,
     raises: bool = True,
     args: int = 2,
     length: int = 4,
@@ -196,6 +199,9 @@ def programs(
             "turn": st.builds(Turn, several, st.sampled_from(["slots", "turn"])),
             "overlap": st.builds(
                 Turn, st.lists(leaf, min_size=2, max_size=3).map(tuple), st.just("overlap")
+            ),
+            "message": st.builds(
+                Turn, st.lists(leaf, min_size=1, max_size=3).map(tuple), st.just("message")
             ),
             "branches": _branches(row),
             "block": st.builds(Block, row, st.booleans() if raises else st.just(False)),

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.law
 
 KILLS = 2
 ONE, LOOK, OTHER = Op("write"), Op("read"), Op("write", 1)
-BLOCKS = ("outer", "scope", "inner", "block")  # there is one order in which they happen
+BLOCKS = ("outer", "scope", "inner", "block", "message")  # each has one order in which it happens
 
 
 EDITS = ("add", "remove", "reword", "wrap", "unwrap", "inside")
@@ -63,7 +63,10 @@ def edited(
         case "unwrap":
             nodes[at : at + 1] = [*inside(nodes[at])]
         case _:
-            nodes[at] = with_inside(nodes[at], edited((*inside(nodes[at]),), chance, ways))
+            old = nodes[at]
+            if isinstance(old, Turn) and old.how == "message":
+                ways = ("add", "remove", "reword")  # it has no blocks
+            nodes[at] = with_inside(old, edited((*inside(old),), chance, ways))
     return tuple(nodes)
 
 
@@ -116,6 +119,11 @@ class Ahead:
             for token, deed in self.recorded.items()
             if standing[token] > 0 and token not in self.lab.told
         ]
+        expected = self.lab.expected.copy()
+        for deed in [*ahead]:
+            if expected[deed.label] > 0:  # a message that is under way asks for it later
+                expected[deed.label] -= 1
+                ahead.remove(deed)
         if new.sign > 0 and ahead:
             self.found.append((new, ahead))
 

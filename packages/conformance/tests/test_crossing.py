@@ -27,7 +27,7 @@ class Backwards(ReferenceHarness):
 
     def call_all(self, performance: Performance, calls: Sequence[ToolCall]) -> tuple[str, ...]:
         shown: list[str] = []
-        with self.turn(performance) as slots:
+        with self.turn(performance, calls) as slots:
             for index in reversed(range(len(calls))):
                 with slots.slot(index):
                     try:

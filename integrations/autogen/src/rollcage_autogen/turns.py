@@ -17,7 +17,7 @@ from autogen_core import MessageHandlerContext
 from autogen_core.models import CreateResult
 from rollcage import Session
 from rollcage.errors import ArgumentsInvalid
-from rollcage_adapter import as_written, refuse, slot_of, step_here
+from rollcage_adapter import as_written, calls_of, refuse, slot_of, step_here
 
 from rollcage_autogen.private import listing, tools_of
 
@@ -38,10 +38,12 @@ class _Turn:
         step: the step inside of whose body it was requested: its calls are there too.
         issued: the ids of these calls, by slot; None if the answer was not seen: then every call
             belongs to it, numbered in the order of the calls.
+        calls: their names and arguments.
     """
 
     step: tuple[str, int] | None
     issued: Sequence[str] | None
+    calls: Sequence[tuple[str, Any]] | None = None
 
 
 _turn: ContextVar[_Turn | None] = ContextVar("rollcage_autogen_turn", default=None)
@@ -53,7 +55,8 @@ def answered(result: CreateResult, session: Session | None) -> None:
     A call whose arguments are no JSON is recorded here, because it never reaches a tool.
     """
     calls = [] if isinstance(result.content, str) else result.content
-    _turn.set(_Turn(step_here(), [call.id for call in calls]))
+    every = calls_of((call.name, call.arguments) for call in calls)
+    _turn.set(_Turn(step_here(), [call.id for call in calls], every))
     for call in calls if session is not None else ():
         try:
             json.loads(call.arguments)
@@ -79,8 +82,8 @@ def placed(session: Session, call_id: str) -> contextlib.AbstractContextManager[
     if turn is not None and turn.issued is not None:
         slot = slot_of(call_id, turn.issued)
         turn = turn if call_id in turn.issued else None
-    name = agent_name()
-    return session.place(turn=turn, slot=slot, agent=name, call_id=call_id)
+    calls = None if turn is None else turn.calls
+    return session.place(turn=turn, slot=slot, calls=calls, agent=agent_name(), call_id=call_id)
 
 
 def agent_name() -> str:

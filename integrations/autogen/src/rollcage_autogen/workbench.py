@@ -182,6 +182,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
             raises=(ToolFailed,),
         )
         self._contracts[name] = copy.deepcopy(schema), contract  # its own may be changed in place
+        self.session.tools.add(contract)  # an undo may need it before the tool is called
         return contract
 
     # --- calls -----------------------------------------------------------------------------------

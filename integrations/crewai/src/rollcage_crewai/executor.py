@@ -30,7 +30,7 @@ from rollcage_adapter import (
 
 from rollcage_crewai.private import FLOW, NATIVE_CALL, original_of
 from rollcage_crewai.tools import awaited, untold
-from rollcage_crewai.turns import Awaiting, asked_for, awaiting, slot_in, this_call
+from rollcage_crewai.turns import Awaiting, asked_for, awaiting, issued_in, this_call
 
 __all__ = ["GuardedAgent", "guarded_executor"]
 
@@ -299,18 +299,26 @@ class GuardedAgent:
         attempt.called = True
         info = asked_for(args)
         call_id = kwargs.get("call_id") or ("" if info is None else info[0])
-        with self._place(executor, attempt, slot_in(executor.messages, call_id), call_id):
+        slot, calls = issued_in(executor.messages, call_id)
+        with self._place(executor, attempt, slot, calls, call_id):
             yield
 
     @contextlib.contextmanager
     def _place(
-        self, executor: Any, attempt: _Attempt, slot: int | None, call_id: str = ""
+        self,
+        executor: Any,
+        attempt: _Attempt,
+        slot: int | None,
+        calls: list[tuple[str, Any]] | None = None,
+        call_id: str = "",
     ) -> Generator[None]:
         turn = (attempt, attempt.rounds, executor.iterations)
         role = getattr(executor.agent, "role", "")
         token = this_call.set(object())
         try:
-            with self._session.place(turn=turn, slot=slot, agent=role, call_id=call_id):
+            with self._session.place(
+                turn=turn, slot=slot, calls=calls, agent=role, call_id=call_id
+            ):
                 yield
         finally:
             this_call.reset(token)

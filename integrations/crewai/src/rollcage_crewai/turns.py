@@ -10,9 +10,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from crewai.utilities.agent_utils import extract_tool_call_info
-from rollcage_adapter import slot_of
+from rollcage_adapter import calls_of, slot_of
 
-__all__ = ["Awaiting", "asked_for", "awaiting", "slot_in", "this_call"]
+__all__ = ["Awaiting", "asked_for", "awaiting", "issued_in", "this_call"]
 
 this_call: ContextVar[object] = ContextVar("rollcage_crewai_call", default=None)
 """Set anew for each call of a guarded crew."""
@@ -23,10 +23,14 @@ def asked_for(args: tuple[Any, ...]) -> tuple[str, str, Any] | None:
     return extract_tool_call_info(args[0]) if args else None
 
 
-def slot_in(messages: list[Any], call_id: str) -> int | None:
-    """Return the place of a call in the message that issued it; None if unknown."""
-    issued = (message["tool_calls"] for message in reversed(messages) if message.get("tool_calls"))
-    return slot_of(call_id, (call.get("id") for call in next(issued, ())))
+def issued_in(messages: list[Any], call_id: str) -> tuple[int | None, list[tuple[str, Any]] | None]:
+    """Return a call's place in the message that issued it, and all its calls; None if unknown."""
+    made = (message["tool_calls"] for message in reversed(messages) if message.get("tool_calls"))
+    issued: list[Any] = list(next(made, ()))
+    slot = slot_of(call_id, (call.get("id") for call in issued))
+    found = [extract_tool_call_info(call) for call in issued]
+    calls = None if None in found else calls_of(each[1:] for each in found if each is not None)
+    return slot, calls
 
 
 # --- async bodies ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from typing import Any
 
 from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool
 from langgraph.errors import GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
@@ -26,7 +27,7 @@ from rollcage_langchain.approvals import ask_by_interrupt, interrupting
 from rollcage_langchain.bare import refusing_bare
 from rollcage_langchain.memory import follow_checkpoints, followed
 from rollcage_langchain.tools import guard_tools
-from rollcage_langchain.turns import agent_name, answered_in, messages_in, turn_and_slot
+from rollcage_langchain.turns import agent_name, answered_in, issued_in, messages_in
 
 __all__ = ["Answer", "Hook", "tool_node_wrappers"]
 
@@ -83,7 +84,8 @@ class Hook:
         if interrupt:
             ask_by_interrupt(session)
         self._messages_key = messages_key
-        self._request = _guarding(LateTools(session, guard_tools, effects, contracts))
+        self._tools = LateTools(session, guard_tools, effects, contracts)
+        self._request = _guarding(self._tools)
 
     def call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
         """Place a tool call; answer it if it is refused, end the graph if it halts."""
@@ -100,8 +102,9 @@ class Hook:
         return call.answer
 
     @contextlib.contextmanager
-    def asked(self, messages: Iterable[Any]) -> Generator[None]:
-        """Mark a call of the model with these messages."""
+    def asked(self, messages: Iterable[Any], tools: Iterable[Any]) -> Generator[None]:
+        """Mark a call of the model with these messages, which is offered these tools."""
+        self._tools.meet(each for each in tools if isinstance(each, BaseTool))
         self._checkpoints.here()  # its thread may be interrupted after this
         with self.ending(""):
             self._see(messages)
@@ -162,10 +165,11 @@ class Hook:
                     runtime=request.runtime,  # pyright: ignore[reportUnknownMemberType] - a framework's own data
                 )
                 self._see(messages_in(request.state, self._messages_key))
-                turn, slot = turn_and_slot(guarded, self._messages_key)
+                where = issued_in(guarded, self._messages_key)
                 place = self.session.place(
-                    turn=turn,
-                    slot=slot,
+                    turn=where.turn,
+                    slot=where.slot,
+                    calls=where.calls,
                     agent=agent_name(),
                     call_id=call_id,
                 )

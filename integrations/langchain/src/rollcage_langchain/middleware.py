@@ -98,7 +98,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         """Tell the session the agent of this call."""
         self._expose(request)
         look_back(self.session)
-        with self._hook.asked(request.messages):
+        with self._hook.asked(request.messages, request.tools):
             return handler(request)
 
     @_signed
@@ -110,5 +110,5 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         """Tell the session the agent of this call."""
         self._expose(request)
         await alook_back(self.session)
-        with self._hook.asked(request.messages):
+        with self._hook.asked(request.messages, request.tools):
             return await handler(request)

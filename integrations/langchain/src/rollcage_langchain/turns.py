@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
-from rollcage_adapter import is_list, is_object
+from rollcage_adapter import calls_of, is_list, is_object
 
-__all__ = ["agent_name", "answered_in", "messages_in", "turn_and_slot"]
+__all__ = ["agent_name", "answered_in", "issued_in", "messages_in"]
 
 
 def agent_name() -> str:
@@ -38,8 +38,22 @@ class _ThisMessage:
         return id(self._message)
 
 
-def turn_and_slot(request: ToolCallRequest, messages_key: str) -> tuple[object, int | None]:
-    """Return the message that issued a call, and the call's index in it; none if unknown."""
+class Issued(NamedTuple):
+    """Say where a call was issued; all None if unknown.
+
+    Attributes:
+        turn: the message that issued it.
+        slot: its index in the message; None if it has none of its own.
+        calls: the names and arguments of all calls of the message.
+    """
+
+    turn: object = None
+    slot: int | None = None
+    calls: Sequence[tuple[str, Any]] | None = None
+
+
+def issued_in(request: ToolCallRequest, messages_key: str) -> Issued:
+    """Return where a call was issued."""
     call = request.tool_call
     for message in reversed(messages_in(request.state, messages_key)):
         if isinstance(message, AIMessage):
@@ -48,8 +62,9 @@ def turn_and_slot(request: ToolCallRequest, messages_key: str) -> tuple[object, 
             slots = slots or [i for i, each in enumerate(calls) if each["id"] == call["id"]]
             if slots:
                 slot = slots[0] if len(slots) == 1 else None
-                return message.id or _ThisMessage(message), slot
-    return None, None
+                every = calls_of((each["name"], each["args"]) for each in calls)
+                return Issued(message.id or _ThisMessage(message), slot, every)
+    return Issued()
 
 
 def messages_in(state: Any, messages_key: str) -> Sequence[Any]:

@@ -76,7 +76,7 @@ from rollcage_adapter.pins import (
     pinned_servers,
     server_key,
 )
-from rollcage_adapter.places import slot_of
+from rollcage_adapter.places import calls_of, slot_of
 from rollcage_adapter.provider_tools import (
     expose_provider_tools,
     expose_settings,
@@ -149,6 +149,7 @@ __all__ = [
     "as_written",
     "asking",
     "call_id_here",
+    "calls_of",
     "check_names",
     "declare",
     "declare_tool",

@@ -277,6 +277,7 @@ class GuardedTool(GuardedBody):
     ) -> None:
         super().__init__(session, running)
         self.contract = contract
+        session.tools.add(contract)  # an undo may need it before the tool is called
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GuardedCall:  # noqa: ARG002 - of other bodies
         """Return the call with these arguments."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rollcage import Session
@@ -39,6 +40,18 @@ class LateTools:
         self._contracts = contracts or {}
         self._made: dict[int, tuple[Any, Any]] = {}  # by the original, which it keeps alive
         self._lock = threading.Lock()
+        self._met: set[str] = set()
+
+    def meet(self, tools: Iterable[Any]) -> None:
+        """Guard offered tools, each name once: an undo may need one before it is called.
+
+        A tool that can't be guarded is refused when it is called.
+        """
+        for tool in tools:
+            if tool.name not in self._met:
+                self._met.add(tool.name)
+                with contextlib.suppress(ContractError):
+                    self.guarded(tool)
 
     def guarded(self, tool: Any) -> Any:
         """Return the guarded form of a tool; a tool that the session guards is returned itself.

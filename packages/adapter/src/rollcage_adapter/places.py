@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from typing import Any
 
-__all__ = ["slot_of"]
+__all__ = ["calls_of", "slot_of"]
+
+
+def calls_of(issued: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the calls of a message for `Session.place`.
+
+    Args:
+        issued: the name and the arguments of each call; arguments in JSON are parsed.
+    """
+    return [(name, _parsed(arguments)) for name, arguments in issued]
+
+
+def _parsed(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
 
 
 def slot_of(call_id: str | None, issued: Iterable[str | None]) -> int | None:

@@ -120,7 +120,13 @@ class ReferenceHarness:
         return []
 
     def remembered(self, performance: Performance) -> tuple[int, Sequence[str]]:
-        """Return the turn to continue with, and the results before it; tell the session."""
+        """Return the turn to continue with, and the results before it; tell the session.
+
+        The session knows the tools as well: an undo may need one before it is called.
+        """
+        if performance.session is not None:
+            for spec in performance.scenario.tools:
+                performance.session.tools.add(spec.contract)
         turns: list[Sequence[str]] = performance.memory or []
         ids = [
             _call_id(turn, slot) for turn, calls in enumerate(turns) for slot in range(len(calls))
@@ -208,12 +214,12 @@ class ReferenceHarness:
     # --- the calls of one message ----------------------------------------------------------------
 
     @contextlib.contextmanager
-    def turn(self, performance: Performance) -> Generator[Slots]:
+    def turn(self, performance: Performance, calls: Sequence[ToolCall]) -> Generator[Slots]:
         """Make the calls inside one turn."""
         if performance.session is None:
             yield _NoSlots()
         else:
-            with performance.session.turn() as turn:
+            with performance.session.turn(calls=calls) as turn:
                 yield turn
 
     def call_all(self, performance: Performance, calls: Sequence[ToolCall]) -> tuple[str, ...]:
@@ -226,7 +232,7 @@ class ReferenceHarness:
                 except Exception as error:  # noqa: BLE001 - this framework shows the model errors
                     return self.answer_to(error)
 
-        with self.turn(performance) as slots, ThreadPoolExecutor(len(calls)) as pool:
+        with self.turn(performance, calls) as slots, ThreadPoolExecutor(len(calls)) as pool:
             running = [
                 pool.submit(copy_context().run, one, slots, index, call)
                 for index, call in enumerate(calls)
@@ -245,7 +251,7 @@ class ReferenceHarness:
                 except Exception as error:  # noqa: BLE001 - this framework shows the model errors
                     return self.answer_to(error)
 
-        with self.turn(performance) as slots:
+        with self.turn(performance, calls) as slots:
             running = [one(slots, index, call) for index, call in enumerate(calls)]
             ended = await asyncio.gather(*running, return_exceptions=True)
         for each in ended:

@@ -11,6 +11,7 @@ from rollcage_conformance.suites.model import ModelSuite
 from rollcage_conformance.suites.outcome import OutcomeSuite
 from rollcage_conformance.suites.outputs import OutputSuite
 from rollcage_conformance.suites.policies import PolicySuite
+from rollcage_conformance.suites.programs import OtherProgramSuite
 from rollcage_conformance.suites.replay import ReplaySuite
 from rollcage_conformance.suites.secrets import SecretSuite
 from rollcage_conformance.suites.trace import TraceSuite
@@ -26,6 +27,7 @@ __all__ = [
     "LimitSuite",
     "MemorySuite",
     "ModelSuite",
+    "OtherProgramSuite",
     "OutcomeSuite",
     "OutputSuite",
     "PolicySuite",
@@ -46,6 +48,7 @@ class AdapterSuite(
     FacadeSuite,
     OutputSuite,
     OutcomeSuite,
+    OtherProgramSuite,
     ValueSuite,
     SecretSuite,
     IsolationSuite,

@@ -130,6 +130,8 @@ def _find_place(attempt: Attempt, call: Call) -> None:
         attempt.put_on_record(around)
     call.branch = branch = attempt.branches.get(place.branch) or attempt.branch(place.branch)
     call.turn, call.slot = attempt.turn_of(place, branch)
+    if place.slot is not None:
+        call.turn.arrived[place.slot] = call.key
 
 
 def _edit(attempt: Attempt, call: Call) -> None:
@@ -426,4 +428,6 @@ def _may_repeat(call: Call, unclear: Step, ahead: Sequence[Step]) -> bool:
         return False
     slot, turn = call.place.slot, call.turn
     is_of_turn = unclear.turn == turn.n or unclear.turn in turn.follows
-    return not is_of_turn or not unclear.declared or slot in (None, unclear.slot)
+    if not is_of_turn or not unclear.declared or slot in (None, unclear.slot):
+        return True
+    return turn.has_moved(unclear.slot, slot)

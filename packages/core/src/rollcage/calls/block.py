@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -81,10 +81,16 @@ class BranchHandle:
 
 
 @contextmanager
-def turn(place: Place, opens: Mapping[str, Collection[str]] | None = None) -> Iterator[TurnHandle]:
-    """Make the calls of a block one turn. `opens`: see `Session.turn`."""
+def turn(
+    place: Place,
+    opens: Mapping[str, Collection[str]] | None = None,
+    calls: Sequence[tuple[str, Any]] | None = None,
+) -> Iterator[TurnHandle]:
+    """Make the calls of a block one turn. `opens` and `calls`: see `Session.turn`."""
     announced = {name: frozenset(before) for name, before in (opens or {}).items()}
-    inner = dataclasses.replace(place, turn=Turn(announced), slot=None)
+    stated = Turn(announced)
+    stated.calls = calls
+    inner = dataclasses.replace(place, turn=stated, slot=None)
     with at(inner):
         yield TurnHandle(inner)
 

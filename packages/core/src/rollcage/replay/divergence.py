@@ -7,9 +7,10 @@ happens to recorded effects that it would leave behind.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rollcage.errors import Diverged, Halt
+from rollcage.errors import ArgumentsInvalid, Diverged, Halt
+from rollcage.fingerprint.identity import key_digest
 from rollcage.replay.call import Call, Match
 from rollcage.replay.walk import FOLDS, REOPENS, STAYS, Branch, Look, Turn
 from rollcage.trace.run import Level, Step
@@ -45,18 +46,24 @@ def look_ahead(attempt: Attempt, call: Call, look: Look, waits: Step | None = No
         look.move != FOLDS and branch.turn is turn and bool(branch.batch or branch.running)
     )
     slot = None if branch.is_beyond(look.move) else call.place.slot
-    concurrent = _concurrent(attempt, joins=joins, slot=slot, waits=waits)
+    concurrent = _concurrent(attempt, call, joins=joins, slot=slot, waits=waits)
     ahead = attempt.run.ahead(place, concurrent)
     return new._replace(refusal=leaving(attempt, ahead, f"{call} is new"), ahead=tuple(ahead))
 
 
 def _concurrent(
-    attempt: Attempt, *, joins: bool, slot: int | None, waits: Step | None
+    attempt: Attempt,
+    call: Call | None,
+    *,
+    joins: bool,
+    slot: int | None,
+    waits: Step | None,
 ) -> Concurrent:
     """Return a rule for whether a recorded step may still be asked for beside a new effect.
 
     Args:
         attempt: the attempt.
+        call: the new effect; None for a new block.
         joins: whether the turn of the new effect takes part in the open batch.
         slot: the slot that the effect declares; None where no sibling can be asked for.
         waits: the recorded step at the effect's place, if any.
@@ -66,13 +73,9 @@ def _concurrent(
         block, sibling = mine.step, its.step
         assert sibling is not None
         if mine.kind == "leaf":
-            if joins:
-                return True
-            if waits is not None and (
-                sibling.turn == waits.turn or waits.n < sibling.n <= waits.beside
-            ):
-                return True
-            return slot is not None and sibling.declared and sibling.slot != slot
+            if call is not None and not _may_ask(call, sibling, joins=joins, waits=waits):
+                return False
+            return joins or _is_beside(sibling, slot, waits)
         if mine.kind == "body":
             return True
         assert block is not None
@@ -104,7 +107,7 @@ def steps_beyond(
     if (outer.batch or outer.running) and outer.turn is turn:
         return []
     place = attempt.run.lineage(outer.name, outer.pos, turn.n)
-    inward = _concurrent(attempt, joins=False, slot=None, waits=None)
+    inward = _concurrent(attempt, None, joins=False, slot=None, waits=None)
     is_beyond = outer.is_beyond(STAYS)
 
     def concurrent(mine: Level, its: Level, step: Step) -> bool:
@@ -163,6 +166,50 @@ def rolled_around(attempt: Attempt, call: Call) -> Branch | None:
         if level.branch in attempt.run.rolled:
             return attempt.branches.get(level.branch)
     return None
+
+
+def _is_beside(sibling: Step, slot: int | None, waits: Step | None) -> bool:
+    """Tell whether a recorded step stands beside a new effect, as a call of the same message."""
+    if waits is not None and (sibling.turn == waits.turn or waits.n < sibling.n <= waits.beside):
+        return True
+    return slot is not None and sibling.declared and sibling.slot != slot
+
+
+def _may_ask(call: Call, sibling: Step, *, joins: bool, waits: Step | None) -> bool:
+    """Tell whether the message of a new effect may still ask for a recorded step in its slot.
+
+    A step of another message is left to the other rules.
+    """
+    slot, calls, contract = sibling.slot, call.turn.calls, call.contract
+    if call.place.slot is None or not sibling.declared or sibling.effect == "branch":
+        return True
+    if sibling.turn not in call.turn.follows and (
+        joins if waits is None else sibling.turn != waits.turn
+    ):
+        return True
+    if call.turn.arrived.get(slot, sibling.key) != sibling.key:
+        return False
+    if calls is None or call.slot >= len(calls):
+        return True
+    if slot >= len(calls):
+        return False
+    (mine, own), (name, arguments) = calls[call.slot], calls[slot]
+    if name != mine:  # its contract is known once its call has arrived
+        return sibling.name != contract.name
+    if _key(call, own) != call.key:
+        return True  # the framework has changed the arguments of the message
+    return _key(call, arguments) == sibling.key
+
+
+def _key(call: Call, arguments: Any) -> str:
+    """Return the key of a call of the same tool with other arguments; empty if they are invalid."""
+    contract = call.contract
+    try:
+        bound = contract.bind(arguments, call.attempt.seal)
+    except ArgumentsInvalid:
+        return ""
+    data = bound.digest_input
+    return key_digest(call.kind, contract.name, contract.version, data).hex()
 
 
 def _may_come(sibling: Step, name: str, slot: int | None, turn: Turn) -> bool:

@@ -49,9 +49,12 @@ class Turn:
         follows: the recorded turns whose steps have answered calls of this turn.
         ranks: by branch and key, the rank among the turns that asked for the key in a world, where
             another turn has asked for it since.
+        calls: the calls of the message by slot, each a tool's name and its arguments, as the
+            framework has them; None if unknown.
+        arrived: the keys of the calls that have arrived, by declared slot.
     """
 
-    __slots__ = ("follows", "n", "opens", "ranks", "slots", "starts")
+    __slots__ = ("arrived", "calls", "follows", "n", "opens", "ranks", "slots", "starts")
 
     def __init__(self, opens: dict[str, frozenset[str]] | None = None) -> None:
         self.n = self.slots = 0
@@ -59,6 +62,15 @@ class Turn:
         self.opens = opens or {}
         self.follows: frozenset[int] = _NONE
         self.ranks: dict[tuple[str, str], tuple[_Asked, int]] | None = None
+        self.calls: Sequence[tuple[str, Any]] | None = None
+        self.arrived: dict[int, str] = {}
+
+    def has_moved(self, recorded: int, slot: int) -> bool:
+        """Tell whether a call of this message was recorded in a slot that has another call now."""
+        calls = self.calls
+        if calls is None or slot >= len(calls):
+            return False
+        return recorded >= len(calls) or calls[recorded] != calls[slot]
 
 
 class Look(NamedTuple):
@@ -344,7 +356,10 @@ class Branch:
     def _write_at(
         self, pos: int, key: str, effect: str, turn: Turn, slot: int | None
     ) -> Step | None:
-        """Return the write with a key at a position: of the same slot, or else the first."""
+        """Return the write with a key at a position.
+
+        Of the same slot, or else the first one whose own slot can't ask for it.
+        """
         at = self._writes.get(pos)
         steps = None if at is None else at.get(key)
         if not steps:
@@ -362,8 +377,11 @@ class Branch:
                 break
             if step.slot == slot:
                 return step
-            if first is None and effect != "branch" and not in_batch:
-                first = step if self._is_regrouped(step, turn) else None
+            if first is None and effect != "branch":
+                is_free = turn.has_moved(step.slot, slot) or (
+                    not in_batch and self._is_regrouped(step, turn)
+                )
+                first = step if is_free else None
         return first
 
     def _read_between(
@@ -394,7 +412,7 @@ class Branch:
                 is_regrouped and self._is_regrouped(step, turn, surely=True)
             ):
                 return step
-            if is_regrouped:
+            if is_regrouped or (step.effect != "branch" and turn.has_moved(step.slot, slot)):
                 first = first or step
         return first
 

@@ -20,6 +20,7 @@ from collections.abc import (
     Generator,
     Iterable,
     Mapping,
+    Sequence,
 )
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
@@ -1176,7 +1177,10 @@ class Session:
         return guest
 
     def turn(
-        self, *, opens: Mapping[str, Collection[str]] | None = None
+        self,
+        *,
+        opens: Mapping[str, Collection[str]] | None = None,
+        calls: Sequence[tuple[str, Any]] | None = None,
     ) -> AbstractContextManager[TurnHandle]:
         """Make the calls of the block one turn: no call depends on another.
 
@@ -1185,8 +1189,11 @@ class Session:
                 depends. A resumed run with recorded branches still to open halts at a new write in
                 an unknown branch, because that branch may be a renamed one; it does not halt for
                 branches listed here.
+            calls: the calls of the model's message by slot, each a tool's name and its arguments.
+                If a resumed model words a message anew, a recorded call answers its equal in
+                another slot, and a new write halts if the message lacks a recorded one.
         """
-        return turn(self.place_here(), opens)
+        return turn(self.place_here(), opens, calls)
 
     def branch(
         self, name: str, *, after: Iterable[BranchHandle] = ()
@@ -1217,6 +1224,7 @@ class Session:
         *,
         turn: object = None,
         slot: int | None = None,
+        calls: Sequence[tuple[str, Any]] | None = None,
         agent: str = "",
         call_id: str = "",
     ) -> AbstractContextManager[Place]:
@@ -1226,6 +1234,7 @@ class Session:
             turn: a handle of `turn`; or a value that is equal for all calls of a turn and differs
                 between turns of a branch, such as the message that issued the calls, or its id.
             slot: the call's place in the model's message.
+            calls: the calls of that message; see `turn`.
             agent: the agent's name.
             call_id: the framework's id of the call.
         """
@@ -1236,6 +1245,8 @@ class Session:
             stated = turn._place.turn  # noqa: SLF001 - its own handle
         else:
             stated = here_.attempt.turn_named(here_.branch, turn)
+        if stated is not None and calls is not None:
+            stated.calls = calls
         return at(dataclasses.replace(here_, turn=stated, slot=slot, agent=agent, call_id=call_id))
 
     def seen(self, histories: Mapping[str | None, Iterable[str]]) -> None:
