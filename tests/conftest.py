@@ -4,11 +4,13 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.warm import Warm
 
 # `nox -s browser` has what those need.
 collect_ignore = [] if importlib.util.find_spec("playwright") else ["browser"]
@@ -31,8 +33,11 @@ sys.addaudithook(refuse)
 
 
 @pytest.fixture(scope="session")
-def run_offline(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Run a command in a process of its own that can't reach the network."""
+def run_offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Run a command in a process of its own that can't reach the network.
+
+    A Python script, and so `rollcage`, runs in one that has the large libraries in memory already.
+    """
     site = tmp_path_factory.mktemp("offline")
     (site / "sitecustomize.py").write_text(OFFLINE, encoding="utf-8")
     environment = {
@@ -51,7 +56,15 @@ def run_offline(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "-o asyncio_default_fixture_loop_scope=function",
     }
 
+    warm = Warm(environment)
+    rollcage = str(Path(sys.executable).with_name("rollcage"))
+
     def run(*command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+        match command:
+            case ("rollcage", *arguments):
+                return warm.run(rollcage, *arguments, cwd=cwd)
+            case ("python", script, *arguments) if script.endswith(".py"):
+                return warm.run(script, *arguments, cwd=cwd)
         return subprocess.run(
             command,
             cwd=cwd,
@@ -62,7 +75,8 @@ def run_offline(tmp_path_factory: pytest.TempPathFactory) -> Run:
             check=False,
         )
 
-    return run
+    yield run
+    warm.end()
 
 
 @pytest.fixture(scope="session")
