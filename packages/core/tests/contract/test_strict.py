@@ -95,6 +95,25 @@ def test_what_would_have_to_be_coerced_is_refused(
         assert session.stats.calls == 1
 
 
+@pytest.mark.parametrize("is_own_run", [False, True])
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("outer", [False, True])
+def test_a_session_inside_of_a_strict_one_is_strict(
+    tmp_path: Path, *, outer: bool, inner: bool, is_own_run: bool
+) -> None:
+    there = tmp_path / ("other" if is_own_run else "store")
+    with (
+        Session("job", store=tmp_path / "store", options=Options(strict=outer)),
+        Session("inner", store=there, options=Options(strict=inner)) as session,
+    ):
+        if outer or inner:
+            with pytest.raises(ArgumentsInvalid):
+                session.call(LAX, count="3")
+        else:
+            session.call(LAX, count="3")
+        assert session.call(LAX, count=3)
+
+
 @pytest.mark.parametrize("arguments", FITTING)
 def test_what_is_of_its_type_in_python_or_json_passes_with_the_same_key(
     store: Store, events: Events, arguments: dict[str, Any]

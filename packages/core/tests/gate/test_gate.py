@@ -155,10 +155,12 @@ def test_a_rule_counts_the_calls_before(tmp_path: Path) -> None:
         assert view.run is not None
         seen.append((view.run.name, view.calls, view.run.calls, view.run.elapsed >= 0))
 
+        assert (view.run.id, view.run.tokens, view.run.cost) == (session.run_id, 0, 0.0)
+
     asked = [("job", n, n, True) for n in range(3)]  # it is a rule of the outer session
     for _ in range(2):  # a replay decides on the same; a call may be decided in several rounds
         seen.clear()
-        with Session("job", store=tmp_path, gate=[rule], replay="continue"):
+        with Session("job", store=tmp_path, gate=[rule], replay="continue") as session:
             write(1)
             with Session("inner", store=tmp_path):
                 write(2)

@@ -267,3 +267,8 @@ def test_named_arguments_beside_positional_ones_are_arguments_of_their_own(
         {"what": "a", "colour": "red"},
         {"what": "b", "colour": "red"},
     ]
+
+
+def test_outside_of_any_session_a_tool_is_its_function() -> None:
+    assert write(1) == "wrote 1"
+    assert asyncio.run(awrite(number=2)) == "wrote 2"

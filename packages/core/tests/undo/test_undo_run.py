@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +14,10 @@ import pytest
 import undo_tools as files
 from cuts import cut_log
 from rollcage import (
+    Contract,
     DidNotHappen,
     Diverged,
+    Guard,
     Options,
     RunInUse,
     RunNotFound,
@@ -25,6 +28,7 @@ from rollcage import (
     ToolMissing,
     UndoPlan,
     UnknownOutcome,
+    Verdict,
     abandon_run,
     aplan_undo,
     aundo_run,
@@ -36,7 +40,8 @@ from rollcage import (
     tool,
     undo_run,
 )
-from rollcage.errors import PlanChanged, StepNotUnknown
+from rollcage.errors import CaptureFailed, PlanChanged, StepNotUnknown
+from rollcage.undo.report import PlannedStep
 from undo_tools import content, events, put
 
 LAB = Path(files.__file__).parent
@@ -269,6 +274,61 @@ def test_a_state_that_changed_since_is_refused_and_nothing_is_undone(
     assert content(disk) == {"b": "b"}
     assert all(each["event"] != "undoing" for each in events(store, run))
     assert undo_run(store, run, expected=plan_undo(store, run)).complete
+
+
+def other_calls(step: PlannedStep) -> PlannedStep:
+    (call,) = step.calls
+    return dataclasses.replace(step, calls=(call, call))
+
+
+def other_args(step: PlannedStep) -> PlannedStep:
+    return dataclasses.replace(step, args={})
+
+
+def of_another_run(step: PlannedStep) -> PlannedStep:
+    return dataclasses.replace(step, run="another")
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ({"steps": lambda two, one: (two,)}, "step 1 (put_file) would be undone now, too"),
+        (
+            {"steps": lambda two, one: (of_another_run(two), one)},
+            "step 2 (put_file) would be undone now",
+        ),
+        (
+            {"steps": lambda two, one: (two, other_calls(one))},
+            "step 1 (put_file) would be undone by other calls",
+        ),
+        (
+            {"steps": lambda two, one: (other_args(two), one)},
+            "step 2 (put_file): its entry in the plan differs",
+        ),
+        ({"steps": lambda two, one: (one, two)}, "the steps would be undone in another order"),
+        ({"to": 7}, "the expected plan is of another undo"),
+        ({"run": "another"}, "the expected plan is of another undo"),
+    ],
+)
+def test_another_plan_is_refused_and_the_error_names_the_difference(
+    store: Store, disk: Path, seen: dict[str, Any], said: str
+) -> None:
+    run = job(store, disk, "a", "b")
+    plan = plan_undo(store, run)
+    changed = {name: each(*plan.steps) if callable(each) else each for name, each in seen.items()}
+    with pytest.raises(PlanChanged, match=re.escape(said)):
+        undo_run(store, run, expected=dataclasses.replace(plan, **changed))
+    assert content(disk) == {"a": "a", "b": "b"}
+
+
+def test_a_plan_with_more_steps_is_carried_out_as_far_as_it_is_left(
+    store: Store, disk: Path
+) -> None:
+    run = job(store, disk, "a", "b")
+    plan = plan_undo(store, run)
+    undo_run(store, run, to=1)
+    assert undo_run(store, run, expected=plan).complete
+    assert content(disk) == {}
 
 
 def test_the_rest_of_what_was_seen_is_done_and_what_an_undo_did_before_is_said(
@@ -778,3 +838,44 @@ def test_a_call_that_ran_again_is_its_last_step(tmp_path: Path) -> None:
     report = asyncio.run(aundo_run(tmp_path, run, to=3, tools=[book, cancel]))
     assert [step.step for step in report.steps] == [4]
     assert list(booked.values()) == ["first"]
+
+
+class Screening(Guard):
+    """Answers about tools that an undo would use."""
+
+    def __init__(self, answer: Verdict | Exception | str | None) -> None:
+        self.answer = answer
+
+    def screen_undo(self, contract: Contract) -> Verdict | None:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[return-value] # pyright: ignore[reportReturnType] - or what is none
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, ""),
+        (Verdict("allow"), ""),
+        (Verdict.deny("not this one"), "not this one"),
+        (ValueError("of the guard itself"), "a guard failed: ValueError"),
+        ("yes", "a guard returned no verdict"),
+    ],
+)
+def test_a_guard_screens_the_tools_of_an_undo(
+    store: Store, disk: Path, answer: Verdict | Exception | str | None, said: str
+) -> None:
+    run, guards = job(store, disk, "a"), [Screening(answer)]
+    if not said:
+        assert undo_run(store, run, gate=guards).complete
+        with Session("job", store=store, gate=guards):
+            put(disk, "a")
+        assert content(disk) == {"a": "a"}
+        return
+    with pytest.raises(SessionError, match=said) as refused:
+        undo_run(store, run, gate=guards)
+    assert "of the guard itself" not in str(refused.value)
+    assert content(disk) == {"a": "a"}
+    with Session("other", store=store, gate=guards), pytest.raises(CaptureFailed, match=said):
+        put(disk, "b")
+    assert content(disk) == {"a": "a"}
