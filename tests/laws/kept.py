@@ -29,7 +29,12 @@ from rollcage import (
     SessionError,
     StepEvent,
     UnknownOutcome,
+    aplan_undo,
+    aundo_run,
+    lift_order,
     plan_undo,
+    recorded_events,
+    stop_run,
     undo_run,
 )
 from rollcage.stages.queue import ApprovalQueue, QueueApprover
@@ -42,6 +47,7 @@ from tests.laws.test_approvals import Persons
 from tests.laws.test_divergence import EDITS, edited
 from tests.laws.test_forks import changed, has_begun
 from tests.laws.test_undo import resolve_all
+from tests.laws.timeline import Deed
 
 __all__ = ["KEPT", "STORIES", "story"]
 
@@ -50,9 +56,14 @@ STORIES: Final = (
     0, 2, 21, 60, 66, 89, 97, 98, 102, 113, 120, 122, 162, 180, 197, 213, 222, 228, 235,
     1000, 1001, 1002, 1005, 1009, 1030, 1036, 1038, 1056, 1065, 1074, 1106, 1109, 1129, 1134,
     1139, 1143, 1145, 1149, 1173, 1197, 1209, 1216, 1221, 1229, 1232,
+    2004, 2009, 2012, 2020, 2029, 2044, 2061, 2066, 2071, 2095, 2106, 2116, 2133, 2149,
+    2163, 2173, 2191, 2200, 2232, 2241, 2275, 2326, 2349, 2360, 2395, 2400, 2410, 2446,
+    2458, 2498,
 )  # fmt: skip
-"""Of hundreds, the short ones that together come by most branches of core, each at least thrice."""
+"""Of hundreds, short ones. Together they come by most branches of core, each at least thrice. From
+`STEERED` on, they show changes of core that no other test found, or come by rare lines."""
 ASKED: Final = 1000
+STEERED: Final = 2000
 _LEFT_OUT: Final = ("args", "duration", "hash", "time")
 _UNTOLD: Final = (
     "_written", "attempt", "duration", "effect", "kind", "name", "run", "step", "time", "what",
@@ -96,11 +107,15 @@ def drawn(chance: random.Random, depth: int = 2, tools: tuple[str, ...] = ()) ->
     return tuple(_node(chance, depth, tools) for _ in range(chance.randint(1, 4)))
 
 
+_ASKING: Final = ("once", "once", "risky", "stream")
+_STEERING: Final = ("cell", "cell", "slot", "slot", "undo", "pause", "flaky")
+
+
 def _op(chance: random.Random, tools: tuple[str, ...] = ()) -> Op:
     every = ("write", "write", "plain", "idem", "read", "read", "pure", "model", *tools)
     tool, arg = chance.choice(every), chance.randrange(2)
     ways = ["work", "work", "work", "fail"]
-    if tool in ("write", "plain", "idem"):
+    if tool in ("write", "plain", "idem", "cell", "slot"):
         ways += ["lose before", "lose after"]
     return Op(tool, arg, chance.choice(ways))
 
@@ -146,6 +161,7 @@ class Teller:
         self._seen: dict[str, int] = {}
         self._events: list[str] = []
         self.persons: Persons | None = None
+        self.is_steered = False
 
     def say(self, text: str) -> None:
         said = _IDS.sub(lambda found: self._name(found[0]), text)
@@ -191,7 +207,7 @@ class Teller:
         self._events.clear()
         for place, (how, said) in sorted(attempt.given.items()):
             self.say(f"  {'.'.join(map(str, place))}: {how} {said}")
-        error, stats = attempt.error, attempt.stats
+        error, stats, report = attempt.error, attempt.stats, attempt.report
         if error is not None:
             step = f" of step {error.step}" if isinstance(error, UnknownOutcome) else ""
             self.say(f"  {type(error).__name__}{step}")
@@ -200,6 +216,21 @@ class Teller:
                 f"{name}={getattr(stats, name)}" for name in stats.__slots__ if getattr(stats, name)
             )
             self.say(f"  {attempt.run} ran {' '.join(attempt.ran) or 'nothing'}; {counted}")
+        if report is not None and self.is_steered:
+            data = dataclasses.asdict(report) | {"halted": bool(report.halted)}
+            self.say(f"  report {_text({name: value for name, value in data.items() if value})}")
+
+    def recorded(self, lab: Lab, run: str) -> None:
+        """Tell what an observer would be told of a finished log."""
+        for event in recorded_events(lab.timeline.lines(run)):
+            if isinstance(event, StepEvent):
+                self.event(event)
+            else:
+                said = f"{event.what} {event.mode} {event.status} {event.error}"
+                self._events.append(said.strip())
+        for said in self._events:
+            self.say(f"  {said}")
+        self._events.clear()
 
 
 def _shown(event: dict[str, Any]) -> str:
@@ -250,11 +281,18 @@ def _undisturbed() -> Iterator[Path]:
 
 
 def story(number: int) -> str:
-    """Return the text of a story: from `ASKED` on, persons decide, and effects have keys."""
+    """Return the text of a story.
+
+    From `ASKED` on, persons decide, and effects have keys. From `STEERED` on, tools tell of states,
+    and runs are steered: stopped, paused, undone in part.
+    """
     chance = random.Random(number)  # noqa: S311 - no secret
-    tools = ("once", "once", "risky", "stream") if number >= ASKED else ()
+    is_asked, is_steered = number >= ASKED, number >= STEERED
+    tools = (*(_ASKING if is_asked else ()), *(_STEERING if is_steered else ()))
+    whats = [*_WHAT, *(_STEERED if is_steered else ())]
     program, teller = drawn(chance, tools=tools), Teller()
-    if number >= ASKED:
+    teller.is_steered = is_steered
+    if is_asked:
         teller.persons = Persons(chance)
     teller.say(_program(program))
     with _undisturbed() as root:
@@ -267,7 +305,7 @@ def story(number: int) -> str:
         teller.moves_to(lab)
         for turn in range(3):
             start = len(lab.timeline.moments)
-            what: Callable[..., Any] = chance.choice(_WHAT)
+            what: Callable[..., Any] = chance.choice(whats)
             teller.say(what.__name__[1:])
             what(teller, lab, program, chance)
             teller.lines(lab)
@@ -280,6 +318,11 @@ def story(number: int) -> str:
         _attempts(teller, lab, program, chance, on_divergence="warn")
         teller.say("offline")
         teller.attempt(_attempt(teller, lab, program, chance, replay="offline"))
+        if is_steered:
+            teller.say("verified")
+            teller.attempt(_attempt(teller, lab, program, chance, replay="verify"))
+            teller.say("recorded")
+            teller.recorded(lab, lab.newest())
     return "\n".join([*teller.told, ""])
 
 
@@ -366,7 +409,74 @@ def _forked(teller: Teller, lab: Lab, program: Program, chance: random.Random) -
         teller.attempt(_attempt(teller, lab, program, chance, replay="continue", **how))
 
 
+def _stopped(teller: Teller, lab: Lab, program: Program, chance: random.Random) -> None:
+    """Stop the run before some effect that is new, and let it go on."""
+    left = chance.randint(1, 3)
+    other = edited(program, chance, EDITS)
+    teller.say(f"{left}: {_program(other)}")
+
+    def watch(_: Deed) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            stop_run(lab.store, lab.newest(), by="ann", reason="too many")
+
+    lab.world.watch = watch
+    try:
+        _attempts(teller, lab, other, chance, on_divergence="warn")
+    finally:
+        lab.world.watch = None
+    teller.say("lifted" if lift_order(lab.store, lab.newest()) else "not stopped")
+    _attempts(teller, lab, other, chance, on_divergence=chance.choice(["undo", "warn"]))
+
+
+def _retried(teller: Teller, lab: Lab, program: Program, chance: random.Random) -> None:
+    """Resume with failures made again, all or none."""
+    _attempts(teller, lab, program, chance, retry_failed=chance.random() < 0.6)
+
+
+def _copied(teller: Teller, lab: Lab, program: Program, chance: random.Random) -> None:
+    """Begin another run on the copy of the newest."""
+    lab.settle()
+    attempt = _attempt(teller, lab, program, chance, source=lab.newest(), on_divergence="warn")
+    teller.attempt(attempt)
+
+
+def _undone_so(teller: Teller, lab: Lab, program: Program, chance: random.Random) -> None:
+    """Take steps of a branch back, or restore states of unknown ones, as was planned or not."""
+    run = lab.newest()
+    steps = [event["step"] for event in lab.events(run) if event["event"] == "step"]
+    how: dict[str, Any] = {
+        "to": chance.choice([*steps, None, None]),
+        "branch": chance.choice(["b0", "b1", None, None]),
+        "in_doubt": chance.choice(["list", "restore"]),
+        "accept": [each for each in steps if chance.random() < 0.1],
+    }
+    teller.say(str(how))
+    sync = chance.random() < 0.5
+    lab.begin(size(program))
+    with asyncio.Runner(loop_factory=Steady) as runner:
+        try:
+            if sync:
+                plan = plan_undo(lab.store, run, tools=lab.tools(sync=True), **how)
+            else:
+                plan = runner.run(aplan_undo(lab.store, run, tools=lab.tools(sync=False), **how))
+            teller.say(f"  {_text(plan.as_data())}")
+            if chance.random() < 0.5:
+                _resumed(teller, lab, program, chance)
+                lab.begin(size(program))
+            how |= {"expected": plan, "observers": [teller.event]}
+            if sync:
+                report = undo_run(lab.store, run, tools=lab.tools(sync=True), **how)
+            else:
+                report = runner.run(aundo_run(lab.store, run, tools=lab.tools(sync=False), **how))
+            teller.say(f"  {_text(report.as_data())}")
+        except (Halt, SessionError) as error:
+            teller.say(f"  {type(error).__name__}")
+
+
 _WHAT: Final = (_resumed, _edited, _edited, _undone, _undone, _forked)
+_STEERED: Final = (_stopped, _retried, _copied, _undone_so, _undone_so)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from rollcage import (
     Happened,
     Options,
     Session,
+    SessionError,
     SessionHalted,
     UnknownOutcome,
     compensate,
@@ -157,6 +158,12 @@ class World:
         self.asked[label] += 1
         return f"{label} says {self.asked[label]}"
 
+    def states(self, arg: int) -> dict[str, list[str]]:
+        """Return the state that effects on this argument leave, as an `observe` sees it."""
+        effects = self.timeline.standing
+        stand = (token for token in effects if token.partition(".")[0].endswith(f"-{arg}"))
+        return {f"state-{arg}": sorted(token for token in stand if effects[token] > 0)}
+
     def take_back(self, token: str) -> None:
         """Take an effect back, if it stands."""
         if self.timeline.standing[token] > 0:
@@ -188,10 +195,34 @@ class Tools:
             await asyncio.sleep(0)
             return probe(key)
 
-        self.take_back = take_back
+        @tool(effect="write", name="lab.restore", idempotent=True)
+        def restore(arg: int, state: list[str]) -> None:
+            for token in self.lab.world.states(arg)[f"state-{arg}"]:
+                if token not in state:
+                    self.lab.world.take_back(token)
+
+        def observe(args: dict[str, Any]) -> dict[str, list[str]]:
+            return self.lab.world.states(args["arg"])
+
+        async def aobserve(args: dict[str, Any]) -> dict[str, list[str]]:
+            await asyncio.sleep(0)
+            return observe(args)
+
+        def by_state(args: dict[str, Any], before: dict[str, list[str]]) -> Any:
+            arg = args["arg"]
+            return [compensate(restore, arg=arg, state=before[f"state-{arg}"])]
+
+        self.compensating = (take_back, restore)
         clean: dict[str, Any] = {"undo": undo, "raises": (ValueError,)}
-        self.sync = self._sync(clean, probe)
-        self.as_async = {**self.sync, **self._async(clean, aprobe)}
+        seen: dict[str, dict[str, Any]] = {"cell": {**clean, "undo": by_state}, "slot": clean}
+        self.sync: dict[str, Any] = self._sync(clean, probe) | {
+            name: tool(effect="write", name=name, observe=observe, **how)(self._changes(name))
+            for name, how in seen.items()
+        }
+        self.as_async: dict[str, Any] = {**self.sync, **self._async(clean, aprobe)} | {
+            name: tool(effect="write", name=name, observe=aobserve, **how)(self._achanges(name))
+            for name, how in seen.items()
+        }
 
     def _sync(self, clean: dict[str, Any], probe: Callable[[str], Any]) -> dict[str, Any]:
         @tool(effect="write", probe=probe, **clean)
@@ -247,6 +278,19 @@ class Tools:
 
     def _once(self, arg: int, does: str) -> str:
         return self.lab.world.do(f"once-{arg}", does)
+
+    def _changes(self, name: str) -> Callable[[int, str], str]:
+        def change(arg: int, does: str) -> str:
+            return self.lab.world.do(f"{name}-{arg}", does)
+
+        return change
+
+    def _achanges(self, name: str) -> Callable[[int, str], Coroutine[Any, Any, str]]:
+        async def change(arg: int, does: str) -> str:
+            await asyncio.sleep(0)
+            return self.lab.world.do(f"{name}-{arg}", does)
+
+        return change
 
     def _async(self, clean: dict[str, Any], probe: Callable[[str], Any]) -> dict[str, Any]:
         @tool(effect="write", probe=probe, **clean)
@@ -329,6 +373,7 @@ class Attempt:
     ran: list[str]  # bodies
     error: BaseException | None  # what ended it
     stats: Any
+    report: Any = None  # of one that wrote nothing
 
 
 def _arguments(op: Op) -> dict[str, Any]:
@@ -384,6 +429,7 @@ class Lab:
         shuffle: int | None = None,
         engine: bool = True,
         runner: asyncio.Runner | None = None,
+        retry_failed: bool | None = None,
         **how: Any,
     ) -> Attempt:
         """Run or resume a program in one session.
@@ -395,6 +441,7 @@ class Lab:
             shuffle: the seed of the order in which they come; None: as told.
             engine: False: without any session, as the reference.
             runner: has the loop on which it runs; None: a new one.
+            retry_failed: see `Options`.
             **how: more for the session.
         """
         self.begin(size(program))
@@ -404,7 +451,7 @@ class Lab:
         self.world.ran = ran
         given: dict[Place, Given] = {}
         stays: list[str] = []
-        options = Options(tools=self.tools(sync=sync))
+        options = Options(tools=self.tools(sync=sync), retry_failed=retry_failed)
         session = Session(self.job, store=self.store, options=options, **how) if engine else None
 
         async def main() -> None:
@@ -434,7 +481,8 @@ class Lab:
             run, stats = session.run_id, session.stats
             if isinstance(error, SessionHalted) and session.halted is not None:
                 error = session.halted
-        return Attempt(run, given, stays, ran, error, stats)
+        report = None if session is None else session.report
+        return Attempt(run, given, stays, ran, error, stats, report)
 
     def begin(self, amount: float = 0) -> None:
         """Make this the present lab. What is done next takes a bounded number of moments."""
@@ -447,7 +495,7 @@ class Lab:
         """Return the tools that undo may need, in one colour."""
         tools = _tools()
         named = {**tools.as_async, **tools.sync} if sync else tools.as_async
-        return [*named.values(), tools.take_back]
+        return [*named.values(), *tools.compensating]
 
     def settle(self) -> None:
         """Have an undo that was cut off be finished, by an attempt that asks for nothing."""
@@ -660,6 +708,8 @@ class Lab:
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         session = _session.get()
+        if session is not None and name in ("undo", "pause"):
+            return await self.steer(session, name, arguments["arg"])
         its = _tools().sync if self.is_sync else _tools().as_async
         called = its[name]
         if name == "model" and session is not None:
@@ -677,6 +727,20 @@ class Lab:
             )
         answer = called(**arguments)
         return await answer if asyncio.iscoroutine(answer) else answer
+
+    async def steer(self, session: Session, name: str, arg: int) -> str:
+        """Undo the effects of a branch, or pause: what a program asks of its session."""
+        if name == "pause":
+            session.pause(f"for {arg}")
+            return "paused"
+        how: dict[str, Any] = {"branch": f"b{arg}", "in_doubt": "restore"}
+        try:
+            report = session.undo(**how) if self.is_sync else await session.aundo(**how)
+        except SessionHalted:
+            raise
+        except SessionError:
+            return "can't be undone"
+        return " ".join(f"{each.name} {each.status}" for each in report.steps)
 
     # --- the reference ---------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@
 once, measured: that tells which of them come by a line, and how long each one takes. Then each
 mutant has a child, which changes one function and runs its tests until one fails: first the tests
 that have found another mutant of the function, then in turn one that speaks of what is changed, by
-its words, and one of the next file of tests: of a file, those that come by rare lines and are fast
-come first. Laws come last.
+its words, one that comes by other lines about it, and one of the next file of tests: of a file,
+those that come by rare lines and are fast come first. Laws come last.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import importlib
 import inspect
 import itertools
 import json
+import keyword
 import operator
 import os
 import re
@@ -47,6 +48,7 @@ CHUNK = 100  # tests that are measured by one child
 LONGEST = {False: 12.0, True: 24.0}  # seconds for a mutant's tests, and for its laws, at most
 MEMORY = 6 * 2**30
 LOOK = 0.25  # seconds between looks at a child
+MANY = 20  # uses of a name: more of them do not tell what a test is about
 STUCK = 20  # looks at which all of a child slept: nothing will wake it
 Work = Callable[[], Any]
 K = TypeVar("K")
@@ -84,6 +86,7 @@ class Bed:
         self._context = ""
         self._texts: dict[str, set[str]] = {}
         self._spoken = Counter[str]()
+        self._places: dict[str, set[tuple[str, int]]] = {}
         self._killers: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -219,14 +222,10 @@ class Bed:
                     if (here := by.get(str(line), 0)) >> at & 1
                 )
         killers, words = self._killers[mutant.file, mutant.function], _words_of(mutant)
-        rounds, files = dict[str, int](), Counter[str]()
-        for test in sorted(rarity, key=lambda test: (rarity[test], self._took[test])):
-            rounds[test] = files[test.partition("::")[0]]
-            files[test.partition("::")[0]] += 1
-        spread = sorted(rounds, key=rounds.__getitem__)
+        spread = self._spread(rarity)
         near = sorted(spread, key=lambda test: -self._nearness(test, words))
         places = dict[str, int]()
-        for order in (spread, near):
+        for order in (spread, near, self._spread(self._uses(mutant, rarity))):
             for at, test in enumerate(order):
                 places[test] = min(at, places.get(test, at))
         left, chosen = dict(LONGEST), []
@@ -237,6 +236,35 @@ class Bed:
             if left[self._is_law(test)] > 0:
                 chosen.append(test)
         return chosen
+
+    def _spread(self, rarity: dict[str, int]) -> list[str]:
+        """Order tests: one of each file first, then another; of a file, by rarity and time."""
+        rounds, files = dict[str, int](), Counter[str]()
+        for test in sorted(rarity, key=lambda test: (rarity[test], self._took[test])):
+            rounds[test] = files[test.partition("::")[0]]
+            files[test.partition("::")[0]] += 1
+        return sorted(rounds, key=rounds.__getitem__)
+
+    def _uses(self, mutant: Mutant, tests: Iterable[str]) -> dict[str, int]:
+        """Return the tests that come by other lines about what is changed: see `places_below`.
+
+        Returns:
+            By test, how many tests come by the rarest of these lines.
+        """
+        if not self._places:
+            self._places = places_below(self._sources)
+        found: dict[str, int] = {}
+        wanted, lines = set(tests), set[int]()
+        for file, line in set[tuple[str, int]]().union(
+            *(self._places.get(word, ()) for word in _changed_words(mutant))
+        ):
+            if file != mutant.file or line not in mutant.lines[2]:
+                lines.add(int(self._by.get(file, {}).get(str(line), "0"), 16))
+        for here in sorted(lines, key=int.bit_count):
+            for at, test in enumerate(self._tests):
+                if here >> at & 1 and test in wanted:
+                    found.setdefault(test, here.bit_count())
+        return found
 
     def _nearness(self, test: str, words: set[str]) -> float:
         """Return how much a test speaks of these words: the rarer a word, the more it counts."""
@@ -264,13 +292,37 @@ def _source_words(function: Any) -> set[str]:
 
 def _words_of(mutant: Mutant) -> set[str]:
     """Return the words of what is changed, and of the function's name."""
+    return _changed_words(mutant) | _words(mutant.function)
+
+
+def _changed_words(mutant: Mutant) -> set[str]:
+    """Return the words before or after a change alone; if none, all of what is changed."""
     before, _, after = mutant.change.partition(" → ")
-    return (_words(before) ^ _words(after) or _words(before)) | _words(mutant.function)
+    return (_words(before) ^ _words(after)).difference(keyword.kwlist) or _words(before)
 
 
 def _any(by: dict[str, int], lines: range) -> int:
     """Return the tests that come by any of these lines, as bits."""
     return functools.reduce(operator.or_, (by.get(str(line), 0) for line in lines), 0)
+
+
+def places_below(sources: Path) -> dict[str, set[tuple[str, int]]]:
+    """Return which lines are about a name: that use an attribute, or stand in a function.
+
+    A name that many have is left out.
+    """
+    used, defined = defaultdict[str, set[tuple[str, int]]](set), Counter[str]()
+    for path in sorted(sources.rglob("*.py")):
+        file = str(path.relative_to(sources))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute):
+                used[node.attr].add((file, node.lineno))
+                defined[node.attr] += 1
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first, last = node.body[0].lineno, node.end_lineno or node.lineno
+                used[node.name].update((file, line) for line in range(first, last + 1))
+                defined[node.name] += 1
+    return {name: lines for name, lines in used.items() if defined[name] <= MANY}
 
 
 def functions_below(sources: Path) -> Functions:
