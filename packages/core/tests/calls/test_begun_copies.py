@@ -149,8 +149,10 @@ def test_the_environment_brings_a_stage(tmp_path: Path, monkeypatch: pytest.Monk
                 assert world.ran == []
         assert session.run_id != run
     assert [each.fork for each in list_runs(tmp_path)] == ["dry", "dry", "dry", ""]
-    with Session("job", store=tmp_path, replay="offline", source=run):  # it only looks
-        agent()
+    for replay in ("offline", "verify"):  # they only look
+        with Session("job", store=tmp_path, replay=replay, source=run) as session:
+            agent()
+        assert session.run_id == run
 
 
 def test_a_stage_that_nobody_brings_stops_the_program(

@@ -168,6 +168,27 @@ def test_a_rule_counts_the_calls_before(tmp_path: Path) -> None:
         assert list(dict.fromkeys(seen)) == asked
 
 
+def test_a_rule_of_a_nested_session_counts_the_calls_of_that_session(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def rule(view: StepView) -> None:
+        assert view.run is not None
+        seen.append((view.run.name, view.calls, view.run.calls))
+
+    for _ in range(2):
+        seen.clear()
+        with Session("job", store=tmp_path, replay="continue"):
+            write(1)
+            read(2)
+            with Session("inner", store=tmp_path, gate=[rule]):
+                write(3)
+                read(4)
+            with Session("inner", store=tmp_path, gate=[rule]):
+                write(5)
+        assert list(dict.fromkeys(seen)) == [("inner", 0, 0), ("inner", 1, 1)]
+        assert seen[-1] == ("inner", 0, 0)
+
+
 class Marks(Stage):
     """A stage that stands in a gate."""
 

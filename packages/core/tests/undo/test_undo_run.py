@@ -23,6 +23,7 @@ from rollcage import (
     RunNotFound,
     Session,
     SessionError,
+    Stage,
     StepNotFound,
     Store,
     ToolMissing,
@@ -879,3 +880,32 @@ def test_a_guard_screens_the_tools_of_an_undo(
     with Session("other", store=store, gate=guards), pytest.raises(CaptureFailed, match=said):
         put(disk, "b")
     assert content(disk) == {"a": "a"}
+
+
+class Prepares(Stage):
+    """Notes the calls that it is asked about."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def prepare(self, call: Any, match: Any) -> None:
+        self.seen.append(call.contract.name)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_stages_and_observers_are_told_of_compensating_calls(
+    store: Store, disk: Path, *, is_async: bool
+) -> None:
+    run, stage, told = job(store, disk, "a", "b"), Prepares(), list[Any]()
+    how: dict[str, Any] = {"stages": [stage], "observers": [told.append]}
+    if is_async:
+        asyncio.run(aundo_run(store, run, **how))
+    else:
+        undo_run(store, run, **how)
+    assert set(stage.seen) == {"restore_file"}
+    assert [(each.what, each.name) for each in told] == [
+        ("started", "restore_file"),
+        ("settled", "restore_file"),
+        ("undone", "put_file"),
+    ] * 2
+    assert [each.origin for each in told if each.what == "undone"] == [(run, 2), (run, 1)]
