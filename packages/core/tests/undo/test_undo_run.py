@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import importlib
 import json
 import re
 import subprocess
@@ -909,3 +910,54 @@ def test_stages_and_observers_are_told_of_compensating_calls(
         ("undone", "put_file"),
     ] * 2
     assert [each.origin for each in told if each.what == "undone"] == [(run, 2), (run, 1)]
+
+
+class Facade(Guard):
+    """Puts on record which facade a session is held to."""
+
+    def __init__(self, name: str, digest: str) -> None:
+        self.named = {"name": name, "digest": digest, "says": f"{name} {digest}"}
+
+    def describes(self, session: Session) -> dict[str, Any]:
+        return {"facade": self.named}
+
+
+def test_each_facade_of_a_run_holds_its_undo_and_is_made_once(
+    store: Store, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    info = site / "facades-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: facades\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rollcage.guards]\nfacade = makes_facades:made\n")
+    (site / "makes_facades.py").write_text(
+        "from rollcage import Guard, Verdict\n"
+        "made_of = []\n"
+        "class Made(Guard):\n"
+        "    def __init__(self, says): self.says = says\n"
+        "    def screen_undo(self, contract):\n"
+        "        return Verdict.deny('b 2 says no') if self.says == 'b 2' else None\n"
+        "def made(facade):\n"
+        "    made_of.append(facade['says'])\n"
+        "    return Made(facade['says'])\n"
+    )
+    monkeypatch.syspath_prepend(str(site))
+    made_of = importlib.import_module("makes_facades").made_of
+    facades = [("a", "1"), ("a", "2"), ("b", "1")]
+    gate = [Facade(*each) for each in facades]
+    with Session("job", store=store, gate=gate) as session:
+        put(disk, "a")
+        session.pause("once more")
+    run = session.run_id
+    with Session("job", store=store, gate=gate):  # another attempt names the same
+        put(disk, "a")
+    for use in (plan_undo, undo_run):
+        made_of.clear()
+        assert use(store, run).complete
+        assert made_of == ["a 1", "a 2", "b 1"]
+    assert content(disk) == {}
+    with Session("other", store=store, gate=[Facade("b", "2")]) as session:
+        put(disk, "b")
+    with pytest.raises(SessionError, match="b 2 says no"):
+        undo_run(store, session.run_id)
+    assert content(disk) == {"b": "b"}
