@@ -4,8 +4,9 @@
 once, measured: that tells which of them come by a line, and how long each one takes. Then each
 mutant has a child, which changes one function and runs its tests until one fails: first the tests
 that have found another mutant of the function, then in turn one that speaks of what is changed, by
-its words, one that comes by other lines about it, and one of the next file of tests: of a file,
-those that come by rare lines and are fast come first. Laws come last.
+its words, one that comes by other lines about it, one that comes by rare lines near it, and one of
+the next file of tests: of a file, those that come by rare lines and are fast come first. Laws come
+last.
 """
 
 from __future__ import annotations
@@ -217,15 +218,17 @@ class Bed:
         for at, test in enumerate(self._tests):
             if bits >> at & 1 and test in self._items and test in self._took:
                 rarity[test] = min(
-                    here.bit_count()
+                    by[str(line)].bit_count() * (1 + abs(line - changed_lines.start)) ** 2
                     for line in function
-                    if (here := by.get(str(line), 0)) >> at & 1
+                    if by.get(str(line), 0) >> at & 1
                 )
         killers, words = self._killers[mutant.file, mutant.function], _words_of(mutant)
         spread = self._spread(rarity)
         near = sorted(spread, key=lambda test: -self._nearness(test, words))
+        rare = sorted(rarity, key=lambda test: (rarity[test], self._took[test]))
+        uses = self._spread(self._uses(mutant, rarity))
         places = dict[str, int]()
-        for order in (spread, near, self._spread(self._uses(mutant, rarity))):
+        for order in (spread, near, rare, uses):
             for at, test in enumerate(order):
                 places[test] = min(at, places.get(test, at))
         left, chosen = dict(LONGEST), []
@@ -238,7 +241,7 @@ class Bed:
         return chosen
 
     def _spread(self, rarity: dict[str, int]) -> list[str]:
-        """Order tests: one of each file first, then another; of a file, by rarity and time."""
+        """Order tests: one of each file, then another of each; of a file, by rarity and time."""
         rounds, files = dict[str, int](), Counter[str]()
         for test in sorted(rarity, key=lambda test: (rarity[test], self._took[test])):
             rounds[test] = files[test.partition("::")[0]]
