@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.paths import PATHS
+from benchmarks.paths import PATHS, calls_of
 
 __all__ = ["ROOT", "counted", "instructions", "main", "main_thread_calls"]
 
@@ -76,7 +76,7 @@ def instructions(names: list[str]) -> Figures:
         printed, counts = counted("benchmarks.paths", [kept, str(CALLS), *names], Path(name))
     found: Figures = json.loads(printed.splitlines()[-1])
     for path, count in zip(names, counts, strict=True):
-        found[path] = {"instructions": count / CALLS, **found[path]}
+        found[path] = {"instructions": count / calls_of(path, CALLS), **found[path]}
     return found
 
 
@@ -107,7 +107,7 @@ def _total(dump: Path) -> int:
 def system_calls(names: list[str]) -> dict[str, float]:
     """Return how many system calls one call of each path makes; nothing where strace can't."""
     found = _traced(names)
-    return {path: (len(lines) - 1) / CALLS for path, lines in found.items()}
+    return {path: (len(lines) - 1) / calls_of(path, CALLS) for path, lines in found.items()}
 
 
 def main_thread_calls(names: list[str]) -> dict[str, Counter[str]]:
@@ -117,7 +117,8 @@ def main_thread_calls(names: list[str]) -> dict[str, Counter[str]]:
         main, _ = lines[0].split(maxsplit=1)
         made = (line.split(maxsplit=1)[1] for line in lines[1:] if line.split()[0] == main)
         tally = Counter(call.partition("(")[0] for call in made)
-        found[path] = Counter({name: round(count / CALLS) for name, count in tally.items()})
+        calls = calls_of(path, CALLS)
+        found[path] = Counter({name: round(count / calls) for name, count in tally.items()})
     return found
 
 
