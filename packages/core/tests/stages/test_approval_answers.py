@@ -119,6 +119,24 @@ def test_the_gate_is_asked_again_once_somebody_has_approved(tmp_path: Path) -> N
     assert ran == []
 
 
+def test_who_edits_a_call_approves_it_whatever_else_a_rule_asks_about_it(tmp_path: Path) -> None:
+    """A denial of the edited call still counts."""
+
+    def by_amount(step: StepView) -> Verdict:
+        if step.args["amount"] == 13:
+            return Verdict.deny("thirteen is unlucky")
+        return Verdict.ask(f"an amount of {step.args['amount']}?")
+
+    approver = Answers(*(Approval.edit({"to": "bob", "amount": n}, by="ann") for n in (5, 13)))
+    with Session("job", store=tmp_path, gate=[by_amount], approver=approver) as session:
+        assert pay("bob", 500) == "paid 5 to bob"
+        with pytest.raises(Blocked, match="unlucky"):
+            pay("bob", 700)
+    assert [request.args["amount"] for request in approver.asked] == [500, 700]
+    assert ran == [("bob", 5)]
+    assert len(told(session, "requested")) == len(told(session, "decided")) == 2
+
+
 def test_what_is_left_out_of_edited_arguments_has_its_default(tmp_path: Path) -> None:
     with guarded(tmp_path, Answers(Approval.edit({"to": "bob"}, by="ann"))):
         assert pay("bob", 500) == "paid 1 to bob"
