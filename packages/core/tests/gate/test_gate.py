@@ -148,6 +148,27 @@ def test_a_screen_comes_before_validators(tmp_path: Path) -> None:
     assert [each["verdict"]["code"] for each in refused] == ["screened"]
 
 
+class OnlyOne(Guard):
+    """Denies each call behind the first one that ended."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    def decide(self, call: Any) -> Verdict | None:
+        return Verdict.deny("one is enough", code="enough") if self.ended else None
+
+    def settled(self, call: Any, outcome: Any, step: Any) -> None:
+        self.ended += 1
+
+
+def test_a_guard_decides_by_the_calls_that_have_ended(tmp_path: Path) -> None:
+    for replay in ("auto", "continue"):
+        with Session("job", store=tmp_path, gate=[OnlyOne()], replay=replay):
+            write(1)
+            with pytest.raises(Blocked, match="one is enough"):
+                write(2)
+
+
 def test_a_rule_counts_the_calls_before(tmp_path: Path) -> None:
     seen: list[Any] = []
 
