@@ -1,5 +1,6 @@
 """A log that was closed by a copy, a move or a prune takes no line, and says where to go."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import orjson
 import pytest
 from rollcage import (
+    Instrument,
+    RunEvent,
     RunInfo,
     Session,
     abandon_run,
@@ -112,6 +115,30 @@ def test_it_is_listed_as_the_run_ended(tmp_path: Path, last: dict[str, Any]) -> 
     assert info == RunInfo(
         run, "job", info.begun, "paused", 7, 1, "a letter", last=last["event"]
     )  # fmt: skip
+
+
+def test_a_line_from_outside_and_an_event_of_a_nested_session_have_their_times(
+    tmp_path: Path,
+) -> None:
+    class Times(Instrument):
+        def opened(self, run: RunEvent, /) -> None:
+            times.append(run.time)
+
+        def closed(self, run: RunEvent, /) -> None:
+            times.append(run.time)
+
+    times = [time.time_ns() // 1000]
+    with Session("job", store=tmp_path) as session:
+        write(1)
+        with Session("inner", store=tmp_path, observers=[Times()]):
+            write(2)
+        session.pause("a letter")
+    abandon_run(tmp_path, session.run_id)
+    ended = list_runs(tmp_path)[0].ended
+    assert ended is not None
+    times += [ended, time.time_ns() // 1000]
+    assert len(times) == 5
+    assert times == sorted(times)
 
 
 @pytest.mark.damaged
