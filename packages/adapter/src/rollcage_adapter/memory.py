@@ -399,7 +399,10 @@ class MemoryStage(Stage):
         return self._move(call, step, spot)
 
     def _move(self, call: Call, step: Step, spot: Spot) -> Work:
-        call.attempt.note({"event": "moved", "step": step.n, "memory": list(spot)})
+        line: Event = {"event": "moved", "step": step.n, "memory": list(spot)}
+        if call.place.call_id and call.place.call_id != step.call_id:
+            line["call_id"] = call.place.call_id
+        call.attempt.note(line)
         yield from call.attempt.settle(is_async=call.is_async)
 
     def marks(self, call: Call) -> Event | None:

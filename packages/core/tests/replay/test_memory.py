@@ -65,8 +65,8 @@ def _answer(turn: int) -> int:
 class Agent:
     """A framework's agent: it remembers which calls of its messages were answered."""
 
-    def __init__(self, program: Program, name: str = "", done: int = 0) -> None:
-        self.program, self.name = program, name
+    def __init__(self, program: Program, name: str = "", done: int = 0, ids: str = "") -> None:
+        self.program, self.name, self.ids = program, name, ids
         self.history = [f"{turn}.{slot}" for turn in range(done) for slot in
                         range(len(program[turn]))]  # fmt: skip
         self.done = done
@@ -79,7 +79,7 @@ class Agent:
             with session.place(agent=self.name):
                 session.run_call(MODEL, {"turn": number}, _answer, kind="model")
             for slot, (tool_, text) in enumerate(self.program[number]):
-                call_id = f"{number}.{slot}"
+                call_id = f"{self.ids}{number}.{slot}"
                 turn = self.name, number
                 with session.place(turn=turn, slot=slot, agent=self.name, call_id=call_id):
                     given.append(session.call(tool_, text=text))
@@ -105,6 +105,28 @@ def after(calls: int) -> Callable[[], None]:
             raise PowerCutError
 
     return dies
+
+
+@pytest.mark.parametrize("asked_again", range(1, 6))
+@pytest.mark.parametrize("died", range(1, 7))
+def test_a_history_has_the_ids_under_which_the_model_asked_again(
+    tmp_path: Path, died: int, asked_again: int
+) -> None:
+    """A model whose answers are not recorded gives each call another id when it is asked again."""
+    with pytest.raises(PowerCutError), Session("job", store=tmp_path) as session:
+        Agent(PROGRAM, ids="first-").run(session, after(died))
+    second = Agent(PROGRAM, ids="second-")  # its history was not saved
+    with pytest.raises(PowerCutError), Session("job", store=tmp_path) as session:
+        second.run(session, after(asked_again))
+    done = [turn for turn in range(4) if f"second-{turn}.0" in second.history]
+    if len(second.history) < sum(len(PROGRAM[turn]) for turn in done):
+        done.pop()  # a turn is saved as a whole
+    third = Agent(PROGRAM, ids="third-", done=len(done))
+    third.history = [each for each in second.history if int(each[7]) in done]
+    answered = len(done) + len(third.history)
+    with Session("job", store=tmp_path) as session:
+        third.run(session)
+    assert (world, session.stats.seen) == (TEXTS, answered)
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 4])

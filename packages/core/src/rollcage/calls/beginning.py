@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollcage.calls.branches import ended, go_otherwise
+from rollcage.calls.memory import is_known_otherwise, note_id
 from rollcage.calls.stage import Work
 from rollcage.contract.compensation import arguments_of
 from rollcage.errors import (
@@ -74,8 +75,7 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
             _hold(call, match.step)
             return work
     if is_hit and match.refusal is None:
-        _give(attempt, call, match)
-        return None
+        return _give(attempt, call, match)
     if match.refusal is not None:
         raise _refused(attempt, call, match.refusal)
     if call.verdict is not None and call.granted != call.verdict:
@@ -244,8 +244,11 @@ def refuse(call: Call, verdict: Verdict) -> Blocked:
     return Blocked(verdict.message, rule=verdict.rule, code=verdict.code)
 
 
-def _give(attempt: Attempt, call: Call, match: Match) -> None:
-    """Answer the call with a recorded step."""
+def _give(attempt: Attempt, call: Call, match: Match) -> Work | None:
+    """Answer the call with a recorded step, or return the work that has to be done first."""
+    if call.place.call_id and is_known_otherwise(call, match.step):
+        _hold(call, match.step)
+        return note_id(call, match.step)
     if match.look is not None:
         call.branch.move(match.look, call.turn)
     step = match.step
@@ -262,6 +265,7 @@ def _give(attempt: Attempt, call: Call, match: Match) -> None:
         for settled in call.hooks.settled:
             settled(call, outcome, step)
         attempt.notify(call, outcome, step)
+    return None
 
 
 def _move_answer(attempt: Attempt, call: Call, step: Step, outcome: Outcome) -> None:

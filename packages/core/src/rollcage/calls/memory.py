@@ -19,8 +19,20 @@ from rollcage.trace.run import CHANGES, Outcome, Run, Step, spans_of
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
+    from rollcage.calls.stage import Work
+    from rollcage.replay.call import Call
 
-__all__ = ["Histories", "enter", "forget_rolled", "put_back", "restart", "see", "see_histories"]
+__all__ = [
+    "Histories",
+    "enter",
+    "forget_rolled",
+    "is_known_otherwise",
+    "note_id",
+    "put_back",
+    "restart",
+    "see",
+    "see_histories",
+]
 
 
 def see(attempt: Attempt, step: Step, turn: Turn | None = None) -> bool:
@@ -145,6 +157,24 @@ def forget_rolled(attempt: Attempt, among: Iterable[Step] | None = None) -> bool
 
 
 # --- histories of messages ---
+
+
+def is_known_otherwise(call: Call, step: Step | None) -> bool:
+    """Tell whether the framework knows a call by another id than the step that answers it."""
+    return (
+        step is not None
+        and step.call_id != call.place.call_id
+        and step.effect != "pure"
+        and call.attempt.live
+    )
+
+
+def note_id(call: Call, step: Step | None) -> Work:
+    """Put the new id on record before the call returns: a saved history has no other one."""
+    assert step is not None
+    call.attempt.note({"event": "moved", "step": step.n, "call_id": call.place.call_id})
+    yield from call.attempt.settle(is_async=call.is_async)
+
 
 Histories = Mapping[str | None, Iterable[str]]
 """By agent, the ids of the calls that its history shows as answered; None: of any agent."""

@@ -128,8 +128,8 @@ def _check_spans(run: Run, spans: Any) -> None:
 def _check_rare(run: Run, event: Event, kind: str) -> None:
     if (kind == "run") is bool(run.id):
         raise ValueError("a log begins with its one line `run`")
-    if type(event.get("imported", {})) is not dict:
-        raise TypeError("`imported` says where a run comes from")
+    if type(event.get("imported", {})) is not dict or type(event.get("call_id", "")) is not str:
+        raise TypeError("`imported` says where a run comes from, and `call_id` is text")
     for name in _TEXTS.get(kind, ()):
         if type(event[name]) is not str:
             raise ValueError(f"{name} is text")

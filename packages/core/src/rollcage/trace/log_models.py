@@ -410,11 +410,12 @@ class StepLine(_LogLine):
 
 
 class MovedLine(_LogLine):
-    """A step answers a call at another place of a framework's memory."""
+    """A step answers a call at another place of a framework's memory, or with another id."""
 
     event: Literal["moved"]
     step: StepNumber
-    memory: list[str] = Field(description="the new place; see the line of a step")
+    memory: list[str] | None = Field(None, description="the new place; see the line of a step")
+    call_id: str | None = Field(None, description="the new id; see the line of a step")
     time: Microseconds = _AT
 
 

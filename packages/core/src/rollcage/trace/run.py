@@ -407,9 +407,11 @@ class Run:
             self.unanswered[event.get("agent", ""), event["call_id"]] = 0
 
     def _moved(self, event: Event) -> None:
-        """Move a step to another place of a framework's memory."""
+        """Move a step to another place of a framework's memory, or to another id of its call."""
         step = self.steps[event["step"]]
-        step.marks = {**(step.marks or {}), "memory": event["memory"]}
+        step.call_id = event.get("call_id", step.call_id)
+        if "memory" in event:
+            step.marks = {**(step.marks or {}), "memory": event["memory"]}
 
     def _run(self, event: Event) -> None:
         self.id = self._log_of = event["run"]
