@@ -27,7 +27,7 @@ import orjson
 import pytest
 from rollcage import Contract, Happened, Options, Session, Stage, open_store, tool
 from rollcage.calls.stage import Body
-from rollcage.errors import PermissionUndeclared, SessionError
+from rollcage.errors import CaptureFailed, PermissionUndeclared, SessionError
 from rollcage.replay.call import Call
 from rollcage.session.session import BODY_CALLERS
 from rollcage.trace import check_events
@@ -999,3 +999,34 @@ def test_another_word_is_refused() -> None:
     word: Any = "maybe"
     with pytest.raises(SessionError, match="'maybe'"):
         Permissions(word)
+
+
+@pytest.mark.parametrize("colour", ["sync", "thread", "async"])
+async def test_a_read_that_a_tool_observes_with_is_confined(
+    store: Path, outside: Path, colour: str
+) -> None:
+    @tool(effect="read", permissions=("none",))
+    def look() -> str:
+        """Read what it declares no permission for."""
+        return (outside / "file").read_text()
+
+    @tool(effect="read", permissions=("none",))
+    async def alook() -> str:
+        """Read what it declares no permission for, in a coroutine."""
+        await asyncio.sleep(0)
+        return (outside / "file").read_text()
+
+    async def observe(args: Any) -> Any:
+        return {"file": await alook(**args)}
+
+    @tool(observe=observe if colour == "async" else lambda args: {"file": look(**args)})
+    def put() -> None:
+        """Put nothing."""
+
+    with pytest.raises(CaptureFailed, match=f"fs:read:{outside}/file"):
+        if colour == "sync":
+            with job(store):
+                put()
+        else:
+            async with job(store) as session:
+                await session.acall(put)

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 from rollcage import Session
 from rollcage.errors import Blocked
-from rollcage.session.adapters import here, open_sessions
+from rollcage.session.adapters import Call, here, open_sessions
 
 from rollcage_adapter.asking import refuse
 
@@ -31,9 +31,15 @@ def session_here() -> Session | None:
 def step_here() -> tuple[str, int] | None:
     """Return run and number of the step whose body runs in this context; None outside of one."""
     place = here.get()
-    if place is None or place.around is None:
+    if place is None or place.around is None or place.looks:
         return None
     return place.attempt.run.id, place.around.event["step"]
+
+
+def _call_around() -> Call | None:
+    """Return the call whose body runs in this context; None outside of one."""
+    place = here.get()
+    return None if place is None else place.around
 
 
 def call_id_here() -> str:
@@ -85,23 +91,23 @@ class Running:
 
     def __init__(self, around: Callable[[], Any] = lambda: None) -> None:
         self._around = around
-        self._bodies: dict[tuple[str, int], Any] = {}
+        self._bodies: dict[Call, Any] = {}
 
     @property
     def here(self) -> bool:
         """Return whether the caller is such a body."""
-        step = step_here()
-        if step is None:
+        call = _call_around()
+        if call is None:
             return False
-        return self._bodies.get(step, _NOT_RUNNING) is self._around()
+        return self._bodies.get(call, _NOT_RUNNING) is self._around()
 
     @contextlib.contextmanager
     def body(self) -> Generator[None]:
-        """Mark a body as running, inside of its step."""
-        step = step_here()
-        assert step is not None
-        self._bodies[step] = self._around()
+        """Mark a body as running, inside of its call."""
+        call = _call_around()
+        assert call is not None
+        self._bodies[call] = self._around()
         try:
             yield
         finally:
-            self._bodies.pop(step, None)
+            self._bodies.pop(call, None)

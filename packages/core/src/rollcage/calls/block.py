@@ -12,7 +12,7 @@ from rollcage.calls.branches import go_otherwise, last_worlds, leave_block, open
 from rollcage.calls.driver import Flow, adrive, drive
 from rollcage.errors import Halt, SessionError, SessionHalted
 from rollcage.fingerprint.identity import jcs, key_digest
-from rollcage.replay.call import Place, at
+from rollcage.replay.call import Place, at, check_acts
 from rollcage.replay.walk import Branch, Turn
 from rollcage.trace.run import Event
 from rollcage.undo.program import take_back
@@ -160,6 +160,7 @@ def begin_block(
     marks: Event | None = None,
 ) -> Branch:
     """Open a branch at a place; `leave_block` leaves it. See `open_branch`."""
+    check_acts(place, f"{kind} {name!r} can't be opened")
     before = list(after)
     arguments = {"after": last_worlds(before), "input": given, "name": name}
     known = "branch" if kind == "transaction" else kind  # a transaction is a branch

@@ -155,7 +155,8 @@ class Stage:
     def inside(self, call: Call) -> AbstractContextManager[object]:
         """Return a context manager to enter around a body, in the body's own thread or task.
 
-        For a stream, it is entered for each chunk. It receives no error.
+        For a stream, it is entered for each chunk. It receives no error. A read that a tool's own
+        function makes (`call.place.looks`) is no step, and has no `event`.
         """
         raise NotImplementedError
 

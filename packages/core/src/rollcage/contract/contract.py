@@ -71,6 +71,8 @@ class Contract:
             names them; without `result` the undo is planned before the effect.
         observe: takes the arguments and returns the state that the tool changes, by resource; sync
             or async. It is called before and after the effect, and around its undo.
+            Like `undo` and `probe`, it may call tools that only read: their calls are gated, but
+            are no steps, and are never answered from the record.
         probe: finds out whether a call of unknown outcome happened: returns `rollcage.Happened`,
             `rollcage.DidNotHappen`, or None if it can't tell; sync or async. It receives `args`,
             `key` (the idempotency key) and `before`, as far as its signature names them.

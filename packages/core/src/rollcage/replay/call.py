@@ -10,7 +10,7 @@ from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from rollcage.contract.arguments import Arguments, ModelRequest
-from rollcage.errors import ArgumentsInvalid
+from rollcage.errors import ArgumentsInvalid, SessionError
 from rollcage.fingerprint.identity import key_digest
 from rollcage.gate.approval import Instead
 from rollcage.trace.run import CHANGES
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from rollcage.trace.run import Event, Outcome, Step
     from rollcage.values.hiding import Seal
 
-__all__ = ["Call", "Match", "Place", "at", "here", "open_sessions", "refusal", "reset"]
+__all__ = [
+    "Call", "Match", "Place", "at", "check_acts", "here", "open_sessions", "refusal", "reset",
+]  # fmt: skip
 
 
 @dataclasses.dataclass(slots=True, eq=False)  # what a call reads often: a tuple's fields are slow
@@ -45,6 +47,8 @@ class Place:
         agent: the name of the agent, if a framework provides a name.
         call_id: the framework's id of the next call.
         works: how many pieces of a framework's work are around the place: see `Stage.where`.
+        looks: the function of a tool that looks at the world here, as "observe of book": its calls
+            are no steps, and no recorded step answers them. Empty elsewhere.
     """
 
     attempt: Attempt
@@ -56,6 +60,7 @@ class Place:
     agent: str = ""
     call_id: str = ""
     works: int = 0
+    looks: str = ""
 
 
 here: Final[ContextVar[Place | None]] = ContextVar("rollcage.replay.call.here", default=None)
@@ -300,6 +305,16 @@ def at(place: Place) -> Iterator[Place]:
         yield place
     finally:
         reset(token)
+
+
+def check_acts(place: Place | None, refused: str) -> None:
+    """Refuse what changes a run in a function of a tool that looks at the world.
+
+    Raises:
+        SessionError: such a function runs at the place.
+    """
+    if place is not None and place.looks:
+        raise SessionError(f"{refused} in the {place.looks}: it only looks at the world")
 
 
 def reset(token: Token[Place | None]) -> None:

@@ -53,7 +53,7 @@ class CurrentStep:
 def current_step() -> CurrentStep | None:
     """Return the step whose body is running in this context; None outside of a body."""
     place = here.get()
-    if place is None or place.around is None:
+    if place is None or place.around is None or place.looks:
         return None
     call, run = place.around, place.attempt.run
     n = call.event["step"]
@@ -168,6 +168,8 @@ def _session_here(contract: Contract) -> Session | None:
     """
     place = here.get()
     while place is not None and place.session.is_left and place.session.is_over:
+        if place.looks:
+            break  # a call in flight when its session was left: its tool still only looks
         if not place.session.was_entered_here():
             break  # a task or thread that outlives its session: the call is refused, not unguarded
         place = place.session.entered_at

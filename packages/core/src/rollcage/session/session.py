@@ -49,6 +49,7 @@ from rollcage.calls.flow import (
     perform,
 )
 from rollcage.calls.gate import Entry, Gate
+from rollcage.calls.looks import look
 from rollcage.calls.memory import forget_rolled
 from rollcage.calls.stage import Hooks, Stage, from_environment
 from rollcage.calls.streams import astreamed, stream, streamed
@@ -70,7 +71,7 @@ from rollcage.errors import (
 )
 from rollcage.gate.persons import person
 from rollcage.replay.answers import answers_of
-from rollcage.replay.call import Call, Place, at, here, open_sessions
+from rollcage.replay.call import Call, Place, at, check_acts, here, open_sessions
 from rollcage.replay.divergence import leaving
 from rollcage.session.declare import bound_to, declaration
 from rollcage.session.opening import Opened, open_run
@@ -476,6 +477,7 @@ class Session:
         return copies[0]
 
     def _check_new(self) -> None:
+        check_acts(here.get(), f"session {self.name!r} can't be entered")
         if self._attempt is not None:
             raise SessionError("a session can be entered once only; make another one")
 
@@ -1033,6 +1035,8 @@ class Session:
         if _is_async(body):
             raise SessionError(f"{contract.name} is async: use acall, in an async session")
         call = self._call(contract, arguments, body, is_async=False, **how)
+        if call.place.looks:
+            return drive(look(call))
         work = enter(call)
         return give(call) if gives_at_once(call, work) else drive(perform(call, work))
 
@@ -1045,6 +1049,8 @@ class Session:
     ) -> Any:
         """Guard one call of an async body, or of a sync one in a thread; for adapters."""
         call = self._call(contract, arguments, body, is_async=True, **how)
+        if call.place.looks:
+            return await adrive(look(call))
         work = enter(call)
         return give(call) if gives_at_once(call, work) else await adrive(perform(call, work))
 
@@ -1108,7 +1114,7 @@ class Session:
         """
         call = self._call(contract, arguments, body, is_async=False, **how)
         call.streams = True
-        return streamed(call)
+        return drive(look(call)) if call.place.looks else streamed(call)
 
     def astream(
         self,
@@ -1120,7 +1126,7 @@ class Session:
         """Guard one call whose body returns an async iterator; see `stream`."""
         call = self._call(contract, arguments, body, is_async=True, **how)
         call.streams = True
-        return astreamed(call)
+        return drive(look(call)) if call.place.looks else astreamed(call)
 
     # --- places ----------------------------------------------------------------------------------
 
@@ -1140,6 +1146,9 @@ class Session:
         """
         home = self._home
         assert home is not None
+        if place is not None and place.looks:
+            seen = self.seen_from(place)
+            return Place(home.attempt, seen, home.branch, agent=place.agent, looks=place.looks)
         if place is None or place.session.around is None:
             return home
         if place.session.guest_of is self:
@@ -1315,6 +1324,7 @@ class Session:
         return found
 
     def _undo(self, request: Request, *, is_async: bool) -> Flow:
+        check_acts(here.get(), f"session {self.name!r} can't undo")
         attempt = self._entered_attempt()
         assert self._home is not None
         flow = undo(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rollcage.calls.stage import Body, Stage, Work
 from rollcage.contract.compensation import differing, recorded_states, states_of
 from rollcage.errors import CaptureFailed, Halt, SessionHalted
-from rollcage.undo.plan import consult, has_large, keep_large, plain, plan_of, revived
+from rollcage.undo.plan import consult, has_large, keep_large, looking, plain, plan_of, revived
 from rollcage.undo.program import take_back
 from rollcage.undo.targets import resources
 from rollcage.values.exceptions import describe_error
@@ -75,7 +75,8 @@ class Capture(Stage):
                     keyed = (step.undo or {}).get("keyed", {}) if step is not None else {}
                     was = recorded_states(before, keyed, attempt.seal)
                 else:
-                    observed = yield consult(contract.observe, call.is_async, dict(call.values))
+                    observe = looking(call.place, contract, "observe")
+                    observed = yield consult(observe, call.is_async, dict(call.values))
                     found = states_of(observed, attempt)
                     before, was, keyed = found.shown, found.states, found.keyed
                     rest = _in_the_way(call, match, before)
@@ -91,7 +92,7 @@ class Capture(Stage):
                 marks["reversible"] = True
                 if "result" not in contract.undo_words:
                     known = {"args": dict(call.values), "before": plain(before)}
-                    marks["plan"] = plan_of(contract, attempt, known, call.session.gate)
+                    marks["plan"] = plan_of(contract, call.place, known)
             if has_large(marks):
                 marks = yield consult(keep_large, call.is_async, attempt.store, marks)
         except (Halt, SessionHalted, CaptureFailed):
@@ -204,7 +205,7 @@ def _plan_late(call: Call, result: Any) -> Event | None:
     before = (call.kept or {}).get("before")
     known = {"args": _decided(call), "before": plain(before), "result": result}
     try:
-        return {"plan": plan_of(contract, call.attempt, known, call.session.gate)}
+        return {"plan": plan_of(contract, call.place, known)}
     except Exception as error:  # noqa: BLE001 - it has happened: its report says that it has no plan
         _tell(call, "its undo can't be planned", error)
         return None
@@ -232,10 +233,10 @@ def _tell(call: Call, what: str, error: Exception) -> None:
 
 
 def _observe_now(call: Call, error: Exception | None) -> Observed | None:
-    observe = call.contract.observe
-    if observe is None or isinstance(error, (Halt, SessionHalted)):
+    if call.contract.observe is None or isinstance(error, (Halt, SessionHalted)):
         return None
     try:
+        observe = looking(call.place, call.contract, "observe")
         return states_of(observe(_decided(call)), call.attempt)
     except Exception as failed:  # noqa: BLE001 - it has happened: its report says what is unknown
         _tell(call, "the state after it can't be observed", failed)
@@ -243,10 +244,10 @@ def _observe_now(call: Call, error: Exception | None) -> Observed | None:
 
 
 async def _aobserve(call: Call, error: Exception | None) -> Observed | None:
-    observe = call.contract.observe
-    if observe is None or isinstance(error, (Halt, SessionHalted)):
+    if call.contract.observe is None or isinstance(error, (Halt, SessionHalted)):
         return None
     try:
+        observe = looking(call.place, call.contract, "observe")
         found = consult(observe, True, _decided(call))()
         if isinstance(found, Awaitable):
             found = await found

@@ -316,7 +316,8 @@ class Observing(Stage):
     @contextlib.contextmanager
     def inside(self, call: Call) -> Generator[None]:
         """Enter the context managers of instruments around a body."""
-        if not self._instruments or not self._is_mine(call.place.branch):
+        looks = call.place.looks  # no step: the instruments have not heard of it
+        if not self._instruments or looks or not self._is_mine(call.place.branch):
             yield
             return
         run, step = call.attempt.run.id, call.event["step"]

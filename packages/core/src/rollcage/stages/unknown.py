@@ -20,7 +20,7 @@ from rollcage.contract.compensation import (
 from rollcage.errors import Halt, SessionHalted
 from rollcage.replay.outcome import success
 from rollcage.trace.run import Outcome
-from rollcage.undo.plan import consult, plain, plan_of, revived
+from rollcage.undo.plan import consult, looking, plain, plan_of, revived
 
 if TYPE_CHECKING:
     from rollcage.contract.contract import Contract
@@ -177,7 +177,7 @@ def find_out(call: Call, step: Step, *, probe_only: bool = False) -> Any:
         }  # fmt: skip
         words = {word: known[word] for word in contract.probe_words}
         try:
-            answer = yield consult(contract.probe, call.is_async, **words)
+            answer = yield consult(looking(call.place, contract, "probe"), call.is_async, **words)
         except (Halt, SessionHalted):
             raise
         except Exception:  # noqa: BLE001 - the tool's own function may raise anything
@@ -189,7 +189,8 @@ def find_out(call: Call, step: Step, *, probe_only: bool = False) -> Any:
     if probe_only or contract.observe is None or before is None:
         return None
     try:
-        now = yield consult(contract.observe, call.is_async, dict(call.values))
+        observe = looking(call.place, contract, "observe")
+        now = yield consult(observe, call.is_async, dict(call.values))
         was = recorded_states(before, (step.undo or {}).get("keyed", {}), attempt.seal)
         same = not differing(was, states_of(now, attempt).states)
     except (Halt, SessionHalted):
@@ -205,4 +206,4 @@ def _plan_found(call: Call, before: Any, result: Any) -> None:
     if "result" not in contract.undo_words:
         return
     known = {"args": dict(call.values), "before": plain(before), "result": result}
-    call.keep("plan found", plan_of(contract, call.attempt, known, call.session.gate))
+    call.keep("plan found", plan_of(contract, call.place, known))

@@ -9,24 +9,25 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
 from rollcage.contract.compensation import plan_from
 from rollcage.errors import StoreError
+from rollcage.replay.call import Place, at
 from rollcage.replay.outcome import LARGE
 from rollcage.values.codec import TAG
 from rollcage.values.decoding import decode
 
 if TYPE_CHECKING:
-    from rollcage.calls.attempt import Attempt
-    from rollcage.calls.gate import Gate
     from rollcage.contract.compensation import Tool
     from rollcage.contract.contract import Contract
     from rollcage.trace.store import Store
 
-__all__ = ["consult", "fetched", "has_large", "keep_large", "plain", "plan_of", "revived"]
+__all__ = [
+    "consult", "fetched", "has_large", "keep_large", "looking", "plain", "plan_of", "revived",
+]  # fmt: skip
 
 _BLOB: Final = "blob"
 
@@ -53,22 +54,52 @@ def consult(
     return aask if inspect.iscoroutinefunction(function) else lambda: asyncio.to_thread(ask)
 
 
+def looking(
+    place: Place, contract: Contract, what: Literal["observe", "probe", "undo"]
+) -> Callable[..., Any]:
+    """Return a function of a tool that looks at the world as it is, and never at the record.
+
+    Its own calls of guarded reads are gated as calls at `place`; they are no steps. See
+    `rollcage.calls.looks`.
+    """
+    function: Callable[..., Any] = getattr(contract, what)
+    where = Place(
+        place.attempt, place.session, place.branch, agent=place.agent,
+        looks=f"{what} of {contract.name}",
+    )  # fmt: skip
+
+    def look(*args: Any, **words: Any) -> Any:
+        with at(where):
+            return function(*args, **words)
+
+    async def alook(*args: Any, **words: Any) -> Any:
+        with at(where):
+            return await function(*args, **words)
+
+    return alook if inspect.iscoroutinefunction(function) else look
+
+
 def plain(states: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return encoded states as values, for a tool's own functions."""
     return {resource: decode(state) for resource, state in (states or {}).items()}
 
 
 def plan_of(
-    contract: Contract, attempt: Attempt, known: Mapping[str, Any], gate: Gate
+    contract: Contract, place: Place, known: Mapping[str, Any]
 ) -> list[dict[str, Any]] | None:
     """Return the plan that a tool makes from the known facts; None if the call can't be undone.
+
+    Args:
+        contract: the declaration of the tool.
+        place: where the call to undo was made; its session's gate decides on the plan.
+        known: the facts, by the words for a signature to name.
 
     Raises:
         SessionError: the gate denies a tool that the plan would call.
         ContractError: the result is no plan.
     """
-    assert contract.undo is not None
-    made = contract.undo(**{word: known[word] for word in contract.undo_words})
+    attempt, gate = place.attempt, place.session.gate
+    made = looking(place, contract, "undo")(**{word: known[word] for word in contract.undo_words})
     allow = (lambda tool: gate.check_undo(tool.contract)) if gate.undo_screens else _allow
     plan = plan_from(made, attempt.tools, attempt.seal, allow)
     return None if plan is None else [each.as_data() for each in plan]

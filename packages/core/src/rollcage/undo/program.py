@@ -56,7 +56,7 @@ from rollcage.replay.walk import Turn
 from rollcage.trace.endings import check_performed
 from rollcage.trace.store import store_option
 from rollcage.undo.assessment import Task, Undoable, assess
-from rollcage.undo.plan import consult, fetched, plain, plan_of, revived
+from rollcage.undo.plan import consult, fetched, looking, plain, plan_of, revived
 from rollcage.undo.report import InDoubt, UndoneStep, UndoPlan, UndoReport, changes, stays_undone
 from rollcage.undo.targets import (
     after_step,
@@ -572,23 +572,10 @@ class _Undo:
         assert body is not None
         if is_keyed(task.was) or is_keyed(task.after):
             contract, body = dataclasses.replace(contract, returns=Any), _withheld(body)
-        place = Place(attempt, self._session_of(task.entry.step), name)
+        place = Place(attempt, _session_of(attempt, self.record.steps[task.entry.step]), name)
         call = Call(place, contract, bound, body, "tool", is_async=self.is_async)
         call.branch, call.turn = attempt.branch(name), Turn()  # a guard may look at them
         return call
-
-    def _session_of(self, n: int) -> Session:
-        """Return the innermost open session around a step, whose gate decides on its undo."""
-        inner, run = self.attempt.inner, self.record
-        place = here.get()
-        if (
-            place is not None and place.session.around is not None
-        ):  # the undo belongs to the nested session
-            return self.attempt.session.seen_from(place)
-        for level in run.lineage_of(run.steps[n]) if inner else ():
-            if level.branch in inner:
-                return inner[level.branch]
-        return self.attempt.session
 
     def _walk_again(self, task: Task) -> None:
         """Let recorded calls of an earlier undo of this step answer in this attempt, too."""
@@ -879,7 +866,7 @@ class _Look:
             return None  # the assessment covers the observed state and all later steps
         made = None
         if contract.undo is not None and "result" in contract.undo_words:
-            made = line["plan"] = plan_of(contract, attempt, known, attempt.session.gate)
+            made = line["plan"] = plan_of(contract, _place_of(attempt, step), known)
         if self.records:
             outcome = success(contract, known["result"], attempt.seal, attempt.types)
             attempt.note(line, outcome)
@@ -897,7 +884,8 @@ class _Look:
         known = {"args": dict(task.values), "key": key, "before": plain(before)}
         words = {word: known[word] for word in contract.probe_words}
         try:
-            answer = yield consult(contract.probe, self.is_async, **words)
+            probe = looking(_place_of(self.attempt, step), contract, "probe")
+            answer = yield consult(probe, self.is_async, **words)
         except (Halt, SessionHalted):
             raise
         except Exception as error:  # noqa: BLE001 - told in the report
@@ -918,9 +906,7 @@ class _Look:
         if step.status == "error" and step.happened is None:
             task.reason = "it failed, and its undo needs its result"
             found = yield from self._probed(task, step, before)
-            return (
-                None if found is None else plan_of(contract, attempt, found, attempt.session.gate)
-            )
+            return None if found is None else plan_of(contract, _place_of(attempt, step), found)
         recorded = copy.copy(step)
         recorded.outcome = step.happened or step.outcome
         try:
@@ -933,7 +919,7 @@ class _Look:
                 functools.partial(fetched, attempt.store),
             )
             known = {"args": dict(task.values), "before": plain(before), "result": result}
-            return plan_of(contract, attempt, known, attempt.session.gate)
+            return plan_of(contract, _place_of(attempt, step), known)
         except Exception as error:  # noqa: BLE001 - said in the report
             task.reason = f"its plan could not be made: {type(error).__name__}: {error}"
             return None
@@ -981,6 +967,22 @@ def _withheld(body: Callable[..., Any]) -> Callable[..., Any]:
     return arun if inspect.iscoroutinefunction(body) else run
 
 
+def _session_of(attempt: Attempt, step: Step) -> Session:
+    """Return the innermost open session around a step, whose gate decides on its undo."""
+    place = here.get()
+    if place is not None and place.session.around is not None:
+        return attempt.session.seen_from(place)  # the undo belongs to the nested session
+    for level in attempt.run.lineage_of(step) if attempt.inner else ():
+        if level.branch in attempt.inner:
+            return attempt.inner[level.branch]
+    return attempt.session
+
+
+def _place_of(attempt: Attempt, step: Step) -> Place:
+    """Return the place of a step, for the functions of its tool."""
+    return Place(attempt, _session_of(attempt, step), step.branch)
+
+
 def _is_foreign(step: Step) -> bool:
     """Tell whether a write belongs to another run, so that this run must not take it back."""
     return step.effect == "write" and (
@@ -1002,9 +1004,10 @@ def _state_now(attempt: Attempt, task: Task, *, is_async: bool) -> Generator[Any
         SessionError: the states can't be observed.
     """
     assert task.contract is not None
-    assert task.contract.observe is not None
+    place = _place_of(attempt, attempt.run.steps[task.entry.step])
     try:
-        observed = yield consult(task.contract.observe, is_async, dict(task.values))
+        observe = looking(place, task.contract, "observe")
+        observed = yield consult(observe, is_async, dict(task.values))
         return states_of(observed, attempt).states
     except (Halt, SessionHalted):
         raise
