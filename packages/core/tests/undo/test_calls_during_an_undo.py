@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +234,55 @@ def test_a_call_in_a_tools_own_look_waits_for_nothing(tmp_path: Path) -> None:
     with Session("job", store=tmp_path, replay="continue", on_divergence="undo"):
         new("b")
     assert world.told[-1] == "+b"
+
+
+def test_bodies_that_wait_in_every_thread_do_not_keep_an_undo_from_its_threads(
+    tmp_path: Path,
+) -> None:
+    """The undo has a sync compensating call, which needs a thread, and so do the bodies."""
+    undoes = threading.Event()
+    entered: list[Future[None]] = [Future(), Future()]
+    waiting: list[Future[None]] = [Future(), Future()]
+
+    async def all_of(futures: list[Future[None]]) -> None:
+        await asyncio.gather(*map(asyncio.wrap_future, futures))
+
+    @tool(name="starved.arrive", effect="write", idempotent=True)
+    async def arrive(name: str) -> None:
+        undoes.set()
+        await all_of(waiting)
+        world.told.append(f"~{name}")
+
+    @tool(name="starved.cancel", effect="write", idempotent=True)
+    def cancel(name: str) -> None:
+        world.told.append(f"-{name}")
+
+    @tool(undo=lambda args: [compensate(arrive, **args), compensate(cancel, **args)])
+    def first(name: str) -> str:
+        return booked(name)
+
+    @tool(undo=lambda args: [compensate(cancel, **args)])
+    def book(name: str) -> str:
+        return booked(name)
+
+    @tool(effect="read")  # it begins although a recorded effect lies ahead
+    def agent(number: int) -> str:
+        entered[number].set_result(None)
+        undoes.wait()
+        waiting[number].set_result(None)
+        return book(f"agent {number}")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        async with Session("job", store=tmp_path) as session:
+            await session.acall(first, name="a")
+        async with Session(
+            "job", store=tmp_path, replay="continue", on_divergence="undo"
+        ) as session:
+            agents = [asyncio.create_task(session.acall(agent, number=n)) for n in range(2)]
+            await all_of(entered)
+            await asyncio.wait_for(asyncio.gather(anew("b"), *agents), 60)
+
+    asyncio.run(main())
+    assert world.told[:3] == ["+a", "~a", "-a"]
+    assert sorted(world.told[3:]) == ["+agent 0", "+agent 1", "+b"]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from rollcage.errors import SessionError
+from rollcage.trace.threads import in_thread
 
 __all__ = ["Flow", "adrive", "drive", "finished_in_thread", "in_background"]
 
@@ -72,7 +73,7 @@ async def finished_in_thread(
     Returns:
         The finished future; and the cancellation that came meanwhile, to be raised.
     """
-    thread = asyncio.ensure_future(asyncio.to_thread(function))
+    thread = asyncio.ensure_future(in_thread(function))
     cut: asyncio.CancelledError | None = None
     while not thread.done():
         try:

@@ -38,6 +38,7 @@ from rollcage.gate.verdict import Verdict
 from rollcage.replay.call import Call, Place, here, refusal, reset
 from rollcage.replay.outcome import LARGE, answered, failure, given, refused, says_lost, success
 from rollcage.trace.run import CHANGES, Outcome
+from rollcage.trace.threads import in_thread
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
     from rollcage.calls.stage import Work
 
 __all__ = [
-    "admit", "collected", "end", "enter", "failed", "give", "give_back", "gives_at_once",
-    "in_thread", "inside", "is_clean", "is_lost", "kept", "perform", "returned", "run_body",
-    "stream_ended", "stream_returned", "surrounded",
+    "admit", "collected", "end", "enter", "failed", "give", "give_back", "gives_at_once", "inside",
+    "is_clean", "is_lost", "kept", "perform", "returned", "run_body", "stream_ended",
+    "stream_returned", "surrounded", "threaded",
 ]  # fmt: skip
 
 _TAG: Final = b'"$rollcage":"blob"'
@@ -259,7 +260,7 @@ def run_body(attempt: Attempt, call: Call) -> Callable[[], Any]:
     """Return a function that runs the body, wrapped by the stages."""
     body: Callable[[], Any] = call.run
     if call.is_async and not inspect.iscoroutinefunction(call.body):
-        body = in_thread(attempt, call)
+        body = threaded(attempt, call)
     for around in call.hooks.around:
         body = around(call, body)
     return body
@@ -306,7 +307,7 @@ def stream_returned(call: Call, chunks: list[Any]) -> Flow:
         raise
 
 
-def in_thread(attempt: Attempt, call: Call) -> Callable[[], Any]:
+def threaded(attempt: Attempt, call: Call) -> Callable[[], Any]:
     """Return a sync body for an async session; it may outlive the call that waits for it."""
     call.is_entered = False
 
@@ -328,7 +329,7 @@ def in_thread(attempt: Attempt, call: Call) -> Callable[[], Any]:
 
     async def thread() -> Any:
         try:
-            value = await asyncio.to_thread(run)
+            value = await in_thread(run)
         except asyncio.CancelledError:
             with attempt.lock:
                 call.cut = True
@@ -501,7 +502,7 @@ def kept(attempt: Attempt, call: Call, outcome: Outcome) -> Flow:
             continue
         digest = sha256(data).hexdigest()
         keep = functools.partial(attempt.store.swap, "blobs", digest, None, data)
-        yield functools.partial(asyncio.to_thread, keep) if call.is_async else keep
+        yield functools.partial(in_thread, keep) if call.is_async else keep
         recorded[field] = {
             "$rollcage": "blob", "value": None, "sha256": digest, "size": len(data),
         }  # fmt: skip
@@ -535,7 +536,7 @@ def give_back(call: Call) -> Flow:
             encoded = step.result.get("value")
             if isinstance(encoded, dict) and encoded.get("$rollcage") == "blob":
                 fetch = functools.partial(call.attempt.fetch, encoded["sha256"])
-                fetched = yield lambda: asyncio.to_thread(_tried, fetch)
+                fetched = yield lambda: in_thread(_tried, fetch)
     except BaseException as error:
         _interrupted(call, error)
         raise

@@ -8,7 +8,6 @@ world is refused before it happens.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import inspect
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from rollcage.calls.flow import surrounded
 from rollcage.errors import Blocked
 from rollcage.replay.call import Call, at
 from rollcage.replay.walk import Turn
+from rollcage.trace.threads import in_thread
 
 if TYPE_CHECKING:
     from rollcage.calls.driver import Flow
@@ -34,7 +34,7 @@ def look(call: Call) -> Flow:
     body = call.run
     with at(dataclasses.replace(call.place, around=call)), surrounded(call):
         if call.is_async and not inspect.iscoroutinefunction(call.body):
-            return (yield lambda: asyncio.to_thread(body))
+            return (yield lambda: in_thread(body))
         return (yield body)
 
 

@@ -45,8 +45,8 @@ from rollcage.calls.flow import (
     enter,
     give,
     gives_at_once,
-    in_thread,
     perform,
+    threaded,
 )
 from rollcage.calls.gate import Entry, Gate
 from rollcage.calls.looks import look
@@ -86,6 +86,7 @@ from rollcage.trace.chain import Chain, parse
 from rollcage.trace.keys import writable
 from rollcage.trace.run import CHANGES, Event
 from rollcage.trace.store import Store, open_store
+from rollcage.trace.threads import in_thread
 from rollcage.undo.program import Request, take_back, undo
 from rollcage.undo.report import InDoubt, UndoReport
 from rollcage.values.answer import Answer
@@ -294,7 +295,7 @@ class Session:
         except BaseException:
             self._give_up()
             if is_async:
-                yield lambda: asyncio.shield(asyncio.to_thread(self._let_go))
+                yield lambda: asyncio.shield(in_thread(self._let_go))
             else:
                 self._let_go()
             raise
@@ -618,7 +619,7 @@ class Session:
         attempt = self._entered_attempt()
         run = attempt.run
         if is_async:  # they may look into the store
-            yield lambda: asyncio.to_thread(self._prepare_stages, in_context=False)
+            yield lambda: in_thread(self._prepare_stages, in_context=False)
         else:
             self._prepare_stages(in_context=False)
         self._prepare_stages(in_context=True)
@@ -1416,7 +1417,7 @@ def _is_async(body: Callable[..., Any]) -> bool:
 
 
 BODY_CALLERS: Final = (
-    Call.run, in_thread, collected, perform, drive, adrive, Capture.around, Probe.around,
+    Call.run, threaded, collected, perform, drive, adrive, Capture.around, Probe.around,
     stream, streamed, astreamed,
 )  # fmt: skip
 """The functions that call the bodies of tools, for stages that watch bodies."""

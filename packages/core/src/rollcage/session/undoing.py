@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterable, Mapping
 from types import EllipsisType
@@ -18,6 +17,7 @@ from rollcage.errors import PackageMissing
 from rollcage.session.options import Options
 from rollcage.session.session import Session
 from rollcage.trace.store import Store, open_store
+from rollcage.trace.threads import in_thread
 from rollcage.trace.told import Observer
 from rollcage.undo.program import Request, plan
 from rollcage.undo.report import InDoubt, UndoPlan, UndoReport
@@ -95,7 +95,7 @@ def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoRepo
 async def aundo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoReport:
     """Undo a run as `undo_run` does, with async tools, or sync tools in threads."""
     request = _request(options)
-    undoing = await asyncio.to_thread(_Undoing, store, run, options)  # it reads the log
+    undoing = await in_thread(_Undoing, store, run, options)  # it reads the log
     async with undoing as session:
         return await session.atake_back(request)
 
@@ -115,7 +115,7 @@ def plan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> UndoPla
 async def aplan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> UndoPlan:
     """Plan an undo as `plan_undo` does, with async tools, or sync tools in threads."""
     request = _request(options)
-    looking = await asyncio.to_thread(_looking, store, run, options)  # it reads the log
+    looking = await in_thread(_looking, store, run, options)  # it reads the log
     async with looking as session:
         found: UndoPlan = await adrive(plan(session.attempt, request, is_async=True))
         return found

@@ -56,6 +56,7 @@ from rollcage.gate.verdict import Verdict
 from rollcage.replay.outcome import success
 from rollcage.stages.queue import SKEW, ApprovalQueue
 from rollcage.trace.run import Outcome
+from rollcage.trace.threads import in_thread
 from rollcage.undo.plan import consult
 from rollcage.undo.program import take_back
 from rollcage.values.decoding import decode
@@ -476,7 +477,7 @@ def _nothing() -> Generator[Any, Any, None]:
 
 def _outside(call: Call, function: Callable[[], Any]) -> Callable[[], Any]:
     """Return a function that does I/O, sync or async as the session is."""
-    return (lambda: asyncio.to_thread(function)) if call.is_async else function
+    return (lambda: in_thread(function)) if call.is_async else function
 
 
 def _policy(session: Session) -> str:

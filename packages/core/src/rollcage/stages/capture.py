@@ -5,7 +5,6 @@ Capture is the last stage to prepare: waiting behind it would make the state bef
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import logging
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rollcage.calls.stage import Body, Stage, Work
 from rollcage.contract.compensation import differing, recorded_states, states_of
 from rollcage.errors import CaptureFailed, Halt, SessionHalted
+from rollcage.trace.threads import in_thread
 from rollcage.undo.plan import consult, has_large, keep_large, looking, plain, plan_of, revived
 from rollcage.undo.program import take_back
 from rollcage.undo.targets import resources
@@ -128,7 +128,7 @@ class Capture(Stage):
                 _compare(call, await _aobserve(call, None), raised=False)
                 late = _plan_late(call, value)
                 if late is not None and has_large(late):
-                    late = await asyncio.to_thread(keep_large, call.attempt.store, late)
+                    late = await in_thread(keep_large, call.attempt.store, late)
                 _keep(call, late)
                 return value
 

@@ -52,6 +52,7 @@ from rollcage.trace.reading import fold_log
 from rollcage.trace.resolution import resolve_step
 from rollcage.trace.run import Event, Outcome, Run, Step
 from rollcage.trace.store import Store, open_store, store_option
+from rollcage.trace.threads import in_thread
 from rollcage.undo.plan import consult
 from rollcage.undo.program import is_being_undone
 from rollcage.values.codec import encode
@@ -590,7 +591,7 @@ def _whole(call: Call, function: Callable[..., Any], *args: Any) -> Callable[[],
         return consult(function, False, *args)
 
     async def awaited() -> Any:
-        task = asyncio.ensure_future(asyncio.to_thread(function, *args))
+        task = asyncio.ensure_future(in_thread(function, *args))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

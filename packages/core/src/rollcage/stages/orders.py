@@ -23,6 +23,7 @@ from rollcage.errors import ControlLost, OrderRefused, RunStopped, StoreError, T
 from rollcage.trace.endings import OVER, check_here, ended_as
 from rollcage.trace.keys import writable
 from rollcage.trace.store import Store, open_store, store_option
+from rollcage.trace.threads import in_thread
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
@@ -298,7 +299,7 @@ class Orders(Stage):
         sleep: Callable[[float], Any] = asyncio.sleep if call.is_async else time.sleep
         for attempt in self._around:
             get = functools.partial(order_of, attempt.store, attempt.run.id)
-            look = functools.partial(asyncio.to_thread, get) if call.is_async else get
+            look = functools.partial(in_thread, get) if call.is_async else get
             while not (own.closed or own.halted):
                 try:
                     order: Order | None = yield look
@@ -393,7 +394,7 @@ class Orders(Stage):
 
 def _outside(call: Call, function: Callable[[], None]) -> Callable[[], Any]:
     """Return a function that does I/O, sync or async as the session is."""
-    return (lambda: asyncio.to_thread(function)) if call.is_async else function
+    return (lambda: in_thread(function)) if call.is_async else function
 
 
 def _takes_back(call: Call) -> bool:

@@ -22,7 +22,6 @@ a full disk may remove the mark as well, so the mark is checked once more after 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import fcntl
@@ -53,6 +52,7 @@ from rollcage.trace.ends import Ends
 from rollcage.trace.keys import check_key, check_run, file_name, key_of, own_folders
 from rollcage.trace.locks import has_writer, take_lock
 from rollcage.trace.processes import keep_from_children
+from rollcage.trace.threads import in_thread
 
 __all__ = ["Folder", "FolderLog"]
 
@@ -187,7 +187,7 @@ class FolderLog:
 
     async def settled(self) -> None:
         if self._durable:
-            await asyncio.to_thread(self.wait)
+            await in_thread(self.wait)
         else:
             self.wait()
 

@@ -5,7 +5,6 @@ Large values are kept beside the log, and references stand in their places.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -17,6 +16,7 @@ from rollcage.contract.compensation import plan_from
 from rollcage.errors import StoreError
 from rollcage.replay.call import Place, at
 from rollcage.replay.outcome import LARGE
+from rollcage.trace.threads import in_thread
 from rollcage.values.codec import TAG
 from rollcage.values.decoding import decode
 
@@ -51,7 +51,7 @@ def consult(
 
     if not is_async:
         return ask
-    return aask if inspect.iscoroutinefunction(function) else lambda: asyncio.to_thread(ask)
+    return aask if inspect.iscoroutinefunction(function) else lambda: in_thread(ask)
 
 
 def looking(

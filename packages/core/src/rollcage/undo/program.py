@@ -55,6 +55,7 @@ from rollcage.replay.outcome import given, success
 from rollcage.replay.walk import Turn
 from rollcage.trace.endings import check_performed
 from rollcage.trace.store import store_option
+from rollcage.trace.threads import apart
 from rollcage.undo.assessment import Task, Undoable, assess
 from rollcage.undo.plan import consult, fetched, looking, plain, plan_of, revived
 from rollcage.undo.report import InDoubt, UndoneStep, UndoPlan, UndoReport, changes, stays_undone
@@ -232,7 +233,7 @@ def take_back(
         ToolMissing: a required tool is missing; nothing was touched.
     """
     yield from _enter(attempt, is_async=is_async)
-    before, token = attempt.run.undoing, _part_of.set(attempt)
+    before, token, own = attempt.run.undoing, _part_of.set(attempt), apart.set(True)
     try:
         flow = _Undo(attempt, why, block, request, forgive=forgive, is_async=is_async)
         return (yield from flow.run(steps))
@@ -249,6 +250,7 @@ def take_back(
     finally:
         with contextlib.suppress(ValueError):  # closed from another context
             _part_of.reset(token)
+            apart.reset(own)
         with attempt.lock:
             done, attempt.undo_busy = attempt.undo_busy, None
             attempt.undoes = frozenset()
