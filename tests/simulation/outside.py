@@ -7,6 +7,7 @@ process is one thread. A write that comes twice is done twice, and is a violatio
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ class Worker(Lab):
         self.is_in_body = False
         self.root = Path("/store")
         self.inner = {}
-        self.told = set()
+        self.told, self.expected = set(), Counter()
         self.is_sync, self.at_once, self.shuffles = True, False, False
         self.chance = random.Random(0)  # noqa: S311 - a reproducible order
         self._clock = clock
