@@ -394,11 +394,12 @@ class MemoryStage(Stage):
         if match.kind != "hit" or match.refusal is not None or call.effect == "pure":
             return None
         spot, step = _spot_of(call), match.step
-        if spot is None or step is None or spot_of(step) == spot:
+        if spot is None or step is None or spot_of(step) == spot or "moved" in (call.kept or ()):
             return None
         return self._move(call, step, spot)
 
     def _move(self, call: Call, step: Step, spot: Spot) -> Work:
+        call.keep("moved", spot)  # once: a place that quotes a secret is another one on record
         line: Event = {"event": "moved", "step": step.n, "memory": list(spot)}
         if call.place.call_id and call.place.call_id != step.call_id:
             line["call_id"] = call.place.call_id

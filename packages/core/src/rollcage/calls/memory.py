@@ -160,9 +160,13 @@ def forget_rolled(attempt: Attempt, among: Iterable[Step] | None = None) -> bool
 
 
 def is_known_otherwise(call: Call, step: Step | None) -> bool:
-    """Tell whether the framework knows a call by another id than the step that answers it."""
+    """Tell whether the framework knows a call by another id than the step that answers it.
+
+    An id that quotes a secret is concealed on record, so it is noted once for each call.
+    """
     return (
         step is not None
+        and "id" not in (call.kept or ())
         and step.call_id != call.place.call_id
         and step.effect != "pure"
         and call.attempt.live
@@ -172,6 +176,7 @@ def is_known_otherwise(call: Call, step: Step | None) -> bool:
 def note_id(call: Call, step: Step | None) -> Work:
     """Put the new id on record before the call returns: a saved history has no other one."""
     assert step is not None
+    call.keep("id", call.place.call_id)
     call.attempt.note({"event": "moved", "step": step.n, "call_id": call.place.call_id})
     yield from call.attempt.settle(is_async=call.is_async)
 
