@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rollcage import Diverged, Session, StepView, Verdict, tool
+from rollcage.stages.secrets import Secrets
 from rollcage.trace.chain import checked
 from rollcage_adapter import FrameworkMemory, FrameworkWork, Spot, follow
 
@@ -346,6 +347,26 @@ def test_a_hit_at_another_place_is_moved_at_once(tmp_path: Path) -> None:
             write(text="b")
     assert DONE == ["a", "b"]
     assert (session.stats.seen, session.stats.hits) == (1, 1)
+
+
+def test_a_hit_at_a_place_that_quotes_a_secret_is_moved_once(tmp_path: Path) -> None:
+    """On record the place is concealed, and so differs from the one in the memory."""
+
+    @tool(effect="read", secret=["token"])
+    def enter(token: str) -> str:
+        return "in"
+
+    for attempt in range(2):
+        with Session("job", store=tmp_path, stages=[Secrets()], replay="continue") as session:
+            memory = Memory()
+            follow(session, memory)
+            enter(token="hunter2-the-second")
+            with memory.at("for hunter2-the-second"):
+                write(text="a")
+        assert DONE == ["a"]
+        moved = [line for line in lines(session) if line["event"] == "moved"]
+        assert len(moved) == attempt
+        assert "hunter2" not in str(lines(session))
 
 
 def test_generations_see_the_whole_job(tmp_path: Path) -> None:
