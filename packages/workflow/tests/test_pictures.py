@@ -23,7 +23,7 @@ def test_a_picture_uses_no_word_of_mermaid_as_a_name(world: World) -> None:
 async def test_a_picture_shows_the_states_of_steps_in_blocks(world: World) -> None:
     sent = {"send": put("=item"), "more": put("=item", after=["send"])}
     fails = {"call": "odd_or", "args": {"what": "=item"}}
-    inner = {"deep": {"each": {"over": "=[1]", "steps": {"fails": fails}}}}
+    inner = {"deep": {"each": {"over": "=[item]", "steps": {"fails": fails}}}}
     plan = steps(
         mails={"each": {"over": "=['a', 'b']", "steps": sent}},
         rounds={"repeat": {"steps": {"try": put("x")}, "until": "=round == 2", "most": 3},
