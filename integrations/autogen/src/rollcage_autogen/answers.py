@@ -29,7 +29,7 @@ def whole(pieces: Sequence[str | CreateResult]) -> CreateResult:
     """Return the result at the end of a stream, or the only piece of an answer without streaming.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no answer is left.
     """
     last = pieces[-1] if pieces else None
     if not isinstance(last, CreateResult):

@@ -114,7 +114,7 @@ class Answering(Coroutine[Any, Any, Any], Generator[Any, Any, Any]):
             return step(*given)
         except StopIteration:
             raise
-        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
+        except BaseException as error:  # noqa: BLE001 - raised again
             instead = instead_of(error, *self._about)
         raise instead
 

@@ -278,7 +278,7 @@ def _run_json_stream(guard: _Guard, method: Callable[..., Any]) -> Callable[...,
                     async for each in stream:
                         yield each
             return
-        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
+        except BaseException as error:  # noqa: BLE001 - raised again
             instead = instead_of(error, guard.session, guard.name, cancellation_token)
         raise instead
 

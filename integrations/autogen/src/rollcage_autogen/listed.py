@@ -1,4 +1,4 @@
-"""Tools that a workbench lists by itself: their calls, and their results."""
+"""Tools of a workbench's own list: their calls, and their results."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ __all__ = ["is_mcp_tool", "protocol_blocks", "register_content"]
 
 
 def is_mcp_tool(tool: Any) -> bool:
-    """Return whether it is one of autogen-ext's tools of MCP servers."""
+    """Return whether a tool is autogen-ext's, of an MCP server."""
     adapters = [each.__name__ for each in type(tool).__mro__]
     return "mcp.types" in sys.modules and "McpToolAdapter" in adapters
 

@@ -20,7 +20,7 @@ def follow_state(session: Session, state: Mapping[str, Any]) -> None:
         await team.load_state(state)
 
     Calls that the state shows as answered are seen (see `Session.seen`): they are not repeated. A
-    guarded model reports its own agent's history by itself, with the first request; in a team
+    guarded model reports its own agent's history with the first request; in a team
     whose agents use tools in turn, all histories must be known before the first agent continues.
 
     Args:

@@ -35,7 +35,7 @@ def guard_model(client: M, session: Session) -> M:
     back whole (content, thought, usage, finish reason), and in its recorded pieces; a streamed
     answer also answers a call that is not streamed, and the other way round. Each answer gives its
     tool calls their places; once the session is halted, the next question ends the agent. The
-    original is not changed. A client that this session guards already is returned as it is.
+    original is not changed. A client that this session guards already is returned unchanged.
 
     Raises:
         ContractError: it is not a model client, or another session guards it.

@@ -117,7 +117,7 @@ def with_tools(workbench: Any, tools: list[Any]) -> Any:
 def original_names(workbench: Any) -> Mapping[str, str]:
     """Return the tools' own names, by the names that a workbench shows to the model.
 
-    `_override_name_to_original`, of static workbenches and those of MCP servers: its source,
+    `_override_name_to_original`, of static and MCP workbenches: its source,
     `tool_overrides`, is a private attribute, too.
     """
     found: Mapping[str, str] = getattr(workbench, "_override_name_to_original", {})

@@ -118,7 +118,7 @@ class ReplayModel(ChatCompletionClient):
     def remaining_tokens(
         self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = ()
     ) -> int:
-        """Return the live client's limit; without one there is none."""
+        """Return the live client's limit; without a client there is no limit."""
         if self.then is None:
             return _UNLIMITED
         return self.then.remaining_tokens(messages, tools=tools)

@@ -101,9 +101,9 @@ def agent_name() -> str:
 def note_missing(session: Session, holder: object, listed: Container[str] | None = None) -> None:
     """Record a call whose tool no workbench of its agent has.
 
-    The agent answers it by itself; but it looks through its workbenches first. Called by each of
-    them when listed (`holder`, with its tools' names), or by each guarded tool: the last one of the
-    agent records it.
+    The agent answers it without a tool; but it looks through its workbenches first. Called by each
+    workbench when listed (`holder`, with its tools' names), or by each guarded tool: the
+    last one of the agent records it.
     """
     purpose, here = listing()
     if purpose != "call":

@@ -107,7 +107,7 @@ class _Messages:
 
 
 def register_messages() -> None:
-    """Register the types of autogen-agentchat for the trace, as soon as it is imported."""
+    """Register the types of autogen-agentchat for the trace, when it has been imported."""
     if "autogen_agentchat.messages" in sys.modules and "autogen_agentchat.base" in sys.modules:
         _register_messages()
 

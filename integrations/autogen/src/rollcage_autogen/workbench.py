@@ -55,7 +55,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
     An MCP server's list is recorded, once a session (`reset` requests it again), and the server is
     started on the first request: never in a replay.
 
-    (`AssistantAgent` accepts streams only from a `StaticStreamWorkbench`: so this is one.)
+    (`AssistantAgent` accepts streams only from a `StaticStreamWorkbench`.)
 
     Args:
         workbench: any workbench, which is not changed.
@@ -200,7 +200,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
             call = await self._call(name, arguments, token, call_id, "call_tool", "arun")
             result: ToolResult = await call(name, arguments, token, call_id)
             return result
-        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
+        except BaseException as error:  # noqa: BLE001 - raised again
             return self._failed_result(name, error, token)
 
     async def call_tool_stream(
@@ -210,7 +210,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         cancellation_token: CancellationToken | None = None,
         call_id: str | None = None,
     ) -> AsyncGenerator[Any | ToolResult, None]:
-        """Call a tool: yield its stream, then its result, whatever happens."""
+        """Call a tool: yield its stream, then its result, also after an error."""
         token = cancellation_token or CancellationToken()
         if not self._streams:
             yield await self.call_tool(name, arguments, token, call_id)
@@ -221,7 +221,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
                 async for each in stream:
                     yield each
             return
-        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
+        except BaseException as error:  # noqa: BLE001 - raised again
             result = self._failed_result(name, error, token)
         yield result
 
@@ -261,7 +261,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
     def _failed_result(
         self, name: str, error: BaseException, token: CancellationToken
     ) -> ToolResult:
-        """Return a result that says why there is none."""
+        """Return a result that says why the tool gave none."""
         instead = instead_of(error, self.session, name, token)
         if isinstance(instead, ToolFailed):
             return result_of(name, instead.result)

@@ -13,7 +13,7 @@ _KINDS: Final = {"CrewAIMCPTool", "MCPNativeTool", "MCPToolWrapper"}
 
 
 def is_mcp(tool: Any) -> bool:
-    """Return whether it is one of CrewAI's tools of MCP servers."""
+    """Return whether a tool is CrewAI's, of an MCP server."""
     return any(each.__name__ in _KINDS for each in type(tool).__mro__)
 
 

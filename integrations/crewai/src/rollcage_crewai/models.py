@@ -46,7 +46,7 @@ def guard_model(llm: BaseLLM | str, session: Session) -> BaseLLM:
     A call is identified by its question: messages, tools, the model of a structured answer, stop
     words. A recorded answer comes back whole (text, tool calls, structured output), with the events
     and the usage of the live call; a streamed answer comes back in its recorded pieces. The
-    original is not changed. A model that this session guards already is returned as it is.
+    original is not changed. A model that this session guards already is returned unchanged.
 
     Args:
         llm: a model of CrewAI's (`LLM(...)`, any `BaseLLM`), or the name of a model.

@@ -47,7 +47,7 @@ handler on the bus would be late.
 
 
 def count_usage(llm: Any, usage: dict[str, Any]) -> None:
-    """Count the tokens of a call that was not made, like those of a real one.
+    """Count the tokens of a replayed call like the tokens of a live one.
 
     `BaseLLM._track_token_usage_internal`: the figures of a crew come only from these.
     """

@@ -77,7 +77,7 @@ class RecordedAnswers:
         """Return the model that continues.
 
         Raises:
-            ReplayMiss: there is none: the agent asks for more answers than are recorded.
+            ReplayMiss: the agent asks for more answers than are recorded.
         """
         if self._then is None:
             raise ReplayMiss(

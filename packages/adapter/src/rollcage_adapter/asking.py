@@ -66,7 +66,7 @@ def refuse(
 ) -> None:
     """Record a call that the framework refused, or whose tool it does not have.
 
-    It is `Session.refused`, and the call counts as one that has reached the session.
+    It is `Session.refused`, and the call counts as seen by the session.
     """
     reach()
     session.refused(tool, arguments, reason=reason, code=code, call_id=call_id)

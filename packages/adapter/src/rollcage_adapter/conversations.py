@@ -135,7 +135,7 @@ class Conversations:
         return ModelRequest(arguments, transcript, has_changed)
 
     def _go_on(self, messages: Sequence[Any], parts: list[Any]) -> _Known:
-        """Return what is known of these messages, after taking in the new ones."""
+        """Take in the new ones of these messages, and return their conversation."""
         best, common = None, 0
         for known in reversed(self._known):
             found = known.common(self._form, messages, parts)
@@ -162,7 +162,7 @@ class Conversations:
 
 
 class _Known:
-    """Hold what is known of a conversation.
+    """Hold the canonical bytes and digests of a conversation.
 
     Attributes:
         transcript: its messages in canonical form.
@@ -180,7 +180,7 @@ class _Known:
         self.calls = CallNumbers()
 
     def first(self, count: int) -> _Known:
-        """Return what is known of the first so many messages, to go on otherwise."""
+        """Return the conversation up to its first so many messages, to continue otherwise."""
         found = _Known(self.transcript.first(count))
         found.frozen, found.numbers = self.frozen[:count], self.numbers[:count]
         found.opaque = [place for place in self.opaque if place < count]

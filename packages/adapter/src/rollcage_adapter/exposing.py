@@ -78,7 +78,7 @@ def expose(session: Session, tools: Iterable[Any]) -> None:
 
 
 def exposes(session: Session, contract: Contract) -> bool:
-    """Return whether an agent sees a tool that a server lists by itself; log an omitted one."""
+    """Return whether an agent sees a tool of a server's list; log an omitted one."""
     refused = refused_by(facades_of(session), contract)
     if refused is not None:
         _log.warning("the agent does not get to see a tool: %s", refused)

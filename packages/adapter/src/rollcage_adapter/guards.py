@@ -299,7 +299,7 @@ def guard_of(holder: Any) -> GuardedBody | None:
 
 
 def guarding(holder: Any) -> Session | None:
-    """The session that guards an object of a framework; None if there is none."""
+    """The session that guards an object of a framework, or None."""
     guard = guard_of(holder)
     return None if guard is None else guard.session
 

@@ -58,7 +58,7 @@ class McpListing:
     Args:
         session: the session that records them.
         server: the name of the server in this session; empty for a single one.
-        pins: what is accepted of the server's tools.
+        pins: the accepted definitions of the server's tools.
 
     See `of`, which finds the listing that a session has already.
 

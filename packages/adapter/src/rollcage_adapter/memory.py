@@ -1,4 +1,4 @@
-"""A framework's own memory, as a stage: the framework continues by itself, or starts work over.
+"""A framework's own memory, as a stage: the framework continues from it, or starts work over.
 
 A framework with a memory (such as a checkpointer) does not repeat the calls in its memory. Before a
 call or a block gets its place, the recorded steps that were not requested are looked up in the

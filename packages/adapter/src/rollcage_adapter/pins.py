@@ -2,7 +2,7 @@
 
 Without a facade, nobody has approved what a server says about its tools, prompts and resources.
 Their definitions and the instructions that the server gives when it is first used count as
-accepted; whatever it gives later is kept from the model until a person has accepted it
+accepted; a later definition is kept from the model until a person has accepted it
 (`rollcage mcp accept`).
 """
 
@@ -38,7 +38,7 @@ _NAMED: Final[Mapping[ListedKind, str]] = {
 
 
 class PinnedList(pydantic.BaseModel):
-    """What is accepted of one list of a server, and what waits for a person.
+    """The accepted definitions of one list of a server, and the changes that wait for a person.
 
     Attributes:
         whole: whether the list was read to its end: a later entry is a change.
@@ -55,7 +55,7 @@ class PinnedList(pydantic.BaseModel):
 
 
 class Pinned(pydantic.BaseModel):
-    """What is accepted of a server, and what waits for a person.
+    """The accepted definitions of a server, and the changes that wait for a person.
 
     Attributes:
         name: the server's name in the user's configuration.
@@ -126,7 +126,7 @@ class ServerPins:
         Args:
             definitions: the entries of a page.
             is_whole: whether the list has no further page.
-            kind: what they are.
+            kind: the kind of the definitions.
 
         Raises:
             StoreError: the pins can't be read or written.
@@ -177,7 +177,7 @@ class ServerPins:
         Args:
             name: the tool, or another entry of a list.
             definition: its definition in the server's list; None if the list does not have it.
-            kind: what it is.
+            kind: the kind of the definition.
 
         Raises:
             StoreError: the pins can't be read.

@@ -49,7 +49,7 @@ def provider_tool_contract(definition: Mapping[str, Any]) -> Contract:
     the whole definition is a part of the approved form.
 
     Args:
-        definition: as it is offered to the model: `{"type": "web_search_20250305", …}`.
+        definition: as the model gets it: `{"type": "web_search_20250305", …}`.
     """
     return _contract(json.dumps(definition, sort_keys=True, default=str))
 

@@ -49,11 +49,11 @@ def call_id_here() -> str:
 
 
 def refuses_unguarded() -> Session | None:
-    """Return the session that refuses unguarded tools in this context; None if there is none.
+    """Return the session that refuses unguarded tools in this context, or None.
 
-    It is one around this context, or, in a thread or task without a session, any open one. Calls in
-    the body of a guarded tool are the tool's own, unless it acts only through guarded calls
-    (`effect="scope"`: an agent as a tool).
+    The session stands around this context, or, in a thread or task without a session, is any open
+    one. Calls in the body of a guarded tool are the tool's own, unless it acts only through guarded
+    calls (`effect="scope"`: an agent as a tool).
     """
     place = here.get()
     sessions: list[Session] = []

@@ -2,7 +2,7 @@
 
 `Matrix.cross` records a case with one harness and replays it with another, in one store. No body
 may run, the keys have to be equal, and the model has to be shown the same texts as when the
-replaying framework runs the same scenario by itself, with nothing recorded and nothing guarded.
+replaying framework runs the same scenario alone, with nothing recorded and nothing guarded.
 """
 
 import dataclasses

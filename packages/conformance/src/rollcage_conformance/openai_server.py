@@ -235,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._json(200, {"object": "list", "data": [model]})
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Send an error in OpenAI's form, also for errors that http.server finds by itself."""
+        """Send an error in OpenAI's form, also for errors that http.server finds."""
         failure = Failure(code, message or explain or "the request is malformed")
         self._json(failure.status, error_body(failure))
 

@@ -49,7 +49,7 @@ class Capabilities:
         reasoning: a model returns its reasoning.
         replay_models: the decisions of a recorded run can drive an agent.
         memory: the framework has a memory of its own (a checkpointer, a saved state) from which an
-            agent continues by itself, and the adapter can read it.
+            agent continues, and the adapter can read it.
     """
 
     sync: bool = True

@@ -148,11 +148,11 @@ class Stage:
             name: the session's name.
             replay: the session's replay mode.
             stream: whether the framework's streaming calls are used.
-            tools: the framework's tools, to use those of an earlier `tools()` again.
+            tools: the framework's tools, to use an earlier `tools()` again.
             hold: cancel the agent once this tool's body runs (async only).
             decisions: a recorded run whose answers drive the agent, instead of the script.
             memory: the harness's memory: the agent continues from it.
-            opened: called with the session as soon as it is entered.
+            opened: called with the session when it has been entered.
             make: makes the session.
             **settings: further arguments of the session.
         """

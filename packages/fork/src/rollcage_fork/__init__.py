@@ -1,7 +1,7 @@
 """What if? Recorded runs, made again with one thing changed.
 
-`Session(stages=[Fork(run, at=4, result=...)])` is a fork of a run. `rollcage fork` makes one of a
-program that is left as it is.
+`Session(stages=[Fork(run, at=4, result=...)])` is a fork of a run. `rollcage fork` forks the run of
+an unchanged program.
 """
 
 from rollcage_fork.files import from_file

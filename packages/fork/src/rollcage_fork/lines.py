@@ -59,7 +59,7 @@ def begin(fork: Fork, run: Run, lines: list[Event], seal: Seal) -> list[Event]:
 
 
 def check_same(fork: Fork, run: str, lines: list[Event], seal: Seal) -> None:
-    """Refuse another fork than the one that a log was begun with.
+    """Refuse another fork than the fork that a log was begun with.
 
     Tools, answers and policies are compared by their names, which are all that a log has of them.
 

@@ -95,7 +95,7 @@ def _named(servers: list[ServerPins], named: str) -> ServerPins:
 
 
 def _changes(pinned: Pinned) -> Iterator[str]:
-    """Return what waits, as a difference from what was accepted last."""
+    """Return the changes that wait, as a difference from the accepted definitions."""
     for kind, each in pinned.lists.items():
         for name, text in each.new.items():
             known = each.known.get(name)

@@ -26,7 +26,7 @@ _TIMEOUT: Final = httpx.Timeout(30.0, read=None)  # a tool may take any time
 _REFUSED: Final = frozenset({*range(300, 400), 401, 403, 404, 405, 406, 411, 413, 415, 426, 429})
 """Statuses by which a server, or a proxy before it, says that it did not accept a message."""
 _TRIES: Final = 5  # for a stream that breaks off without anything new
-_LONGEST_WAIT: Final = 10.0  # seconds before the next request for it, whatever the server wants
+_LONGEST_WAIT: Final = 10.0  # seconds before the next request for it, even if the server wants more
 
 
 class _Stream:
@@ -101,7 +101,7 @@ class HttpServer:
         return True
 
     async def _greet_again(self, expired: Mapping[str, str]) -> None:
-        """Begin a new session in place of one that the server has forgotten."""
+        """Begin a new session in place of a session that the server has forgotten."""
         async with self._greeting:
             if self._session != expired or self._hello is None:
                 return  # another message has done it

@@ -14,7 +14,7 @@ from rollcage_mcp.pack import Pack, Tools
 
 __all__ = ["Listing", "ServerDeclarations", "definitions_of"]
 
-_LOST: Final = object()  # no page follows the one that was read
+_LOST: Final = object()  # no page follows the last page read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ServerDeclarations:
         pack: another declaration of them; it counts first.
         trust: whether the server's own statement about effects counts.
         name: the server's name in the user's configuration.
-        pins: what is accepted of the server's own declarations; None: everything, because a facade
+        pins: the accepted declarations of the server; None: every declaration, because a facade
             decides, or no server is there.
     """
 

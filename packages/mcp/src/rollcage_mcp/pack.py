@@ -221,7 +221,7 @@ def _values(tool: PackTool, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _picked(tool: PackTool, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values together with those of `let`."""
+    """Return the values together with the values of `let`."""
     for name, let in tool.let.items():
         try:
             text = filled(let.source, values)

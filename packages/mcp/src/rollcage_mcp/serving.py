@@ -92,7 +92,7 @@ class ToolServer:
         await self.rest()
 
     async def rest(self) -> None:
-        """Wait until all requests are answered, except those that wait for a person."""
+        """Wait until all requests are answered, except requests that wait for a person."""
         waiting = self._asking.waiting
         self._asking.close()
         tasks = [each.task for each in (*self._served.values(), *waiting) if each.task is not None]

@@ -32,7 +32,7 @@ _log: Final = logging.getLogger("rollcage.mcp")
 FAILED: Final = -32000  # of JSON-RPC: an error of the implementation
 GONE: Final = -32001
 _PAGES: Final = 1_000  # of a list of tools
-_LOST: Final = object()  # no page follows the one that was read
+_LOST: Final = object()  # no page follows the last page read
 
 
 class Steps:
@@ -234,10 +234,10 @@ class Steps:
     async def _as_listed(
         self, method: str, cursor: object, value: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return a page of the server's prompts or resources, without what it has changed.
+        """Return a page of the server's prompts or resources, without changed definitions.
 
-        What is left out is logged, and recorded as refused. With a facade, and without a server,
-        all are given.
+        An omitted definition is logged, and recorded as refused. With a facade, and without a
+        server, all are given.
         """
         pins = self._pins
         if pins is None or facades_of(self._session):

@@ -99,7 +99,7 @@ def value_at(path: str, values: Mapping[str, Any]) -> Any:
     """Return the value at a path.
 
     Raises:
-        Missing: there is none.
+        Missing: the values have no such name.
     """
     found: Any = values
     parts = _PART.findall(path)

@@ -19,7 +19,7 @@ __all__ = ["ServerProcess", "Transport", "Upstream"]
 
 _log: Final = logging.getLogger("rollcage.mcp")
 
-_ENDS_WITHIN: Final = 2.0  # seconds for a server to end by itself, then once more to obey
+_ENDS_WITHIN: Final = 2.0  # seconds for a server to end without a signal, then once more to obey
 
 
 class Transport(Protocol):
@@ -187,7 +187,7 @@ class Upstream:
                 await self._take(line)
         except ServerGone as error:
             self.gone = error
-        except Exception as error:  # noqa: BLE001 - whoever waits for an answer is told
+        except Exception as error:  # noqa: BLE001 - the waiting request gets the error
             _log.exception("the server's output can't be read any more")
             self.gone = ServerGone(f"it can't be read any more: {type(error).__name__}: {error}")
         else:

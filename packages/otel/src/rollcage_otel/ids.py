@@ -1,7 +1,7 @@
 """The ids of spans that follow from the run: in an export, and in links.
 
 A trace is a run, and the span of a step is named by the run and the step's number: so a hit, which
-names where it first ran, links to that span without reading the other trace.
+names the step that ran, links to that step's span without reading the other trace.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class Http:
             raises=(AddressRefused, HttpFailed, NoAnswer),
         )
         def get(url: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
-            """Get what a URL names: its status, headers and text (base64 where it is no text)."""
+            """Get what a URL names: its status, headers and text (base64 unless it is text)."""
             target = self._reachable.check(url)
             sent = _checked(headers)
             for _ in range(self._max_redirects + 1):

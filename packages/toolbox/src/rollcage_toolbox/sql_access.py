@@ -53,7 +53,7 @@ class Access:
             yield connection, found
 
     def few(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return these rows, unless they are none or too many for one call."""
+        """Return the rows; refuse an empty list, and more than one call may change."""
         if not 0 < len(rows) <= self.row_limit:
             raise SqlRefused(f"{len(rows)} rows; a call changes 1 to {self.row_limit}")
         return rows

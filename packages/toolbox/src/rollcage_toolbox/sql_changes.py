@@ -245,9 +245,9 @@ class ReversibleChanges:
             observe=observe,
         )
         def restore(table: str, rows: Rows, receipts_of: str = "") -> dict[str, Any]:
-            """Make rows what they were: each is a `key` and a whole `row`, or no row.
+            """Put rows back: each is a `key` and a whole `row`, or no row.
 
-            `receipts_of` names the call that made those that go: its receipts go with them.
+            `receipts_of` names the call that made the deleted rows: its receipts are deleted, too.
             """
             with self._access.changing(table, rows) as (connection, found):
                 self._access.dialect.defer_constraints(connection)

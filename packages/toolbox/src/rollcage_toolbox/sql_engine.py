@@ -373,7 +373,7 @@ class Postgres:
         """See `Dialect.run`."""
         if read:
             # A subquery can only be a query, and the server limits the returned rows.
-            sql = f"SELECT * FROM ({sql.rstrip().removesuffix(';')}\n) AS asked LIMIT {limit + 1}"  # noqa: S608 - a query is what it takes; the transaction can't write
+            sql = f"SELECT * FROM ({sql.rstrip().removesuffix(';')}\n) AS asked LIMIT {limit + 1}"  # noqa: S608 - it takes a query; the transaction can't write
         driver = _driver(connection)
         threshold, driver.prepare_threshold = driver.prepare_threshold, 0
         try:  # prepared, it is one statement; unprepared, it may be several

@@ -1,4 +1,4 @@
-"""A process that uses a store on command, line by line, like one of several workers.
+"""A process that uses a store on command, line by line, as a worker does beside others.
 
 It may be frozen, killed and forked between any two of its steps; `stop_at` freezes it at a call of
 the standard library.

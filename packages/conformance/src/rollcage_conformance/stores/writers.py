@@ -1,4 +1,4 @@
-"""The writer of a run: its live writer, or the one that takes it over, and no other."""
+"""The writer of a run: its live writer, or the writer that takes it over, and no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["WriterSuite"]
 
 
 class WriterSuite(StoreBase):
-    """The writer of a run: its live writer, or the one that takes it over, and no other."""
+    """The writer of a run: its live writer, or the writer that takes it over, and no other."""
 
     def test_a_live_writer_is_left_alone(self, store: Store, other: Other) -> None:
         chain = begun(store)

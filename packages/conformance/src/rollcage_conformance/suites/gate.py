@@ -1,4 +1,4 @@
-"""A denied call does not run, whatever else fails."""
+"""A denied call does not run, even if something else fails."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A framework with a memory of its own resumes by itself: nothing is lost, nothing done twice."""
+"""A framework resumes from its own memory: nothing is lost, nothing done twice."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -23,7 +23,7 @@ class Client:
         files: the user's files, of which the first existing one is used; a beginning in capitals is
             a
             variable, or its default below.
-        project: the file of a project, below its folder; empty if there is none.
+        project: the file of a project, below its folder; empty without a project's file.
         holders: the places of servers in a file; `*` is any name.
         again: how to make it read a changed file.
     """

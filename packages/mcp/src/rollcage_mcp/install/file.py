@@ -18,7 +18,7 @@ _LARGEST = 32 * 1024 * 1024  # bytes
 
 
 class ConfigFile:
-    """A file as it was read.
+    """The path, text and mode of a file that was read.
 
     Args:
         path: its name; for a link, its target is read and written.

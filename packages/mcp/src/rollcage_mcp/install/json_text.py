@@ -171,7 +171,7 @@ class JsonText:
     # --- reading ---------------------------------------------------------------------------------
 
     def _scanned(self) -> list[tuple[str, int, int]]:
-        """Return the kind of each token, and where it begins and ends."""
+        """Return the kind of each token, its begin and its end."""
         found: list[tuple[str, int, int]] = []
         at = 1 if self.text.startswith("\ufeff") else 0
         while at < len(self.text):

@@ -44,7 +44,7 @@ class Argument:
         own: the document's name.
         where: its place in a request.
         style: how an array or an object is written.
-        explode: whether each of its items stands by itself.
+        explode: whether each of its items is a parameter of its own.
         is_json: whether it is written as JSON.
     """
 

@@ -185,7 +185,7 @@ def make_dir(path: FilePath, parents: bool = False) -> Change:  # noqa: FBT001, 
 
 
 def delete_dir(path: FilePath) -> Change:
-    """Delete an empty directory; delete first what is in it."""
+    """Delete an empty directory; delete its content first."""
     path = canonical(path)
 
     def after(before: Images, _: Tree) -> After:
@@ -202,7 +202,7 @@ def delete_dir(path: FilePath) -> Change:
 
 
 def restore_file(path: FilePath, data: bytes, mode: int) -> Change:
-    """Put a file back as it was: its content and its mode."""
+    """Restore a file: its content and its mode."""
     path = canonical(path)
     if mode & ~0o1777:
         raise PathRefused(f"{path!r}: mode {mode:o} has more than permissions", "path_special")
@@ -211,7 +211,7 @@ def restore_file(path: FilePath, data: bytes, mode: int) -> Change:
 
 
 def restore_dir(path: FilePath, mode: int) -> Change:
-    """Put a directory back as it was; what was in it is not its business."""
+    """Restore a directory and its mode, but not its content."""
     path = canonical(path)
     image = dir_image(mode & 0o7777)
     return Change(paths=[path], after=lambda _, __: After({path: image}, {"path": path}))

@@ -225,7 +225,7 @@ class NamedPlace:
             os.close(fd)
 
     def sweep(self) -> None:
-        """Remove unfinished files of killed processes here; leave those of live ones."""
+        """Remove unfinished files of killed processes here; leave files of live processes."""
         sweep(self.fd, self.temporary)
 
     def replace(self, temporary: int, data: bytes, mode: int) -> None:
