@@ -72,6 +72,11 @@ OPENING: Final[dict[str, Spec]] = {
     "crash-2": Spec("2nd resume of a crashing job", "ours", "open_second"),
     "crash-60": Spec("60th resume of a crashing job", "ours", "open_sixtieth"),
 }
+LOOP: Final[dict[str, Spec]] = {
+    "write-sqlite": Spec("write, SQLite", "ours", "write_sqlite"),
+    "awrite-sqlite": Spec("write, SQLite, async", "ours", "awrite_sqlite"),
+    "awrite-16": Spec("write, async, of 16 sessions", "ours", "awrite_together"),
+}
 RULES: Final = (10, 100, 1_000)
 BARE: Final[dict[str, Spec]] = {
     "bare": Spec("two conditions bare, by hand", "gate", "by_hand"),
@@ -113,8 +118,8 @@ SERVICE: Final[dict[str, Spec]] = {
 RECORD: Final = Spec("record a source", "ours", "record_source")
 DECISIONS: Final = {**BARE, **GATE, **CEDAR}
 ALL: Final = {
-    **FLOOR, **OURS, **POLICED, **UNDO, **OPENING, **DECISIONS, **PEERS, **FRAMEWORKS, **SERVICE,
-    "record": RECORD,
+    **FLOOR, **OURS, **POLICED, **UNDO, **OPENING, **LOOP, **DECISIONS, **PEERS, **FRAMEWORKS,
+    **SERVICE, "record": RECORD,
 }  # fmt: skip
 
 IMPORTS: Final[dict[str, tuple[str, str]]] = {

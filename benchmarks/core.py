@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from benchmarks.cases import LOOP
 from benchmarks.counting import ROOT, instructions, main_thread_calls
 
 __all__ = ["Row", "main"]
@@ -90,11 +91,15 @@ def timed() -> Iterator[Row]:
         source = Path(folder, "source")
         source.mkdir()
         _case("record", CALLS + 200, source)
-        places = {"floor": None, "write": None, "read": None, "hit": source, "awrite": None}
+        names = ["floor", "write", "read", "hit", "awrite", *LOOP]
+        places = {name: source if name == "hit" else None for name in names}
         best = _best({name: functools.partial(_cpu, name, at) for name, at in places.items()})
     for name, bound in (("write", 2.2), ("read", 1.5), ("hit", 0.8)):
         yield Row(f"{name}, CPU to the floor", best[name] / best["floor"], bound)
     yield Row("async write, CPU to a write", best["awrite"] / best["write"], 2.0)
+    sqlite = best["awrite-sqlite"] / best["write-sqlite"]
+    yield Row("async write, SQLite, CPU to a write there", sqlite, 2.0)
+    yield Row("async write of 16 sessions, CPU to a write", best["awrite-16"] / best["write"], 1.4)
 
 
 def imported() -> Iterator[Row]:

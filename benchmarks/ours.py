@@ -19,6 +19,7 @@ from benchmarks.workload import asend_mail, mail, send_mail
 Body = Callable[..., Any]
 
 CRASHED: Final = 500  # writes of a job before it crashes
+TOGETHER: Final = 16  # sessions of one event loop
 
 write_mail: Body = tool(name="send_mail", effect="write")(send_mail)
 read_mail: Body = tool(name="send_mail", effect="read")(send_mail)
@@ -60,6 +61,39 @@ async def afresh(body: Body, calls: int, folder: Path) -> dict[str, float]:
         cpu = await cpu_per_await(lambda arguments: body(**arguments), calls)
         size = trace(folder, session.run_id).stat().st_size
     return {"cpu_us": cpu, "bytes": size / (WARM_UP + calls)}
+
+
+def write_sqlite(calls: int, folder: Path) -> dict[str, float]:
+    """Measure a write that is recorded in a SQLite file."""
+    with Session("bench", store=f"sqlite:///{folder}/bench.db", replay="off"):
+        return {"cpu_us": cpu_per_call(lambda arguments: write_mail(**arguments), calls)}
+
+
+def awrite_sqlite(calls: int, folder: Path) -> dict[str, float]:
+    """Measure a write of an async tool that is recorded in a SQLite file."""
+
+    async def record() -> dict[str, float]:
+        async with Session("bench", store=f"sqlite:///{folder}/bench.db", replay="off"):
+            cpu = await cpu_per_await(lambda arguments: awrite_mail(**arguments), calls)
+        return {"cpu_us": cpu}
+
+    return asyncio.run(record())
+
+
+def awrite_together(calls: int, folder: Path) -> dict[str, float]:
+    """Measure a write in one of sixteen sessions that share an event loop."""
+
+    async def job(number: int) -> float:
+        async with Session(f"bench-{number}", store=folder, replay="off"):
+            each = calls // TOGETHER
+            return await cpu_per_await(lambda arguments: awrite_mail(**arguments), each)
+
+    async def together() -> dict[str, float]:
+        # The clock of each runs while all write: over nearly the same time.
+        took = await asyncio.gather(*(job(number) for number in range(TOGETHER)))
+        return {"cpu_us": sum(took) / TOGETHER**2}
+
+    return asyncio.run(together())
 
 
 def trace(folder: Path, run: str) -> Path:
