@@ -783,6 +783,16 @@ def test_what_is_being_taken_back_is_to_be_undone(tmp_path: Path) -> None:
     assert claim_of(tmp_path, "refund/7").state == "free"
 
 
+def test_an_effect_that_is_taken_back_for_a_call_does_not_answer_it(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), Session("one", store=tmp_path):
+        refund(7)
+        raise KeyError
+    session = Session("one", store=tmp_path, on_divergence="undo")
+    with session, session.branch("elsewhere"):
+        refund(7)
+    assert (world.gone, world.refunds) == ([7], [7])
+
+
 def test_what_nobody_has_a_result_of(tmp_path: Path) -> None:
     with Session("one", store=tmp_path) as first:
         pay(7)

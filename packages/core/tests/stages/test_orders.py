@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 import pytest
 from rollcage import Session, abandon_run, compensate, open_store, tool, undo_run
+from rollcage.calls.stage import Stage
 from rollcage.errors import (
     ControlLost,
     OrderRefused,
@@ -23,6 +24,7 @@ from rollcage.errors import (
     SessionHalted,
     StoreError,
 )
+from rollcage.replay.call import Call, Place
 from rollcage.stages import orders
 from rollcage.stages.orders import (
     lift_order,
@@ -159,6 +161,40 @@ def test_a_pause_that_comes_while_the_intent_is_written_withdraws_it(
     with Session("job", store=tmp_path, replay="continue") as again:
         assert [write(1), write(2), write(3)] == [1, 2, 3]
         assert again.stats.hits == 3
+
+
+class Arrivals(Stage):
+    """Note something of each call when it arrives, for its line."""
+
+    def where(self, call: Call | None, place: Place) -> None:
+        """Keep the note."""
+        if call is not None:
+            call.keep("acme.note", f"{call.contract.name} arrived")
+
+    def marks(self, call: Call) -> dict[str, Any]:
+        """Put the note on record."""
+        return {"acme.note": (call.kept or {}).get("acme.note")}
+
+
+def test_a_call_whose_intent_was_withdrawn_keeps_what_was_noted_on_its_arrival(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = FolderLog.wait
+    run: list[str] = []
+
+    def waits(log: FolderLog) -> None:
+        wait(log)
+        if run:
+            name = run.pop()
+            pause_run(tmp_path, name)
+            threading.Timer(0.02, lift_order, (tmp_path, name)).start()
+
+    monkeypatch.setattr(FolderLog, "wait", waits)
+    with Session("job", store=tmp_path, stages=[Arrivals()]) as session:
+        run.append(session.run_id)
+        write(1)
+    notes = [line["acme.note"] for line in lines(tmp_path, session.run_id, "step")]
+    assert notes == ["orders.write arrived"] * 2
 
 
 @pytest.mark.parametrize("then", ["lift", "stop"])

@@ -174,6 +174,23 @@ def test_it_did_not_happen_so_it_is_made(tmp_path: Path) -> None:
     assert world.paid == [7]
 
 
+def test_an_outcome_found_out_later_does_not_answer_a_call_for_which_it_is_taken_back(
+    tmp_path: Path,
+) -> None:
+    world.fails = 1
+    with pytest.raises(ZeroDivisionError), Session("job", store=tmp_path) as session:
+        with pytest.raises(KeyError):
+            probed(7)
+        idem(8)  # so the failure was acted upon
+        raise ZeroDivisionError
+    resolve_step(tmp_path, session.run_id, 1, happened=True, result="paid 7")
+    resolve_step(tmp_path, session.run_id, 2, undone=True)
+    session = Session("job", store=tmp_path, on_divergence="undo")
+    with session, session.branch("elsewhere"):
+        assert probed(7) == "paid 7"
+    assert world.paid == [8, 7]
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("happened", [True, False])
 def test_a_probe_is_asked_at_once(tmp_path: Path, happened: bool, is_async: bool) -> None:

@@ -7,8 +7,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
-from rollcage import Session, SessionHalted, UndoIncomplete, compensate, tool
+from rollcage import (
+    Diverged,
+    Session,
+    SessionError,
+    SessionHalted,
+    UndoIncomplete,
+    compensate,
+    open_store,
+    tool,
+)
+from rollcage.gate import Approval, StepView, Verdict
 
 KINDS = ("call", "turn", "branch", "transaction", "session")
 
@@ -286,3 +297,244 @@ def test_bodies_that_wait_in_every_thread_do_not_keep_an_undo_from_its_threads(
     asyncio.run(main())
     assert world.told[:3] == ["+a", "~a", "-a"]
     assert sorted(world.told[3:]) == ["+agent 0", "+agent 1", "+b"]
+
+
+# --- undos that a task asks for, beside other tasks ----------------------------------------------
+
+
+def steps(session: Session) -> list[dict[str, Any]]:
+    """Return the lines of the steps of a run."""
+    lines = map(orjson.loads, open_store(session.store).read(session.run_id))
+    return [line for line in lines if line["event"] == "step"]
+
+
+async def test_calls_behind_a_call_that_waited_for_an_undo_come_one_after_another(
+    tmp_path: Path,
+) -> None:
+    async def late() -> None:
+        await world.is_begun.wait()
+        await abook("c")
+
+    world.is_begun = asyncio.Event()
+    async with Session("job", store=tmp_path) as session:
+        await abook("a")
+        await abook("b")
+        await asyncio.gather(session.aundo(1), late())
+        await abook("d")
+        await abook("e")
+    booked = [line for line in steps(session) if line["name"] == "abook"]
+    assert [line["args"]["name"] for line in booked] == ["a", "b", "c", "d", "e"]
+    assert [line["pos"] for line in booked] == [0, 1, 1, 2, 3]
+    assert not any(line.get("during") for line in booked)
+
+
+@pytest.mark.parametrize("kind", ["call", "transaction"])
+async def test_a_sync_call_on_the_loop_of_an_undo_does_not_wait_for_ever(
+    tmp_path: Path, kind: str
+) -> None:
+    async def late(session: Session) -> None:
+        await world.is_begun.wait()
+        with pytest.raises(SessionError, match="await"):
+            if kind == "call":
+                book("c")
+            else:
+                with session.transaction():
+                    new("never")
+                    raise AssertionError
+
+    world.is_begun = asyncio.Event()
+    async with Session("job", store=tmp_path) as session:
+        await abook("a")
+        await asyncio.gather(session.aundo(), late(session))
+        book("c")
+    assert world.told == ["+a", "-a", "+c"]
+
+
+async def test_an_undo_is_no_part_of_an_undo(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    @tool(name="undoes.within", effect="write", idempotent=True)
+    async def within(name: str, store: str) -> None:
+        with pytest.raises(SessionError, match="a compensating call") as error:
+            await session.aundo()
+        refused.append(str(error.value))
+        async with Session("other", store=store) as other:  # a run of its own
+            await abook("b")
+            await other.aundo()
+            await acancel(name)
+
+    inner = str(tmp_path / "inner")
+
+    @tool(undo=lambda args: [compensate(within, name=args["name"], store=inner)])
+    async def undoes(name: str) -> str:
+        return booked(name)
+
+    world.is_begun = asyncio.Event()
+    async with Session("job", store=tmp_path / "outer") as session:
+        await undoes("a")
+        await asyncio.wait_for(session.aundo(), 60)
+    assert world.told == ["+a", "+b", "-b", "-a"]
+    assert len(refused) == 1
+
+
+def test_a_turn_goes_on_where_an_undo_has_gone_back_to(tmp_path: Path) -> None:
+    @tool(effect="read")
+    def agent(name: str) -> str:
+        return book(name)
+
+    world.goes_on.set()
+    with Session("job", store=tmp_path) as session:
+        book("a")
+        book("b")
+        with session.turn():
+            book("c")
+            session.undo(1)
+            agent("d")
+        book("e")
+    with Session("job", store=tmp_path, replay="continue") as again:
+        book("a")
+        with again.turn():
+            agent("d")
+        book("e")
+        assert (again.stats.hits, again.stats.misses) == (3, 0)
+    assert world.told == ["+a", "+b", "+c", "-c", "-b", "+d", "+e"]
+
+
+def asks(view: StepView) -> Verdict | None:
+    """Ask about one name."""
+    return Verdict.ask("sure?") if view.args.get("name") == "asked" else None
+
+
+@pytest.mark.parametrize("answer", [True, False])
+async def test_a_decision_from_before_an_undo_does_not_count_behind_it(
+    tmp_path: Path, answer: bool
+) -> None:
+    requests: list[str] = []
+    asked, undone = asyncio.Event(), asyncio.Event()
+
+    async def approver(request: Any) -> Approval:
+        requests.append(request.id)
+        asked.set()
+        if len(requests) > 1:
+            return Approval(True, by="ann")
+        await undone.wait()
+        return Approval(answer, by="ann")
+
+    async def undo(session: Session) -> None:
+        await asked.wait()
+        await session.aundo(1)
+        undone.set()
+
+    world.is_begun = asyncio.Event()
+    how: Any = {"store": tmp_path, "gate": [asks], "approver": approver}
+    async with Session("job", **how) as session:
+        await abook("a")
+        await abook("b")
+        await asyncio.gather(abook("asked"), undo(session))
+        await abook("c")
+    assert world.told == ["+a", "+b", "-b", "+asked", "+c"]
+    assert len({*requests}) == 2
+    async with Session("job", replay="continue", **how) as again:
+        for name in ("a", "asked", "c"):
+            await abook(name)
+    assert (again.stats.hits, again.stats.misses) == (3, 0)
+
+
+async def test_a_call_that_waits_beside_an_undo_keeps_its_place(tmp_path: Path) -> None:
+    answered, asked = asyncio.Event(), asyncio.Event()
+
+    async def approver(_: Any) -> Approval:
+        asked.set()
+        await answered.wait()
+        return Approval(True, by="ann")
+
+    async def line(session: Session, name: str, turn: Any) -> None:
+        with session.branch(name):
+            await anew(f"{name} first")
+            if name == "stays":
+                await abook("asked")
+                await anew("last")
+
+    async def undo(session: Session) -> None:
+        await asked.wait()
+        await session.aundo(branch="goes")
+        answered.set()
+
+    async def program(session: Session, *, undoes: bool) -> None:
+        with session.turn(opens={"stays": [], "goes": []}) as turn:
+            also = [undo(session)] if undoes else []
+            names = ["goes", "stays"] if undoes else ["stays"]
+            await asyncio.gather(*(line(session, each, turn) for each in names), *also)
+
+    world.is_begun = asyncio.Event()
+    how: Any = {"store": tmp_path, "gate": [asks], "approver": approver}
+    async with Session("job", **how) as session:
+        await program(session, undoes=True)
+    async with Session("job", replay="continue", **how) as again:
+        await program(again, undoes=False)
+    assert (again.stats.hits, again.stats.misses) == (3, 0)
+
+
+async def test_a_call_that_waits_in_a_block_does_not_begin_once_it_is_rolled_back(
+    tmp_path: Path,
+) -> None:
+    answered, asked = asyncio.Event(), asyncio.Event()
+
+    async def approver(_: Any) -> Approval:
+        asked.set()
+        await answered.wait()
+        return Approval(True, by="ann")
+
+    world.is_begun = asyncio.Event()
+    with pytest.raises(Diverged, match="rolled back"):
+        async with Session("job", store=tmp_path, gate=[asks], approver=approver) as session:
+            late: list[asyncio.Future[Any]] = []
+            with pytest.raises(KeyError):
+                async with session.transaction():
+                    await abook("a")
+                    late.append(asyncio.ensure_future(abook("asked")))
+                    await asked.wait()
+                    raise KeyError
+            answered.set()
+            await asyncio.wait(late)
+    assert world.told == ["+a", "-a"]
+
+
+state: dict[str, str] = {}
+
+
+@tool(effect="write", idempotent=True)
+async def restore(value: str) -> None:
+    """Restore the state."""
+    world.is_begun.set()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    state["x"] = value
+
+
+async def observe(args: Any) -> dict[str, str]:
+    """Look at the state, for as long as another task needs to begin an undo."""
+    seen = dict(state)
+    if args["value"] == "late":
+        await asyncio.wait_for(world.is_begun.wait(), 60)
+    return seen
+
+
+@tool(observe=observe, undo=lambda before: [compensate(restore, value=before["x"])])
+async def change(value: str) -> str:
+    """Change the state."""
+    state["x"] = value
+    return value
+
+
+async def test_the_state_before_a_call_is_the_one_behind_the_undo_that_it_waited_for(
+    tmp_path: Path,
+) -> None:
+    state["x"] = "first"
+    world.is_begun = asyncio.Event()
+    async with Session("job", store=tmp_path) as session:
+        await change("gone")
+        await asyncio.gather(change("late"), session.aundo())
+        assert state["x"] == "late"
+        await session.aundo()
+    assert state["x"] == "first"

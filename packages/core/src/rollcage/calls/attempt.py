@@ -11,7 +11,6 @@ import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from concurrent.futures import Future
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from rollcage.trace.chain import Chain
     from rollcage.trace.messages import MessagesWritten
     from rollcage.trace.store import Store
+    from rollcage.undo.program import Undoing
 
 __all__ = ["Attempt", "Stats"]
 
@@ -87,8 +87,7 @@ class Attempt:
         ranks: by branch and key, how many model calls the attempt has made.
         process: the id of the owning process: a forked child has no part in the attempt.
         inner: by branch, the open nested sessions.
-        undo_busy: has a result when the undo in progress has ended; None without one.
-        undoes: the steps that it takes back: they answer no call.
+        undo: the undo in progress; None without one.
     """
 
     def __init__(
@@ -115,8 +114,7 @@ class Attempt:
         self.waits = ""
         self.inner: dict[str, Session] = {}
         self.lock = threading.RLock()
-        self.undo_busy: Future[None] | None = None
-        self.undoes: frozenset[int] = frozenset()
+        self.undo: Undoing | None = None
         self.branches: dict[str, Branch] = {}
         self.users: dict[int, Turn] = {}
         self.root_world = world_zero(run.seed)

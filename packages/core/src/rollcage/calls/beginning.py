@@ -39,7 +39,7 @@ from rollcage.undo.program import (
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
 
-__all__ = ["arrive", "begin", "let_go", "refuse", "release", "reserve"]
+__all__ = ["afresh", "arrive", "begin", "dropped", "let_go", "refuse", "release", "reserve"]
 
 
 def begin(attempt: Attempt, call: Call) -> Work | None:
@@ -53,20 +53,19 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
         Halt: the call can't go on, nor can any other.
     """
     arrive(attempt, call)
+    if call.waiting and _lost_its_place(attempt.run.steps[call.waiting]):
+        return afresh(call)
     call.verdict = None
     if call.session.gate.decides:
         _judge(attempt, call)
     match = find_match(attempt, call)
     kind = match.kind
-    if attempt.undoes and _must_wait(attempt, call, match):
-        _hold(call, None)
-        return await_undo(attempt, is_async=call.is_async)
+    if attempt.undo is not None or attempt.run.rolled:
+        undo = _undo_first(attempt, call, match)
+        if undo is not None:
+            return undo
     if match.asks is not None:
         call.verdict = match.asks
-    if kind == "new" and attempt.run.rolled and attempt.live and call.changes:
-        block = rolled_around(attempt, call)
-        if block is not None:
-            return go_otherwise(attempt, block, is_async=call.is_async)
     hooks, is_hit = call.hooks, kind == "hit"
     is_recorded = not is_hit and (match.step is not None or attempt.run.unclear)
     for prepare in hooks.prepare if is_recorded else hooks.prepare_new:
@@ -82,7 +81,8 @@ def begin(attempt: Attempt, call: Call) -> Work | None:
         raise _unanswered(attempt, call, call.verdict)
     if match.ahead and attempt.on_divergence == "undo" and any(step.acts for step in match.ahead):
         _hold(call, match.step)
-        return take_back(attempt, match.ahead, why="divergence", is_async=call.is_async)
+        ahead = take_back(attempt, match.ahead, why="divergence", is_async=call.is_async)
+        return afresh(call, ahead)
     _start(attempt, call, match)
     return None
 
@@ -102,7 +102,7 @@ def arrive(attempt: Attempt, call: Call) -> None:
         release(call)
     if attempt.halted is not None:
         raise SessionHalted(f"the session was halted: {attempt.halted}") from attempt.halted
-    if attempt.run.undoing is not None and attempt.undo_busy is None and attempt.live:
+    if attempt.run.undoing is not None and attempt.undo is None and attempt.live:
         raise attempt.halt(open_undo(attempt.run, attempt.store))
     if attempt.run.imported is not None and not call.changes and call.kind == "tool":
         _change_as_recorded(attempt, call)
@@ -123,6 +123,8 @@ def _find_place(attempt: Attempt, call: Call) -> None:
     place = call.place
     for where in call.hooks.where:
         call.place = place = where(call, place) or place
+    if call.kept:
+        call.arrived = {**call.kept}
     if place.call_id:
         attempt.asked[place.agent, place.call_id] += 1
     around = place.around
@@ -146,6 +148,18 @@ def _edit(attempt: Attempt, call: Call) -> None:
             raise attempt.halt(ForkEnded(why, "halted", call.contract.name)) from None
 
 
+def _undo_first(attempt: Attempt, call: Call, match: Match) -> Work | None:
+    """Return the work for a call that meets an undo in progress, or a block that was undone."""
+    if attempt.undo is not None and _must_wait(attempt, call, match):
+        _hold(call, None)
+        return afresh(call, await_undo(attempt, is_async=call.is_async))
+    if match.kind == "new" and attempt.live and call.changes:
+        block = rolled_around(attempt, call)
+        if block is not None:
+            return go_otherwise(attempt, block, is_async=call.is_async)
+    return None
+
+
 def _must_wait(attempt: Attempt, call: Call, match: Match) -> bool:
     """Tell whether a call has to wait until an undo of another thread or task has ended.
 
@@ -154,6 +168,29 @@ def _must_wait(attempt: Attempt, call: Call, match: Match) -> bool:
     if call.changes and match.kind != "hit":
         return undoes_elsewhere(attempt)
     return match.step is not None and is_being_undone(attempt, match.step.n)
+
+
+def _lost_its_place(step: Step) -> bool:
+    """Tell whether a waiting step was undone, or rolled back with the block around it."""
+    return bool(step.gone) or step.rolled
+
+
+def afresh(call: Call, work: Work | None = None) -> Work:
+    """Do work that changes the steps that hold; what stages know of the call is too old then.
+
+    A call that waits gives up its place: the step there may have been undone.
+    """
+    yield from work or ()
+    if call.waiting and _lost_its_place(call.attempt.run.steps[call.waiting]):
+        let_go(call.attempt, call)
+    yield from dropped(call)
+    call.forget()
+
+
+def dropped(call: Call) -> Work:
+    """Tell the stages that a call ends, or is decided anew, before it began."""
+    for each in call.hooks.dropped:
+        yield from each(call) or ()
 
 
 def _hold(call: Call, step: Step | None) -> None:

@@ -45,7 +45,7 @@ def open_block(
     look = outer.look(key, "branch", turn, place.slot)
     outer.move(look, turn)
     step = look.step
-    if step is not None and attempt.undoes and is_being_undone(attempt, step.n):
+    if step is not None and is_being_undone(attempt, step.n):
         step = None
     if step is None:
         if not attempt.live:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from rollcage.calls.beginning import begin, let_go, release
+from rollcage.calls.beginning import afresh, begin, dropped, let_go, release
 from rollcage.calls.branches import ended
 from rollcage.contract.results import warn_of
 from rollcage.contract.unknown_errors import certainty
@@ -161,7 +161,7 @@ def admit(call: Call, work: Work | None) -> Flow:
     except BaseException as error:
         _cut_off(attempt, call, error)
         _put_halted(attempt, call, error)
-        yield from _dropped(call)
+        yield from dropped(call)
         raise
 
 
@@ -193,14 +193,7 @@ def _withdraw(attempt: Attempt, call: Call) -> Work:
         n = call.event["step"]
         attempt.note({"event": "outcome", "step": n, "outcome": None})
         call.waiting, call.is_on_record = n, False
-    yield from _dropped(call)
-    call.kept = None  # what stages found out is too old
-
-
-def _dropped(call: Call) -> Work:
-    """Tell the stages that a call ends before it began."""
-    for dropped in call.hooks.dropped:
-        yield from dropped(call) or ()
+    yield from afresh(call)
 
 
 def _put_halted(attempt: Attempt, call: Call, error: BaseException) -> None:

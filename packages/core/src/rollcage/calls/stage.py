@@ -134,7 +134,11 @@ class Stage:
         return True
 
     def dropped(self, call: Call) -> Work | None:
-        """Return work for a call that ends before it began: refused, cut off, or halted."""
+        """Return work for a call that ends before it began: refused, cut off, or halted.
+
+        Or it begins afresh, behind an undo or a pause: all that stages kept is forgotten, except
+        for what `where` kept, and `prepare` is asked as for the first time.
+        """
 
     def begun(self, call: Call) -> Work | None:
         """Return work between the record of an intent, of a write or a scope, and the body.

@@ -122,6 +122,7 @@ class Call:
         supplied: the outcome that a stage supplies in place of the body.
         made_at: of a supplied outcome, the run and step that made the effect.
         kept: notes that stages keep with the call between rounds.
+        arrived: the notes from its arrival, which no later round makes.
         waiting: the number of the step recorded for the call while it waits.
         is_prepared: whether preparation is under way before the call may begin.
         claim: the recorded step that the call will use up after preparation.
@@ -158,6 +159,7 @@ class Call:
     instead: Instead | None = None
     raw: Mapping[str, Any] | None = None
     asked: Question | None = None
+    arrived: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -251,6 +253,13 @@ class Call:
         if self.kept is None:
             self.kept = {}
         self.kept[name] = value
+
+    def forget(self) -> None:
+        """Forget what stages have found out since the arrival: another round finds it out anew."""
+        self.kept = None if self.arrived is None else {**self.arrived}
+        self.granted = None
+        if not self.simulates:
+            self.supplied = self.made_at = None
 
     def __str__(self) -> str:
         shown = self.data.decode("utf-8", "replace")

@@ -30,7 +30,7 @@ _tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 
 _OPENED: Final = (  # left alone by an undo
     "_ends", "_seed", "_users", "beside", "ends", "exited", "name", "ok", "open_turn", "opened_in",
-    "opening", "outer", "running", "was",
+    "opening", "outer", "preparing", "running", "was",
 )  # fmt: skip
 
 
@@ -183,8 +183,9 @@ class Branch:
             for step in steps
             if step.taken and not step.passed
         ]:
-            if self.running and any(s.status == "unknown" for s in used):  # a block that is open
-                self.batch = [s for s in used if s.status != "unknown"]
+            is_open = [s.status in ("unknown", "waiting") for s in used]
+            if self.running and any(is_open):  # a block, or a call that waits
+                self.batch = [s for s, still in zip(used, is_open, strict=True) if not still]
                 self.turn = self.open_turn
                 return
             self.batch = used
@@ -295,7 +296,7 @@ class Branch:
         if not self._has_recording:
             folds = self.batch and self.turn is not turn and not self.running
             seen = self.pos + 1 if folds else self.pos
-            start = turn.starts.get(self.name, seen)
+            start = min(turn.starts.get(self.name, seen), seen)  # an undo may have gone back
             return _tuple(Look, (None, start, FOLDS if folds else STAYS))
         pos, left, owner, move = self.pos, self.left_at, self.turn, STAYS
         changes = effect in CHANGES
@@ -323,7 +324,7 @@ class Branch:
         ):
             pos, owner, move = pos - 1, turn, REOPENS
             seen = pos
-        start = turn.starts.get(self.name, seen)
+        start = min(turn.starts.get(self.name, seen), seen)
         found = self._find(key, effect, turn, slot, start, pos, left, owner)
         return _tuple(Look, (found, start, move))
 
@@ -473,7 +474,7 @@ class Branch:
             self.fold()
         elif look.move == REOPENS:
             self._unfold(turn)
-        turn.starts.setdefault(self.name, look.start)
+        turn.starts[self.name] = look.start
 
     def use(self, step: Step, turn: Turn) -> None:
         """Move on by a recorded step that was taken as an answer."""

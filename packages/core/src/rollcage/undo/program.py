@@ -232,10 +232,11 @@ def take_back(
         PlanChanged: the undo would differ from the expected plan; nothing was touched.
         ToolMissing: a required tool is missing; nothing was touched.
     """
-    yield from _enter(attempt, is_async=is_async)
-    before, token, own = attempt.run.undoing, _part_of.set(attempt), apart.set(True)
+    own = yield from _enter(attempt, is_async=is_async)
+    before, token = attempt.run.undoing, _part_of.set((*_part_of.get(), own))
+    alone = apart.set(True)
     try:
-        flow = _Undo(attempt, why, block, request, forgive=forgive, is_async=is_async)
+        flow = _Undo(attempt, own, why, block, request, forgive=forgive, is_async=is_async)
         return (yield from flow.run(steps))
     except BaseException as error:
         begun = attempt.run.undoing
@@ -250,49 +251,81 @@ def take_back(
     finally:
         with contextlib.suppress(ValueError):  # closed from another context
             _part_of.reset(token)
-            apart.reset(own)
+            apart.reset(alone)
         with attempt.lock:
-            done, attempt.undo_busy = attempt.undo_busy, None
-            attempt.undoes = frozenset()
-        assert done is not None
-        done.set_result(None)
+            attempt.undo = None
+        own.ended.set_result(None)
 
 
-def _enter(attempt: Attempt, *, is_async: bool) -> Flow:
-    """Wait for an undo of another thread or task: a run has one undo at a time."""
+class Undoing:
+    """Hold an undo in progress: a run has one at a time.
+
+    Attributes:
+        steps: the steps that it takes back: they answer no call.
+        ended: has a result when the undo has ended.
+        loop: the event loop on which it runs; None in a sync session.
+    """
+
+    def __init__(self, *, is_async: bool) -> None:
+        self.steps: frozenset[int] = frozenset()
+        self.ended: Future[None] = Future()
+        self.loop = asyncio.get_running_loop() if is_async else None
+
+    def wait(self) -> None:
+        """Wait in this thread until the undo has ended.
+
+        Raises:
+            SessionError: the undo runs on the event loop of this thread, and would never end.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if loop is not None and loop is self.loop:
+            raise SessionError(
+                "an undo is in progress on this event loop, and has to end first: await what waits "
+                "for it (acall, aundo, async with)"
+            )
+        self.ended.result()
+
+
+def _enter(attempt: Attempt, *, is_async: bool) -> Generator[Any, Any, Undoing]:
+    """Begin an undo, after the undo of another thread or task.
+
+    Raises:
+        SessionError: it was asked for in the course of an undo.
+    """
     while True:
         with attempt.lock:
-            busy = attempt.undo_busy
-            if busy is None:
-                attempt.undo_busy = Future()
-                return
-        yield _ended(busy, is_async=is_async)
+            if attempt.undo is None:
+                attempt.undo = own = Undoing(is_async=is_async)
+                return own
+            if attempt.undo in _part_of.get():
+                raise SessionError("a compensating call can't undo anything: it undoes a step")
+        yield from await_undo(attempt, is_async=is_async)
 
 
 def undoes_elsewhere(attempt: Attempt) -> bool:
     """Tell whether an undo is in progress that this thread or task is no part of."""
-    return bool(attempt.undoes) and _part_of.get() is not attempt
+    undo = attempt.undo
+    return undo is not None and bool(undo.steps) and undo not in _part_of.get()
 
 
 def is_being_undone(attempt: Attempt, step: int) -> bool:
     """Tell whether an undo elsewhere takes a step back; to the undo itself, it is what it was."""
-    return step in attempt.undoes and undoes_elsewhere(attempt)
+    undo = attempt.undo
+    return undo is not None and step in undo.steps and undo not in _part_of.get()
 
 
 def await_undo(attempt: Attempt, *, is_async: bool) -> Flow:
-    """Wait until the undo in progress has ended."""
-    busy = attempt.undo_busy
-    if busy is not None:
-        yield _ended(busy, is_async=is_async)
+    """Wait until the undo in progress has ended; on an event loop, without a thread."""
+    undo = attempt.undo
+    if undo is not None:
+        yield (lambda: asyncio.shield(asyncio.wrap_future(undo.ended))) if is_async else undo.wait
 
 
-def _ended(busy: Future[None], *, is_async: bool) -> Callable[[], Any]:
-    """Return a function that waits for an undo; on an event loop, it takes no thread."""
-    return (lambda: asyncio.shield(asyncio.wrap_future(busy))) if is_async else busy.result
-
-
-_part_of: Final[ContextVar[Attempt | None]] = ContextVar("rollcage.undo.part_of", default=None)
-"""The attempt of the undo that runs in this context."""
+_part_of: Final[ContextVar[tuple[Undoing, ...]]] = ContextVar("rollcage.undo.part_of", default=())
+"""The undos in whose course this context runs: one in the compensating call of another."""
 
 
 class _Undo:
@@ -301,6 +334,7 @@ class _Undo:
     def __init__(
         self,
         attempt: Attempt,
+        own: Undoing,
         why: str,
         block: Step | None,
         request: Request,
@@ -309,6 +343,7 @@ class _Undo:
         is_async: bool,
     ) -> None:
         self.attempt, self.record, self.is_async = attempt, attempt.run, is_async
+        self.own = own
         self.why, self.forgive, self.request = why, forgive, request
         self.block = None if block is None else block.n
 
@@ -324,7 +359,7 @@ class _Undo:
                 begun.get("to"), begun.get("branch"), in_doubt=begun.get("in_doubt", "list")
             )
             numbers = set[int](begun["steps"])
-            attempt.undoes = frozenset(numbers)
+            self.own.steps = frozenset(numbers)
         elif begun is not None and self.why != "undo":
             raise attempt.halt(open_undo(record, attempt.store))
         else:
@@ -368,7 +403,7 @@ class _Undo:
             if self.why == "divergence":
                 steps = [step for step in steps if not (step.taken or step.claimed)]
             numbers = _numbers(self.record, steps, whole=self.block is None)
-            self.attempt.undoes = frozenset(numbers)
+            self.own.steps = frozenset(numbers)
         return numbers
 
     def _check_ended(self, steps: Iterable[Step] | None) -> None:
