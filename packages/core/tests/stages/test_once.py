@@ -16,6 +16,7 @@ import pytest
 from cuts import cut_log
 from mortal import Killed, Mortal, until_it_dies
 from rollcage import (
+    Approval,
     Blocked,
     ContractError,
     DidNotHappen,
@@ -234,7 +235,8 @@ def test_nobody_knows_so_it_halts_until_somebody_says(tmp_path: Path, error: Exc
         refund(7)
     world.error = None
     two = Session("two", store=tmp_path)
-    with pytest.raises(UnknownOutcome, match=r"rollcage once refund/7 ") as halt, two:
+    said = r"rollcage once refund/7 .*; or resume that run"
+    with pytest.raises(UnknownOutcome, match=said) as halt, two:
         refund(7)
     assert (halt.value.run, halt.value.step) == (first.run_id, 1)
     with pytest.raises(UnknownOutcome), Session("three", store=tmp_path):
@@ -248,6 +250,39 @@ def test_nobody_knows_so_it_halts_until_somebody_says(tmp_path: Path, error: Exc
     with Session("two", store=tmp_path):
         assert refund(7) == "by hand"
     assert world.refunds == []
+
+
+@pytest.mark.parametrize("is_idempotent", [True, False])
+def test_a_call_that_may_have_happened_is_made_again_by_its_own_run(
+    tmp_path: Path, is_idempotent: bool
+) -> None:
+    """If it is idempotent, or somebody says so."""
+
+    @tool(once="post/{number}", idempotent=is_idempotent)
+    def post(number: int, text: str = "") -> str:
+        """Post a text."""
+        if world.error is not None:
+            raise world.error
+        world.refunds.append(number)
+        return text
+
+    def fails() -> None:
+        world.error = KeyError("who knows")
+        with pytest.raises(KeyError, match="who knows"):
+            post(7)
+        world.error = None
+
+    approver = None if is_idempotent else lambda _: Approval(True, by="ann")
+    with Session("one", store=tmp_path, approver=approver):
+        fails()
+        with pytest.raises(Blocked, match="text"):
+            post(7, text="another")
+        assert post(7) == ""
+    with Session("one", store=tmp_path / "two"):
+        fails()
+    with pytest.raises(UnknownOutcome), Session("other", store=tmp_path / "two"):
+        post(7)
+    assert world.refunds == [7]
 
 
 def test_it_did_not_happen_so_the_key_is_free(tmp_path: Path) -> None:

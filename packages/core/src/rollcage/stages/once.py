@@ -298,10 +298,10 @@ class Once(Stage):
                 if self._goes_on(attempt, match, standing, claim, mine):
                     self._hold(call, _Held(key, claim, seen, is_new=False))
                     return
-                if self._is_made_again(call, match, standing, claim, mine):
-                    standing = _FREE
-            if standing.state == "free":
-                if (yield from self._take(call, _Held(key, mine, seen, is_new=True), claim)):
+            again = claim is not None and self._is_made_again(call, match, standing, claim, mine)
+            if standing.state == "free" or again:
+                held = _Held(key, mine, seen, is_new=True)
+                if (yield from self._take(call, held, claim, standing.state)):
                     return
                 continue
             assert claim is not None
@@ -373,15 +373,15 @@ class Once(Stage):
         call.keep("once", held)
 
     def _take(
-        self, call: Call, held: _Held, before: Claim | None
+        self, call: Call, held: _Held, before: Claim | None, state: State
     ) -> Generator[Callable[[], Any], Any, bool]:
-        """Replace a free claim, and tell whether the swap succeeded."""
+        """Replace a claim that was found in a state, and tell whether the swap succeeded."""
         attempt, store = call.attempt, call.attempt.store
         self._hold(call, held)  # before the store has it, so that no thread takes it for a dead one
         taken = yield _whole(call, store.swap, "once", held.key, held.seen, held.claim.data())
         if taken and before is not None:
             standing = yield _whole(call, self._standing, attempt, before)
-            if standing.state != "free":  # its intent was written between these two looks
+            if standing.state != state:  # its line was written between these two looks
                 yield from self.dropped(call)
                 return False
         if not taken:
