@@ -93,12 +93,25 @@ def half(x, by=2):
 
 def untested(x):
     return x + 1
+
+class Number:
+    def of(self, x):
+        self.x = x
+
+class Half(Number):
+    def of(self, x):
+        super().of(x)
 """
 TESTS = """
-from made.numbers import half
+from made.numbers import Half, half
 
 def test_half():
     assert half(102) == 50
+
+def test_of():
+    number = Half()
+    number.of(4)
+    assert number.x == 4
 
 def test_that_fails():
     assert half(2) == 0
@@ -106,20 +119,22 @@ def test_that_fails():
 SCRIPT = """
 import ast, sys, pytest
 from pathlib import Path
-from tests.mutation.bed import Bed
+from tests.mutation import bed
 from tests.mutation.mutants import mutants
 
 root = Path(sys.argv[1])
 every = mutants("numbers.py", ast.parse((root / "made/numbers.py").read_text()))
 chosen = [each for each in every if "x -= 1 → x" not in each.change]
-bed = Bed(root / "made", chosen, float("inf"), root / "lines.json")
-pytest.main(["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", str(root)], plugins=[bed])
-for tried in bed.tried:
+bed.LONGEST = float(sys.argv[2])
+plugin = bed.Bed(root / "made", chosen, float("inf"), root / "lines.json")
+pytest.main(["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", str(root)], plugins=[plugin])
+for tried in plugin.tried:
     print("tried:", tried.mutant.change, tried.killed, tried.test.partition("::")[2])
 """
 
 
-def test_a_mutant_is_killed_by_a_test_that_passes_without_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("longest", [20, -1], ids=["in the first round", "in the second one"])
+def test_a_mutant_is_killed_by_a_test_that_passes_without_it(tmp_path: Path, longest: int) -> None:
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "numbers.py").write_text(SOURCE)
     (tmp_path / "test_half.py").write_text(TESTS)
@@ -129,6 +144,7 @@ def test_a_mutant_is_killed_by_a_test_that_passes_without_it(tmp_path: Path) -> 
             "-c",
             f"import sys; sys.path.insert(0, {str(tmp_path)!r}){SCRIPT}",
             tmp_path,
+            str(longest),
         ],
         cwd=Path(__file__).parents[1],
         capture_output=True,
@@ -146,6 +162,8 @@ def test_a_mutant_is_killed_by_a_test_that_passes_without_it(tmp_path: Path) -> 
         "x -= 1 → pass True ",  # it never ends
         "return x // by → return None True test_half",
         "return x // by → return x * by True test_half",
+        "self.x = x → pass True test_of",
+        "super().of(x) → pass True test_of",
         "return x + 1 → return None False ",
         "return x + 1 → return x - 1 False ",
         "return x + 1 → return x + 2 False ",

@@ -3,10 +3,13 @@
 `Bed` is a plugin of pytest that takes the place of its loop over the tests. First the tests run
 once, measured: that tells which of them come by a line, and how long each one takes. Then each
 mutant has a child, which changes one function and runs its tests until one fails: first the tests
-that have found another mutant of the function, then in turn one that speaks of what is changed, by
-its words, one that comes by other lines about it, one that comes by rare lines near it, and one of
-the next file of tests: of a file, those that come by rare lines and are fast come first. Laws come
-last.
+that have found another mutant of the function, then tests that speak of what is changed, by its
+words, that come by other lines about it, or by rare lines near it, and some of each file of tests.
+Of these, fast ones come first.
+
+There are two rounds. The first takes half of the time, and tries as many mutants as it can, each on
+the first of its tests. Those that survive it share the rest of the time for the rest of their
+tests.
 """
 
 from __future__ import annotations
@@ -46,12 +49,14 @@ __all__ = ["Bed", "Tried"]
 
 AT_ONCE = 2  # children
 CHUNK = 100  # tests that are measured by one child
-LONGEST = {False: 12.0, True: 24.0}  # seconds for a mutant's tests, and for its laws, at most
+LONGEST = 20.0  # seconds for a mutant's tests in the first round, at most
+SHORTEST = 0.02  # seconds that any test counts for, beside its own
 MEMORY = 6 * 2**30
 LOOK = 0.25  # seconds between looks at a child
 MANY = 20  # uses of a name: more of them do not tell what a test is about
 STUCK = 20  # looks at which all of a child slept: nothing will wake it
 Work = Callable[[], Any]
+Found = tuple[bool | None, str, int]  # whether a test failed, which, and how many were run
 K = TypeVar("K")
 
 _FOUND, _DIED = "found", ("died", None)
@@ -176,38 +181,59 @@ class Bed:
         return not (self._failed or self._skipped)
 
     def _try(self) -> None:
-        """Try the mutants, and print what becomes of each."""
-        for (mutant, tests), found in _in_children(self._work()):
-            killed, test = found or (True, "")  # no test ends its process without a mutant
-            if test:
-                self._killers[mutant.file, mutant.function][test] += 1
-            self.tried.append(Tried(mutant, killed, test, len(tests)))
-            said = {True: "killed", False: "survived", None: "same"}[killed]
-            print(f"{said}: {mutant.file} {mutant.function}: {mutant.change}  {test}", flush=True)
+        """Try the mutants in two rounds, and print what becomes of each."""
+        left: list[tuple[Mutant, list[str], int]] = []
+        for (mutant, tests), found in _in_children(self._first_round()):
+            if found and found[0] is False and found[2] < len(tests):
+                left.append((mutant, tests, found[2]))
+            else:
+                self._tell(mutant, found, len(tests))
+        print(f"{len(left)} have survived the first of their tests", flush=True)
+        for (mutant, tests), found in _in_children(self._second_round(left)):
+            self._tell(mutant, found, len(tests))
 
-    def _work(self) -> Iterator[tuple[tuple[Mutant, list[str]], Work]]:
+    def _tell(self, mutant: Mutant, found: Found | None, tests: int) -> None:
+        killed, test, _ = found or (True, "", 0)  # no test ends its process without a mutant
+        if test:
+            self._killers[mutant.file, mutant.function][test] += 1
+        self.tried.append(Tried(mutant, killed, test, tests))
+        said = {True: "killed", False: "survived", None: "same"}[killed]
+        print(f"{said}: {mutant.file} {mutant.function}: {mutant.change}  {test}", flush=True)
+
+    def _first_round(self) -> Iterator[tuple[tuple[Mutant, list[str]], Work]]:
+        until = (time.monotonic() + self._until) / 2
         for mutant in self._chosen:
-            if time.monotonic() > self._until:
+            if time.monotonic() > until:
                 return
             tests = self._tests_of(mutant)
-            yield (mutant, tests), functools.partial(self._outcome, mutant, tests)
+            yield (mutant, tests), functools.partial(self._outcome, mutant, tests, LONGEST)
 
-    def _outcome(self, mutant: Mutant, tests: list[str]) -> tuple[bool | None, str]:
-        """Change the function, and run the tests until one fails; return which."""
+    def _second_round(
+        self, left: list[tuple[Mutant, list[str], int]]
+    ) -> Iterator[tuple[tuple[Mutant, list[str]], Work]]:
+        for at, (mutant, tests, ran) in enumerate(left):
+            seconds = AT_ONCE * (self._until - time.monotonic()) / (len(left) - at)
+            yield (mutant, tests), functools.partial(self._outcome, mutant, tests[ran:], seconds)
+
+    def _outcome(self, mutant: Mutant, tests: list[str], seconds: float) -> Found:
+        """Change the function, and run tests until one fails, or would take more than its time."""
         path = self._sources / mutant.file
         tree = ast.parse(path.read_text(encoding="utf-8"))
         function = changed(tree, mutant.place)
         if not put_in_place(tree, function, str(path), self._functions):
-            return None, ""
-        for test, then in itertools.zip_longest(tests, tests[1:]):
+            return None, "", 0
+        for ran, (test, then) in enumerate(itertools.zip_longest(tests, tests[1:])):
+            seconds -= self._took[test]
+            if seconds < 0:
+                return False, "", ran
             _, hard = resource.getrlimit(resource.RLIMIT_CPU)
             resource.setrlimit(resource.RLIMIT_CPU, (int(_cpu() + 3 + 8 * self._took[test]), hard))
             try:
                 if not self._passes(test, then):
-                    return True, test
+                    return True, test, ran
             except Exception:  # noqa: BLE001 - what runs the tests fails: its files are closed, say
-                return True, test
-        return False, ""
+                return True, test, ran
+        return False, "", len(tests)
 
     def _tests_of(self, mutant: Mutant) -> list[str]:
         """Return the tests that come by a mutant, in the order in which they run."""
@@ -231,14 +257,8 @@ class Bed:
         for order in (spread, near, rare, uses):
             for at, test in enumerate(order):
                 places[test] = min(at, places.get(test, at))
-        left, chosen = dict(LONGEST), []
-        for test in sorted(
-            spread, key=lambda test: (-killers[test], self._is_law(test), places[test])
-        ):
-            left[self._is_law(test)] -= self._took[test]
-            if left[self._is_law(test)] > 0:
-                chosen.append(test)
-        return chosen
+        cost = {test: (1 + places[test]) * (SHORTEST + self._took[test]) for test in spread}
+        return sorted(spread, key=lambda test: (-killers[test], cost[test]))
 
     def _spread(self, rarity: dict[str, int]) -> list[str]:
         """Order tests: one of each file, then another of each; of a file, by rarity and time."""
@@ -276,9 +296,6 @@ class Bed:
                 self._texts[each] = _words(each) | _source_words(getattr(item, "function", None))
             self._spoken = Counter(word for text in self._texts.values() for word in text)
         return sum(1 / self._spoken[word] for word in words & self._texts[test])
-
-    def _is_law(self, test: str) -> bool:
-        return self._items[test].get_closest_marker("law") is not None
 
 
 def _words(text: str) -> set[str]:

@@ -355,14 +355,15 @@ def sample(population: list[Mutant], seed: int) -> list[Mutant]:
 
 def put_in_place(tree: ast.Module, function: Function, path: str, functions: Functions) -> bool:
     """Give the code of a changed tree to the functions made of it; tell whether it is another."""
-    first = min(node.lineno for node in (function, *function.decorator_list))
-    code = next(
-        each
-        for each in codes(compile(tree, path, "exec"))
-        if each.co_firstlineno == first and each.co_name == function.name
-    )
+    code = _code(tree, function, path)
     args, differs = function.args, False
-    for each in functions[path, code.co_qualname, first]:
+    known = functions[path, code.co_qualname, code.co_firstlineno]
+    if known and (lost := {*known[0].__code__.co_freevars} - {*code.co_freevars}):
+        names = [ast.Expr(ast.Name(name, ast.Load())) for name in sorted(lost)]
+        kept = ast.copy_location(ast.If(ast.Constant(False), [*names], []), function.body[0])
+        function.body.append(ast.fix_missing_locations(kept))
+        code = _code(tree, function, path)
+    for each in known:
         defaults = _defaults(each.__defaults__ or (), args.defaults)
         kwdefaults = _defaults(
             (each.__kwdefaults__ or {}).values(), [node for node in args.kw_defaults if node]
@@ -371,6 +372,16 @@ def put_in_place(tree: ast.Module, function: Function, path: str, functions: Fun
         differs = differs or code != each.__code__ or defaults != each.__defaults__
         each.__code__, each.__defaults__, each.__kwdefaults__ = code, defaults, named
     return differs
+
+
+def _code(tree: ast.Module, function: Function, path: str) -> CodeType:
+    """Return the code of a function in a tree."""
+    first = min(node.lineno for node in (function, *function.decorator_list))
+    return next(
+        each
+        for each in codes(compile(tree, path, "exec"))
+        if each.co_firstlineno == first and each.co_name == function.name
+    )
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
