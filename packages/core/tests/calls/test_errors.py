@@ -213,3 +213,24 @@ def test_a_read_that_fails_may_have_changed_nothing(store: Store) -> None:
     assert session.halted is None
     with Session("job", store=store, replay="offline"), pytest.raises(TimeoutError):
         looks()
+
+
+def test_calls_behind_a_scope_that_the_programs_own_halt_left_come_one_by_one(
+    store: Store, events: Events
+) -> None:
+    @tool(name="errors.halting", effect="scope")
+    def halting() -> None:
+        raise Halt("mine")
+
+    @tool(name="errors.write")
+    def write(number: int) -> int:
+        return number
+
+    with Session("job", store=store) as session:
+        with pytest.raises(Halt, match="mine"):
+            halting()
+        assert [write(1), write(2)] == [1, 2]
+    began = [each for each in events(session.run_id) if each["event"] == "step"]
+    assert [(each["turn"], "during" in each) for each in began] == [
+        (1, False), (2, False), (3, False),
+    ]  # fmt: skip

@@ -146,6 +146,7 @@ def test_a_screen_comes_before_validators(tmp_path: Path) -> None:
     assert ran == [("gate.write", "write", "tool"), ("gate.read", "read", "tool"), 1]
     refused = [each for each in lines(tmp_path, session.run_id) if each["event"] == "refused"]
     assert [each["verdict"]["code"] for each in refused] == ["screened"]
+    assert (session.stats.blocked, session.stats.refused) == (1, 0)
 
 
 class OnlyOne(Guard):

@@ -115,6 +115,17 @@ def test_the_nearest_call_was_not_asked_for(store: Store) -> None:
     assert "is step 2 (send); it differs in argument 'to'" in str(raised.value)
 
 
+def test_the_nearest_call_is_no_block(store: Store) -> None:
+    session = Session("job", store=store)
+    with pytest.raises(ZeroDivisionError), session:
+        with session.branch("send"):
+            pass
+        file("x")
+        raise ZeroDivisionError
+    said, _ = diverging(store, lambda: send("eve"))
+    assert "is step 2 (file); it differs in the tool" in said
+
+
 def test_a_new_tool_is_said_to_be_one(store: Store) -> None:
     crashed(store, lambda: send("ann"))
     said, _ = diverging(store, lambda: file("x"))

@@ -1,6 +1,7 @@
 """How a session is entered, left and misused."""
 
 import asyncio
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from rollcage import (
     ArgumentsInvalid,
+    Contract,
     ContractError,
     Halt,
     Options,
@@ -22,6 +24,7 @@ from rollcage import (
 )
 
 Events = Callable[[str], list[dict[str, Any]]]
+WAIT = Contract(name="wait", parameters={"properties": {}})
 
 
 @tool(effect="write")
@@ -108,6 +111,8 @@ def test_an_async_tool_is_not_called_as_a_sync_one(store: Store, events: Events)
     with Session("job", store=store) as session:
         with pytest.raises(SessionError, match="acall"):
             _ = session.call(awrite, number=1)
+        with pytest.raises(SessionError, match="acall"):
+            session.run_call(WAIT, {}, functools.partial(asyncio.sleep, 0))
         assert session.halted is None
     assert [each["event"] for each in events(session.run_id)][2:] == ["ended"]
 
@@ -227,6 +232,7 @@ def test_a_branch_inside_of_a_tool_keeps_the_step_in_sight(store: Store, events:
         write(1)
         with session.branch("side") as side:
             seen.append(current_step())
+            assert side.name == "side"
             side.call(write, number=2)
             with session.branch("deeper"):
                 seen.append(current_step())

@@ -137,6 +137,19 @@ def test_who_edits_a_call_approves_it_whatever_else_a_rule_asks_about_it(tmp_pat
     assert len(told(session, "requested")) == len(told(session, "decided")) == 2
 
 
+def test_who_edits_a_call_answers_other_rules_that_ask_about_it(tmp_path: Path) -> None:
+    def large(step: StepView) -> Verdict | None:
+        return Verdict.ask("so much?") if step.args["amount"] > 100 else None
+
+    def odd(step: StepView) -> Verdict | None:
+        return Verdict.ask("odd?") if step.args["amount"] % 2 else None
+
+    approver = Answers(Approval.edit({"to": "bob", "amount": 5}, by="ann"))
+    with Session("job", store=tmp_path, gate=[large, odd], approver=approver) as session:
+        assert pay("bob", 500) == "paid 5 to bob"
+    assert len(told(session, "requested")) == len(approver.asked) == 1
+
+
 def test_what_is_left_out_of_edited_arguments_has_its_default(tmp_path: Path) -> None:
     with guarded(tmp_path, Answers(Approval.edit({"to": "bob"}, by="ann"))):
         assert pay("bob", 500) == "paid 1 to bob"
@@ -278,6 +291,20 @@ def test_an_answer_that_could_not_come_back_is_refused(tmp_path: Path) -> None:
     ):
         anything()
     assert no.value.verdict_code == "approval_response_invalid"
+
+
+def test_an_answer_that_the_tool_promises_never_to_give_is_refused(tmp_path: Path) -> None:
+    @tool(max_output=20)
+    def summary() -> str:
+        """Sum something up."""
+        return ""
+
+    long, short = (Approval.respond("x" * size, by="ann") for size in (30, 10))
+    with guarded(tmp_path, Answers(long, short)):
+        with pytest.raises(Blocked, match=r"the approval can't be used: .*20") as no:
+            summary()
+        assert no.value.verdict_code == "approval_response_invalid"
+        assert summary() == "x" * 10
 
 
 def test_a_large_answer_is_kept(tmp_path: Path) -> None:

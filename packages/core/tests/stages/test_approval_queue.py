@@ -276,6 +276,15 @@ def test_a_clock_that_jumps_while_somebody_is_asked(desk: Desk, hours: int, code
     assert desk.refused(jumping) == code
 
 
+@pytest.mark.parametrize("hours", [-1, 25])
+def test_a_no_counts_at_any_time(desk: Desk, hours: int) -> None:
+    def jumping(_: ApprovalRequest) -> Approval:
+        desk.now += hours * HOUR
+        return Approval(False, by="ann")
+
+    assert desk.refused(jumping) == "approval_rejected"
+
+
 @pytest.mark.parametrize(
     ("hours", "code"),
     [(1, "approval_clock"), (25, "approval_expired"), (-1, "approval_expired")],

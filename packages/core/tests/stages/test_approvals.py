@@ -697,6 +697,9 @@ def test_a_call_that_a_framework_takes_away_keeps_its_place_beside_others(tmp_pa
         with turn_of(session, 1):
             assert send("a") == "sent a"
     assert len(lines(tmp_path, session.run_id, "requested")) == 1
+    (waits,) = (each["step"] for each in lines(tmp_path, session.run_id, "step") if "waits" in each)
+    (after,) = (each for each in lines(tmp_path, session.run_id, "outcome") if "restarted" in each)
+    assert after["restarted"] == [waits]  # readers of the log know that it is asked for again
     with guarded(tmp_path, lambda _: pytest.fail("asked again"), replay="continue") as session:
         with turn_of(session, 1):
             assert send("a") == "sent a"

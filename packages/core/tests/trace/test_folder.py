@@ -523,6 +523,19 @@ def test_what_is_durable_is_on_the_disk_before_it_has_its_name(
     assert calls.made == ["unlink", "fsync", "fsync", "fsync"]
 
 
+@pytest.mark.parametrize("durability", ["os", "disk"])
+def test_a_log_that_is_replaced_is_on_the_disk_before_it_has_its_name(
+    root: Path, durability: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = begun(Folder(root, durability=durability)).log
+    calls = Calls(monkeypatch, "write", "fsync", "replace")
+    log.replace([b"{}\n"])
+    syncs = ["fsync"] if durability == "disk" else []
+    assert calls.made == ["write", *syncs, "replace", *syncs]
+    assert trace(root).read_bytes() == b"{}\n"
+    log.close()
+
+
 def test_an_intent_is_on_the_disk_once_it_was_waited_for(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,10 +127,13 @@ async def test_a_new_effect_does_not_come_in_between(tmp_path: Path) -> None:
         await abook("a")
         await abook("b")
     how: Any = {"replay": "continue", "on_divergence": "undo"}
-    async with Session("job", store=tmp_path, **how):
+    async with Session("job", store=tmp_path, **how) as session:
         await asyncio.gather(anew("d"), late())
     assert world.told[:4] == ["+a", "+b", "-b", "-a"]
     assert sorted(world.told[4:]) == ["+c", "+d"]
+    lines = map(orjson.loads, open_store(tmp_path).read(session.run_id))
+    turns = {each["args"]["name"]: each["turn"] for each in lines if each["event"] == "step"}
+    assert turns["c"] == turns["d"] > turns["b"]  # they overlap
 
 
 async def test_a_call_that_is_cancelled_while_it_waits_leaves_the_undo_alone(

@@ -183,6 +183,29 @@ def test_a_probe_is_asked_about_one_in_doubt(
     )
 
 
+def test_what_happened_by_its_probe_can_not_be_undone_without_an_undo(
+    store: Store, planned: Any
+) -> None:
+    put = setter("lost", probe=lambda args: Happened("new"))
+    (step,) = planned(made(store, put), put)
+    assert (step.state, step.reason) == ("irreversible", NO_UNDO)
+
+
+def test_a_plan_that_was_made_before_a_probe_is_asked_is_not_made_again(store: Store) -> None:
+    plans: list[str] = []
+
+    def undo(args: dict[str, Any]) -> Any:
+        plans.append(args["key"])
+        return by_args(args)
+
+    put = setter("lost", undo=undo, probe=lambda args: Happened("new"))
+    run = made(store, put)
+    assert undo_run(store, run, tools=[give_back, put]).complete
+    assert plans == ["k"]
+    (said,) = [line for line in store.read(run) if b'"by":"probe"' in line]
+    assert b'"plan":' not in said
+
+
 def test_a_probe_tells_what_a_failed_call_gave(store: Store, planned: Any) -> None:
     put = setter("unclear", undo=by_result, probe=lambda args: Happened("old"))
     (step,) = planned(made(store, put), put)

@@ -362,7 +362,7 @@ def _start(attempt: Attempt, call: Call, match: Match) -> None:
     branch, step, look, changes = call.branch, match.step, match.look, call.changes
     if look is not None:
         branch.move(look, call.turn)
-    if step is not None and not step.taken:
+    if step is not None:
         attempt.run.replace(step)
         branch.follow(step, call.turn)
     call.event = event = _intent_of(attempt, call, step, look, match.ahead)

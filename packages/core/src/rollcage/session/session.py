@@ -742,7 +742,7 @@ class Session:
                 for branch in attempt.branches.values() if branch.running
                 for step in attempt.run.branches.get(branch.name, ())
                 if step.effect == "write" and step.status == "unknown" and not step.gone
-                if step.taken or step.n > attempt.recorded
+                if step.n > attempt.recorded
             ]  # fmt: skip
             if running:
                 first = running[0]
