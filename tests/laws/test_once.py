@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rollcage import UnknownOutcome
+from rollcage import Diverged, SessionError, StepNotUnknown, UnknownOutcome, undo_run
 from rollcage.contract.contract import Contract
+from rollcage.errors import UndoIncomplete
 
-from tests.laws.lab import Attempt, Lab, folder
-from tests.laws.law import LAW, chances, order
-from tests.laws.programs import Op, Program, seeds
+from tests.laws.lab import ATTEMPTS, Attempt, Lab, folder
+from tests.laws.law import LAW, chances, fewer, order
+from tests.laws.programs import Op, Program, programs, seeds
+from tests.laws.test_divergence import edited
 from tests.laws.test_undo import undo
+from tests.laws.timeline import Deed
 
 pytestmark = [
     pytest.mark.law,
@@ -22,6 +25,7 @@ pytestmark = [
     ),
 ]
 
+UNDOS = ("undoing", "undone", "rolled")
 JOBS = ("ann", "ben", "cleo")
 CALLS = st.lists(
     st.builds(Op, st.sampled_from(["once", "once", "write", "read"]), st.integers(0, 1)),
@@ -79,3 +83,59 @@ def test_an_undo_frees_its_keys(program: Program, seed: int) -> None:
         assert not lab.timeline.effects
         told(lab, "ben", program, chance)
         assert lab.timeline.effects == effects
+
+
+def stands_once(lab: Lab, deed: Deed) -> None:
+    """Check that no effect with the key of a new effect stands."""
+    if deed.sign > 0 and deed.label.startswith("once"):
+        standing = lab.timeline.standing
+        stand = {token.partition(".")[0] for token in standing if standing[token] > 0}
+        assert deed.label not in stand
+
+
+def ended(lab: Lab, program: Program, chance: random.Random) -> Attempt:
+    """Run or resume a program until it ends, or can't go on; end undos that were cut off."""
+    how = chance.choice(["halt", "undo", "warn"])
+    for _ in range(ATTEMPTS):
+        lab.world.watch = lambda deed: stands_once(lab, deed)
+        attempt = lab.attempt(program, on_divergence=how, **order(program, chance))
+        lab.world.watch = None
+        error = attempt.error
+        if not isinstance(error, UnknownOutcome):
+            # An `outer` tells of what another run did under a key, so its plan would take it back;
+            # and a sync call waits for no other task of its loop.
+            assert isinstance(error, (type(None), Diverged, UndoIncomplete, SessionError)), error
+            return attempt
+        try:
+            lab.resolve(error.run, error.step)
+        except StepNotUnknown:
+            undos = [each["event"] for each in lab.events(error.run)]
+            assert [each for each in undos if each in UNDOS][-1] == "undoing"  # it was cut off
+            lab.begin(len(undos))
+            undo_run(lab.store, error.run, tools=lab.tools(sync=True), in_doubt="restore")
+    raise AssertionError("it is asked about for ever")
+
+
+@fewer(2)
+@given(
+    st.lists(programs(tools=("once", "once", "write", "read"), length=3), min_size=2, max_size=4),
+    seeds,
+)
+def test_no_key_stands_twice_in_blocks_undos_and_other_programs(
+    among: list[Program], seed: int
+) -> None:
+    chance = chances(seed)
+    with folder() as root:
+        lab = Lab(root / "whole")
+        jobs: dict[str, Program] = {}
+        for number, program in enumerate(among):
+            lab.job = job = chance.choice(JOBS)
+            jobs[job] = edited(jobs[job], chance) if job in jobs else program
+            attempt = ended(lab, jobs[job], chance)
+            if chance.random() < 0.3:
+                lab.begin(len(lab.timeline.moments))
+                undo_run(lab.store, attempt.run, tools=lab.tools(sync=True), in_doubt="restore")
+            if chance.random() < 0.5:
+                moment = chance.randint(1, len(lab.timeline.moments))
+                lab = lab.at(root / f"killed-{number}", moment)
+        assert lab.world.doubled == []

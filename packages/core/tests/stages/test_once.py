@@ -23,6 +23,7 @@ from rollcage import (
     NotReplayable,
     Options,
     Session,
+    SessionError,
     StepEvent,
     StepNotUnknown,
     UnknownOutcome,
@@ -966,3 +967,72 @@ def test_a_part_of_the_call_waits_for_nothing(tmp_path: Path) -> None:
     with Session("one", store=tmp_path) as session:
         refund(7)
     assert session.stats.blocked == 2
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+async def test_a_sync_call_holds_up_no_task_that_it_waits_for(
+    tmp_path: Path, is_other: bool
+) -> None:
+    begun, goes_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def during() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert goes_on.wait(30)
+
+    world.during = during
+    async with Session("one", store=tmp_path) as session:
+        first = asyncio.create_task(session.acall(refund, payment=7))
+        await begun.wait()
+        with pytest.raises(SessionError, match="await the call"):
+            if is_other:
+                with Session("two", store=tmp_path):
+                    refund(7)
+            else:
+                refund(7)
+        goes_on.set()
+        assert await first == "7: 5, no. 1"
+        assert await session.acall(refund, payment=7) == "7: 5, no. 1"
+    assert world.refunds == [7]
+
+
+def test_a_part_of_the_call_on_a_loop_waits_for_nothing(tmp_path: Path) -> None:
+    async def again() -> None:
+        async with Session("two", store=tmp_path) as session:
+            with pytest.raises(Blocked, match="is a part of that one"):
+                await session.acall(refund, payment=7)
+
+    world.during = lambda: asyncio.run(again())
+    with Session("one", store=tmp_path):
+        refund(7)
+    assert world.refunds == [7]
+
+
+async def test_a_key_is_not_free_while_a_call_that_did_not_happen_is_made(tmp_path: Path) -> None:
+    world.error = TimeoutError()
+    with pytest.raises(UnknownOutcome):
+        async with Session("one", store=tmp_path) as session:
+            await session.acall(refund, payment=7)
+    claim_of(tmp_path, "refund/7").resolve(happened=False)
+    world.error = None
+    async with Session("one", store=tmp_path) as session:
+        given = await asyncio.gather(*(session.acall(refund, payment=7) for _ in range(2)))
+    assert given == ["7: 5, no. 1"] * 2
+    assert world.refunds == [7]
+
+
+def test_a_killed_undo_keeps_no_key_of_a_call_that_did_nothing(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as session:
+        refund(8)
+        world.error = ValueError("refused")
+        with pytest.raises(ValueError, match="refused"):
+            refund(7)
+    world.error = None
+    undo_run(tmp_path, session.run_id, tools=[refund, unrefund])
+    kinds = [each["event"] for each in events(tmp_path, session.run_id)]
+    cut_log(tmp_path / "logs" / f"{session.run_id}.jsonl", kinds.index("undoing") + 1)
+    half = pytest.raises(UnknownOutcome, match="refund/8 is being taken back: an undo of run")
+    with half, Session("two", store=tmp_path):
+        refund(7)
+        refund(8)
+    assert world.refunds == [7]

@@ -41,6 +41,7 @@ from rollcage.calls.stage import Stage, Work
 from rollcage.errors import (
     RunInUse,
     RunNotFound,
+    SessionError,
     StepNotUnknown,
     StoreError,
     UnknownOutcome,
@@ -152,9 +153,11 @@ def judge(run: Run, claim: Claim) -> Standing | None:
         return None
     while step.replacement:
         step = run.steps[step.replacement]
-    if run.undoing is not None and step.n in run.undoing["steps"] and not step.back:
+    standing = _standing_of(step)
+    is_undone = run.undoing is not None and step.n in run.undoing["steps"] and not step.back
+    if is_undone and standing.state != "free":
         return Standing("flying", step.n, None, step)
-    return _standing_of(step)
+    return standing
 
 
 def _standing_of(step: Step) -> Standing:
@@ -221,16 +224,23 @@ class _Flight:
         self.attempt = call.attempt
         self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self.thread = threading.get_ident()
-        self.task = asyncio.current_task() if call.is_async else None
+        self.task = _task()
+
+    def is_below(self) -> bool:
+        """Tell whether this thread can't go on with the flight before the caller goes on."""
+        return self.thread == threading.get_ident()
 
     def is_here(self) -> bool:
         """Tell whether the caller makes the call itself, so that waiting would never end."""
-        if self.thread != threading.get_ident():
-            return False
-        try:
-            return asyncio.current_task() is self.task
-        except RuntimeError:  # no loop runs in this thread
-            return self.task is None
+        return self.is_below() and self.task in (None, _task())
+
+
+def _task() -> asyncio.Task[Any] | None:
+    """Return the task that runs in this thread; None without an event loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 _flights: Final[dict[str, _Flight]] = {}
@@ -321,10 +331,11 @@ class Once(Stage):
     def _goes_on(
         attempt: Attempt, match: Match, standing: Standing, claim: Claim, mine: Claim
     ) -> bool:
-        """Tell whether the call runs a step again that has the claim already."""
+        """Tell whether the call runs a step again that has the claim, and may have happened."""
         step, found = match.step, standing.found
         return (
             step is not None
+            and standing.state != "free"
             and step is found
             and (claim.run, claim.args) == (mine.run, mine.args)
             and not step.borrowed
@@ -398,6 +409,11 @@ class Once(Stage):
                 call,
                 f"{key} is being made by step {n} of this run, and this call is a part of that one",
                 "once_inside",
+            )
+        if flight is not None and flight.is_below() and not call.is_async:
+            raise SessionError(
+                f"{key} is being made by another task of this event loop, which a sync call would "
+                f"hold up: await the call (session.acall)"
             )
         if time.monotonic() >= until:
             raise attempt.halt(
