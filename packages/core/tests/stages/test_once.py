@@ -20,6 +20,7 @@ from rollcage import (
     Blocked,
     ContractError,
     DidNotHappen,
+    Diverged,
     NotReplayable,
     Options,
     Session,
@@ -827,6 +828,27 @@ def test_an_effect_that_is_taken_back_for_a_call_does_not_answer_it(tmp_path: Pa
     with session, session.branch("elsewhere"):
         refund(7)
     assert (world.gone, world.refunds) == ([7], [7])
+
+
+def test_an_effect_that_answers_a_call_that_stays_is_not_taken_back(tmp_path: Path) -> None:
+    def work(session: Session, *names: str) -> None:
+        with session.turn(opens={"one": [], "two": []}):
+            for name in names:
+                with session.branch(name):
+                    refund(7)
+
+    with pytest.raises(KeyError), Session("job", store=tmp_path) as session:
+        work(session, "one", "two")
+        raise KeyError
+    assert session.stats.supplied == 1
+    session = Session("job", store=tmp_path, on_divergence="undo")
+    with pytest.raises(Diverged, match="step 4 was answered with its effect, and stays"), session:
+        work(session, "two")
+    report = undo_run(tmp_path, session.run_id, branch="one")
+    assert [each.status for each in report.steps] == ["irreversible"]
+    assert (world.gone, world.refunds) == ([], [7])
+    assert undo_run(tmp_path, session.run_id).complete
+    assert (world.gone, world.refunds) == ([7], [])
 
 
 def test_what_nobody_has_a_result_of(tmp_path: Path) -> None:

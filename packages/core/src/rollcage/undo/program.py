@@ -736,11 +736,13 @@ class _Look:
         self.is_async, self.records = is_async, records
         self.clean: set[int] = set()
         self.covered: dict[int, int] = {}
+        self._answered: dict[int, Step] = {}  # by number, what stays and was answered by a step
         self._lines: dict[int, Event] | None = None
 
     def tasks(self, numbers: set[int]) -> Generator[Any, Any, list[Task]]:
         """Return the steps to undo, the newest first, with the possible undo of each."""
         run = self.attempt.run
+        self._answered = _answered(run, numbers)
         done = {n for n, status in run.backed.items() if status in _DONE}
         steps = [run.steps[n] for n in numbers if run.steps[n].acts]
         for step in steps:
@@ -853,6 +855,10 @@ class _Look:
             data = yield from self._planned_late(task, step, before, missing)
         if data is not None and any(_is_foreign(each) for each in self.attempt.run.body(step)):
             task.reason = "its plan would take back what another run did, too"
+            return None
+        answered = self._answered.get(step.n)
+        if data is not None and answered is not None:
+            task.reason = f"step {answered.n} was answered with its effect, and stays"
             return None
         return data
 
@@ -1025,6 +1031,19 @@ def _is_foreign(step: Step) -> bool:
     return step.effect == "write" and (
         step.borrowed or (step.once is not None and step.once[0] != "mine")
     )
+
+
+def _answered(run: Run, numbers: set[int]) -> dict[int, Step]:
+    """Return, by number of a step, a step that stays and was answered with the effect of it."""
+    found: dict[int, Step] = {}
+    for step in run.held():
+        if step.once is None or step.once[0] != run.id or step.n in numbers or step.rolled:
+            continue
+        owner = run.steps[step.once[1]]
+        while owner.replacement:
+            owner = run.steps[owner.replacement]
+        found[owner.n] = step
+    return found
 
 
 def _stands_for_calls(step: Step, *, is_undone: bool) -> bool:
