@@ -7,9 +7,8 @@ that have found another mutant of the function, then tests that speak of what is
 words, that come by other lines about it, or by rare lines near it, and some of each file of tests.
 Of these, fast ones come first.
 
-There are two rounds. The first takes half of the time, and tries as many mutants as it can, each on
-the first of its tests. Those that survive it share the rest of the time for the rest of their
-tests.
+There are two rounds. The first tries each mutant on the first of its tests, until the other tests
+of those that survive would take the time that is left. In the second round, they have these tests.
 """
 
 from __future__ import annotations
@@ -57,6 +56,7 @@ MANY = 20  # uses of a name: more of them do not tell what a test is about
 STUCK = 20  # looks at which all of a child slept: nothing will wake it
 Work = Callable[[], Any]
 Found = tuple[bool | None, str, int]  # whether a test failed, which, and how many were run
+Left = list[tuple[Mutant, list[str], int]]  # mutants that survived the first of their tests
 K = TypeVar("K")
 
 _FOUND, _DIED = "found", ("died", None)
@@ -182,8 +182,8 @@ class Bed:
 
     def _try(self) -> None:
         """Try the mutants in two rounds, and print what becomes of each."""
-        left: list[tuple[Mutant, list[str], int]] = []
-        for (mutant, tests), found in _in_children(self._first_round()):
+        left: Left = []
+        for (mutant, tests), found in _in_children(self._first_round(left)):
             if found and found[0] is False and found[2] < len(tests):
                 left.append((mutant, tests, found[2]))
             else:
@@ -200,17 +200,15 @@ class Bed:
         said = {True: "killed", False: "survived", None: "same"}[killed]
         print(f"{said}: {mutant.file} {mutant.function}: {mutant.change}  {test}", flush=True)
 
-    def _first_round(self) -> Iterator[tuple[tuple[Mutant, list[str]], Work]]:
-        until = (time.monotonic() + self._until) / 2
+    def _first_round(self, left: Left) -> Iterator[tuple[tuple[Mutant, list[str]], Work]]:
         for mutant in self._chosen:
-            if time.monotonic() > until:
+            rest = sum(self._took[test] for _, tests, ran in left for test in tests[ran:])
+            if time.monotonic() + rest / AT_ONCE > self._until:
                 return
             tests = self._tests_of(mutant)
             yield (mutant, tests), functools.partial(self._outcome, mutant, tests, LONGEST)
 
-    def _second_round(
-        self, left: list[tuple[Mutant, list[str], int]]
-    ) -> Iterator[tuple[tuple[Mutant, list[str]], Work]]:
+    def _second_round(self, left: Left) -> Iterator[tuple[tuple[Mutant, list[str]], Work]]:
         for at, (mutant, tests, ran) in enumerate(left):
             seconds = AT_ONCE * (self._until - time.monotonic()) / (len(left) - at)
             yield (mutant, tests), functools.partial(self._outcome, mutant, tests[ran:], seconds)

@@ -80,6 +80,11 @@ def login(password: str, pin: int = 0) -> str:
 
 
 @tool(effect="read", secret=["password"])
+def odd(password: str) -> list[Any]:
+    return [password, object()]
+
+
+@tool(effect="read", secret=["password"])
 def look(password: str) -> dict[str, Any]:
     ran.append("look")
     return {"asked": [{"with": password}], password: 1, "bytes": password.encode()}
@@ -131,6 +136,12 @@ def test_a_performed_write_whose_result_held_one_is_marked_and_halts(
         raise BrokenPipeError
     outcome = next(e["outcome"] for e in events(session.run_id) if e["event"] == "outcome")
     assert outcome["lossy"] == "$: a declared secret is never recorded"
+    with Session("other", store=store, stages=[Secrets()]) as session:
+        odd(SECRET)
+    outcome = next(e["outcome"] for e in events(session.run_id) if e["event"] == "step")
+    lost, kept = outcome["lossy"].split("; ")
+    assert "object" in lost
+    assert kept.endswith("a declared secret is never recorded")
     with (
         pytest.raises(NotReplayable, match="a declared secret is never recorded"),
         Session("job", store=store, stages=[Secrets()]),

@@ -47,6 +47,25 @@ async def test_a_replay_gives_back_what_came_after(tmp_path: Path) -> None:
     assert performed == ["a", "c"]
 
 
+async def test_branches_that_a_turn_opens_may_come_in_another_order(tmp_path: Path) -> None:
+    performed.clear()
+
+    async def job(*names: str) -> Session:
+        async with Session("both", store=tmp_path) as session:
+            with session.turn(opens={"a": (), "b": ()}):
+                for name in names:
+                    with session.branch(name):
+                        await put(name)
+            if len(names) < 2:
+                raise KeyError
+        return session
+
+    with pytest.raises(KeyError):
+        await job("a")
+    session = await job("b", "a")
+    assert (performed, session.stats.hits) == (["a", "b"], 1)
+
+
 async def test_another_write_before_it_halts_before_anything_happens(tmp_path: Path) -> None:
     performed.clear()
     await once(tmp_path)

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 from rollcage import Session, SessionError, UnguardedCallWarning, tool
+from rollcage.calls.stage import Stage
 
 Make = Callable[[str], Session]
 
@@ -38,6 +39,27 @@ def calls(*sessions: Session) -> list[int]:
 
 def out(session: Session) -> None:
     session.__exit__(None, None, None)
+
+
+def test_a_session_that_can_not_be_entered_leaves_no_stage_behind(make: Make) -> None:
+    told: list[str] = []
+
+    class Breaks(Stage):
+        def __init__(self) -> None:
+            self.folds = {"step": lambda event: told.append(event["name"])}
+
+        def opened(self, session: Session) -> None:
+            raise ZeroDivisionError
+
+        def closed(self, session: Session, error: BaseException | None) -> None:
+            told.append(type(error).__name__)
+
+    with make("a") as a:
+        with pytest.raises(ZeroDivisionError), Session("b", store=a.store, gate=[Breaks()]):
+            pass
+        look()
+    assert told == ["ZeroDivisionError"]
+    assert calls(a) == [1]
 
 
 def test_the_innermost_session_guards(make: Make) -> None:

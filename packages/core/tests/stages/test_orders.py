@@ -402,7 +402,7 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     assert damaged is not None
     assert damaged.kind == "stop"
     for pauses in (pause_run, unpause_run):
-        with pytest.raises(OrderRefused, match=f"rollcage stop {run} --lift --store"):
+        with pytest.raises(OrderRefused, match=f"stopped.*rollcage stop {run} --lift --store"):
             pauses(store, run)
     assert not lift_order(store, run, kind="pause")
     assert lift_stop(store, run) == damaged

@@ -108,6 +108,15 @@ def test_of_a_pruned_run(tmp_path: Path, use: str) -> None:
         (WRITES | {"replay": replay})[use](tmp_path, run)
 
 
+def test_a_pruned_run_is_listed_with_the_digest_of_its_input(tmp_path: Path) -> None:
+    run = recorded(tmp_path, PRUNED)
+    path = tmp_path / "logs" / f"{run}.jsonl"
+    events = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    plain = ({name: each for name, each in event.items() if name != "hash"} for event in events)
+    path.write_bytes(b"".join(chained([{**next(plain), "digest": "d1"}, *plain])))
+    assert [info.input for info in list_runs(tmp_path)] == ["d1"]
+
+
 @pytest.mark.parametrize("last", [GONE, HELD, PRUNED])
 def test_it_is_listed_as_the_run_ended(tmp_path: Path, last: dict[str, Any]) -> None:
     run = recorded(tmp_path, last)

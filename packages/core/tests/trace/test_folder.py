@@ -106,10 +106,12 @@ def test_files_are_for_their_owner_alone(root: Path, store: Folder) -> None:
     try:
         begun(store).close()
         begun(store, take=True).close()
+        hear = begun(store, take=True).log.hear()
         assert store.swap("names", "a", None, b"a")
         assert store.swap("orders", "a", None, b"a")
     finally:
         os.umask(before)
+    assert hear is not None
     for path in [root, *root.rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
@@ -261,6 +263,13 @@ def test_files_of_others_are_no_keys(root: Path, store: Folder) -> None:
     for name in ("B", "a b", "%6a", "%zz", "~" + "0" * 64, ".DS_Store", "~"):
         (root / "docs" / "names" / name).write_bytes(b"x")
     assert store.keys("names") == ["a", "k" * 999]
+
+
+def test_files_of_others_are_no_runs(root: Path, store: Folder) -> None:
+    begun(store).close()
+    for name in ("r1.saved", "r2", ".DS_Store", "r2.jsonl.bak"):
+        (root / "logs" / name).write_bytes(trace(root).read_bytes())
+    assert [each.run for each in store.runs()] == ["r1"]
 
 
 # --- disks that are full or fail ---

@@ -113,8 +113,6 @@ class Capture(Stage):
 
     def around(self, call: Call, body: Body) -> Body:
         """Observe the state after the body, whether it returned or raised."""
-        if "capture" not in (call.kept or ()):
-            return body
         if call.is_async:
 
             async def awaited() -> Any:
