@@ -55,9 +55,11 @@ def test_a_session_that_can_not_be_entered_leaves_no_stage_behind(make: Make) ->
             told.append(type(error).__name__)
 
     with make("a") as a:
-        with pytest.raises(ZeroDivisionError), Session("b", store=a.store, gate=[Breaks()]):
+        b = Session("b", store=a.store, gate=[Breaks()])
+        with pytest.raises(ZeroDivisionError), b:
             pass
         look()
+    assert look() == "seen"  # no session is open
     assert told == ["ZeroDivisionError"]
     assert calls(a) == [1]
 

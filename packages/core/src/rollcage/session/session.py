@@ -526,6 +526,7 @@ class Session:
         try:
             self._join_stages(attempt, handle.branch)
         except BaseException as error:
+            open_sessions.discard(self)
             self._leave_stages(attempt, error)
             self._leave_block(error)
             raise
