@@ -1,7 +1,8 @@
 """Law 13: a program that was edited, on the log of what it was, killed at any moment."""
 
+import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from rollcage import Diverged, UnknownOutcome
 from tests.laws.lab import ATTEMPTS, Attempt, Lab, folder
 from tests.laws.law import accounts, chances, fewer, offline, order
 from tests.laws.programs import (
+    LEAVES,
     Block,
+    Branches,
     Inner,
     Node,
     Op,
@@ -31,6 +34,7 @@ pytestmark = pytest.mark.law
 KILLS = 2
 ONE, LOOK, OTHER = Op("write"), Op("read"), Op("write", 1)
 BLOCKS = ("outer", "scope", "inner", "block", "message")  # each has one order in which it happens
+AT_ONCE = ("outer", "scope", "inner", "block", "turn", "overlap", "branches", "branches")
 
 
 EDITS = ("add", "remove", "reword", "wrap", "unwrap", "inside")
@@ -70,6 +74,22 @@ def edited(
     return tuple(nodes)
 
 
+def edited_anywhere(program: Program, chance: random.Random) -> Program:
+    """Return the program with an edit as of `edited`, or in one of several branches."""
+    places = [n for n, node in enumerate(program) if isinstance(node, Branches)]
+    if not places or chance.random() < 0.3:
+        return edited(program, chance, EDITS)
+    nodes = [*program]
+    at = chance.choice(places)
+    branches = nodes[at]
+    assert isinstance(branches, Branches)
+    lines = [*branches.lines]
+    line = chance.randrange(len(lines))
+    lines[line] = edited(lines[line], chance, EDITS)
+    nodes[at] = dataclasses.replace(branches, lines=tuple(lines))
+    return tuple(nodes)
+
+
 def with_inside(node: Node, nodes: Program) -> Node:
     """Return a block with something else in it."""
     match node:
@@ -86,13 +106,20 @@ def with_inside(node: Node, nodes: Program) -> Node:
 
 
 @st.composite
-def pairs(draw: st.DrawFn, /, **how: Any) -> tuple[Program, Program]:
+def pairs(
+    draw: st.DrawFn,
+    /,
+    *,
+    blocks: Sequence[str] = BLOCKS,
+    edit: Callable[[Program, random.Random], Program] = edited,
+    **how: Any,
+) -> tuple[Program, Program]:
     """Draw a program, and the same with one to three edits."""
-    program = draw(programs(blocks=BLOCKS, **how))
+    program = draw(programs(blocks=blocks, **how))
     chance = chances(draw(seeds))
     other = program
     for _ in range(chance.randint(1, 3)):
-        other = edited(other, chance)
+        other = edit(other, chance)
     return program, other
 
 
@@ -136,11 +163,17 @@ def left(lab: Lab, run: str) -> set[int]:
     return {step for first, last in spans for step in range(first, last + 1)}
 
 
-def attempts(lab: Lab, program: Program, chance: random.Random, **how: Any) -> Attempt:
-    """Resume a program until it is through or diverges for good; a block is made anew."""
+def attempts(
+    lab: Lab, program: Program, chance: random.Random, *, watches: bool = True, **how: Any
+) -> Attempt:
+    """Resume a program until it is through or diverges for good; a block is made anew.
+
+    `watches`: whether each new effect is looked at, which has to come in one order then.
+    """
     blocks = any(isinstance(node, Block) for node in parts(program))
     for _ in range(ATTEMPTS):
-        lab.world.watch = watch = Ahead(lab)
+        watch = Ahead(lab)
+        lab.world.watch = watch if watches else None
         attempt = lab.attempt(program, replay="auto", **order(program, chance), **how)
         lab.world.watch = None
         for new, ahead in watch.found:
@@ -167,11 +200,11 @@ def recorded(root: Any, program: Program, chance: random.Random) -> Lab | None:
     return None if lab.timeline.newest() is None or lab.finished() else lab
 
 
-@fewer(2)
-@given(pairs(), seeds)
-def test_undo_leaves_the_edited_program_alone(pair: tuple[Program, Program], seed: int) -> None:
+def left_alone(pair: tuple[Program, Program], seed: int, *, watches: bool) -> None:
+    """Check that a run which takes back what it leaves has the effects of the new program."""
     program, other = pair
     chance = chances(seed)
+    how: dict[str, Any] = {"on_divergence": "undo", "watches": watches}
     with folder() as root:
         lab = recorded(root, program, chance)
         if lab is None:
@@ -180,15 +213,32 @@ def test_undo_leaves_the_edited_program_alone(pair: tuple[Program, Program], see
         alone.through(other)
         for kill in range(chance.randint(0, KILLS)):
             start = len(lab.timeline.moments)
-            attempts(lab, other, chance, on_divergence="undo")
+            attempts(lab, other, chance, **how)
             behind = chance.randint(start, len(lab.timeline.moments))
             lab = lab.at(root / f"killed-{kill}", behind)
             if lab.finished():
                 return
-        attempt = attempts(lab, other, chance, on_divergence="undo")
+        attempt = attempts(lab, other, chance, **how)
         assert attempt.error is None, attempt.error
         accounts(lab, attempt)
         assert lab.timeline.effects == alone.timeline.effects
+
+
+@fewer(2)
+@given(pairs(), seeds)
+def test_undo_leaves_the_edited_program_alone(pair: tuple[Program, Program], seed: int) -> None:
+    left_alone(pair, seed, watches=True)
+
+
+@fewer(2)
+@given(
+    pairs(blocks=AT_ONCE, edit=edited_anywhere, tools=[*LEAVES, "stream", "thread"], length=3),
+    seeds,
+)
+def test_undo_leaves_the_edited_program_alone_where_calls_meet(
+    pair: tuple[Program, Program], seed: int
+) -> None:
+    left_alone(pair, seed, watches=False)
 
 
 @fewer(2)

@@ -5,9 +5,11 @@ import random
 from collections import Counter
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import example, given
-from rollcage import aundo_run, undo_run
+from rollcage import Diverged, UndoIncomplete, UnknownOutcome, aundo_run, undo_run
+from rollcage.trace.run import fold_lines
 
 from tests.laws.lab import Lab, folder
 from tests.laws.law import accounts, chances, fewer, order, resumed
@@ -124,6 +126,53 @@ def undone(program: Program, seed: int, *, kills: int) -> None:
         attempt = resumed(lab, program, chance)
         accounts(lab, attempt)
         assert lab.timeline.effects == whole.timeline.effects
+
+
+def check_record(lab: Lab) -> None:
+    """Check that the effects stand which steps on record hold, and no others."""
+    for name in {deed.run for deed in lab.timeline.by_key.values()}:
+        run = fold_lines(map(orjson.loads, lab.timeline.lines(name)), name, {})
+        open_steps = () if run.undoing is None else run.undoing["steps"]
+        for deed in lab.timeline.by_key.values():
+            step = run.steps[deed.step] if deed.run == name else None
+            while step is not None and step.replacement:
+                step = run.steps[step.replacement]
+            if step is None or step.n in open_steps:
+                continue
+            is_made_anew = run.idempotency_key(step) != deed.key  # behind an undo of this effect
+            holds = step.gone != "undone" and not step.rolled and step.status != "waiting"
+            assert (holds and not is_made_anew) == (lab.timeline.standing[deed.token] > 0), deed
+
+
+@fewer(2)
+@given(
+    programs(
+        tools=["write", "plain", "idem", "read", "model", "stream", "thread", "undo", "undo"],
+        blocks=["outer", "scope", "turn", "overlap", "branches", "branches", "inner", "block"],
+    ),
+    seeds,
+)
+def test_the_record_tells_what_stands_where_tasks_ask_for_undos(
+    program: Program, seed: int
+) -> None:
+    chance = chances(seed)
+    with folder() as root:
+        lab = Lab(root / "first")
+        for kill in range(chance.randint(1, 3)):
+            way = chance.choice(["halt", "undo", "warn"])
+            how = order(program, chance)
+            attempt = lab.attempt(program, replay="continue", on_divergence=way, **how)
+            assert lab.world.doubled == []
+            check_record(lab)
+            if isinstance(attempt.error, UnknownOutcome):
+                lab.resolve(attempt.error.run, attempt.error.step)
+            else:
+                assert isinstance(attempt.error, Diverged | UndoIncomplete | None), attempt.error
+            if chance.random() < 0.5:
+                moment = chance.randint(1, len(lab.timeline.moments))
+                lab = lab.at(root / f"killed-{kill}", moment)
+                if lab.timeline.newest() is None:
+                    return
 
 
 @fewer(2)

@@ -541,3 +541,56 @@ async def test_the_state_before_a_call_is_the_one_behind_the_undo_that_it_waited
         assert state["x"] == "late"
         await session.aundo()
     assert state["x"] == "first"
+
+
+def test_a_call_whose_body_asks_for_an_undo_is_asked_for_once(tmp_path: Path) -> None:
+    @tool(name="asks.agent", undo=lambda args: [compensate(cancel, name=args["name"])])
+    def agent(name: str) -> str:
+        with session.branch("part"):
+            book("part")
+        session.undo(branch="part")
+        return booked(name)
+
+    world.goes_on.set()
+    with pytest.raises(KeyError), Session("job", store=tmp_path) as session:
+        book("a")
+        raise KeyError
+    with Session("job", store=tmp_path, on_divergence="undo") as session:
+        book("a")
+        agent("b")
+        new("c")
+    assert world.told == ["+a", "+part", "-part", "+b", "+c"]
+    with Session("job", store=tmp_path, replay="continue") as session:
+        book("a")
+        agent("b")
+        new("c")
+        assert (session.stats.hits, session.stats.misses) == (3, 0)
+
+
+def test_a_branch_comes_after_one_that_was_undone(tmp_path: Path) -> None:
+    world.goes_on.set()
+    with Session("job", store=tmp_path) as session:
+        with session.branch("first") as first:
+            book("a")
+        session.undo(branch="first")
+        with session.branch("second", after=[first]):
+            book("b")
+    assert world.told == ["+a", "-a", "+b"]
+
+
+@pytest.mark.parametrize("name", ["c", "asked"])
+def test_a_block_that_an_undo_has_reopened_is_left(tmp_path: Path, name: str) -> None:
+    world.goes_on.set()
+    with pytest.raises(KeyError), Session("job", store=tmp_path) as session:
+        book("a")
+        raise KeyError
+    how: Any = {"gate": [asks], "approver": lambda _: Approval(True, by="ann")}
+    with Session("job", store=tmp_path, on_divergence="undo", **how) as session:
+        book("a")
+        with session.branch("around"):
+            book("stays")
+            with session.branch("part"):
+                book("goes")
+        session.undo(branch="part")
+        new(name)
+    assert world.told == ["+a", "+stays", "+goes", "-goes", f"+{name}"]

@@ -477,7 +477,7 @@ class _Generation:
         if reopens:
             line["reopens"] = sorted(reopens)
         attempt.note(line)
-        attempt.rewind(reopens)
+        attempt.rewind(run.steps[n] for n in reopens)
         self._session.undone_at = run.last
 
     def _is_below(self, step: Step, branch: str) -> bool:

@@ -411,11 +411,10 @@ class Attempt:
 
     # --- undo ------------------------------------------------------------------------------------
 
-    def rewind(self, reopened: Iterable[int]) -> None:
-        """Go on behind the steps that an undo has kept. `reopened`: calls to make again."""
+    def rewind(self, reopened: Iterable[Step]) -> None:
+        """Go on behind the steps that an undo has kept. `reopened`: ended calls to make again."""
         with self.lock:
-            for n in reopened:
-                step = self.run.steps[n]
+            for step in reopened:
                 walk = self.branches.get(step.inner)
                 if walk is None or walk.opening is not step or walk.exited:
                     self.run.release(step)

@@ -121,7 +121,7 @@ def join(attempt: Attempt, inner: Branch) -> None:
     if inner.batch:
         inner.fold()
     status = "ok" if inner.ok else "error"
-    world = inner.world().hex() if inner.pos else None
+    world = _last_world(inner)
     data = orjson.dumps({"status": status, "value": world})
     differs = step.outcome != data
     if differs and not (status == "error" and skipped):
@@ -137,6 +137,11 @@ def join(attempt: Attempt, inner: Branch) -> None:
         ended(attempt, outer, step)
 
 
+def _last_world(branch: Branch) -> str | None:
+    """Return the world at a branch's position; None if nothing was changed in it."""
+    return branch.world().hex() if branch.pos else None
+
+
 def ended(attempt: Attempt, branch: Branch, step: Step | None) -> None:
     """Count an ended write or block; its branch may be waiting for it."""
     branch.end(step)
@@ -147,7 +152,7 @@ def ended(attempt: Attempt, branch: Branch, step: Step | None) -> None:
 def _worlds_of(branch: Branch) -> frozenset[str]:
     step = branch.opening
     assert step is not None
-    world = step.result["value"]
+    world = _last_world(branch) if step.outcome is None else step.result["value"]
     return branch.ends if world is None else frozenset([world])
 
 

@@ -189,7 +189,7 @@ class Approvals(Stage):
             raise self._denied(call, match, known)
         if match.refusal is not None:
             return None
-        if match.ahead and attempt.on_divergence == "undo":
+        if attempt.on_divergence == "undo" and any(each.acts for each in match.ahead):
             return take_back(attempt, match.ahead, why="divergence", is_async=call.is_async)
         if known is not None:
             return self._follow(call, known, verdict)

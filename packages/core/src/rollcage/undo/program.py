@@ -673,9 +673,11 @@ class _Undo:
             places = [n for n in sorted(gone) if keeps_place(run, run.steps[n], gone)]
             if places:
                 line["places"] = places
+        steps = (run.steps[n] for n in reopens)
+        ended = [step for step in steps if not step.taken or step.status != "unknown"]
         attempt.note(line)
         if self.why == "undo":
-            attempt.rewind(reopens)
+            attempt.rewind(ended)
 
     def _report(self, tasks: list[Task], done: list[UndoneStep]) -> UndoReport:
         seen = {each.step for each in done}
