@@ -802,3 +802,69 @@ def test_what_a_compensating_call_does_itself_is_no_effect_of_the_run(store: Sto
         give("b")
     assert events(store, session.run_id)[-1]["status"] == "ok"
     assert box == ["b"]
+
+
+# --- tools of one name ---------------------------------------------------------------------------
+
+
+def tools_of(owner: str, told: list[str]) -> tuple[Any, Any]:
+    """Return a tool with its own compensating tool, and one with its own state."""
+
+    @tool(name="twice.cancel", effect="write", idempotent=True)
+    def cancel(name: str) -> None:
+        told.append(f"{owner} -{name}")
+
+    @tool(name="twice.book", undo=lambda args: [compensate(cancel, **args)])
+    def book(name: str) -> None:
+        told.append(f"{owner} +{name}")
+
+    def state(_: Any) -> dict[str, list[str]]:
+        return {"told": [each for each in told if each.startswith(owner)]}
+
+    @tool(name="twice.seen", observe=state, undo=lambda args: [compensate(twice_restored, **args)])
+    def seen(name: str) -> None:
+        told.append(f"{owner} +{name}")
+
+    return book, seen
+
+
+@tool(name="twice.restore", effect="write", idempotent=True)
+def twice_restored(name: str) -> None:
+    """Restore nothing."""
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["plans", "states"])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_no_step_is_undone_by_another_tool_of_its_name(
+    store: Store, at: int, is_nested: bool
+) -> None:
+    told: list[str] = []
+    one, other = tools_of("one", told)[at], tools_of("other", told)[at]
+    with Session("job", store=store) as session:
+        one(name="a")
+        if is_nested:
+            with Session("inner", store=store):
+                other(name="b")
+        else:
+            other(name="b")
+        with pytest.raises(ToolMissing, match="2 tools named"):
+            session.undo()
+    assert told == ["one +a", "other +b"]
+
+
+def test_an_undo_knows_the_tools_that_were_given_to_a_nested_session(store: Store) -> None:
+    told: list[str] = []
+
+    @tool(name="given.cancel", effect="write", idempotent=True)
+    def cancel(name: str) -> None:
+        told.append(f"-{name}")
+
+    @tool(name="given.book", undo=lambda args: [compensate("given.cancel", **args)])
+    def book(name: str) -> None:
+        told.append(f"+{name}")
+
+    with Session("job", store=store, options=Options(tools=[])) as session:
+        with Session("inner", store=store, options=Options(tools=[cancel, book])):
+            book(name="a")
+        assert session.undo().complete
+    assert told == ["+a", "-a"]

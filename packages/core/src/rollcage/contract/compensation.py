@@ -152,16 +152,26 @@ class KnownTools:
                 self.add(every)
 
     def add(self, source: ToolSource, name: str | None = None) -> None:
-        """Add a tool; it replaces an earlier one of the same name and version."""
+        """Add a tool; of several with one name and version, none is found."""
         tool = _tool_of(source)
         for called in {tool.contract.name, name or tool.contract.name}:
-            known = self._own.setdefault(called, [])
-            same = [each for each in known if each.contract.version == tool.contract.version]
-            for each in same:
+            self._put(called, tool)
+
+    def join(self, other: KnownTools) -> None:
+        """Add the tools that were given to a nested session."""
+        for name, tools in other._own.items():
+            for each in tools:
+                self._put(name, each)
+
+    def _put(self, name: str, tool: Tool) -> None:
+        known = self._own.setdefault(name, [])
+        for each in known:
+            if _undoes_alike(each.contract, tool.contract):
                 if tool.body is None and each.body is not None:
                     return  # a contract alone does not hide the tool itself
                 known.remove(each)
-            known.append(tool)
+                break
+        known.append(tool)
 
     def find(self, name: str, version: str | None = None, *, callable_: bool = False) -> Tool:
         """Return the tool with a name, and with a version if given.
@@ -178,7 +188,8 @@ class KnownTools:
             return fitting[0]
         if fitting:
             raise ToolMissing(
-                f"this process has {len(fitting)} tools named {name!r}: choose one with tools=[…]",
+                f"there are {len(fitting)} tools named {name!r} here, and a step does not tell "
+                f"which of them it is of: choose one with tools=[…], or give them versions",
                 name,
             )
         versions = sorted({repr(each.contract.version) for each in found})
@@ -189,6 +200,15 @@ class KnownTools:
         else:
             message = f"no tool named {name!r} is declared: pass its function in tools="
         raise ToolMissing(message, name)
+
+
+def _undoes_alike(one: Contract, other: Contract) -> bool:
+    """Tell whether a step of one tool may be undone by what another one declares."""
+    return one is other or (
+        one.version == other.version
+        and one.function == other.function
+        and (one.undo, one.observe, one.probe) == (other.undo, other.observe, other.probe)
+    )
 
 
 def _fits(tool: Tool, version: str | None, callable_: bool) -> bool:  # noqa: FBT001 - private

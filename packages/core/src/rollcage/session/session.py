@@ -514,6 +514,7 @@ class Session:
         self._joins = (*self._observing, *self.gate.stages)
         self._surround((*outer._before, *self._joins), outer._after)  # noqa: SLF001 - its own kind
         self._began = self._latest = self.options.clock.monotonic()
+        attempt.tools.join(self.tools)
         self.seal, self.types, self.tools = attempt.seal, attempt.types, attempt.tools
         given = None if self.input is None else encode(self.input, self.seal, path="input")
         self.described = self.gate.describe(self)

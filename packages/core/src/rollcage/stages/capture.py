@@ -36,7 +36,7 @@ class Capture(Stage):
     """Observe the state that a write changes, and plan its undo."""
 
     def __init__(self) -> None:
-        self._known: set[tuple[str, str]] = set()
+        self._known: dict[tuple[str, str], Contract] = {}
 
     def concerns(self, contract: Contract) -> bool:
         """Tell whether a tool declares its state, or its undo."""
@@ -46,8 +46,8 @@ class Capture(Stage):
         """Observe the state that the call will change, once, right before its body."""
         contract = call.contract
         named = contract.name, contract.version
-        if named not in self._known:  # a framework's tool is not known to this process otherwise
-            self._known.add(named)
+        if self._known.get(named) is not contract:  # a framework's tool is not known otherwise
+            self._known[named] = contract
             call.attempt.tools.add(contract)
         if match.kind == "hit" or match.refusal is not None or call.supplied is not None:
             return None
