@@ -54,6 +54,24 @@ def delegate(work: list[str]) -> str:
 
 
 MODEL = Contract(name="model", parameters={"properties": {"turn": {}}}, framework="test")
+
+
+def test_a_call_behind_one_that_is_still_to_be_asked_for_is_seen_later(tmp_path: Path) -> None:
+    with pytest.raises(PowerCutError), Session("job", store=tmp_path) as session:
+        write("a")
+        with session.place(call_id="c1"):
+            write("b")
+        raise PowerCutError
+    with Session("job", store=tmp_path) as session:
+        session.seen({None: ["c1"]})
+        assert session.stats.seen == 0  # it can't be taken as done yet
+        assert write("a") == "wrote a"
+        session.seen({None: ["c1"]})
+        assert session.stats.seen == 1
+        write("c")
+    assert world == ["a", "b", "c"]
+
+
 Deed = tuple[Any, str]
 Program = list[list[Deed]]
 

@@ -324,6 +324,18 @@ async def test_an_answer_that_comes_once_the_session_was_left_counts_later(tmp_p
 # --- later ---------------------------------------------------------------------------------------
 
 
+def test_what_a_policy_in_shadow_mode_says_is_in_no_request(tmp_path: Path) -> None:
+    def rule(_: StepView) -> Verdict:
+        return Verdict("ask", "sure?", "mine", shadow=Verdict.deny("never", code="never"))
+
+    with Session("job", store=tmp_path, gate=[rule], approver=yes) as session:
+        send("a")
+    (requested,) = lines(tmp_path, session.run_id, "requested")
+    assert (requested["verdict"]["code"], "shadow" in requested["verdict"]) == ("mine", False)
+    began = lines(tmp_path, session.run_id, "step")[-1]
+    assert began["verdict"]["shadow"]["code"] == "never"
+
+
 def test_somebody_decides_later_and_the_next_attempt_goes_on(tmp_path: Path) -> None:
     session = guarded(tmp_path)
     for answer in (None, Approval(True, by="ann")):

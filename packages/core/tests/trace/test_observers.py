@@ -314,6 +314,34 @@ def test_a_call_decided_before_an_observer_came_is_told_with_who_decided(tmp_pat
     assert started.get("approved_by") == "eve"
 
 
+def test_who_decided_before_a_crash_is_told_behind_it(tmp_path: Path) -> None:
+    def ask(view: StepView) -> Verdict | None:
+        return Verdict.ask("sure?") if view.name == "obs.put" else None
+
+    how: dict[str, Any] = {"gate": [ask], "approver": lambda _: Approval(True, by="eve")}
+    with Session("job", store=tmp_path, **how) as session:
+        put("b", 2)
+    lines = parse(open_store(tmp_path).read(session.run_id), "it")
+    decided = [line["event"] for line in lines].index("decided")
+    cut_log(tmp_path / "logs" / f"{session.run_id}.jsonl", decided + 1)
+    live = Kept()
+    with Session("job", store=tmp_path, observers=[live], **how):
+        put("b", 2)
+    (began,) = (e for e in live.told if isinstance(e, StepEvent) and e.what == "started")
+    assert began.get("approved_by") == "eve"
+
+
+def test_a_model_that_does_not_exist_is_told_as_one(tmp_path: Path) -> None:
+    live = Kept()
+    with Session("job", store=tmp_path, observers=[live]) as session:
+        session.refused("oracle", {}, kind="model")
+        session.refused("hammer", {})
+    refused = [e for e in live.told if isinstance(e, StepEvent)]
+    assert [(e.what, e.name, e.kind) for e in refused] == [
+        ("blocked", "oracle", "model"), ("blocked", "hammer", "tool"),
+    ]  # fmt: skip
+
+
 def test_a_call_that_is_told_may_call_on(tmp_path: Path) -> None:
     """The lock is free: another thread's call goes on while an observer is busy."""
     other_done, errors = threading.Event(), list[str]()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 from rollcage import Session, Store, tool
 from rollcage.errors import SessionHalted, StoreError, TraceUnwritable, UnknownOutcome
+from rollcage.trace.folder import FolderLog
 
 Python = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -141,4 +142,30 @@ def test_a_store_whose_key_is_damaged_seals_nothing(store: Store) -> None:
     store.swap("keys", "seal", store.get("keys", "seal"), b"short")
     with pytest.raises(StoreError, match="32 bytes"), Session("job", store=store):
         keep(text="hunter2")
+    assert ran == []
+
+
+@pytest.mark.parametrize("error", [StoreError("no"), TraceUnwritable("no")])
+def test_nothing_runs_whose_intent_did_not_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    ran: list[int] = []
+
+    def effect(number: int) -> str:
+        ran.append(number)
+        return ""
+
+    def wait(_: FolderLog) -> None:
+        if is_broken:
+            raise error
+
+    write, is_broken = written(effect), False
+    monkeypatch.setattr(FolderLog, "wait", wait)
+    with pytest.raises(TraceUnwritable, match="no"), Session("job", store=tmp_path):
+        is_broken = True
+        with pytest.raises(TraceUnwritable):
+            write(1)
+        with pytest.raises(SessionHalted):
+            write(2)
+        is_broken = False
     assert ran == []
