@@ -90,13 +90,15 @@ def test_an_undone_run_that_waited_is_undone(tmp_path: Path) -> None:
 
 
 async def test_the_time_in_which_calls_were_held_is_known(tmp_path: Path) -> None:
+    entered = time.monotonic()
     async with Session("job", store=tmp_path) as session:
         await session.acall(send, to="ann")
         pause_run(tmp_path, session.run_id, by="me")
         calls = [asyncio.create_task(session.acall(send, to=to)) for to in ("bob", "cem")]
         while not session.held:  # noqa: ASYNC110 - no event says that calls wait
             await asyncio.sleep(0.01)
-        began, held = time.monotonic(), session.held
+        held, began = session.held, time.monotonic()
+        assert held <= began - entered
         await asyncio.sleep(0.05)
         assert 0 < session.held - held <= time.monotonic() - began + 0.01  # not twice as much
         lift_order(tmp_path, session.run_id)
