@@ -109,9 +109,12 @@ def ended(lab: Lab, program: Program, chance: random.Random) -> Attempt:
         try:
             lab.resolve(error.run, error.step)
         except StepNotUnknown:
-            undos = [each["event"] for each in lab.events(error.run)]
-            assert [each for each in undos if each in UNDOS][-1] == "undoing"  # it was cut off
-            lab.begin(len(undos))
+            log = lab.events(error.run)
+            undos = ["", *(each["event"] for each in log if each["event"] in UNDOS)]
+            if undos[-1] != "undoing":
+                assert any(each.get("kind") == "transaction" for each in log)
+                return attempt  # it has not ended, and may take the effect back
+            lab.begin(len(log))
             undo_run(lab.store, error.run, tools=lab.tools(sync=True), in_doubt="restore")
     raise AssertionError("it is asked about for ever")
 
@@ -138,4 +141,33 @@ def test_no_key_stands_twice_in_blocks_undos_and_other_programs(
             if chance.random() < 0.5:
                 moment = chance.randint(1, len(lab.timeline.moments))
                 lab = lab.at(root / f"killed-{number}", moment)
+        assert lab.world.doubled == []
+
+
+@fewer(2)
+@given(
+    st.lists(
+        programs(tools=("once", "once", "write", "read"), does=("work",), length=3),
+        min_size=2,
+        max_size=3,
+    ),
+    seeds,
+)
+def test_what_was_told_under_a_key_stands(among: list[Program], seed: int) -> None:
+    """Whatever a transaction takes back, here or in another run, was told to nobody else."""
+    chance = chances(seed)
+    with folder() as root:
+        lab = Lab(root / "whole")
+        for number, program in enumerate(among):
+            lab.job = JOBS[number]
+            if chance.random() < 0.5:
+                ended(lab, program, chance)
+                lab = lab.at(
+                    root / f"killed-{number}", chance.randint(1, len(lab.timeline.moments))
+                )
+                lab.job = JOBS[number]
+            attempt = ended(lab, program, chance)
+            if attempt.error is None:
+                standing = lab.timeline.standing
+                assert all(standing[token] > 0 for token in attempt.stays)
         assert lab.world.doubled == []

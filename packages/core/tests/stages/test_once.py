@@ -28,6 +28,7 @@ from rollcage import (
     StepEvent,
     StepNotUnknown,
     UnknownOutcome,
+    abandon_run,
     compensate,
     resolve_step,
     tool,
@@ -1058,3 +1059,113 @@ def test_a_killed_undo_keeps_no_key_of_a_call_that_did_nothing(tmp_path: Path) -
         refund(7)
         refund(8)
     assert world.refunds == [7]
+
+
+# --- beside a transaction ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("where", ["branch", "session", "run"])
+async def test_what_a_transaction_may_take_back_is_waited_for(
+    tmp_path: Path, where: str, fails: bool
+) -> None:
+    paid, given = asyncio.Event(), list[str]()
+
+    async def first(session: Session) -> None:
+        with contextlib.suppress(KeyError), session.branch("first"):
+            async with session.transaction():
+                await session.acall(refund, payment=7)
+                assert await session.acall(refund, payment=7) == "7: 5, no. 1"
+                paid.set()
+                await asks
+                if fails:
+                    raise KeyError
+
+    async def second(session: Session) -> None:
+        await paid.wait()
+        asks.get_loop().call_later(0.05, asks.set_result, None)
+        if where == "branch":
+            with session.branch("second"):
+                given.append(await session.acall(refund, payment=7))
+            return
+        async with Session("two", store=tmp_path) as another:
+            given.append(await another.acall(refund, payment=7))
+
+    asks = asyncio.get_running_loop().create_future()
+    async with Session("one", store=tmp_path) as session:
+        with session.turn(opens={"first": (), "second": ()}):
+            around = contextvars.Context() if where == "run" else contextvars.copy_context()
+            other = asyncio.create_task(second(session), context=around)
+            await asyncio.gather(first(session), other)
+    assert given == ["7: 5, no. 2" if fails else "7: 5, no. 1"]
+    assert world.refunds == [7]
+
+
+async def test_a_sync_call_holds_up_no_transaction_that_it_waits_for(tmp_path: Path) -> None:
+    def elsewhere() -> None:
+        with Session("two", store=tmp_path):
+            refund(7)
+
+    async with Session("one", store=tmp_path) as session:
+        async with session.transaction():
+            await session.acall(refund, payment=7)
+            with pytest.raises(SessionError, match="await the call"):
+                contextvars.Context().run(elsewhere)
+        contextvars.Context().run(elsewhere)
+    assert world.refunds == [7]
+
+
+def left_in_a_transaction(root: Path) -> str:
+    """A run that was killed in a transaction, behind a refund."""
+    with Session("one", store=root) as session, session.transaction():
+        refund(7)
+    kinds = [each["event"] for each in events(root, session.run_id)]
+    cut_log(root / "logs" / f"{session.run_id}.jsonl", kinds.index("outcome") + 1)
+    return session.run_id
+
+
+def halted_at(root: Path, run: str) -> None:
+    """Check that another run halts, and says how the first one is ended."""
+    wanted = f"refund/7 was made by step 2 of run {run}, in a transaction .* rollcage undo {run}"
+    with pytest.raises(UnknownOutcome, match=wanted), Session("two", store=root):
+        refund(7)
+    effect = claim_of(root, "refund/7")
+    assert effect.state == "unknown"
+    for happened in (False, True):
+        with pytest.raises(StepNotUnknown, match="Resume that run"):
+            effect.resolve(happened=happened)
+    with pytest.raises(UnknownOutcome, match="Resume that run"):
+        keep_claims(Folder(root), run)
+
+
+def test_a_transaction_that_was_killed_is_ended_by_its_run(tmp_path: Path) -> None:
+    halted_at(tmp_path, left_in_a_transaction(tmp_path))
+    with Session("one", store=tmp_path) as session, session.transaction():
+        refund(7)
+    with Session("two", store=tmp_path):
+        assert refund(7) == "7: 5, no. 1"
+    assert world.refunds == [7]
+
+
+def test_a_transaction_that_was_killed_is_taken_back(tmp_path: Path) -> None:
+    run = left_in_a_transaction(tmp_path)
+    halted_at(tmp_path, run)
+    undo_run(tmp_path, run, tools=[refund, unrefund])
+    with Session("two", store=tmp_path):
+        assert refund(7) == "7: 5, no. 2"
+    assert world.refunds == [7]
+
+
+def test_a_transaction_of_an_abandoned_run_is_not_taken_back(tmp_path: Path) -> None:
+    run = left_in_a_transaction(tmp_path)
+    abandon_run(tmp_path, run)
+    with Session("two", store=tmp_path):
+        assert refund(7) == "7: 5, no. 1"
+
+
+def test_a_transaction_that_was_left_behind_keeps_its_key(tmp_path: Path) -> None:
+    left_in_a_transaction(tmp_path)
+    with Session("one", store=tmp_path, on_divergence="warn"):
+        mail("hi")
+        assert refund(7) == "7: 5, no. 1"
+    assert world.refunds == [7, 0]

@@ -7,7 +7,8 @@ The outcome is the fold of that run's log, where the intent has the token:
 ==========  ======================================================================================
 `free`      it never began, did not happen, failed cleanly or was taken back: the key is claimed
 `done`      its outcome is given, and recorded as a step whose `once` names the run that made it
-`flying`    its run has a live writer: it is waited for
+`flying`    it has not ended, nor has a transaction that may take it back: it is waited for, if its
+            run has a live writer
 `unknown`   it may or may not have happened: the session halts
 ==========  ======================================================================================
 
@@ -49,6 +50,7 @@ from rollcage.errors import (
 from rollcage.fingerprint.identity import jcs
 from rollcage.gate.verdict import Verdict
 from rollcage.trace.chain import parse
+from rollcage.trace.endings import OVER
 from rollcage.trace.reading import fold_log
 from rollcage.trace.resolution import resolve_step
 from rollcage.trace.run import Event, Outcome, Run, Step
@@ -111,12 +113,17 @@ class Claim(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Hold the state of a claimed effect, its step, and the outcome if it is done."""
+    """Hold the state of a claimed effect, its step, and the outcome if it is done.
+
+    Attributes:
+        block: the transaction that has not ended, and may take the effect back.
+    """
 
     state: State
     step: int = 0
     outcome: Outcome | None = None
     found: Step | None = None
+    block: Step | None = None
 
 
 _FREE: Final = Standing("free")
@@ -139,10 +146,15 @@ def _is_plain(character: str) -> bool:
     return character.isprintable()
 
 
-def judge(run: Run, claim: Claim) -> Standing | None:
+def judge(run: Run, claim: Claim, branch: str = "") -> Standing | None:
     """Return the state of a claim by its run; None if its intent is not in the log.
 
-    `flying`: an undo of the effect has begun and not ended.
+    `flying`: an undo of the effect, or a transaction around it, has begun and not ended.
+
+    Args:
+        run: the run that made the claim.
+        claim: the claim.
+        branch: the branch of the call that asks, if that call is a part of the run.
     """
     step: Step | None = None
     for each in reversed(run.steps.values()):
@@ -157,6 +169,10 @@ def judge(run: Run, claim: Claim) -> Standing | None:
     is_undone = run.undoing is not None and step.n in run.undoing["steps"] and not step.back
     if is_undone and standing.state != "free":
         return Standing("flying", step.n, None, step)
+    if standing.state == "done" and step.gone != "left" and run.status not in OVER:
+        block = run.transaction(step, branch)
+        if block is not None:
+            return Standing("flying", step.n, None, step, block)
     return standing
 
 
@@ -304,7 +320,7 @@ class Once(Stage):
             claim = None if seen is None else Claim.read(key, seen)
             standing = _FREE
             if claim is not None:
-                standing = yield _whole(call, self._standing, attempt, claim)
+                standing = yield _whole(call, self._standing, call, claim)
                 if self._goes_on(attempt, match, standing, claim, mine):
                     self._hold(call, _Held(key, claim, seen, is_new=False))
                     return
@@ -317,7 +333,9 @@ class Once(Stage):
             assert claim is not None
             if claim.args != mine.args:
                 differs = yield _whole(call, _differs, attempt, claim, standing, call)
-                raise _refusal(call, f"{key} is claimed by {_where(claim, standing)}, {differs}")
+                raise _refusal(
+                    call, f"{key} is claimed by {_where(claim.run, standing)}, {differs}"
+                )
             if standing.state == "done":
                 assert standing.outcome is not None
                 call.supplied = standing.outcome
@@ -356,18 +374,20 @@ class Once(Stage):
             call.contract.idempotent or match.asks is not None
         )  # which was granted, as it is here
 
-    def _standing(self, attempt: Attempt, claim: Claim) -> Standing:
+    def _standing(self, call: Call, claim: Claim) -> Standing:
         """Return the state of a claim: of this run from memory, of another run from its log.
 
-        An effect that another thread or task is taking back is in flight.
+        An effect that another thread or task is taking back, or may take back, is in flight.
         """
+        attempt = call.attempt
         if claim.run != attempt.run.id or claim.state:
             return look_up(attempt.store, claim)
         with attempt.lock:
-            standing = judge(attempt.run, claim)
+            standing = judge(attempt.run, claim, call.place.branch)
             flies = _flies(attempt, claim.token)
             if standing is not None and standing.state == "flying" and not flies:
-                flies = is_being_undone(attempt, standing.step)
+                is_open = standing.block is not None
+                flies = is_open or is_being_undone(attempt, standing.step)
         if standing is None:
             return Standing("flying") if flies else _FREE
         if _is_settled(standing):
@@ -387,11 +407,11 @@ class Once(Stage):
         self, call: Call, held: _Held, before: Claim | None, state: State
     ) -> Generator[Callable[[], Any], Any, bool]:
         """Replace a claim that was found in a state, and tell whether the swap succeeded."""
-        attempt, store = call.attempt, call.attempt.store
+        store = call.attempt.store
         self._hold(call, held)  # before the store has it, so that no thread takes it for a dead one
         taken = yield _whole(call, store.swap, "once", held.key, held.seen, held.claim.data())
         if taken and before is not None:
-            standing = yield _whole(call, self._standing, attempt, before)
+            standing = yield _whole(call, self._standing, call, before)
             if standing.state != state:  # its line was written between these two looks
                 yield from self.dropped(call)
                 return False
@@ -410,7 +430,9 @@ class Once(Stage):
                 f"{key} is being made by step {n} of this run, and this call is a part of that one",
                 "once_inside",
             )
-        if flight is not None and flight.is_below() and not call.is_async:
+        is_below = flight is not None and flight.is_below()
+        is_open = standing.block is not None and _task() is not None
+        if (is_below or is_open) and not call.is_async:
             raise SessionError(
                 f"{key} is being made by another task of this event loop, which a sync call would "
                 f"hold up: await the call (session.acall)"
@@ -418,7 +440,7 @@ class Once(Stage):
         if time.monotonic() >= until:
             raise attempt.halt(
                 UnknownOutcome(
-                    f"{key} is being made by {_where(claim, standing)}, which has not ended in "
+                    f"{key} is being made by {_where(claim.run, standing)}, which has not ended in "
                     f"{PATIENCE:.0f} seconds. Start this one again when that has. What became "
                     f"of it: {_command(attempt.store, key)}",
                     claim.run,
@@ -554,19 +576,21 @@ def _shown(arguments: dict[str, Any], name: str) -> str:
     return shown if len(shown) <= 60 else shown[:60] + "…"
 
 
-def _where(claim: Claim, standing: Standing) -> str:
+def _where(run: str, standing: Standing) -> str:
     step = f"step {standing.step} of " if standing.step else ""
-    return f"{step}run {claim.run}"
+    return f"{step}run {run}"
 
 
 def _unknown(attempt: Attempt, key: str, claim: Claim, standing: Standing) -> UnknownOutcome:
     run, n = claim.run, standing.step
-    if _is_half_undone(standing.found):
-        return UnknownOutcome(_half_undone(attempt.store, key, run), run, n)
+    if _is_left_open(standing):
+        return UnknownOutcome(_left_open(attempt.store, key, run, standing), run, n)
     if standing.found is None and not claim.state:
         what = f"{key} was claimed by run {run}, whose log is gone from the store"
     else:
-        what = f"{key} is claimed by {_where(claim, standing)}, of which nobody knows whether it "
+        what = (
+            f"{key} is claimed by {_where(claim.run, standing)}, of which nobody knows whether it "
+        )
         what += "happened"
     ways = _ways_out(attempt.store, key)
     if run != attempt.run.id and standing.found is not None:
@@ -574,16 +598,24 @@ def _unknown(attempt: Attempt, key: str, claim: Claim, standing: Standing) -> Un
     return UnknownOutcome(f"{what}. Find out, and say so: {ways}", run, n)
 
 
-def _is_half_undone(found: Step | None) -> bool:
-    """Tell whether an effect that happened is unknown because an undo of it has not ended."""
-    return found is not None and found.status == "ok" and not found.back
+def _is_left_open(standing: Standing) -> bool:
+    """Tell whether an effect that happened is unknown: its undo or transaction has not ended."""
+    found = standing.found
+    is_made = found is not None and found.status == "ok" and not found.back
+    return standing.state == "unknown" and is_made
 
 
-def _half_undone(store: Store, key: str, run: str) -> str:
-    """Say that the undo of an effect has not ended, with the way out."""
+def _left_open(store: Store, key: str, run: str, standing: Standing) -> str:
+    """Say that the undo of an effect, or a transaction around it, has not ended; how to end it."""
+    undo = f"rollcage undo {run}{store_option(store)}"
+    if standing.block is None:
+        return (
+            f"{key} is being taken back: an undo of run {run} has begun and not ended. To end it: "
+            f"{undo}"
+        )
     return (
-        f"{key} is being taken back: an undo of run {run} has begun and not ended. To end it: "
-        f"rollcage undo {run}{store_option(store)}"
+        f"{key} was made by {_where(run, standing)}, in a transaction that has not ended and may "
+        f"take it back. Resume that run; or take it back: {undo}"
     )
 
 
@@ -671,7 +703,7 @@ class Effect:
     outcome: Event | None
     _store: Store = dataclasses.field(repr=False, compare=False)
     _seen: bytes = dataclasses.field(repr=False, compare=False)
-    _found: Step | None = dataclasses.field(repr=False, compare=False)
+    _standing: Standing = dataclasses.field(repr=False, compare=False)
 
     def resolve(self, *, happened: bool, result: Any = ..., by: str = "") -> None:
         """Record whether the effect happened, if its outcome is unknown.
@@ -685,10 +717,10 @@ class Effect:
         """
         if self.state != "unknown":
             raise StepNotUnknown(f"{self.key} is {self.state}: there is nothing to resolve")
-        found = self._found
+        found = self._standing.found
         if found is not None and not found.back:
-            if _is_half_undone(found):
-                raise StepNotUnknown(_half_undone(self._store, self.key, self.run))
+            if _is_left_open(self._standing):
+                raise StepNotUnknown(_left_open(self._store, self.key, self.run, self._standing))
             given = {} if result is ... else {"result": result}
             resolve_step(self._store, self.run, self.step, happened=happened, by=by, **given)
             return
@@ -716,9 +748,7 @@ def once_of(store: str | os.PathLike[str] | Store, key: str) -> Effect | None:
     claim = Claim.read(key, seen)
     found = look_up(opened, claim)
     outcome = None if found.outcome is None else orjson.loads(found.outcome.data)
-    return Effect(
-        key, claim.run, found.step, claim.tool, found.state, outcome, opened, seen, found.found
-    )
+    return Effect(key, claim.run, found.step, claim.tool, found.state, outcome, opened, seen, found)
 
 
 def keep_claims(store: Store, run: str) -> list[str]:
@@ -742,10 +772,12 @@ def keep_claims(store: Store, run: str) -> list[str]:
         found = look_up(store, claim)
         if found.state == "flying":
             raise RunInUse(f"{key} is being made by run {run}")
+        if _is_left_open(found):
+            raise UnknownOutcome(_left_open(store, key, run, found), run, found.step)
         if found.state == "unknown":
             raise UnknownOutcome(
-                f"nobody knows whether {key} happened, at {_where(claim, found)}, so that run has "
-                f"to stay. Find out, and say so: {_ways_out(store, key)}",
+                f"nobody knows whether {key} happened, at {_where(run, found)}, so that run has to "
+                f"stay. Find out, and say so: {_ways_out(store, key)}",
                 run,
                 found.step,
             )

@@ -48,7 +48,7 @@ _tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 _FIELDS: Final = PLAIN - 1  # of the line of a step that has nothing else, without its hash
 _ANYWHERE: Final = ("duration", "hash", "outcome", "replayed")
 _SOMETIMES: Final = (
-    "after", "agent", "answered", "beyond", "call_id", "declared", "epoch", "once", "rank",
+    "after", "agent", "answered", "beyond", "call_id", "declared", "epoch", "kind", "once", "rank",
     "retries", "simulated", "version",
 )  # fmt: skip
 """Fields that few lines of steps have; `Step` has an attribute of the same name for each."""
@@ -118,6 +118,7 @@ class Step:
         late: of a step that a later attempt added to a turn, behind other turns of the branch: the
             last turn and the first step so added, and the number of attempts before; else empty.
         slot: the place in the turn; `declared` if the caller named the slot.
+        kind: of a block, `branch`, `transaction` or `session`.
         after: of a block, the steps of the branches on which it depends.
         beyond: of a block, ranges of steps that lay ahead when it was opened: they come after it.
         rank: of a model call, how many calls with its key the branch had made before.
@@ -168,7 +169,7 @@ class Step:
     declared = answered = simulated = rolled = borrowed = loose = claimed = accepted = False
     compensates = passed = moved_on = False
     rank = epoch = retries = doubt = replacement = beside = 0
-    agent = version = back = ""
+    agent = version = back = kind = ""
     after: Sequence[int] = ()
     beyond: Sequence[list[int]] = ()
     joined: Sequence[Step] = ()
@@ -916,6 +917,16 @@ class Run:
         for step in self.branches.get(branch, ()):
             yield step
             yield from self.inside(step.inner)
+
+    def transaction(self, step: Step, branch: str) -> Step | None:
+        """Return a transaction that may yet take a step back, and that a branch is no part of."""
+        around = {level.branch for level in self.lineage(branch, 0)}
+        for level in self.lineage_of(step)[1:]:
+            block = level.step
+            assert block is not None
+            if block.kind == "transaction" and block.outcome is None and block.inner not in around:
+                return block
+        return None
 
     def done_in(self, branch: str) -> Iterator[Step]:
         """Yield the steps covered by a branch's rollback: steps that hold or were left behind."""
