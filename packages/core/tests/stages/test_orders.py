@@ -163,6 +163,40 @@ def test_a_pause_that_comes_while_the_intent_is_written_withdraws_it(
         assert again.stats.hits == 3
 
 
+def test_an_effect_in_doubt_stays_so_if_the_intent_to_repeat_it_is_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tool(name="orders.keyed", idempotent=True, undo=lambda args: [compensate(take_back, **args)])
+    def keyed(n: int) -> int:
+        if n in ran:
+            return n  # it was done under this key
+        ran.append(n)
+        raise KeyboardInterrupt
+
+    wait = FolderLog.wait
+    run: list[str] = []
+
+    def waits(log: FolderLog) -> None:
+        wait(log)
+        if run:
+            stop_run(tmp_path, run.pop())
+
+    with pytest.raises(KeyboardInterrupt), Session("job", store=tmp_path) as session:
+        keyed(1)
+    monkeypatch.setattr(FolderLog, "wait", waits)
+    with pytest.raises(RunStopped), Session("job", store=tmp_path) as session:
+        run.append(session.run_id)
+        keyed(1)
+    assert [line["outcome"] for line in lines(tmp_path, session.run_id, "outcome")] == [None]
+    report = undo_run(tmp_path, session.run_id)
+    assert [each.status for each in report.steps] == ["unknown"]
+    lift_order(tmp_path, session.run_id)
+    with Session("job", store=tmp_path) as session:
+        assert keyed(1) == 1
+    assert undo_run(tmp_path, session.run_id).complete
+    assert ran == []
+
+
 class Arrivals(Stage):
     """Note something of each call when it arrives, for its line."""
 

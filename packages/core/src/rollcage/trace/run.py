@@ -692,7 +692,10 @@ class Run:
             self._is_clear(step)
         if outcome is None:  # did not happen: the place is kept
             if step.doubt and "by" not in event:  # it did not begin, so the other stays in doubt
-                self._is_unclear(self.steps[step.doubt])
+                before = self.steps[step.doubt]
+                if before.replacement == step.n and before.status == "unknown":
+                    return  # in its place, this step is in doubt instead
+                self._is_unclear(before)
             step.status, step.outcome, step.beside = "waiting", None, next(reversed(self.steps))
             return
         status, data, unclear, flawed = outcome
