@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 import sqlalchemy.event
 from rollcage import current_step
-from rollcage.contract.body import attach_body
+from rollcage.contract.contract import attach_body
 
 from tests.chaos import service
 from tests.chaos.place import Place

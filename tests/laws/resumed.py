@@ -46,8 +46,7 @@ from rollcage import (
 from rollcage.calls.block import TurnHandle
 from rollcage.calls.stage import Stage
 from rollcage.replay.call import Call
-from rollcage.trace.reading import fold_log
-from rollcage.trace.run import Event, Outcome, Step
+from rollcage.trace.run import Event, Outcome, Step, fold_log
 from rollcage.trace.store import drop
 
 from tests.laws.lab import folder

@@ -20,7 +20,7 @@ from rollcage.errors import (
     TraceUnwritable,
 )
 from rollcage.trace.chain import HASH, ROOT
-from rollcage.trace.ends import Ends
+from rollcage.trace.folder import Ends
 
 from tests.simulation.database import Connection, Disconnected, Server
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from unittest.mock import patch
 
 from rollcage import Store
-from rollcage.trace import folder, locks
+from rollcage.trace import folder
 
 from tests.simulation.client import ServerStore
 from tests.simulation.database import Server
@@ -93,7 +93,6 @@ class OnDisk(Place):
             patch.object(folder, "_sync_data", own.sync_data),
             patch.object(folder, "ring_at", lambda _: None),  # a session without a loop asks os
             patch.object(folder, "heard_at", lambda _: None),
-            patch.object(locks, "fcntl", System(fcntl, own)),
         ):
             yield
 

@@ -47,9 +47,9 @@ from rollcage.errors import (
     TraceUnwritable,
 )
 from rollcage.stages import once, orders, queue
-from rollcage.trace import folder, locks, seal
+from rollcage.trace import folder, seal
 from rollcage.trace import resolution as resolving
-from rollcage.trace.reading import fold_log
+from rollcage.trace.run import fold_log
 
 from tests.laws import lab
 from tests.laws.lab import Given
@@ -68,7 +68,7 @@ EXPECTED = {
     StoreError, TraceUnwritable, UnknownOutcome,
 }  # fmt: skip
 HOUR = 3_600 * 10**9  # ns
-TIMED = (folder, locks, once, orders, queue, resolving)
+TIMED = (folder, once, orders, queue, resolving)
 """The modules that look at a clock, or sleep, themselves."""
 
 

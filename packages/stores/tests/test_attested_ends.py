@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from postgres import new_store
 from rollcage import Session, TraceCorrupt, abandon_run, open_store, tool
-from rollcage.trace.attested import attested_head
+from rollcage.trace.chain import attested_head
 from rollcage_stores.copies import copy_run, move_run
 from rollcage_stores.doctor import examine
 from rollcage_stores.prune import prune_run

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rollcage import Store
 from rollcage.errors import RollcageError, RunInUse
-from rollcage.trace.ends import Ends
+from rollcage.trace.folder import Ends
 from rollcage_stores.sqlite import Sqlite
 
 __all__ = ["STORES", "opened"]

@@ -12,8 +12,8 @@ import pytest
 from cores import Core
 from rollcage import open_store
 from rollcage.trace import check_events
-from rollcage.trace.reading import fold_log
 from rollcage.trace.recorded import trace_of
+from rollcage.trace.run import fold_log
 
 __all__ = [
     "approve",

@@ -27,7 +27,7 @@ from rollcage import (
     newest_run,
     tool,
 )
-from rollcage.trace.attested import attested_head
+from rollcage.trace.chain import attested_head
 from rollcage.trace.folder import Folder
 from rollcage_policy import Policy
 

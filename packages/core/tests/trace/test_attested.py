@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 from rollcage import Session, StoreError, TraceCorrupt, open_store, tool, undo_run
-from rollcage.trace.attested import attested_head
+from rollcage.trace.chain import attested_head
 from rollcage.trace.folder import Folder
 
 ran: list[int] = []

@@ -16,8 +16,7 @@ from rollcage import Session, undo_run
 from rollcage.errors import RollcageError, TraceCorrupt
 from rollcage.trace import check_events
 from rollcage.trace.chain import ROOT, chained, checked
-from rollcage.trace.reading import fold_log
-from rollcage.trace.run import fold_lines
+from rollcage.trace.run import fold_lines, fold_log
 
 
 @pytest.mark.usefixtures("in_time")

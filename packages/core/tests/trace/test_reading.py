@@ -8,8 +8,7 @@ import pytest
 from rollcage import Session, open_store, resolve_step, tool
 from rollcage.errors import TraceCorrupt, UnknownOutcome
 from rollcage.trace.chain import Chain, chained, parse
-from rollcage.trace.reading import fold_log
-from rollcage.trace.run import Fold, Run, fold_lines
+from rollcage.trace.run import Fold, Run, fold_lines, fold_log
 
 
 @tool(effect="write", name="test_reading.write")

@@ -27,8 +27,7 @@ from rollcage.errors import (
     TraceCorrupt,
 )
 from rollcage.stages.once import Claim
-from rollcage.trace.attested import attest, attested_head, held_to
-from rollcage.trace.chain import HASH, Chain, chained, verify
+from rollcage.trace.chain import HASH, Chain, attest, attested_head, chained, held_to, verify
 from rollcage.trace.listing import RunInfo, all_runs, run_info
 from rollcage.trace.store import Store, open_store
 

@@ -10,12 +10,10 @@ from typing import Final, Literal
 import orjson
 from rollcage.errors import RollcageError, RunInUse, RunNotFound, StoreError
 from rollcage.stages.orders import order_of
-from rollcage.trace.attested import HEADS, attested_head, held_to
-from rollcage.trace.chain import Chain
+from rollcage.trace.chain import HEADS, Chain, attested_head, held_to
 from rollcage.trace.endings import OVER
 from rollcage.trace.listing import RunInfo, all_runs, run_info
-from rollcage.trace.reading import fold_log
-from rollcage.trace.run import Run
+from rollcage.trace.run import Run, fold_log
 from rollcage.trace.store import Store, drop, open_store, store_option
 
 from rollcage_stores.blobs import blobs_of, keys_of, put_back

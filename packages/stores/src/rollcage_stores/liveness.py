@@ -10,8 +10,8 @@ import fcntl
 import os
 import secrets
 
+from rollcage.trace.folder import has_writer, take_lock
 from rollcage.trace.keys import file_name
-from rollcage.trace.locks import has_writer, take_lock
 from rollcage.trace.processes import keep_from_children
 
 __all__ = ["Liveness"]

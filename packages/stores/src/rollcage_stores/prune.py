@@ -17,12 +17,10 @@ from typing import Any, Final
 import orjson
 from rollcage.errors import RollcageError, RunInUse, RunNotFound, StoreError
 from rollcage.stages.once import keep_claims
-from rollcage.trace.attested import HEADS
-from rollcage.trace.chain import Chain, chained
+from rollcage.trace.chain import HEADS, Chain, chained
 from rollcage.trace.endings import OVER
 from rollcage.trace.listing import RunInfo, all_runs, run_info
-from rollcage.trace.reading import fold_log
-from rollcage.trace.run import Run
+from rollcage.trace.run import Run, fold_log
 from rollcage.trace.store import Store, drop, open_store, store_option
 
 from rollcage_stores.beside import drop_beside

@@ -102,11 +102,12 @@ def arrive(attempt: Attempt, call: Call) -> None:
         release(call)
     if attempt.halted is not None:
         raise SessionHalted(f"the session was halted: {attempt.halted}") from attempt.halted
-    if attempt.run.undoing is not None and attempt.undo is None and attempt.live:
-        raise attempt.halt(open_undo(attempt.run, attempt.store))
-    if attempt.run.imported is not None and not call.changes and call.kind == "tool":
+    run = attempt.run
+    if run.undoing is not None and attempt.undo is None and attempt.live:
+        raise attempt.halt(open_undo(run, attempt.store))
+    if run.imported is not None and not call.changes and call.kind == "tool":
         _change_as_recorded(attempt, call)
-    if attempt.run.edits and not call.is_edited:
+    if run.edits and not call.is_edited:
         _edit(attempt, call)
 
 
@@ -118,9 +119,9 @@ def _change_as_recorded(attempt: Attempt, call: Call) -> None:
 
 
 def _find_place(attempt: Attempt, call: Call) -> None:
-    call.before = attempt.stats.calls + attempt.stats.seen
-    attempt.stats.calls += 1
-    place = call.place
+    stats, place = attempt.stats, call.place
+    call.before = stats.calls + stats.seen
+    stats.calls += 1
     for where in call.hooks.where:
         call.place = place = where(call, place) or place
     if call.kept:

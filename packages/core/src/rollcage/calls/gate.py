@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from rollcage.calls.stage import Guard, OfSession, Stage, overridden
@@ -52,21 +52,23 @@ class Gate:
 
     def __init__(self, given: Iterable[Entry], session: Session) -> None:
         self._session = session
-        self.own = tuple(_own(each) for each in given)
-        self.stages = tuple(each for each in self.own if isinstance(each, Stage))
-        self.entries = self.own
+        self.own = self.entries = tuple(map(_own, given))
+        self.stages: tuple[Stage, ...] = ()
         self.decides: tuple[tuple[str, _Decide], ...] = ()
         self.settles: tuple[_Settled, ...] = ()
         self.screens: tuple[tuple[str, _Screen], ...] = ()
         self.undo_screens: tuple[_ScreenUndo, ...] = ()
-        self.strict = any(getattr(each, "strict", False) for each in self.own)
+        self.strict = False
         for each in self.own:
+            self.strict = self.strict or getattr(each, "strict", False)
             self._take(each)
 
     def _take(self, each: Rule | Guard | Stage) -> None:
         if not isinstance(each, (Guard, Stage)):
             self.decides += ((rule_name(each), _by_rule(each, self._session)),)
             return
+        if isinstance(each, Stage):
+            self.stages += (each,)
         decide, screen = overridden(each, "decide", Guard), overridden(each, "screen", Guard)
         screen_undo = overridden(each, "screen_undo", Guard)
         settled = None if isinstance(each, Stage) else overridden(each, "settled", Guard)
@@ -97,14 +99,13 @@ class Gate:
 
     def describe(self, session: Session) -> list[Event]:
         """Return the descriptions of the session's own entries, for the attempt's line."""
-        return list(self._described(session))
-
-    def _described(self, session: Session) -> Iterator[Event]:
+        found: list[Event] = []
         for each in self.own:
             if not isinstance(each, (Guard, Stage)):
-                yield {"rule": rule_name(each)}
+                found.append({"rule": rule_name(each)})
             elif (described := each.describes(session)) is not None:
-                yield described
+                found.append(described)
+        return found
 
     def screen(
         self, contract: Contract, body: Callable[..., Any] | None, kind: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
@@ -284,37 +284,29 @@ class Hooks:
 
     Attributes:
         contract: the contract to which they apply; None: the session itself.
+        prepare_new: `prepare` of the stages that are not about recorded steps alone.
     """
 
     contract: Contract | None = None
 
-    def __init__(self, stages: tuple[Stage, ...]) -> None:
-        by_seam: dict[str, list[Any]] = {seam: [] for seam in _SEAMS}
-        self.prepare_new: list[Callable[[Call, Match], Work | None]] = []
+    def __init__(self, stages: Iterable[Stage]) -> None:
+        none: tuple[Any, ...] = ()
+        self.opening = self.resuming = self.opened = self.leaving = self.closed = none
+        self.arriving = self.where = self.prepare = self.prepare_new = self.marks = none
+        self.begun = self.ready = self.dropped = self.around = self.inside = none
+        self.hit = self.settled = self.conceal = self.shows = none
         self.folds: dict[str, list[Fold]] = {}
         for stage in stages:
             kind: Any = type(stage)  # mypy takes no class for a Hashable
             for seam in _seams_of(kind):
-                by_seam[seam].append(getattr(stage, seam))
+                setattr(self, seam, (*getattr(self, seam), getattr(stage, seam)))
                 if seam == "prepare" and not stage.is_about_recorded:
-                    self.prepare_new.append(stage.prepare)
+                    self.prepare_new += (stage.prepare,)
             for kind, fold in stage.folds.items():
                 self.folds.setdefault(kind, []).append(fold)
-        of = by_seam.__getitem__
-        self.opening, self.opened, self.closed = of("opening"), of("opened"), of("closed")
-        self.resuming, self.leaving = of("resuming"), of("leaving")
-        self.arriving = of("arriving")
-        self.where, self.prepare, self.around = of("where"), of("prepare"), of("around")
-        self.ready, self.inside = of("ready"), of("inside")
-        self.begun, self.dropped, self.hit = of("begun"), of("dropped"), of("hit")
-        self.marks, self.settled, self.conceal = of("marks"), of("settled"), of("conceal")
-        self.shows = of("shows")
 
 
-_SEAMS: Final = (
-    "arriving", "around", "begun", "closed", "conceal", "dropped", "hit", "inside", "leaving",
-    "marks", "opened", "opening", "prepare", "ready", "resuming", "settled", "shows", "where",
-)  # fmt: skip
+_SEAMS: Final = tuple(vars(Hooks(())).keys() - {"folds"})
 
 
 @functools.lru_cache(maxsize=1024)

@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeGuard, cast
 
 import orjson
 
-from rollcage.contract.body import plain_body
-from rollcage.contract.contract import Contract
+from rollcage.contract.contract import Contract, plain_body
 from rollcage.errors import ContractError, ToolMissing, Unencodable
 from rollcage.fingerprint.identity import jcs
 from rollcage.values.codec import TAG, encode

@@ -20,7 +20,7 @@ from rollcage.errors import ContractError
 from rollcage.values.hiding import Seal
 from rollcage.values.registered import Types, named_in
 
-__all__ = ["Contract", "Effect", "OnMiss", "Source"]
+__all__ = ["Contract", "Effect", "OnMiss", "Source", "attach_body", "plain_body"]
 
 Effect = Literal["pure", "read", "write", "scope"]
 """`pure` depends on its arguments only, `read` observes the world, `write` changes it. A `scope`
@@ -424,3 +424,23 @@ def _adapter(returns: Any) -> pydantic.TypeAdapter[Any] | None:
         return pydantic.TypeAdapter(returns)
     except (pydantic.PydanticUserError, TypeError, NameError):
         return None  # a type that Pydantic can't build restores nothing
+
+
+_BODY: Final = "__rollcage_body__"
+
+
+def attach_body(wrapper: Callable[..., Any], body: Callable[..., Any]) -> None:
+    """Register the wrapper that guards the calls of a tool's body."""
+    setattr(wrapper, _BODY, body)
+
+
+def plain_body(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function under `@rollcage.tool`, for a caller that guards it itself, once.
+
+    A user's own wrapper around a declared function stays: it guards the function by calling it.
+    `functools.wraps` copies all attributes of that function to the wrapper, and wraps the function
+    itself.
+    """
+    body = getattr(function, _BODY, None)
+    own: Callable[..., Any] = function if body is None else body
+    return own if getattr(function, "__wrapped__", None) is own else function

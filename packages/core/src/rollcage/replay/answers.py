@@ -11,8 +11,7 @@ import orjson
 
 from rollcage.errors import RunNotFound, TraceCorrupt
 from rollcage.trace.folder import Folder
-from rollcage.trace.reading import fold_log
-from rollcage.trace.run import Run, Step
+from rollcage.trace.run import Run, Step, fold_log
 from rollcage.trace.store import Store, open_store
 from rollcage.values.answer import Answer
 

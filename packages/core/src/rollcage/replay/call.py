@@ -147,6 +147,12 @@ class Call:
         "values", "verdict", "waiting",
     )  # fmt: skip
 
+    branch: Branch
+    turn: Turn
+    event: Event
+    began: int
+    took: int
+
     # Class attributes: few calls set these, and few are asked for them.
     is_edited = simulates = cut = is_ended = streams = is_prepared = False
     is_entered = True
@@ -183,11 +189,6 @@ class Call:
             self.asked, self.key = asked, asked.key().hex()
         self.effect: str = contract.effect if kind == "tool" else "model"
         self.changes = self.effect in CHANGES
-        self.branch: Branch
-        self.turn: Turn
-        self.event: Event
-        self.began: int
-        self.took: int
         self.slot = -1
         self.before = self.waiting = 0
         self.is_on_record = False

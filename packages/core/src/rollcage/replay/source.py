@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import orjson
 
 from rollcage.errors import RunNotFound, SourceMissing, StoreError, TraceCorrupt
-from rollcage.trace.attested import attested_head, held_to
+from rollcage.trace.chain import attested_head, held_to
 from rollcage.trace.folder import Folder
 from rollcage.trace.store import Store, open_store, store_option
 

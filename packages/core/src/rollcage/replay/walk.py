@@ -171,7 +171,7 @@ class Branch:
         """
         recorded = run.branches.get(name, ())
         branch = cls(name, seed, recorded, users, run.last_turns)
-        if any(step.taken for step in recorded):
+        if recorded and any(step.taken for step in recorded):
             branch._pass_taken()
         return branch
 

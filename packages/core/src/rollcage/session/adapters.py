@@ -8,8 +8,7 @@ from rollcage.calls.flow import kept
 from rollcage.calls.memory import enter, restart, see
 from rollcage.calls.stage import Work
 from rollcage.contract.arguments import ModelRequest, Validated, held_by
-from rollcage.contract.body import plain_body
-from rollcage.contract.contract import Effect
+from rollcage.contract.contract import Effect, plain_body
 from rollcage.fingerprint.transcript import Transcript, common_length
 from rollcage.gate.approval import Instead
 from rollcage.replay.answers import RunSource, read_answers

@@ -10,9 +10,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, overload
 
-from rollcage.contract.body import attach_body, plain_body
 from rollcage.contract.compensation import declared_tools
-from rollcage.contract.contract import Contract, Effect, OnMiss, Source
+from rollcage.contract.contract import Contract, Effect, OnMiss, Source, attach_body, plain_body
 from rollcage.contract.drift import OnDrift
 from rollcage.errors import Blocked, ContractError, UnguardedCallWarning
 from rollcage.replay.call import here, open_sessions

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import logging
+import sys
+import sysconfig
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -17,12 +21,10 @@ from rollcage.errors import (
     SessionError,
 )
 from rollcage.replay.source import Source, copy_blobs, find_source, where_given
-from rollcage.trace.attested import attested_head, held_to
-from rollcage.trace.chain import FORMAT, Chain, parse
+from rollcage.trace.chain import FORMAT, Chain, attested_head, held_to, parse
 from rollcage.trace.endings import OVER, check_open, check_whole, ended_as
-from rollcage.trace.listing import job_key
-from rollcage.trace.reading import fold_log
-from rollcage.trace.run import Run, fold_lines
+from rollcage.trace.keys import job_key
+from rollcage.trace.run import Run, fold_lines, fold_log
 from rollcage.trace.store import store_option
 from rollcage.values.codec import encode
 
@@ -31,8 +33,9 @@ if TYPE_CHECKING:
     from rollcage.trace.run import Event, Fold
     from rollcage.trace.store import Store
 
-__all__ = ["Opened", "open_run"]
+__all__ = ["Opened", "name_of_script", "open_run"]
 
+_log: Final = logging.getLogger("rollcage")
 _SOME: Final = 50  # lines at the end of a log; at least one of these has a time
 
 
@@ -74,13 +77,6 @@ def _begun(run: Run, known: str, store: Store) -> Run:
     return run
 
 
-def _describe(session: Session) -> None:
-    """Prepare the stages, and collect the descriptions of the gate."""
-    for opening in session.hooks.opening:
-        opening(session)
-    session.described = session.gate.describe(session)
-
-
 def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
     """Find and read the run of a session, and write the attempt's first line.
 
@@ -90,7 +86,9 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
         StoreError: the run can't be read or written.
     """
     store, replay, options = session.store, session.replay, session.options
-    _describe(session)
+    for opening in session.hooks.opening:
+        opening(session)
+    session.described = session.gate.describe(session)
     key = job_key(session.name, session.input, session.seal)
     seen = store.get("names", key)
     known = session.run if session.run is not None else None if seen is None else seen.decode()
@@ -398,3 +396,34 @@ def _attempt(session: Session, opened: Opened) -> None:
 def _close(log: Chain) -> None:
     with contextlib.suppress(RollcageError):  # the error that is raised says more
         log.close()
+
+
+# --- naming ---
+
+
+def name_of_script() -> str:
+    """Return the name of the running script, without `.py`, for a job without a name.
+
+    Raises:
+        SessionError: no script of the user's own is running.
+    """
+    main = sys.modules.get("__main__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if file is None or not Path(file).is_file():  # a prompt, `-c`, or what comes from stdin
+        raise _nameless("no script is running")
+    path = Path(file).resolve()
+    if any(path.is_relative_to(folder) for folder in _installed()):
+        raise _nameless(f"{path.name} is not a script of yours")
+    name = path.stem if spec is None else str(spec.name).removesuffix(".__main__")
+    _log.warning("this session was given no name: it is called %r, after its script", name)
+    return name
+
+
+def _nameless(why: str) -> SessionError:
+    return SessionError(f'{why}, so this session has no name: say which job it is, Session("name")')
+
+
+def _installed() -> set[Path]:
+    """Return the folders of programs that run users' code: pytest, ipython, uvicorn."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+    return {Path(sysconfig.get_path(kind)).resolve() for kind in kinds}

@@ -12,7 +12,7 @@ from rollcage.errors import ArgumentsInvalid
 from rollcage.gate.verdict import Verdict
 from rollcage.replay.call import refusal
 from rollcage.session.declare import declared_contracts
-from rollcage.values.names import writable
+from rollcage.trace.keys import writable
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt

@@ -37,10 +37,11 @@ class SessionSeal:
     def entered(self, session: Session) -> None:
         """Let the session conceal sealed secrets, unless it has a stage of its own for them."""
         early, self._early = self._early or (), None
-        if session.attempt.seal is self:
+        attempt = session.attempt
+        if attempt.seal is self:
             self._session = session
         for secret in early:
-            session.attempt.seal(secret)
+            attempt.seal(secret)
 
     def __call__(self, secret: str) -> str:
         """Return the HMAC of a secret (64 hex digits)."""

@@ -74,15 +74,14 @@ from rollcage.replay.answers import answers_of
 from rollcage.replay.call import Call, Place, at, check_acts, here, open_sessions
 from rollcage.replay.divergence import leaving
 from rollcage.session.declare import bound_to, declaration
-from rollcage.session.opening import Opened, open_run
+from rollcage.session.opening import Opened, name_of_script, open_run
 from rollcage.session.options import Options
 from rollcage.session.seal import SessionSeal
 from rollcage.stages.capture import Capture
 from rollcage.stages.once import Once
 from rollcage.stages.orders import Orders
 from rollcage.stages.unknown import Probe, Unknown
-from rollcage.trace.attested import attest
-from rollcage.trace.chain import Chain, parse
+from rollcage.trace.chain import Chain, attest, parse
 from rollcage.trace.keys import writable
 from rollcage.trace.run import CHANGES, Event
 from rollcage.trace.store import Store, open_store
@@ -92,7 +91,6 @@ from rollcage.undo.report import InDoubt, UndoReport
 from rollcage.values.answer import Answer
 from rollcage.values.codec import encode
 from rollcage.values.exceptions import encode_exception
-from rollcage.values.names import name_of_script
 from rollcage.values.registered import REGISTERED, Types
 
 if TYPE_CHECKING:
@@ -120,6 +118,8 @@ T = TypeVar("T")
 Replay = Literal["auto", "continue", "off", "resume", "offline", "verify"]
 OnDivergence = Literal["halt", "undo", "warn"]
 Kind = Literal["tool", "model"]
+_REPLAYS: Final = get_args(Replay)
+_RESPONSES: Final = get_args(OnDivergence)
 
 
 class CallOptions(TypedDict, total=False):
@@ -222,8 +222,8 @@ class Session:
             name = name_of_script()
         if not name:
             raise SessionError("a session needs a name: it identifies the job")
-        _check("replay", replay, get_args(Replay))
-        _check("on_divergence", on_divergence, get_args(OnDivergence))
+        _check("replay", replay, _REPLAYS)
+        _check("on_divergence", on_divergence, _RESPONSES)
         self.name = unicodedata.normalize("NFC", name)
         self.store = open_store(store)
         self.replay, self.source, self.run = replay, source, run
@@ -329,7 +329,7 @@ class Session:
             (*asks, Unknown(), Probe(), Once(), Capture()),
         )
         if theirs:  # they are open, and told of the lines of their own run
-            mine = Hooks(tuple(each for each in self.stages if each not in theirs))
+            mine = Hooks(each for each in self.stages if each not in theirs)
             self.hooks.folds, self.hooks.conceal = mine.folds, mine.conceal
             self.hooks.opened, self.hooks.closed = mine.opened, mine.closed
         return self.hooks
@@ -403,11 +403,8 @@ class Session:
         """Apply a stage to the calls of this session, and of the sessions around it in the run."""
         was, own = self.hooks, Hooks((stage,))
         self._surround((*self._before, stage), self._after)
-        self.hooks.folds, self.hooks.conceal = was.folds, [*was.conceal, *own.conceal]
-        self.hooks.opened, self.hooks.closed = (
-            [*was.opened, *own.opened],
-            [*was.closed, *own.closed],
-        )
+        self.hooks.folds, self.hooks.conceal = was.folds, was.conceal + own.conceal
+        self.hooks.opened, self.hooks.closed = was.opened + own.opened, was.closed + own.closed
         if self.around is not None and self.around._attempt is self._attempt:  # noqa: SLF001 - its own kind
             self.around._take(stage)  # noqa: SLF001 - its own kind
 
@@ -442,7 +439,7 @@ class Session:
         """Return the methods of the stages that apply to a tool."""
         known = self.known_hooks.get(id(contract))
         if known is None:
-            stages = tuple(each for each in self.stages if each.concerns(contract))
+            stages = [each for each in self.stages if each.concerns(contract)]
             known = self.known_hooks[id(contract)] = Hooks(stages)
             known.contract = contract  # keep the contract alive: its id is the key
         return known
@@ -620,7 +617,7 @@ class Session:
         """
         attempt = self._entered_attempt()
         run = attempt.run
-        if is_async:  # they may look into the store
+        if is_async:  # the stages may look into the store
             yield lambda: in_thread(self._prepare_stages, in_context=False)
         else:
             self._prepare_stages(in_context=False)
@@ -633,7 +630,7 @@ class Session:
                 return
             yield from take_back(attempt, why="", is_async=is_async)
             attempt.branches.clear()
-        if forget_rolled(attempt):
+        if run.rolled and forget_rolled(attempt):
             attempt.branches.clear()
 
     def _give_up(self) -> None:
@@ -676,13 +673,15 @@ class Session:
         else:
             failed = error
             try:
-                yield from self._leave(error, is_async=is_async)
+                if error is None:
+                    yield from self._leave(attempt, is_async=is_async)
             except Halt as halt:
                 attempt.halt(halt)
             except BaseException as raised:  # noqa: BLE001 - raised again below
                 failed = raised
-            self._check_in_flight(failed)
-            self._end(failed)
+            if failed is None and attempt.halted is None and attempt.live:
+                self._check_in_flight(attempt)
+            self._end(attempt, failed)
             if attempt.log is not None:
                 closing = functools.partial(self._closing, attempt, failed)
                 if not is_async:
@@ -733,12 +732,10 @@ class Session:
         self._entered_in = _marks.set(None)
         return True
 
-    def _check_in_flight(self, error: BaseException | None) -> None:
+    @staticmethod
+    def _check_in_flight(attempt: Attempt) -> None:
         """Halt if a write is still running: nobody will know whether it happened."""
-        attempt = self._entered_attempt()
         with attempt.lock:
-            if error is not None or attempt.halted is not None or not attempt.live:
-                return
             running = [
                 step
                 for branch in attempt.branches.values() if branch.running
@@ -750,19 +747,17 @@ class Session:
                 first = running[0]
                 attempt.halt(attempt.unknown(first, ": its session was left while it ran"))
 
-    def _leave(self, error: BaseException | None, *, is_async: bool) -> Flow:
-        """Finish open work before the attempt ends."""
-        if error is None and self._entered_attempt().halted is None:
-            for leaving in self.hooks.leaving:
-                yield from leaving(self, is_async=is_async) or ()
-        yield from self._take_back_the_rest(error, is_async=is_async)
+    def _leave(self, attempt: Attempt, *, is_async: bool) -> Flow:
+        """Finish open work before the attempt ends without an error.
 
-    def _take_back_the_rest(self, error: BaseException | None, *, is_async: bool) -> Flow:
-        """Take back unrequested effects, with `on_divergence="undo"`."""
-        attempt = self._entered_attempt()
-        if error is not None or attempt.halted is not None or not attempt.live or attempt.dry:
+        With `on_divergence="undo"`, unrequested effects are taken back.
+        """
+        if attempt.halted is None:
+            for work in self.hooks.leaving:
+                yield from work(self, is_async=is_async) or ()
+        if self.on_divergence != "undo" or attempt.halted is not None or not attempt.live:
             return
-        if self.on_divergence != "undo" or attempt.log is None or self.undone_at >= 0:
+        if attempt.dry or attempt.log is None or self.undone_at >= 0:
             return
         with attempt.lock:
             rest = [
@@ -774,16 +769,15 @@ class Session:
         if any(step.acts for step in rest):
             yield from take_back(attempt, rest, why="divergence", is_async=is_async)
 
-    def _end(self, error: BaseException | None) -> None:
+    def _end(self, attempt: Attempt, error: BaseException | None) -> None:
         """Write the last line of the attempt."""
-        attempt = self._entered_attempt()
         open_sessions.discard(self)
         self._leave_context()
         with attempt.lock:
             said = None
             for closed in self.hooks.closed:
                 said = closed(self, error) or said
-            status = said or self._status(error)
+            status = said or self._status(attempt, error)
             stats = attempt.stats
             line: Event = {
                 "event": "ended", "status": status, "calls": stats.calls, "hits": stats.hits,
@@ -791,14 +785,14 @@ class Session:
             }  # fmt: skip
             if attempt.run.attempts > 1:
                 line["attempts"] = attempt.run.attempts
-            if status == "paused" and self.paused:
-                line["waits"] = self.paused
+            if status == "paused" and (waits := self.paused):
+                line["waits"] = waits
             ended_by = attempt.halted or error
             try:
                 if ended_by is not None:
                     line["error"] = self._described(ended_by)
                 if attempt.log is not None and not isinstance(attempt.halted, TraceUnwritable):
-                    attempt.write(line)
+                    attempt.put(line)
             except Halt as halt:
                 attempt.halt(halt)
             finally:
@@ -813,8 +807,7 @@ class Session:
             raise attempt.unconcealed(failed) from None
         return {name: encoded[name] for name in ("type", "message")}
 
-    def _status(self, error: BaseException | None) -> str:
-        attempt = self._entered_attempt()
+    def _status(self, attempt: Attempt, error: BaseException | None) -> str:
         if attempt.halted is not None:
             if isinstance(attempt.halted, ForkEnded):
                 return attempt.halted.status
@@ -828,13 +821,13 @@ class Session:
         if any(branch.running for branch in attempt.branches.values()):
             return "halted"  # a body in a thread outlives the session
         run = attempt.run
-        left = (
+        left = attempt.live and [
             step
             for step in run.untaken.values()
             if step.effect in CHANGES and step.acts and not run.is_consumed(step)
             if not step.failed_cleanly
-        )
-        return "partial" if attempt.live and any(left) else "ok"
+        ]
+        return "partial" if left else "ok"
 
     @staticmethod
     def _raise_halt(attempt: Attempt, error: BaseException | None) -> None:
@@ -1035,7 +1028,8 @@ class Session:
             Blocked: a guard denies the call.
             Halt: the session can't go on.
         """
-        if _is_async(body):
+        code = getattr(body, "__code__", None)  # most have one, which says it fast
+        if code.co_flags & inspect.CO_COROUTINE if code else inspect.iscoroutinefunction(body):
             raise SessionError(f"{contract.name} is async: use acall, in an async session")
         call = self._call(contract, arguments, body, is_async=False, **how)
         if call.place.looks:
@@ -1408,14 +1402,6 @@ def _check(field: str, value: object, allowed: tuple[str, ...]) -> None:
     """Refuse a word outside the allowed ones."""
     if value not in allowed:
         raise SessionError(f"{field}={value!r} is not one of {', '.join(allowed)}")
-
-
-def _is_async(body: Callable[..., Any]) -> bool:
-    """Tell whether a body is a coroutine function, with a fast path for most."""
-    code = getattr(body, "__code__", None)
-    if code is None:
-        return inspect.iscoroutinefunction(body)
-    return bool(code.co_flags & inspect.CO_COROUTINE)
 
 
 BODY_CALLERS: Final = (

@@ -51,9 +51,8 @@ from rollcage.fingerprint.identity import jcs
 from rollcage.gate.verdict import Verdict
 from rollcage.trace.chain import parse
 from rollcage.trace.endings import OVER
-from rollcage.trace.reading import fold_log
 from rollcage.trace.resolution import resolve_step
-from rollcage.trace.run import Event, Outcome, Run, Step
+from rollcage.trace.run import Event, Outcome, Run, Step, fold_log
 from rollcage.trace.store import Store, open_store, store_option
 from rollcage.trace.threads import in_thread
 from rollcage.undo.plan import consult

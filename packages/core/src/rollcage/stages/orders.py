@@ -225,6 +225,10 @@ class Orders(Stage):
         """Return the seconds in which calls waited; calls that waited together count once."""
         return self._held + (time.monotonic() - self._since if self._waiting else 0.0)
 
+    def opening(self, session: Session) -> None:
+        """Look at the bell before the run is there: an order to a new run rings later."""
+        self._bell = session.store.bell()
+
     def resuming(self, session: Session, run: str) -> None:
         """Refuse to resume a run that was stopped, unless it is to be undone.
 
@@ -243,18 +247,18 @@ class Orders(Stage):
             raise RunStopped(run, order.by, order.reason, store_option(store))
 
     def opened(self, session: Session) -> None:
-        """Check whether the run has an order already."""
+        """Note the runs around; without I/O for its calls, look whether the bell was rung."""
         found: dict[int, Attempt] = {}
         around = session.around
         while around is not None:
             found[id(around.attempt)] = around.attempt
             around = around.around
         self._around = tuple(found.values())
-        log = session.attempt.log
-        told = None if log is None or log.log.is_at_once else log.log.hear()
+        attempt = session.attempt
+        told = None if attempt.is_at_once or attempt.log is None else attempt.log.log.hear()
         if told is not None:
             self._told = told()  # first, so that every later ring leads to a look
-        self._listen(session.attempt, session.store.bell)
+            self._listen(attempt, attempt.store.bell)
 
     def prepare(self, call: Call, match: Match) -> Work | None:
         """Hold back a call of a stopped or paused run."""

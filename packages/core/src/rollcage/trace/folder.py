@@ -32,7 +32,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
-from typing import Final, Literal, NoReturn
+from typing import Final, Literal, NamedTuple, NoReturn
 
 import orjson
 
@@ -48,13 +48,11 @@ from rollcage.errors import (
     TraceUnwritable,
 )
 from rollcage.trace.bell import heard_at, ring_at
-from rollcage.trace.ends import Ends
 from rollcage.trace.keys import check_key, check_run, file_name, key_of, own_folders
-from rollcage.trace.locks import has_writer, take_lock
 from rollcage.trace.processes import keep_from_children
 from rollcage.trace.threads import in_thread
 
-__all__ = ["Folder", "FolderLog"]
+__all__ = ["Ends", "Folder", "FolderLog", "has_writer", "take_lock"]
 
 _log: Final = logging.getLogger("rollcage")
 
@@ -68,6 +66,8 @@ _REPLACE: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _CHUNK: Final = 1 << 20
 _END: Final = 1 << 16  # bytes at the end of a file in which its last line is looked for at first
 _PATIENCE: Final = 30.0  # seconds to wait for another process that is swapping a value
+_PAUSE: Final = 0.0005  # seconds; a check of a lock holds it for less
+_CHECKED: Final = 5.0  # seconds to wait for such checks
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NEXT: Final = {
     errno.ENOSPC: "free some space there, then go on",
@@ -83,6 +83,14 @@ _NEXT: Final = {
     errno.ESTALE: "look after the network share that it is on",
 }
 _sync_data: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+
+
+class Ends(NamedTuple):
+    """The id of a run, and its first and last whole line."""
+
+    run: str
+    first: bytes
+    last: bytes
 
 
 class FolderLog:
@@ -518,8 +526,11 @@ class Folder:
 
     def _value(self, path: str, key: str) -> bytes | None:
         try:
-            with _reading(path) as file:
+            file = _open_file(path, os.O_RDONLY)
+            try:
                 data = _read_all(file)
+            finally:
+                os.close(file)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -658,6 +669,40 @@ def _last_lines(file: int, count: int) -> list[bytes]:
         length *= 4
 
 
+def take_lock(file: int) -> bool:
+    """Take the lock of an open file; False if a writer has it.
+
+    A check holds the lock for a moment, shared with other checks: that moment is waited for.
+
+    Raises:
+        OSError: the file can't be locked.
+    """
+    until = time.monotonic() + _CHECKED
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if has_writer(file) or time.monotonic() > until:
+                return False
+        else:
+            return True
+        time.sleep(_PAUSE)
+
+
+def has_writer(file: int) -> bool:
+    """Tell whether a writer has the lock of a file; the caller must not have it.
+
+    Raises:
+        OSError: the lock can't be checked.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
+
+
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
     """Hold the lock of a file, made if missing."""
@@ -686,17 +731,15 @@ def _locked(path: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[int]:
     """Open a file for reading."""
-    file = os.open(path, os.O_RDONLY | _CARE)
+    file = _open_file(path, os.O_RDONLY)
     try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OSError(errno.EINVAL, "it is not a file", path)
         yield file
     finally:
         os.close(file)
 
 
 def _open_file(path: str, flags: int) -> int:
-    """Open a file of the store for writing; make missing folders."""
+    """Open a file of the store; one that is made, with the missing folders around it."""
     try:
         file = os.open(path, flags | _CARE, 0o600)
     except FileNotFoundError:

@@ -1,16 +1,20 @@
-"""Check ids of runs and keys for every store, and make file names of them."""
+"""Check ids of runs and keys for every store, make file names of them, and the keys of jobs."""
 
 from __future__ import annotations
 
 import re
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from rollcage.errors import StoreInvalid
+from rollcage.fingerprint.identity import jcs
+from rollcage.values.codec import encode
+from rollcage.values.hiding import Seal
 
 __all__ = [
-    "check_key", "check_run", "file_name", "key_of", "own_files", "own_folders", "writable",
+    "check_key", "check_run", "file_name", "job_key", "key_of", "own_files", "own_folders",
+    "writable",
 ]  # fmt: skip
 
 own_folders: Final[set[str]] = set()
@@ -47,6 +51,24 @@ def check_key(kind: str, key: str) -> None:
         raise StoreInvalid(f"a kind is a short word of lower-case letters, not {kind[:99]!r}")
     if not 0 < len(_encoded("a key", key)) <= _LONGEST:
         raise StoreInvalid(f"a key has 1 to {_LONGEST} bytes, not {key[:99]!r}")
+
+
+def job_key(name: str, given: Any, seal: Seal) -> str:
+    """Return the key of a job's pointer: the name, and a digest of the input, if any.
+
+    Args:
+        name: the name of the job.
+        given: the input; None without one.
+        seal: the seal of the store: an input may hold a secret, whose plain digest could be
+            guessed.
+
+    Raises:
+        Unencodable: the input holds a value without an encoding.
+    """
+    if given is None:
+        return name
+    digest = sha256(jcs(encode(given, seal, path="input"))).hexdigest()
+    return f"{name}\n{digest}"
 
 
 def file_name(key: str) -> str:

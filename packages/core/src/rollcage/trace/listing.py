@@ -18,13 +18,12 @@ import orjson
 from rollcage.errors import RunNotFound
 from rollcage.fingerprint.identity import jcs
 from rollcage.trace.chain import FORMAT
+from rollcage.trace.keys import job_key
 from rollcage.trace.run import ENDS
 from rollcage.trace.seal import StoreSeal
 from rollcage.trace.store import Ends, Store, open_store
-from rollcage.values.codec import encode
-from rollcage.values.hiding import Seal
 
-__all__ = ["RunInfo", "all_runs", "job_key", "list_runs", "newest_run", "run_info"]
+__all__ = ["RunInfo", "all_runs", "list_runs", "newest_run", "run_info"]
 
 Where = str | os.PathLike[str] | Store
 
@@ -33,24 +32,6 @@ _SOME: Final = 64  # last lines in which the end of the last attempt is looked f
 _ATTEMPT: Final = b'{"event":"attempt",'
 _FORKED: Final = b'{"event":"forked",'
 _ENDS: Final = tuple(b'{"event":"%b",' % kind.encode() for kind in ENDS)
-
-
-def job_key(name: str, given: Any, seal: Seal) -> str:
-    """Return the key of a job's pointer: the name, and a digest of the input, if any.
-
-    Args:
-        name: the name of the job.
-        given: the input; None without one.
-        seal: the seal of the store: an input may hold a secret, whose plain digest could be
-            guessed.
-
-    Raises:
-        Unencodable: the input holds a value without an encoding.
-    """
-    if given is None:
-        return name
-    digest = sha256(jcs(encode(given, seal, path="input"))).hexdigest()
-    return f"{name}\n{digest}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

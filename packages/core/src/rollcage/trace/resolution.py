@@ -10,8 +10,7 @@ from typing import Any, Final
 from rollcage.errors import SessionError, StepNotFound, StepNotUnknown
 from rollcage.trace.chain import Chain
 from rollcage.trace.endings import check_open
-from rollcage.trace.reading import fold_log
-from rollcage.trace.run import Event, Run, Step, spans_of
+from rollcage.trace.run import Event, Run, Step, fold_log, spans_of
 from rollcage.trace.store import Store, open_store, store_option
 from rollcage.values.codec import encode
 

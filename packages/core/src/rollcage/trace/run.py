@@ -15,8 +15,10 @@ program, or `undone`. Only steps that hold answer calls.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from sys import intern
 from typing import Any, Final, Literal, NamedTuple
@@ -25,6 +27,7 @@ import orjson
 
 from rollcage.errors import TraceCorrupt
 from rollcage.fingerprint.identity import idempotency_key
+from rollcage.trace.chain import checked_lines
 from rollcage.trace.lines import BAD, PLAIN, check_line
 
 __all__ = [
@@ -36,6 +39,7 @@ __all__ = [
     "Run",
     "Step",
     "fold_lines",
+    "fold_log",
     "misfit",
     "spans_of",
 ]
@@ -46,6 +50,10 @@ CHANGES: Final = frozenset({"write", "scope", "branch"})
 _fromhex: Final = bytes.fromhex
 _tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 _FIELDS: Final = PLAIN - 1  # of the line of a step that has nothing else, without its hash
+_VALUE: Final = b',"outcome":'
+_TAIL: Final = -76  # where `,"hash":"…"}` and a newline begin
+_ENDED: Final = 5  # fields of an outcome's line that has a duration and nothing else
+_BRACE: Final = 125
 _ANYWHERE: Final = ("duration", "hash", "outcome", "replayed")
 _SOMETIMES: Final = (
     "after", "agent", "answered", "beyond", "call_id", "declared", "epoch", "kind", "once", "rank",
@@ -1142,3 +1150,54 @@ def spans_of(numbers: Iterable[int]) -> list[list[int]]:
         else:
             spans.append([n, n])
     return spans
+
+
+def fold_log(lines: Iterable[bytes], where: str, folds: dict[str, list[Fold]]) -> Run:
+    """Return the run folded from the lines of a log; no line is kept.
+
+    An outcome is taken as the recorded bytes if it can be cut out of its line: only numbers stand
+    before it then, and the hash behind it.
+
+    Args:
+        lines: all lines, from the first.
+        where: the name of the log in errors.
+        folds: by kind of line, functions that receive each line.
+
+    Raises:
+        TraceCorrupt: the lines were changed or damaged, or belong to no run.
+        StoreError: the log has another format, or can't be read.
+    """
+    run = Run(folds)
+    apply = run.apply
+    number = 0
+    with _no_garbage():
+        try:
+            for event, line in checked_lines(lines, where):
+                number += 1
+                check_line(run, event)
+                outcome: Outcome | None = None
+                if (
+                    len(event) == _ENDED
+                    and event["event"] == "outcome"
+                    and "duration" in event
+                    and line[_TAIL - 1] == _BRACE
+                ):
+                    data = line[line.find(_VALUE) + 11 : _TAIL]
+                    outcome = Outcome.of(event["outcome"], data)
+                apply(event, outcome)
+        except BAD as error:
+            raise misfit(where, number, error) from None
+    return run
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Keep the garbage collector from scanning a growing run again and again."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -39,8 +39,7 @@ from typing import Final, Protocol, cast, runtime_checkable
 from urllib.parse import unquote
 
 from rollcage.errors import RollcageError, StoreInvalid
-from rollcage.trace.ends import Ends
-from rollcage.trace.folder import Folder
+from rollcage.trace.folder import Ends, Folder
 
 __all__ = ["GROUP", "Ends", "Log", "Store", "drop", "every_key", "open_store", "store_option"]
 
