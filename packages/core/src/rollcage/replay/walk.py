@@ -229,7 +229,8 @@ class Branch:
         Args:
             turn: the turn whose batch was used up, if any.
         """
-        if self._to_come and self.left_at is None and self.is_to_come(self.pos, effects=True):
+        may_leave = turn is None and self._to_come and self.left_at is None
+        if may_leave and self.is_to_come(self.pos, effects=True):
             self.left_at = self.pos
         self._folded.append(self.batch)
         self.batch, self.turn, self._folded_turn = [], None, turn
@@ -370,7 +371,7 @@ class Branch:
         in_batch = self.turn is turn and pos == self.pos
         first = None
         for step in steps:
-            if step.taken or not step.is_open:
+            if not step.is_open:
                 continue
             if slot is None or not step.declared:  # it answers a call of any slot, in its order
                 return first or step
