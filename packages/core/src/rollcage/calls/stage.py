@@ -306,7 +306,7 @@ class Hooks:
                 self.folds.setdefault(kind, []).append(fold)
 
 
-_SEAMS: Final = tuple(vars(Hooks(())).keys() - {"folds"})
+_SEAMS: Final = tuple(seam for seam in vars(Hooks(())) if seam != "folds")
 
 
 @functools.lru_cache(maxsize=1024)
