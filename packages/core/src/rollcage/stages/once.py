@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 __all__ = ["Effect", "Once", "keep_claims", "key_of", "once_of"]
 
 PATIENCE: Final = 60.0  # seconds to wait for a call in flight: ends mutual waiting
+_BRIEFLY: Final = 1.0  # seconds that a sync call holds an event loop up, for a line on its way
 _PAUSES: Final = (0.005, 0.5)  # seconds between looks at a run of another process
 _LONGEST: Final = 900  # bytes of a key; a longer one stands for itself by its hash
 
@@ -313,7 +314,7 @@ class Once(Stage):
             attempt.run.id, attempt.run.attempt, os.urandom(12).hex(), call.contract.name,
             _digest(call),
         )  # fmt: skip
-        until = time.monotonic() + PATIENCE
+        began = time.monotonic()
         while True:
             seen = yield _whole(call, store.get, "once", key)
             claim = None if seen is None else Claim.read(key, seen)
@@ -342,7 +343,7 @@ class Once(Stage):
                 return
             if standing.state == "unknown":
                 raise attempt.halt(_unknown(attempt, key, claim, standing))
-            yield from self._wait(call, key, claim, standing, until)
+            yield from self._wait(call, key, claim, standing, began)
 
     @staticmethod
     def _goes_on(
@@ -418,7 +419,7 @@ class Once(Stage):
             self._end(call)
         return bool(taken)
 
-    def _wait(self, call: Call, key: str, claim: Claim, standing: Standing, until: float) -> Work:
+    def _wait(self, call: Call, key: str, claim: Claim, standing: Standing, began: float) -> Work:
         """Wait for a call in flight, until its state has changed."""
         attempt = call.attempt
         flight = _flights.get(claim.token)
@@ -429,14 +430,12 @@ class Once(Stage):
                 f"{key} is being made by step {n} of this run, and this call is a part of that one",
                 "once_inside",
             )
-        is_below = flight is not None and flight.is_below()
-        is_open = standing.block is not None and _task() is not None
-        if (is_below or is_open) and not call.is_async:
-            raise SessionError(
-                f"{key} is being made by another task of this event loop, which a sync call would "
-                f"hold up: await the call (session.acall)"
-            )
-        if time.monotonic() >= until:
+        is_held_up = not call.is_async and standing.block is not None and _task() is not None
+        is_below = not call.is_async and flight is not None and flight.is_below()
+        waited = time.monotonic() - began
+        if is_below or (is_held_up and (claim.run == attempt.run.id or waited > _BRIEFLY)):
+            raise _held_up(key)
+        if waited > PATIENCE:
             raise attempt.halt(
                 UnknownOutcome(
                     f"{key} is being made by {_where(claim.run, standing)}, which has not ended in "
@@ -573,6 +572,13 @@ def _shown(arguments: dict[str, Any], name: str) -> str:
         return "nothing"
     shown = orjson.dumps(arguments[name]).decode()
     return shown if len(shown) <= 60 else shown[:60] + "…"
+
+
+def _held_up(key: str) -> SessionError:
+    return SessionError(
+        f"{key} is being made by another task of this event loop, which a sync call would hold up: "
+        f"await the call (session.acall)"
+    )
 
 
 def _where(run: str, standing: Standing) -> str:
