@@ -807,23 +807,44 @@ def test_what_a_compensating_call_does_itself_is_no_effect_of_the_run(store: Sto
 # --- tools of one name ---------------------------------------------------------------------------
 
 
-def tools_of(owner: str, told: list[str]) -> tuple[Any, Any]:
+def hotel(told: list[str]) -> tuple[Any, Any]:
     """Return a tool with its own compensating tool, and one with its own state."""
 
     @tool(name="twice.cancel", effect="write", idempotent=True)
     def cancel(name: str) -> None:
-        told.append(f"{owner} -{name}")
+        told.append(f"hotel -{name}")
 
     @tool(name="twice.book", undo=lambda args: [compensate(cancel, **args)])
     def book(name: str) -> None:
-        told.append(f"{owner} +{name}")
+        told.append(f"hotel +{name}")
 
     def state(_: Any) -> dict[str, list[str]]:
-        return {"told": [each for each in told if each.startswith(owner)]}
+        return {"told": [each for each in told if each.startswith("hotel")]}
 
     @tool(name="twice.seen", observe=state, undo=lambda args: [compensate(twice_restored, **args)])
     def seen(name: str) -> None:
-        told.append(f"{owner} +{name}")
+        told.append(f"hotel +{name}")
+
+    return book, seen
+
+
+def flight(told: list[str]) -> tuple[Any, Any]:
+    """Return other tools of the same names."""
+
+    @tool(name="twice.cancel", effect="write", idempotent=True)
+    def cancel(name: str) -> None:
+        told.append(f"flight -{name}")
+
+    @tool(name="twice.book", undo=lambda args: [compensate(cancel, **args)])
+    def book(name: str) -> None:
+        told.append(f"flight +{name}")
+
+    def state(_: Any) -> dict[str, list[str]]:
+        return {"told": [each for each in told if each.startswith("flight")]}
+
+    @tool(name="twice.seen", observe=state, undo=lambda args: [compensate(twice_restored, **args)])
+    def seen(name: str) -> None:
+        told.append(f"flight +{name}")
 
     return book, seen
 
@@ -839,7 +860,7 @@ def test_no_step_is_undone_by_another_tool_of_its_name(
     store: Store, at: int, is_nested: bool
 ) -> None:
     told: list[str] = []
-    one, other = tools_of("one", told)[at], tools_of("other", told)[at]
+    one, other = hotel(told)[at], flight(told)[at]
     with Session("job", store=store) as session:
         one(name="a")
         if is_nested:
@@ -849,7 +870,17 @@ def test_no_step_is_undone_by_another_tool_of_its_name(
             other(name="b")
         with pytest.raises(ToolMissing, match="2 tools named"):
             session.undo()
-    assert told == ["one +a", "other +b"]
+    assert told == ["hotel +a", "flight +b"]
+
+
+def test_a_factory_that_is_called_again_makes_the_same_tools(store: Store) -> None:
+    told: list[str] = []
+    with Session("job", store=store) as session:
+        for name in ("a", "b"):
+            book, _ = hotel(told)
+            book(name=name)
+        assert session.undo().complete
+    assert told == ["hotel +a", "hotel +b", "hotel -b", "hotel -a"]
 
 
 def test_an_undo_knows_the_tools_that_were_given_to_a_nested_session(store: Store) -> None:

@@ -7,6 +7,7 @@ same tools can carry it out, on another machine too (DESIGN §6).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
@@ -202,12 +203,20 @@ class KnownTools:
 
 
 def _undoes_alike(one: Contract, other: Contract) -> bool:
-    """Tell whether a step of one tool may be undone by what another one declares."""
-    return one is other or (
-        one.version == other.version
-        and one.function == other.function
-        and (one.undo, one.observe, one.probe) == (other.undo, other.observe, other.probe)
-    )
+    """Tell whether two contracts are of one tool, which a factory may have made twice."""
+    return one is other or (one.version == other.version and _codes(one) == _codes(other))
+
+
+def _codes(contract: Contract) -> list[Any]:
+    """Return the code of a tool's own functions, without their closures and instances."""
+    found: list[Any] = []
+    for each in (contract.function, contract.undo, contract.observe, contract.probe):
+        function: Any = each
+        while isinstance(function, functools.partial):
+            function = function.func
+        function = getattr(function, "__func__", function)
+        found.append(getattr(function, "__code__", type(function)))
+    return found
 
 
 def _fits(tool: Tool, version: str | None, callable_: bool) -> bool:  # noqa: FBT001 - private
