@@ -689,7 +689,8 @@ class Lab:
             given = "ok", await self.call(self.tool(op), arguments)
         except (ValueError, RuntimeError, ConnectionRefusedError, Blocked) as error:
             given = "error", str(error)
-        self.expected[self.label(op)] -= 1
+        if self.expected[self.label(op)] > 0:
+            self.expected[self.label(op)] -= 1
         here = _given.get()
         if here is not None:
             here[_path.get()] = given
