@@ -265,6 +265,26 @@ def test_a_fork_that_never_comes_to_its_step(url: str, caplog: pytest.LogCapture
     assert forked(url, Fork(of), stops_early)[0].status == "ok"
 
 
+def test_a_fork_that_ends_before_its_step(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A fork of a fork that ended before it reached the step: both end before the same write."""
+
+    def agent(session: Session) -> None:
+        with session:
+            fork_buy(item="tea", count=fork_price(item="tea"))
+            fork_price(item="milk")
+
+    first, ended = forked(url, Fork(recorded(url, agent), at=1, result=7), agent)
+    assert isinstance(ended, ForkEnded)
+    assert "never reached" not in caplog.text
+    run, ended = forked(url, Fork(first.id, at=3, result=9), agent)
+    assert (run.status, str(ended)) == (
+        "would_write",
+        'fork_buy({"count":7,"item":"tea"}) would be written',
+    )
+    assert "never reached step 3 (fork_price), so nothing was changed in it" in caplog.text
+    assert DONE == []
+
+
 def test_nobody_is_asked_where_something_answers(url: str) -> None:
     def asks(call: Any) -> Verdict | None:
         return Verdict.ask("sure?") if call.contract.effect == "write" else None

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
-from rollcage import Contract, SessionError, Stage
+from rollcage import Contract, ForkEnded, SessionError, Stage
 from rollcage.session.adapters import Turn, miss, plain_body
 
 from rollcage_fork import standing
@@ -195,8 +195,9 @@ class Fork(Stage):
         step = standing.assumed(call, match.look)
         if step is not None:
             return standing.assume(call, step)
-        is_early = call.kind == "tool" and not self._is_reached(call.attempt.run)
-        if is_early and not self._is_beside(call, match.look):
+        if call.kind != "tool" or (call.effect == "write" and not self.live):
+            return None  # a new write ends a dry fork, wherever it stands
+        if not self._is_reached(call.attempt.run) and not self._is_beside(call, match.look):
             raise call.attempt.halt(miss(call.attempt, call))
         return None
 
@@ -218,13 +219,14 @@ class Fork(Stage):
     def closed(self, session: Session, error: BaseException | None) -> str | None:
         """Report that the program never reached the changed step."""
         attempt = session.outermost.attempt
-        if error is not None or attempt.halted is not None or self._is_reached(attempt.run):
+        ended = attempt.halted if isinstance(attempt.halted, ForkEnded) else None
+        if error is not ended or attempt.halted is not ended or self._is_reached(attempt.run):
             return None
         _log.warning(
             "the fork never reached step %s (%s), so nothing was changed in it",
             self.at, attempt.run.steps[self.at].name,
         )  # fmt: skip
-        return "partial"
+        return "partial" if ended is None else None
 
     def _is_reached(self, run: Run) -> bool:
         """Tell whether the changed step was asked for, or a call around it was answered.
