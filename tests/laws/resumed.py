@@ -6,6 +6,8 @@ word that says how it runs, and a program, as `warn (0a 1r) x{b} !`:
     a b c d     writes, which can be undone; `f` fails, and nobody knows whether `u` happened
     r s, p, m   reads, a pure call, a model
     (0a 1b)     a turn; its calls may name their slots
+    (=ab:0a …)  a turn whose message has these calls
+    (^xy:…)     a turn that opens these branches, each after the one before it
     x{…} T{…}   a branch (x, y or z), a transaction
     i{…}        a session inside (i or j)
     O[…] S[…]   a write, and a scope, whose bodies make calls
@@ -102,7 +104,7 @@ class Program:
         around, session = self._session, self._session
         block: contextlib.AbstractContextManager[Any]
         if word == "(":
-            block = session.turn()
+            block = session.turn(**self._said_of_turn())
         elif word == "T":
             block = session.transaction()
         elif word in "ij":
@@ -121,6 +123,20 @@ class Program:
                 self._session = around
                 if isinstance(entered, TurnHandle):
                     self._turns.pop()
+
+    def _said_of_turn(self) -> dict[str, Any]:
+        """Return what is said of a turn: its calls, and the branches that it opens."""
+        said: dict[str, Any] = {}
+        while self._text[self._at] in "=^":
+            kind = self._next()
+            end = self._text.index(":", self._at)
+            words = self._text[self._at : end]
+            self._at = end + 1
+            if kind == "=":
+                said["calls"] = [(_name(word), {"of": word}) for word in words]
+            else:
+                said["opens"] = {name: words[at - 1] if at else "" for at, name in enumerate(words)}
+        return said
 
     def _call(self, word: str) -> None:
         match word:
@@ -217,6 +233,12 @@ def answer(of: str) -> str:
 
 MODEL: Final = Contract.of(answer)
 TOOLS: Final = {"r": read, "s": read, "p": pure, "u": lose}
+
+
+def _name(word: str) -> str:
+    return {"O": "outer", "S": "scope", "f": "fail", "m": "answer"}.get(
+        word, {"r": "read", "s": "read", "p": "pure", "u": "lose"}.get(word, "write")
+    )
 
 
 class Watch(Stage):

@@ -353,3 +353,95 @@ chain.close()
     assert (done.returncode, done.stderr) == (0, "")
     assert numbers(store, "r1") == [1]
     assert numbers(store, "r2") == [0, 1, 2]
+
+
+class Noted:
+    """A log that notes what is asked of it, and fails where it is told to."""
+
+    where, last, bell, is_at_once = "noted", b"first", 7, True
+
+    def __init__(self, *fails: str) -> None:
+        self.asked: list[str] = []
+        self._fails = fails
+
+    def _note(self, what: str) -> None:
+        self.asked.append(what)
+        if what in self._fails:
+            raise TraceUnwritable(what)
+
+    def hear(self) -> None:
+        return None
+
+    def append(self, line: bytes) -> None:
+        self._note(line.decode())
+
+    def read(self) -> list[bytes]:
+        self.last, self.bell = b"read", 8
+        return [b"one", b"read"]
+
+    def lines(self) -> Iterator[bytes]:
+        yield from self.read()
+
+    def replace(self, lines: Sequence[bytes]) -> None:
+        self._note("replace")
+        self.last = lines[-1]
+
+    def wait(self) -> None:
+        self._note("wait")
+        self.bell += 1
+
+    async def settled(self) -> None: ...
+
+    def close(self) -> None:
+        self._note("close")
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_log_is_waited_for_once_for_what_was_handed_over(is_async: bool) -> None:
+    noted = Noted()
+    log = Queued(noted)
+
+    async def settle() -> None:
+        await (log.settled() if is_async else asyncio.to_thread(log.wait))
+
+    assert (log.where, log.last, log.bell, log.hear()) == ("noted", b"first", 0, None)
+    await settle()
+    assert noted.asked == []
+    for line in (b"a", b"b"):
+        log.append(line)
+        assert log.last == line
+    await settle()
+    assert (noted.asked, log.bell) == (["a", "b", "wait"], 8)
+    await settle()  # nothing was handed over since
+    assert noted.asked == ["a", "b", "wait"]
+    log.append(b"c")
+    await settle()
+    await settle()
+    assert (noted.asked[3:], log.bell) == (["c", "wait"], 9)
+    assert list(log.lines()) == [b"one", b"read"]
+    assert (log.last, log.bell) == (b"read", 8)
+    log.append(b"d")
+    await asyncio.to_thread(log.replace, [b"e"])
+    assert (noted.asked[5:], log.last) == (["d", "wait", "replace"], b"e")
+    log.append(b"f")
+    await asyncio.to_thread(log.close)
+    assert noted.asked[8:] == ["f", "wait", "close"]
+
+
+@pytest.mark.parametrize("fails", ["a", "wait"])
+async def test_a_log_that_failed_takes_no_more(fails: str) -> None:
+    noted = Noted(fails)
+    log = Queued(noted)
+    log.append(b"a")
+    asked = ["a"] if fails == "a" else ["a", "wait"]
+    for _ in range(2):
+        with pytest.raises(TraceUnwritable, match=fails):
+            await log.settled()
+        with pytest.raises(TraceUnwritable, match=fails):
+            await asyncio.to_thread(log.wait)
+        with pytest.raises(TraceUnwritable, match=fails):
+            log.append(b"b")
+    assert noted.asked == asked
+    with pytest.raises(TraceUnwritable, match=fails):
+        await asyncio.to_thread(log.close)
+    assert noted.asked == [*asked, "close"]
