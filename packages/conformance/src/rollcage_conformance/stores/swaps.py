@@ -78,6 +78,8 @@ class SwapSuite(StoreBase):
 
     def test_of_two_who_swap_at_once_one_wins(self, store: Store, url: str) -> None:
         with self.others(url, 3) as workers:
+            for n, each in enumerate(workers):  # all of them run
+                assert each.do("swap", kind="others", key=f"{n}", was=None, new="begun")
             for each in workers:
                 each.ask("count_up", key="k", times=40)
             for each in workers:
