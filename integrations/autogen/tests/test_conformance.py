@@ -182,7 +182,7 @@ async def _play(
     memory: dict[str, Any] | None = performance.memory
     if not memory:
         try:
-            return await _run(agent, "Go.", token)
+            return await _run(agent, performance.scenario.question, token)
         finally:
             if memory is not None:
                 memory |= await agent.save_state()

@@ -124,7 +124,8 @@ class CrewAIHarness:
             tools=tools,
             max_iter=1000,  # one for each message of the script
         )
-        task = Task(description="Go.", expected_output="A text.", agent=agent)
+        asked = performance.scenario.question
+        task = Task(description=asked, expected_output="A text.", agent=agent)
         crew = Crew(agents=[agent], tasks=[task], stream=performance.stream, tracing=False)
         if session is None:
             return crew

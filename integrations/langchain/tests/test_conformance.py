@@ -188,7 +188,8 @@ def _question(performance: Performance) -> dict[str, Any] | None:
     memory: InMemorySaver | None = performance.memory
     if memory is not None and memory.get_tuple(THREAD) is not None:
         return None  # it goes on with what its checkpoints hold
-    return {"messages": [HumanMessage("Go.")], "injected": performance.scenario.injected}
+    scenario = performance.scenario
+    return {"messages": [HumanMessage(scenario.question)], "injected": scenario.injected}
 
 
 def _ended(state: dict[str, Any]) -> Result:

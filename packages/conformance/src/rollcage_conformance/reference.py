@@ -159,7 +159,7 @@ class ReferenceHarness:
         body, contract = _model(performance, turn, results)
         if session is None or not performance.scenario.guarded_model:
             return _assembled(list(body()))
-        arguments = {"turn": turn, "results": list(results)}
+        arguments = _asked(performance, turn, results)
         if performance.stream:
             stream = session.stream(contract, arguments, body, kind="model", answer=self.answer)
             return _assembled(list(stream))
@@ -178,7 +178,7 @@ class ReferenceHarness:
         body, contract = _model(performance, turn, results)
         if session is None or not performance.scenario.guarded_model:
             return _assembled(list(body()))
-        arguments = {"turn": turn, "results": list(results)}
+        arguments = _asked(performance, turn, results)
 
         async def astream(**_: Any) -> AsyncIterator[Any]:
             for piece in body():
@@ -333,6 +333,12 @@ def _validated(spec: ToolSpec, arguments: Any) -> dict[str, Any]:
     model = spec.contract.parameters
     assert isinstance(model, type)
     return dict(model.model_validate(arguments))
+
+
+def _asked(performance: Performance, turn: int, results: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of a model call."""
+    messages = [{"role": "user", "content": performance.scenario.question}]
+    return {"messages": messages, "turn": turn, "results": list(results)}
 
 
 def _model(

@@ -164,6 +164,7 @@ class Scenario:
     Attributes:
         tools: the agent's tools.
         script: its model's messages, in order.
+        question: what a user asks it.
         guarded_model: whether the model's calls are recorded and replayed too.
         injected: the value for injected parameters; it differs from run to run.
         thought: its model's reasoning in each message.
@@ -174,6 +175,7 @@ class Scenario:
     guarded_model: bool = False
     injected: str = ""
     thought: str = ""
+    question: str = "Go."
 
 
 class Script:

@@ -5,6 +5,7 @@ import re
 import traceback
 
 import pytest
+from rollcage import Diverged
 
 from rollcage_conformance.scenario import Scenario, Script
 from rollcage_conformance.stage import Mode, Played, Stage
@@ -57,6 +58,21 @@ class ModelSuite(Suite):
         assert resumed.ran == ("send",)
         assert resumed.script.asked == 2  # for the message at which it died, and for the last
         assert resumed.result.text == TEXT
+
+    @needs("models")
+    def test_the_next_question_does_not_go_on_with_the_effects_of_this_one(
+        self, stage: Stage, mode: Mode
+    ) -> None:
+        crashed = guarded("a", end=Crash("power cut"))
+        stage.play(crashed, mode)
+        other = dataclasses.replace(guarded("a"), question="Go on.")
+        halted = stage.play(other, mode)
+        assert isinstance(halted.error, Diverged)
+        assert (halted.ran, halted.script.asked, halted.status) == ((), 0, "halted")
+        with_input = stage.play(other, mode, input="Go on.")
+        assert (with_input.error, with_input.ran) == (None, ("send",))
+        resumed = stage.play(guarded("a"), mode)
+        assert (resumed.error, resumed.ran, resumed.script.asked) == (None, (), 1)
 
     @needs("models")
     def test_a_log_grows_with_the_conversation(self, stage: Stage, mode: Mode) -> None:

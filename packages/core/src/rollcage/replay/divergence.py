@@ -6,11 +6,12 @@ happens to recorded effects that it would leave behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollcage.errors import ArgumentsInvalid, Diverged, Halt
 from rollcage.fingerprint.identity import key_digest
+from rollcage.fingerprint.transcript import MESSAGES
 from rollcage.replay.call import Call, Match
 from rollcage.replay.walk import FOLDS, REOPENS, STAYS, Branch, Look, Turn
 from rollcage.trace.run import Level, Step
@@ -19,7 +20,7 @@ from rollcage.trace.store import store_option
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
 
-__all__ = ["leave", "leaving", "look_ahead", "rolled_around", "steps_beyond"]
+__all__ = ["leave", "leaving", "look_ahead", "look_back", "rolled_around", "steps_beyond"]
 
 Concurrent = Callable[[Level, Level, Step], bool]
 """Decides on two levels at one position, and a step: may the step still be asked for?"""
@@ -49,6 +50,43 @@ def look_ahead(attempt: Attempt, call: Call, look: Look, waits: Step | None = No
     concurrent = _concurrent(attempt, call, joins=joins, slot=slot, waits=waits)
     ahead = attempt.run.ahead(place, concurrent)
     return new._replace(refusal=leaving(attempt, ahead, f"{call} is new"), ahead=tuple(ahead))
+
+
+def look_back(attempt: Attempt, call: Call) -> Match:
+    """Match a new model call: if it asks another first question, it may belong to another job.
+
+    A later one leaves nothing behind: it changes nothing, and effects behind it are looked at.
+    """
+    run, name, new = attempt.run, call.place.branch, Match("new", None, None)
+    rank = sum(ranks for (branch, _), ranks in attempt.ranks.items() if branch == name)
+    if rank > 1 or run.asked is None or not attempt.has_recording:
+        return new
+    first, arguments = run.asked
+    while first.replacement:
+        first = run.steps[first.replacement]
+    if first.branch != name or first.taken or first.gone or first.n in run.remade:
+        return new
+    if not any(step.acts for step in run.untaken.values()):
+        return new
+    if _question(arguments) == _question(call.arguments):  # another model, or other instructions
+        return new
+    place = run.lineage(name, call.branch.pos, call.turn.n)
+    concurrent = _concurrent(attempt, None, joins=False, slot=None, waits=None)
+    ahead = run.ahead(place, concurrent)
+    refusal = leaving(attempt, ahead, f"the recording begins with another question: {call} is new")
+    return new._replace(
+        refusal=refusal, ahead=tuple(ahead) if attempt.on_divergence == "undo" else ()
+    )
+
+
+def _question(arguments: Mapping[str, Any]) -> Any:
+    """Return what a model is asked, without its instructions."""
+    messages = arguments.get(MESSAGES)
+    if not isinstance(messages, list):
+        return arguments
+    return [
+        each for each in messages if not (isinstance(each, dict) and each.get("role") == "system")
+    ]
 
 
 def _concurrent(

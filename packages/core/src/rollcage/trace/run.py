@@ -345,6 +345,7 @@ class Run:
         unclear: by key, the failed steps whose effects may have happened, or whose outcomes were
             found out later and given to no call yet.
         spent: by step, how often its compensating calls returned without restoring the state.
+        asked: the first model call, and its arguments; None before it.
         unanswered: by agent and framework id, the calls halted without an outcome: the number of
             the step, or 0.
     """
@@ -364,6 +365,7 @@ class Run:
         self.unclear: dict[str, list[int]] = {}
         self.spent: Counter[int] = Counter()
         self._left: set[int] = set()  # left behind, but open to their own turn
+        self.asked: tuple[Step, Event] | None = None
         self.unanswered: dict[tuple[str, str], int] = {}
         self.copied = self._log_of = ""
         self.shut: Event | None = None
@@ -600,6 +602,8 @@ class Run:
         self.steps[n] = self.named[step.fingerprint] = step
         if step.effect in ("pure", "model"):
             self.anywhere[step.key].append(step)
+            if self.asked is None and step.effect == "model":
+                self.asked = step, event.get("args") or {}
             return
         if self._before and step.effect in CHANGES and "again" not in event:
             self._join_reads(step)
