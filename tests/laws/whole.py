@@ -46,8 +46,10 @@ from rollcage import (
     resolve_step,
     stop_run,
     tool,
+    undo_run,
 )
-from rollcage.stages.once import once_of
+from rollcage.stages.once import keep_claims, once_of
+from rollcage.values.answer import Answer
 
 from tests.laws.lab import folder
 
@@ -140,6 +142,15 @@ def answer(ask: str) -> str:
 
 
 MODEL: Final = Contract.of(answer)
+
+
+def ask(session: Session, what: str) -> None:
+    """Ask the model."""
+
+    def read(text: str) -> Answer:
+        return Answer(text=text, usage={"input_tokens": len(what), "output_tokens": len(text)})
+
+    session.run_call(MODEL, {"ask": what}, answer, kind="model", answer=read)
 
 
 def guard(view: StepView) -> Verdict | None:
@@ -247,7 +258,9 @@ class Story:
         store = open_store(self.store)
         for info in reversed(list_runs(store)):
             its = store.read(info.run)
-            for line in its[self._seen.get(info.run, 0) :]:
+            copied = [at for at, line in enumerate(its) if b'"event":"forked"' in line]
+            first = self._seen.setdefault(info.run, *copied or (0,))  # the others are told of
+            for line in its[first:]:
                 event = orjson.loads(line)
                 self.teller.say(f"line {event.pop('event')}", event)
             self._seen[info.run] = len(its)
@@ -265,7 +278,7 @@ def begins(session: Session) -> None:
         get("bad")
     with session.place(agent="bob", call_id="c2"), contextlib.suppress(Blocked):
         put("denied", "3")
-    session.run_call(MODEL, {"ask": "x"}, answer, kind="model")
+    ask(session, "x")
     add(1, 2)
     with session.turn() as turn:
         with turn.slot(1):
@@ -300,6 +313,8 @@ class Job:
 
     def loses(self, session: Session) -> None:
         self.asks(session)
+        ask(session, "y")
+        self.say("answers", session.recorded_answers())
         pay("lost")
 
     def undoes(self, session: Session) -> None:
@@ -350,10 +365,37 @@ class Job:
         self.story.session(self.other, name="else", input={"n": 1}, actor="kim")
         self.say("effect", once_of(self.store, "pay/once"))
 
+    def is_copied(self) -> None:
+        self.say("--- copied")
+
+        def copies(session: Session) -> None:
+            begins(session)
+            put("d", "6")
+            pay("often")
+            raise KeyError
+
+        how: dict[str, Any] = {"name": "copy", "approver": lambda _: Approval(True, by="eve")}
+        copy = self.story.session(copies, source=self.run, **how)
+        self.say("effect", once_of(self.store, "pay/often"))
+        tools: list[Callable[..., Any]] = [put, pay, lines]
+        seen = plan_undo(self.store, copy, tools=tools)
+        self.say("plan", seen.as_data())
+        mended = [seen.steps[-1].step]
+        plan = plan_undo(self.store, copy, tools=tools, accept=mended)
+        self.say("plan", plan.as_data())
+        report = undo_run(self.store, copy, tools=tools, accept=mended, expected=plan)
+        self.say("undone", report.as_data())  # nobody observes it, as it has the real clock
+        self.story.lines()
+        self.say("effect", once_of(self.store, "pay/often"))
+        self.say("kept", keep_claims(open_store(self.store), copy))
+        self.say("effect", once_of(self.store, "pay/often"))
+
     def is_undone(self) -> None:
         self.say("--- undone")
         self.say("plan", plan_undo(self.store, self.run, tools=[put, pay, lines]).as_data())
         self.story.session(self.undoes, replay="continue")
+        rest = plan_undo(self.store, self.run, tools=[put, pay, lines], to=20)
+        self.say("plan", rest.as_data())
         yes = lambda _: Approval(True, by="eve")  # noqa: E731 - it is one of many
         self.story.session(self.undoes, replay="continue", approver=yes)
         abandon_run(self.store, self.run)
@@ -367,8 +409,12 @@ def whole(store: Path) -> str:
     """Return the text of all that is recorded and told of some runs."""
     story = Story(store)
     job = Job(story)
-    for part in (job.is_recorded, job.is_decided, job.is_looked_at, job.ends, job.is_undone):
-        part()
+    job.is_recorded()
+    job.is_decided()
+    job.is_looked_at()
+    job.ends()
+    job.is_copied()
+    job.is_undone()
     return "\n".join([*story.teller.told, ""])
 
 
