@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from rollcage import Session, open_store, tool
+from rollcage import Blocked, Contract, Guard, Session, Verdict, open_store, tool
 from rollcage.errors import NotReplayable, SessionError
 from rollcage.stages.secrets import Secrets
 
@@ -116,6 +116,89 @@ def test_in_names(tmp_path: Path) -> None:
                 write("b")
     clean(tmp_path)
     assert ran == ["enter", "a", "b"]
+
+
+def test_a_hash_of_a_name_tells_nothing_of_it(tmp_path: Path) -> None:
+    """What is hashed with no key can be guessed: two stores have no such hash in common."""
+    keys: list[set[str]] = []
+    for name in "ab":
+        store = open_store(tmp_path / name)
+        with job(store) as session:
+            enter(SECRET)
+            with session.branch(SECRET), session.transaction(f"a {SECRET}"):
+                pass
+            with Session(SECRET, store=store), Session("in", store=store, input=[SECRET]):
+                pass
+        keys.append({step.key for step in session.attempt.run.steps.values()})
+    assert len(keys[0]) == 5
+    assert not keys[0] & keys[1]
+
+
+def test_a_branch_is_announced_and_undone_by_its_name(tmp_path: Path) -> None:
+    for _ in range(2):
+        with job(tmp_path, replay="continue") as session:
+            enter(SECRET)
+            with session.turn(opens={"x": [SECRET], SECRET: []}):
+                with session.branch(SECRET) as first:
+                    write("a")
+                with session.branch("x", after=[first]):
+                    write("b")
+    assert ran == ["enter", "a", "b"]
+    with job(tmp_path, replay="continue") as session:
+        enter(SECRET)
+        assert len(session.undo(branch=SECRET).steps) == 2  # with the step that came after it
+    clean(tmp_path)
+
+
+@pytest.mark.parametrize("with_stage", [False, True])
+def test_in_a_run_of_its_own_that_is_made_inside(tmp_path: Path, *, with_stage: bool) -> None:
+    def inside(name: str, store: str, **more: Any) -> Session:
+        stages = [Secrets()] if with_stage else []
+        return Session(name, store=tmp_path / store, stages=stages, **more)
+
+    with Session("job", store=tmp_path / "outer"):
+        enter(SECRET)
+        for _ in range(2):
+            with inside("in", "inner", input=[SECRET]) as session, session.branch(SECRET):
+                assert echo(SECRET)["said"] == [SECRET]
+            with inside("in", "outer", replay="off"), pytest.raises(ValueError, match="no "):
+                fails(SECRET)
+    clean(tmp_path)
+
+
+def test_in_ids_of_calls(tmp_path: Path) -> None:
+    """Observers are told none; the same id is the same, also in a framework's history."""
+    told: list[Any] = []
+    run = ""
+    for history in ((), (SECRET, SECRET)):
+        with job(tmp_path, replay="continue", observers=[told.append]) as session:
+            enter(SECRET)
+            session.seen({f"a {SECRET}": history})
+            if not history:
+                for _ in range(2):
+                    with session.place(call_id=SECRET, agent=f"a {SECRET}"):
+                        write("a")
+            write("b")
+        run = session.run_id
+    assert ran == ["enter", "a", "a", "b"]
+    assert SECRET not in repr(told)
+    assert not [line for line in open_store(tmp_path).read(run) if b'"moved"' in line]
+
+
+class Never(Guard):
+    """Denies each write, and says why."""
+
+    def screen(self, contract: Contract, body: Any, kind: str) -> Verdict | None:
+        return Verdict.deny(f"never {SECRET}") if contract.effect == "write" else None
+
+
+def test_in_a_reason_told_in_a_session_that_is_older_than_the_secret(tmp_path: Path) -> None:
+    with Session("job", store=tmp_path, gate=[Never()]), Session("in", store=tmp_path):
+        enter(SECRET)
+        with pytest.raises(Blocked) as blocked:
+            write("a")
+    assert "never <secret " in str(blocked.value)
+    clean(tmp_path)
 
 
 async def test_in_gathered_calls_and_sessions_inside(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from rollcage.errors import (
     UnknownOutcome,
 )
 from rollcage.gate.verdict import Verdict
-from rollcage.replay.call import Call, Match, refusal
+from rollcage.replay.call import Call, Match, Place, refusal
 from rollcage.replay.divergence import leave, rolled_around
 from rollcage.replay.matching import find_match
 from rollcage.replay.missing import explained
@@ -35,6 +36,7 @@ from rollcage.undo.program import (
     take_back,
     undoes_elsewhere,
 )
+from rollcage.values.hiding import hidden
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
@@ -126,6 +128,8 @@ def _find_place(attempt: Attempt, call: Call) -> None:
         call.place = place = where(call, place) or place
     if call.kept:
         call.arrived = {**call.kept}
+    if place.agent or place.call_id:
+        call.place = place = _without_secrets(place)
     if place.call_id:
         attempt.asked[place.agent, place.call_id] += 1
     around = place.around
@@ -135,6 +139,15 @@ def _find_place(attempt: Attempt, call: Call) -> None:
     call.turn, call.slot = attempt.turn_of(place, branch)
     if place.slot is not None:
         call.turn.arrived[place.slot] = call.key
+
+
+def _without_secrets(place: Place) -> Place:
+    """Return a place whose names are as the log has them: rules and observers see them, too."""
+    seal = place.attempt.seal
+    agent, call_id = hidden(place.agent, seal).value, hidden(place.call_id, seal).value
+    if (agent, call_id) == (place.agent, place.call_id):
+        return place
+    return dataclasses.replace(place, agent=agent, call_id=call_id)
 
 
 def _edit(attempt: Attempt, call: Call) -> None:

@@ -16,6 +16,7 @@ from rollcage.replay.call import Place, at, check_acts
 from rollcage.replay.walk import Branch, Turn
 from rollcage.trace.run import Event
 from rollcage.undo.program import take_back
+from rollcage.values.hiding import hidden
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -87,7 +88,10 @@ def turn(
     calls: Sequence[tuple[str, Any]] | None = None,
 ) -> Iterator[TurnHandle]:
     """Make the calls of a block one turn. `opens` and `calls`: see `Session.turn`."""
-    announced = {name: frozenset(before) for name, before in (opens or {}).items()}
+    announced = {
+        _shown(place, name): frozenset(_shown(place, each) for each in before)
+        for name, before in (opens or {}).items()
+    }
     stated = Turn(announced)
     stated.calls = calls
     inner = dataclasses.replace(place, turn=stated, slot=None)
@@ -150,6 +154,12 @@ def open_branch(
         leave_block(attempt, inner, ok=ok)
 
 
+def _shown(place: Place, name: str) -> str:
+    """Return a name as the log has it, without secrets: it is hashed, and compared on a resume."""
+    shown: str = hidden(name, place.attempt.seal).value
+    return shown
+
+
 def begin_block(
     place: Place,
     name: str,
@@ -161,6 +171,7 @@ def begin_block(
 ) -> Branch:
     """Open a branch at a place; `leave_block` leaves it. See `open_branch`."""
     check_acts(place, f"{kind} {name!r} can't be opened")
+    name, given = _shown(place, name), hidden(given, place.attempt.seal).value
     before = list(after)
     arguments = {"after": last_worlds(before), "input": given, "name": name}
     known = "branch" if kind == "transaction" else kind  # a transaction is a branch

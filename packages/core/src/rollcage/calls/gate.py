@@ -118,7 +118,7 @@ class Gate:
                 verdict = _failed(error)
             if verdict is not None and verdict.decision == "deny":
                 verdict = verdict if verdict.rule else dataclasses.replace(verdict, rule=name)
-                return _without_secrets(verdict, self._session.seal)
+                return _without_secrets(verdict, self._session.attempt.seal)
         return None
 
     def check_undo(self, contract: Contract) -> None:

@@ -16,6 +16,7 @@ from rollcage.calls.branches import reenter
 from rollcage.errors import Halt
 from rollcage.replay.walk import Branch, Turn
 from rollcage.trace.run import CHANGES, Outcome, Run, Step, spans_of
+from rollcage.values.hiding import hidden
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
@@ -162,7 +163,7 @@ def forget_rolled(attempt: Attempt, among: Iterable[Step] | None = None) -> bool
 def is_known_otherwise(call: Call, step: Step | None) -> bool:
     """Tell whether the framework knows a call by another id than the step that answers it.
 
-    An id that quotes a secret is concealed on record, so it is noted once for each call.
+    An id that quotes a secret which is declared meanwhile is noted once for each call.
     """
     return (
         step is not None
@@ -202,8 +203,10 @@ def see_histories(attempt: Attempt, histories: Histories, branch: str) -> None:
         if not (attempt.run.untaken or attempt.run.unanswered):
             return  # nothing recorded is left to be seen: a long history is not read again
         wanted: dict[str | None, Counter[str]] = {}
-        for agent, ids in histories.items():
-            shown, given = Counter(ids), _given(attempt, agent)
+        seal = attempt.seal  # the log has names and ids without the secrets in them
+        for known, ids in histories.items():
+            agent = hidden(known, seal).value
+            shown, given = Counter(hidden(each, seal).value for each in ids), _given(attempt, agent)
             if any(count > given[call_id] for call_id, count in shown.items()):
                 wanted[agent] = shown
         if wanted:

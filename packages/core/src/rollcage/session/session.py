@@ -91,6 +91,7 @@ from rollcage.undo.report import InDoubt, UndoReport
 from rollcage.values.answer import Answer
 from rollcage.values.codec import encode
 from rollcage.values.exceptions import encode_exception
+from rollcage.values.hiding import Hiding, hidden
 from rollcage.values.registered import REGISTERED, Types
 
 if TYPE_CHECKING:
@@ -365,6 +366,11 @@ class Session:
         if self.approver is None and around.approver is not None:
             again = getattr(around.approver, "again", None)
             self.approver = around.approver if again is None else again()
+        seal = place.attempt.seal
+        if isinstance(seal, Hiding) and not seal.idle:
+            from rollcage.stages.secrets import concealing  # most sessions have no secret
+
+            self._late = (*concealing(seal, self._brought), *self._late)
         return (Around(around), *around.gates)
 
     def add(self, stage: Stage) -> None:
@@ -1324,8 +1330,11 @@ class Session:
         check_acts(here.get(), f"session {self.name!r} can't undo")
         attempt = self._entered_attempt()
         assert self._home is not None
+        name = hidden(request.branch, attempt.seal).value
         flow = undo(
-            attempt, dataclasses.replace(request, within=self._home.branch), is_async=is_async
+            attempt,
+            dataclasses.replace(request, branch=name, within=self._home.branch),
+            is_async=is_async,
         )
         found: UndoReport = yield from flow
         attempt.session.undone_at = attempt.run.last

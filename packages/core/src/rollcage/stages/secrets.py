@@ -16,13 +16,13 @@ from rollcage.contract.compensation import keyed_digest
 from rollcage.gate.sealing import Sealing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from rollcage.session.session import Session
     from rollcage.trace.run import Event
-    from rollcage.values.hiding import Seal
+    from rollcage.values.hiding import Hiding, Seal
 
-__all__ = ["Secrets"]
+__all__ = ["Secrets", "concealing"]
 
 _OURS: Final = frozenset({
     "after", "attempt", "branch", "effect", "event", "fingerprint", "format", "id", "key", "keyed",
@@ -30,6 +30,18 @@ _OURS: Final = frozenset({
     "steps", "time",
 })  # fmt: skip
 """Fields without any content of the program, or with content that an undo has to find unchanged."""
+
+
+def concealing(around: Hiding, brought: Iterable[Stage]) -> tuple[Secrets, ...]:
+    """Return what conceals the secrets of an outer session in a run of its own inside of it.
+
+    Args:
+        around: the seal of the outer session.
+        brought: the stages of the inner session; one that conceals secrets is enough.
+    """
+    if not isinstance(around, Sealing) or any(isinstance(each, Secrets) for each in brought):
+        return ()
+    return (Secrets(type(around)),)
 
 
 class Secrets(Stage):
@@ -45,13 +57,21 @@ class Secrets(Stage):
 
     def opening(self, session: Session) -> None:
         """Look for secrets from the attempt's own line on."""
-        self._seal = self._sealing(session.seal)
+        self._seal = self._made(session)
 
     def opened(self, session: Session) -> None:
         """Let the session's seal remember the secrets that it seals."""
         if self._seal is None:  # it was added to a session that was entered
-            self._seal = self._sealing(session.seal)
+            self._seal = self._made(session)
         session.seal = session.attempt.seal = self._seal
+
+    def _made(self, session: Session) -> Sealing:
+        """Return the seal; inside of another session, it knows the secrets of that one."""
+        seal = self._sealing(session.seal)
+        around = None if session.around is None else session.around.attempt.seal
+        if isinstance(around, Sealing):
+            seal.share(around)
+        return seal
 
     def conceal(self, event: Event) -> Event:
         """Replace the secrets that a line quotes."""
