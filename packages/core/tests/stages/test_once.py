@@ -831,6 +831,27 @@ def test_an_effect_that_is_taken_back_for_a_call_does_not_answer_it(tmp_path: Pa
     assert (world.gone, world.refunds) == ([7], [7])
 
 
+@tool(undo=lambda: [compensate(unrefund, payment=7)])
+def refund_all() -> str:
+    return refund(7)
+
+
+@pytest.mark.parametrize(("job", "whose"), [("one", "step 1"), ("two", "another run")])
+def test_a_plan_does_not_take_back_what_was_done_elsewhere(
+    tmp_path: Path, job: str, whose: str
+) -> None:
+    with contextlib.suppress(KeyError), Session("one", store=tmp_path) as first:
+        refund(7)
+        raise KeyError
+    with Session(job, store=tmp_path) as session:
+        refund(7)
+        refund_all()
+        (step,) = session.undo(to=1 if session.run_id == first.run_id else None).steps[:1]
+    assert (step.name, step.status) == ("refund_all", "irreversible")
+    assert step.reason == f"its plan would take back what {whose} did, too"
+    assert world.gone == []
+
+
 def test_an_effect_that_answers_a_call_that_stays_is_not_taken_back(tmp_path: Path) -> None:
     def work(session: Session, *names: str) -> None:
         with session.turn(opens={"one": [], "two": []}):

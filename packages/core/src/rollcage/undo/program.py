@@ -855,8 +855,11 @@ class _Look:
                 data = (yield from self._asked(task, step, before)) or data
         elif data is None and "reversible" in undo and "plan" not in undo:
             data = yield from self._planned_late(task, step, before, missing)
-        if data is not None and any(_is_foreign(each) for each in self.attempt.run.body(step)):
-            task.reason = "its plan would take back what another run did, too"
+        others = filter(_is_foreign, self.attempt.run.body(step))
+        if data is not None and (other := next(others, None)) is not None:
+            run, n = (other.once or ("", 0))[:2]
+            whose = f"step {n}" if run == self.attempt.run.id else "another run"
+            task.reason = f"its plan would take back what {whose} did, too"
             return None
         answered = self._answered.get(step.n)
         if data is not None and answered is not None:
@@ -1029,7 +1032,7 @@ def _place_of(attempt: Attempt, step: Step) -> Place:
 
 
 def _is_foreign(step: Step) -> bool:
-    """Tell whether a write belongs to another run, so that this run must not take it back."""
+    """Tell whether a write was made by another run or step, which alone takes it back."""
     return step.effect == "write" and (
         step.borrowed or (step.once is not None and step.once[0] != "mine")
     )
