@@ -38,6 +38,20 @@ def test_runs_are_listed(cli: Any, store: Path) -> None:
     assert "old job" in out
 
 
+@pytest.mark.parametrize("width", ["80", "160"])
+def test_runs_are_listed_with_their_inputs(
+    cli: Any, store: Path, monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    for given in ("Who?", {"order": 7}, "a question that takes more room than there is", None):
+        with Session("job", store=store, input=given):
+            pass
+    monkeypatch.setenv("COLUMNS", width)
+    out = cli("runs").out
+    for shown in ('"Who?"', "{order: 7}", '"a question that takes …'):
+        assert shown in out
+    assert ("input" in out) is (width == "160")
+
+
 @pytest.mark.parametrize("reference", ["latest", "@job", "id", "its end"])
 def test_a_run_is_found_by_each_name(cli: Any, store: Path, record: Any, reference: str) -> None:
     record("older")

@@ -26,7 +26,7 @@ from rollcage_views.infos import info_data, is_pruned, mode_of
 from rollcage_cli.completion import complete_name
 from rollcage_cli.lookup import named, opened
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
-from rollcage_cli.output import console, paged, print_json, visible
+from rollcage_cli.output import console, paged, print_json, value_text, visible
 from rollcage_cli.table import Table
 
 __all__ = ["STATUS_STYLES", "runs"]
@@ -38,6 +38,7 @@ STATUS_STYLES = {
 }  # fmt: skip
 
 _WIDE: Final = 120  # columns from which on whole ids have room
+_LONG: Final = 24  # characters of an input that are shown
 _JOINED: Final = {"resume": "goes on from", "fork": "fork of"}
 
 
@@ -145,19 +146,21 @@ def _table(
     pauses: Mapping[str, Order | None],
 ) -> Table:
     table = Table()
-    titles = ["run", "name", "status", "mode", "started", "source", "open"]
-    for title in [*titles, "refused"] if any(refused.values()) else titles:
+    inputs, refusals = any(map(_input, found)), any(refused.values())
+    titles = ["run", "name", *["input"] * inputs, "status", "mode", "started", "source", "open"]
+    for title in [*titles, *["refused"] * refusals]:
         table.add_column(title, no_wrap=True)
     for info in found:
         table.add_row(
             Text(visible(info.run)),
             Text(visible(info.name)),
+            *[Text(_input(info))] * inputs,
             _status_text(info),
             Text(mode_of(info)),
             Text(time_text(info.begun)),
             Text(visible(info.origin[-12:])),
             Text(_open_text(open_[info.run], pauses[info.run]), style="yellow"),
-            *([Text(str(refused[info.run] or ""))] if any(refused.values()) else []),
+            *[Text(str(refused[info.run] or ""))] * refusals,
         )
     return table
 
@@ -181,13 +184,19 @@ def _narrow(
         source = source or (mode_of(info) if info.imported else "")
         refusals = f"{refused[info.run]} refused" if refused[info.run] else ""
         attempts = f"{info.attempts} attempts" if info.attempts > 1 else ""
-        notes = [source, attempts, refusals]
+        notes = [_input(info), source, attempts, refusals]
         text = Text(visible(", ".join(filter(None, notes))))
         left = _open_text(open_[info.run], pauses[info.run])
         text.append(f"{', ' if text.plain and left else ''}{left}", style="yellow")
         started = time_text(info.begun)[5:16]
         table.add_row(ids[info.run], Text(visible(info.name)), _status_text(info), started, text)
     return table
+
+
+def _input(info: RunInfo) -> str:
+    """Return the input of a run as text, not longer than a column has room; empty without one."""
+    text = "" if info.given is None else value_text(info.given)
+    return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"
 
 
 def _status_text(info: RunInfo) -> Text:
