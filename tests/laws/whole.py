@@ -19,6 +19,7 @@ import orjson
 from rollcage import (
     Approval,
     ApprovalQueue,
+    ApprovalRequest,
     Blocked,
     Clock,
     Compensation,
@@ -28,7 +29,9 @@ from rollcage import (
     Instrument,
     Options,
     QueueApprover,
+    Response,
     RunEvent,
+    RunInfo,
     Session,
     StepEvent,
     StepView,
@@ -231,6 +234,7 @@ class Story:
     def __init__(self, store: Path) -> None:
         self.store, self.teller = store, Teller()
         self._seen: dict[str, int] = {}
+        self._listed: dict[str, RunInfo] = {}
         self._options = Options(clock=HAND.clock())
         WORLD.clear()
 
@@ -264,7 +268,9 @@ class Story:
                 event = orjson.loads(line)
                 self.teller.say(f"line {event.pop('event')}", event)
             self._seen[info.run] = len(its)
-            self.teller.say("listed", info)
+            if self._listed.get(info.run) != info:
+                self.teller.say("listed", info)
+            self._listed[info.run] = info
 
 
 def begins(session: Session) -> None:
@@ -390,6 +396,33 @@ class Job:
         self.say("kept", keep_claims(open_store(self.store), copy))
         self.say("effect", once_of(self.store, "pay/often"))
 
+    def is_answered(self) -> None:
+        self.say("--- answered")
+
+        def answers(request: ApprovalRequest) -> Approval:
+            self.say("asked", request)
+            match request.args["value"]:
+                case "no":
+                    return Approval(False, by="eve", reason="too much")
+                case "less":
+                    return Approval(True, by="eve", args={"key": "asked", "value": "1"})
+            return Approval(False, by="eve", response=Response("said by eve"))
+
+        def asks(session: Session) -> None:
+            for value in ("no", "less", "what"):
+                with contextlib.suppress(Blocked):
+                    self.say("given", put("asked", value))
+            with session.branch("side"), contextlib.suppress(Blocked):
+                put("asked", "no")
+            get("a")
+            raise KeyError
+
+        how: dict[str, Any] = {"name": "answered", "approver": answers}
+        self.story.session(asks, **how)
+        self.story.session(asks, **how)
+        self.story.session(asks, name="answered", replay="offline")
+        self.story.session(asks, name="answered", replay="verify")
+
     def is_undone(self) -> None:
         self.say("--- undone")
         self.say("plan", plan_undo(self.store, self.run, tools=[put, pay, lines]).as_data())
@@ -414,6 +447,7 @@ def whole(store: Path) -> str:
     job.is_looked_at()
     job.ends()
     job.is_copied()
+    job.is_answered()
     job.is_undone()
     return "\n".join([*story.teller.told, ""])
 

@@ -1,6 +1,7 @@
 """Sessions inside of one another: each guards its own calls, whatever order they are left in."""
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections.abc import AsyncGenerator, Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import Session, SessionError, UnguardedCallWarning, tool
+from rollcage import Halt, Session, SessionError, SessionHalted, UnguardedCallWarning, tool
 from rollcage.calls.stage import Stage
 
 Make = Callable[[str], Session]
@@ -197,3 +198,60 @@ def leave_inner_of(inner: Session) -> Callable[[], None]:
         out(inner)
 
     return leave_inner
+
+
+@pytest.mark.parametrize(
+    ("how", "is_own"),
+    [
+        ({}, False),
+        ({"replay": "auto"}, False),
+        ({"replay": "continue"}, False),
+        ({"replay": "off"}, True),
+        ({"replay": "offline", "source": "first"}, True),
+        ({"replay": "verify", "source": "first"}, True),
+        ({"replay": "resume", "run": "first"}, True),
+        ({"run": "first"}, True),
+        ({"source": "first"}, True),
+        ({"store": "other"}, True),
+    ],
+    ids=str,
+)
+def test_a_session_inside_is_a_branch_unless_it_names_a_run_or_a_store(
+    tmp_path: Path, how: dict[str, Any], is_own: bool
+) -> None:
+    with pytest.raises(KeyError), Session("first", store=tmp_path / "store") as first:
+        look()
+        raise KeyError
+    ids = {"first": first.run_id, "other": tmp_path / "other"}
+    given: dict[str, Any] = {"store": tmp_path / "store"} | {
+        name: ids.get(way, way) for name, way in how.items()
+    }
+    with Session("outer", store=tmp_path / "store") as outer:
+        with Session("inner", **given) as inner:
+            assert look() == "seen"
+            assert inner.around is outer
+            assert (inner.run_id != outer.run_id) == is_own
+            assert (inner.home_branch == "") == is_own
+        assert look() == "seen"
+    assert outer.stats.calls == (1 if is_own else 2)
+
+
+@pytest.mark.parametrize("halts", ["inner", "outer"])
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_call_of_the_outer_session_that_is_made_inside_stops_with_either(
+    tmp_path: Path, halts: str, is_own: bool
+) -> None:
+    stays = halts == "inner" and is_own
+    with contextlib.suppress(Halt), Session("outer", store=tmp_path / "store") as outer:
+        mine = outer.tool(look)
+        inner = Session("inner", store=tmp_path / ("other" if is_own else "store"))
+        with pytest.raises(Halt, match="over"), inner:
+            assert mine() == "seen"
+            (inner if halts == "inner" else outer).halt(Halt("over"))
+            for call in (mine, look):
+                with pytest.raises(SessionHalted, match="over"):
+                    call()
+            raise Halt("over")
+        with contextlib.nullcontext() if stays else pytest.raises(SessionHalted):
+            assert mine() == "seen"
+    assert (outer.halted is None) == stays
