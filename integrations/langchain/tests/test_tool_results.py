@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForToolRun
+from langchain_core.messages import AIMessage
 from langchain_core.tools import (
     BaseTool,
     StructuredTool,
@@ -33,6 +34,21 @@ def add(x: int, y: int = 2) -> int:
 
 class Flaky(Exception):
     """An error of a tool's own."""
+
+
+def test_the_text_of_a_subagents_answer_comes_back(lab: Any) -> None:
+    def ask(question: str) -> Any:
+        """Ask another agent."""
+        return AIMessage(f"{question} Yes.").text
+
+    with pytest.raises(InterruptedError), lab.session() as session:
+        (asks,) = guard_tools([StructuredTool.from_function(ask)], session)
+        assert asks.invoke({"question": "So?"}) == "So? Yes."
+        raise InterruptedError
+    with lab.session() as session:
+        (asks,) = guard_tools([StructuredTool.from_function(ask)], session)
+        assert asks.invoke({"question": "So?"}) == "So? Yes."
+    assert (session.stats.hits, session.stats.misses) == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,13 @@ class Pair(NamedTuple):
     two: int
 
 
+class Loud(str):  # noqa: SLOT000 - it has attributes
+    """A text with more."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text.upper()
+
+
 class Word(str):
     __slots__ = ()
 
@@ -235,9 +242,9 @@ LOSSY = [
     (Case({"a": [Point(1, 2.0)]}), rf"\$\.a\[0\]: a Point {NO_TYPE}"),
     (Case([ORDER], list[Any]), rf"\$\[0\]: a Order {NO_TYPE}"),
     (Case(ORDER, dict[str, Any]), rf"\$: a Order {NO_TYPE}"),
-    (Case(Mode.FAST, str), rf"\$: a Mode {NO_TYPE}"),
+    (Case(Mode.FAST), rf"\$: a Mode {NO_TYPE}"),
     (Case(Pair(1, 2), tuple[int, int]), rf"\$: a Pair {NO_TYPE}"),
-    (Case(Word("a"), str), rf"\$: a Word {NO_TYPE}"),
+    (Case(Loud("a")), rf"\$: a Loud {NO_TYPE}"),
     (Case(Shouting(words="a"), Shouting), NOT_EQUAL),
     (Case(Strict.model_construct(even=1), Strict), "its class refuses the recorded fields"),
     (Case(numbers()), r"\$: a builtins.generator has no encoding"),
@@ -245,6 +252,23 @@ LOSSY = [
     (Case([{"it": Opaque()}]), r"\$\[0\]\.it: a .*Opaque has no encoding"),
     (Case(pydantic.SecretStr("hunter2"), pydantic.SecretStr), r"\$: a secret is never recorded"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        (Case(Word("a"), str), "a"),
+        (Case(Word("a")), "a"),
+        (Case(Loud("a"), str), "a"),
+        (Case(Mode.FAST, str), "fast"),
+    ],
+)
+def test_a_text_comes_back_as_a_text(job: Job, tmp_path: Path, case: Case, text: str) -> None:
+    function, ran = made(job, case.value, case.returns)
+    assert outcome(tmp_path) == {"status": "ok", "value": text}
+    with job("offline") as session:
+        back = session.call(function)
+    assert (type(back), back, ran) == (str, text, [])
 
 
 @pytest.mark.parametrize(("case", "reason"), LOSSY)

@@ -237,7 +237,10 @@ def tried(store: Path, value: Any, annotation: Any, registered: list[type]) -> s
         return "said" if len(said) == 1 else "not said"
     if said:
         return "said for nothing"
-    return "back" if same(back, value) else f"wrong: {back!r}"
+    if same(back, value):
+        return "back"
+    is_text = type(back) is str and back == value
+    return "as a text" if is_text else f"wrong: {back!r}"
 
 
 def table(store: Path, registered: list[type]) -> dict[str, list[str]]:
@@ -266,11 +269,14 @@ def test_without_registering_the_annotation_is_what_counts_and_the_rest_is_said(
     tmp_path: Path,
 ) -> None:
     found = table(tmp_path, [])
-    assert found.keys() == {"back", "said"}, found
+    assert found.keys() == {"back", "said", "as a text"}, found
     unnamed = [
         f"{kind.__name__} as {name}"
         for _, kind, base in APPLICATION
         for name in ANNOTATIONS
         if name in ("none", "Any") or (name == "base" and base is not Order)
     ]
+    texts = ["Mode as base", *(f"Word as {name}" for name in ("none", "Any", "base"))]
+    assert found["as a text"] == texts
+    unnamed = [each for each in unnamed if each not in texts]
     assert found["said"] == unnamed + [f"unfit {number}" for number in range(len(UNFIT))]

@@ -31,6 +31,8 @@ def recorded(contract: Contract, value: Any, seal: Seal, types: Types) -> dict[s
         flaws = _shown(contract, result.value, seal, types)
         if flaws and contract.typed:  # the class that the return type does not restore
             flaws = encode_result(value, seal, types=types).flaws or flaws
+    if flaws and contract.returns is str and isinstance(value, str):
+        return recorded(contract, str.__str__(value), seal, types)  # the text is the result
     if flaws:
         return {"value": result.value, "lossy": "; ".join(flaws[:5])}
     return {"value": result.value, "typed": True} if result.needs_type else {"value": result.value}

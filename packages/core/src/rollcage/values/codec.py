@@ -266,6 +266,9 @@ class _Encoder:
                 if self.flaws is None:  # equal to its base, so the same argument
                     return inner
                 state = state_of(value)
+                is_known = self.types is not None and self.types.knows(kind)
+                if base is str and not state and not is_known:
+                    return inner  # a text without more
                 more = {"state": self.mapping(state, path, depth)} if state else {}
                 return self.named("subclass", value, inner, path, more)
         self.flaw(path, f"a {kind.__module__}.{kind.__qualname__} has no encoding")
