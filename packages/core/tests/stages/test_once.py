@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -392,6 +393,62 @@ def test_it_waits_so_long_and_says_for_whom(
         refund(7)
     assert [(each.run, each.step) for each in halts] == [(first.run_id, 1)]
     assert world.refunds == [7]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_how_often_a_call_looks_at_a_run_of_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """The pauses double up to half a second, and begin anew when the run has written a line."""
+    now, slept, halts, given = [0.0], list[float](), list[UnknownOutcome](), list[str]()
+    writes: dict[int, Callable[[], object]] = {}
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        slept.append(seconds)
+        if len(slept) in writes:
+            writes[len(slept)]()
+
+    def let_it_end() -> None:
+        free.set()
+        done.wait(30)
+
+    def during() -> None:
+        monkeypatch.setattr(once, "_flights", {})  # as it is in another process
+        monkeypatch.setattr(once, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+        writes[4] = lambda: first.attempt.note({"event": "moved", "step": 1, "call_id": "c1"})
+
+        def other() -> None:
+            two = Session("two", store=tmp_path)
+            if ends:
+                writes[6] = let_it_end
+            try:
+                with two:
+                    given.append(refund(7))
+            except UnknownOutcome as halt:
+                halts.append(halt)
+            free.set()
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        threads.append(thread)
+        assert free.wait(30)
+
+    free, done, threads = threading.Event(), threading.Event(), list[threading.Thread]()
+    world.during = during
+    with Session("one", store=tmp_path) as first:
+        made = refund(7)
+        done.set()
+        threads[0].join(30)
+    assert slept[:6] == [0.005, 0.01, 0.02, 0.04, 0.005, 0.01]
+    assert world.refunds == [7]
+    if ends:
+        assert (given, halts) == ([made], [])
+        return
+    assert [(each.run, each.step) for each in halts] == [(first.run_id, 1)]
+    assert slept[4:11] == [0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32]
+    assert slept[11] == 0.005
+    assert 60 < now[0] < 61
 
 
 def test_inside_of_itself_it_is_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from rollcage.calls.stage import Stage
 from rollcage.errors import (
     ControlLost,
     OrderRefused,
+    RunElsewhere,
     RunNotFound,
     RunStopped,
     SessionHalted,
@@ -34,6 +35,7 @@ from rollcage.stages.orders import (
     stop_run,
     unpause_run,
 )
+from rollcage.trace.chain import Chain
 from rollcage.trace.folder import Folder, FolderLog
 
 ran: list[Any] = []
@@ -527,3 +529,134 @@ def test_a_run_that_nobody_could_stop_halts(
             assert isinstance(session.halted, ControlLost)
             session.attempt.halted = None
     assert ran == [1, 1]
+
+
+class Hand(SimpleNamespace):
+    """A clock that sleeping moves on; what is due happens behind each sleep."""
+
+    def __init__(self, *due: Any) -> None:
+        super().__init__(now=5.0, slept=[], due=[*due], time_ns=time.time_ns)
+
+    def monotonic(self) -> float:
+        return float(self.now)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+        if self.due:
+            self.due.pop(0)()
+
+
+def test_a_paused_call_looks_again_and_again_and_that_time_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand, held = Hand(), list[float]()
+    monkeypatch.setattr(orders, "time", hand)
+    monkeypatch.setattr(orders, "_LOOK", 0.25)
+    with Session("job", store=tmp_path) as session:
+        write(1)
+        pause_run(tmp_path, session.run_id, by="ann")
+        look = lambda: held.append(session.held)  # noqa: E731 - it is one of many
+        again = lambda: pause_run(tmp_path, session.run_id, by="bob")  # noqa: E731
+        hand.due = [look, again, look, lambda: lift_order(tmp_path, session.run_id)]
+        write(2)
+        assert (hand.slept, held, session.held) == ([0.25] * 4, [0.25, 0.75], 1.0)
+        hand.now += 7
+        write(3)
+        assert session.held == 1.0
+        pause_run(tmp_path, session.run_id)
+        hand.due = [lambda: unpause_run(tmp_path, session.run_id)]
+        read(4)
+        assert (len(hand.slept), session.held) == (5, 1.25)
+    assert ran == [1, 2, 3, 4]
+    lines = map(orjson.loads, open_store(tmp_path).read(session.run_id))
+    assert [line["by"] for line in lines if line["event"] == "ordered"] == ["ann", ""]
+
+
+def test_hits_look_for_an_order_once_in_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand, rings = Hand(), list[float]()
+    with pytest.raises(KeyError), Session("job", store=tmp_path):
+        for n in range(6):
+            write(n)
+        raise KeyError
+    monkeypatch.setattr(orders, "time", hand)
+    monkeypatch.setattr(orders, "_OFTEN", 0.5)
+    bell = Folder.bell
+
+    def rung(self: Folder) -> int:
+        rings.append(hand.now)
+        return bell(self)
+
+    monkeypatch.setattr(Folder, "bell", rung)
+    with Session("job", store=tmp_path):
+        rings.clear()
+        for n in range(6):
+            write(n)
+            hand.now += 0.25
+    assert rings == [5.0, 5.5, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "act", "said"),
+    [
+        (None, lift_stop, "run {run} is not stopped: there is nothing to lift"),
+        (None, unpause_run, "run {run} is not paused: there is nothing to lift"),
+        (stop_run, unpause_run, "run {run} is not paused but stopped by ann. {stop}"),
+        (stop_run, pause_run, "run {run} is not paused: it was stopped by ann. {stop}"),
+        (pause_run, lift_stop, "run {run} is not stopped but paused by ann. {pause}"),
+        (stop_run, lift_stop, ""),
+        (stop_run, stop_run, ""),
+        (pause_run, stop_run, ""),
+        (pause_run, pause_run, ""),
+        (pause_run, unpause_run, ""),
+    ],
+)
+def test_each_order_behind_each_other_one(tmp_path: Path, given: Any, act: Any, said: str) -> None:
+    with pytest.raises(KeyError), Session("job", store=tmp_path) as session:
+        raise KeyError
+    run = session.run_id
+    before = None if given is None else given(tmp_path, run, by="ann", reason="so")
+    told, refused = None, ""
+    try:
+        told = act(tmp_path, run)
+    except OrderRefused as error:
+        refused = str(error)
+    store = f" --store {tmp_path}"
+    ways = {
+        "stop": f"To let it go on: rollcage stop {run} --lift{store}",
+        "pause": f"To let it go on: rollcage unpause {run}{store}",
+    }
+    assert refused == said.format(run=run, **ways)
+    is_lift = act in (lift_stop, unpause_run)
+    if said:
+        assert order_of(tmp_path, run) == before
+    elif is_lift:
+        assert (told, order_of(tmp_path, run)) == (before, None)
+    else:
+        assert told == order_of(tmp_path, run)
+        assert told is not None
+        assert (told.kind, told.by) == ("stop" if act is stop_run else "pause", "")
+
+
+@pytest.mark.parametrize("order", [stop_run, pause_run])
+def test_a_run_that_is_moved_meanwhile_takes_no_order(
+    tmp_path: Path, order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyError), Session("job", store=tmp_path) as session:
+        raise KeyError
+    swap = Folder.swap
+
+    def moved(self: Folder, kind: str, *given: Any) -> bool:
+        found = swap(self, kind, *given)
+        if kind == "orders":
+            log = Chain(self.open(session.run_id))
+            log.read()
+            log.append({"event": "gone", "status": "error", "to": "/elsewhere", "time": 1})
+            log.close()
+        return found
+
+    monkeypatch.setattr(Folder, "swap", moved)
+    with pytest.raises(RunElsewhere, match="goes on in /elsewhere"):
+        order(tmp_path, session.run_id)
