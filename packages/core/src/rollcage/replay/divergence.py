@@ -20,7 +20,7 @@ from rollcage.trace.store import store_option
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
 
-__all__ = ["leave", "leaving", "look_ahead", "look_back", "rolled_around", "steps_beyond"]
+__all__ = ["leave", "leaving", "look_ahead", "match_question", "rolled_around", "steps_beyond"]
 
 Concurrent = Callable[[Level, Level, Step], bool]
 """Decides on two levels at one position, and a step: may the step still be asked for?"""
@@ -52,10 +52,11 @@ def look_ahead(attempt: Attempt, call: Call, look: Look, waits: Step | None = No
     return new._replace(refusal=leaving(attempt, ahead, f"{call} is new"), ahead=tuple(ahead))
 
 
-def look_back(attempt: Attempt, call: Call) -> Match:
-    """Match a new model call: if it asks another first question, it may belong to another job.
+def match_question(attempt: Attempt, call: Call) -> Match:
+    """Match a new model call: another first question may belong to another job.
 
-    A later one leaves nothing behind: it changes nothing, and effects behind it are looked at.
+    A later question needs no such check: a model changes nothing, and each new effect that its
+    answer leads to is checked itself.
     """
     run, name, new = attempt.run, call.place.branch, Match("new", None, None)
     rank = sum(ranks for (branch, _), ranks in attempt.ranks.items() if branch == name)

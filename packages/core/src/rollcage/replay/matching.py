@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from rollcage.errors import ForkEnded, Halt, NotReplayable, UnknownOutcome
 from rollcage.gate.verdict import Verdict
 from rollcage.replay.call import Call, Match
-from rollcage.replay.divergence import look_ahead, look_back
+from rollcage.replay.divergence import look_ahead, match_question
 from rollcage.replay.missing import changed, miss
 from rollcage.replay.walk import Look
 from rollcage.trace.run import CHANGES, Step
@@ -102,7 +102,7 @@ def _unanswered(attempt: Attempt, call: Call, step: Step | None, look: Look | No
     if refusal is not None:
         return Match("new", None, look, refusal)
     if look is None:
-        new = look_back(attempt, call) if effect == "model" else Match("new", None, None)
+        new = match_question(attempt, call) if effect == "model" else Match("new", None, None)
         return new._replace(asks=asks)
     return look_ahead(attempt, call, look)._replace(asks=asks)
 
