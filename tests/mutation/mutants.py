@@ -320,8 +320,9 @@ def _(node: ast.AugAssign, _site: _Site) -> Iterator[ast.AST]:
 
 
 @_replaced.register
-def _(_node: ast.Delete, _site: _Site) -> Iterator[ast.AST]:
-    yield ast.Pass()
+def _(node: ast.Delete, _site: _Site) -> Iterator[ast.AST]:
+    if not all(isinstance(each, ast.Name) for each in node.targets):  # a name keeps garbage alone
+        yield ast.Pass()
 
 
 @_replaced.register

@@ -73,7 +73,7 @@ def check_events(data: bytes, where: str, *, restore: bool = True) -> list[dict[
                     raise
                 validate(orjson.dumps(_shallow(event)))  # Pydantic reads 200 levels of JSON
         except pydantic.ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
+            first = error.errors()[0]
             at = ".".join(map(str, first["loc"]))
             raise TraceCorrupt(where, number, f"{at}: {first['msg']}") from None
         events.append(event)
