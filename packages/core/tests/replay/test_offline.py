@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from rollcage import Session, tool
+from rollcage import Halt, Session, tool
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
     Blocked,
@@ -592,3 +592,20 @@ def test_a_divergence_names_the_nearest_call(tmp_path: Path) -> None:
         put("letter ONE")
     assert [step for _, step in diverged.value.orphans] == [1, 2]
     assert "it differs in argument 'thing': recorded 'letter one'" in str(diverged.value)
+
+
+@pytest.mark.parametrize("error", [Halt("over"), SessionHalted("over")], ids=["halt", "halted"])
+def test_a_halt_of_what_verify_runs_again_stays_itself(tmp_path: Path, error: Exception) -> None:
+    fails: list[Exception] = []
+
+    @tool(effect="read")
+    def look() -> str:
+        if fails:
+            raise fails[0]
+        return "seen"
+
+    with Session("job", store=tmp_path):
+        look()
+    fails.append(error)
+    with pytest.raises(type(error), match="over"), Session("job", store=tmp_path, replay="verify"):
+        look()

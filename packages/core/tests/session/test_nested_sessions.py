@@ -11,7 +11,17 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import Halt, Session, SessionError, SessionHalted, UnguardedCallWarning, tool
+from rollcage import (
+    Halt,
+    Session,
+    SessionError,
+    SessionHalted,
+    StepView,
+    UnguardedCallWarning,
+    Verdict,
+    compensate,
+    tool,
+)
 from rollcage.calls.stage import Stage
 
 Make = Callable[[str], Session]
@@ -255,3 +265,35 @@ def test_a_call_of_the_outer_session_that_is_made_inside_stops_with_either(
         with contextlib.nullcontext() if stays else pytest.raises(SessionHalted):
             assert mine() == "seen"
     assert (outer.halted is None) == stays
+
+
+@tool(name="nested.drop", effect="write")
+def drop(n: int) -> None: ...
+
+
+@tool(name="nested.put", effect="write", undo=lambda args: [compensate(drop, n=args["n"])])
+def put(n: int) -> int:
+    return n
+
+
+def no_drop(view: StepView) -> Verdict | None:
+    return Verdict.deny("no") if view.name == "nested.drop" else None
+
+
+@pytest.mark.parametrize("gated", ["outer", "inner", ""])
+def test_an_undo_from_outside_is_decided_by_the_sessions_around_each_step(
+    tmp_path: Path, gated: str
+) -> None:
+    gates = {name: [no_drop] if name == gated else [] for name in ("outer", "inner")}
+    with Session("outer", store=tmp_path / "store", gate=gates["outer"]) as outer:
+        outside = contextvars.copy_context()
+        put(1)
+        with Session("inner", store=tmp_path / "store", gate=gates["inner"]):
+            put(2)
+            undone = outside.run(outer.undo)
+    found = {each.step: each.status for each in undone.steps}
+    expected = {
+        "outer": {1: "failed", 3: "failed"}, "inner": {3: "failed"},
+        "": {1: "compensated", 3: "compensated"},
+    }  # fmt: skip
+    assert found == expected[gated]

@@ -594,3 +594,26 @@ def test_a_block_that_an_undo_has_reopened_is_left(tmp_path: Path, name: str) ->
         session.undo(branch="part")
         new(name)
     assert world.told == ["+a", "+stays", "+goes", "-goes", f"+{name}"]
+
+
+@tool(effect="read")
+async def alook(name: str) -> str:
+    """Look at something."""
+    world.told.append(f"?{name}")
+    return name
+
+
+async def test_a_look_does_not_wait_for_an_undo(tmp_path: Path) -> None:
+    async def late() -> str:
+        await world.is_begun.wait()
+        return await alook("c")
+
+    world.is_begun = asyncio.Event()
+    with pytest.raises(KeyError):
+        async with Session("job", store=tmp_path):
+            await abook("a")
+            raise KeyError
+    async with Session("job", store=tmp_path, on_divergence="undo"):
+        given = await asyncio.gather(anew("b"), late())
+    assert world.told == ["+a", "?c", "-a", "+b"]
+    assert given[1] == "c"
