@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -817,3 +818,26 @@ def test_a_block_that_failed_by_a_rejection_is_not_made_anew(tmp_path: Path) -> 
     program()
     assert asked == ["put", "send", "send"]
     assert ran == ["b"]
+
+
+def test_a_question_is_recorded_without_what_a_policy_in_shadow_mode_says(tmp_path: Path) -> None:
+    shadow = Verdict.deny("hidden", code="shadowed")
+
+    def both(view: StepView) -> Verdict | None:
+        verdict = Verdict("ask", "sure?", "asks", "a rule")
+        return dataclasses.replace(verdict, shadow=shadow) if view.name == "send" else None
+
+    told: list[ApprovalRequest] = []
+
+    def yes(request: ApprovalRequest) -> Approval:
+        told.append(request)
+        return Approval(True, by="eve")
+
+    with Session("job", store=tmp_path, gate=[both], approver=yes) as session:
+        assert send("ann") == "sent ann"
+    lines = [orjson.loads(line) for line in open_store(tmp_path).read(session.run_id)]
+    (asked_for,) = (line["verdict"] for line in lines if line["event"] == "requested")
+    assert asked_for == {"decision": "ask", "reason": "sure?", "code": "asks", "rule": "a rule"}
+    assert [request.verdict.as_data() for request in told] == [asked_for]
+    made = [line["verdict"] for line in lines if line["event"] == "step" and "waits" not in line]
+    assert [verdict["shadow"]["code"] for verdict in made] == ["shadowed"]

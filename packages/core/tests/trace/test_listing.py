@@ -1,6 +1,7 @@
 """A list says of each run how its last attempt ended, wherever its log ends."""
 
 import contextlib
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rollcage import (
     undo_run,
 )
 from rollcage.session.options import Clock
+from rollcage.trace.folder import Folder
 from rollcage.trace.listing import all_runs, run_info
 from rollcage.trace.run import ENDS
 
@@ -137,3 +139,40 @@ def test_a_job_is_found_by_its_name_and_its_input(tmp_path: Path, given: Any) ->
     assert open_store(tmp_path).get("names", found.job) == found.run.encode()
     assert newest_run(tmp_path, "job", "another") is None
     assert newest_run(tmp_path, "jo") is None
+
+
+def test_a_run_that_is_removed_while_it_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session("job", store=tmp_path) as session:
+        write(1)
+    store = Folder(tmp_path)
+    path = Path(store.path_of(session.run_id))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))  # as a kill leaves it
+    whole = run_info(tmp_path, session.run_id)
+    assert (whole.status, whole.ended, whole.attempts) == (None, None, 1)
+    read = Folder.read
+
+    def removed(self: Folder, run: str, after: int = 0) -> list[bytes]:
+        path.unlink(missing_ok=True)
+        return read(self, run, after)
+
+    monkeypatch.setattr(Folder, "read", removed)
+    (found,) = list_runs(tmp_path)
+    assert found == dataclasses.replace(whole, attempts=0)
+    assert list_runs(tmp_path) == []
+
+
+@pytest.mark.damaged
+@pytest.mark.parametrize("first", [b"", b"{}", b"[]", b"1", b'{"format":"other"}', b"no JSON"])
+def test_a_run_whose_first_line_is_damaged_is_listed(tmp_path: Path, first: bytes) -> None:
+    with Session("job", store=tmp_path) as session:
+        write(1)
+    path = Path(Folder(tmp_path).path_of(session.run_id))
+    _, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([first + b"\n", *rest]))
+    expected = RunInfo(session.run_id, "", 0, status="damaged")
+    assert list_runs(tmp_path) == [expected]
+    assert run_info(tmp_path, session.run_id) == expected
+    assert list_runs(tmp_path, status="damaged", name="") == [expected]
