@@ -1,10 +1,11 @@
 """Branches that come after others: replayed, changed, undone, misused."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Diverged, Options, Session, SessionError, compensate, tool
+from rollcage import Diverged, Options, Session, SessionError, compensate, open_store, tool
 
 performed: list[str] = []
 
@@ -45,6 +46,44 @@ async def test_a_replay_gives_back_what_came_after(tmp_path: Path) -> None:
     recorded = await once(tmp_path)
     assert await once(tmp_path, replay="offline") == recorded
     assert performed == ["a", "c"]
+
+
+@pytest.mark.parametrize("kind", ["branch", "transaction", "session", "behind a write"])
+async def test_a_block_that_failed_before_its_first_write_keeps_its_place(
+    tmp_path: Path, kind: str
+) -> None:
+    performed.clear()
+    store = open_store(tmp_path)
+
+    async def job(*, fails: bool) -> None:
+        async with Session("failing", store=store, replay="continue") as session:
+            with session.turn():
+                if kind == "behind a write":
+                    await put("a")
+                else:
+                    with session.branch("a"):
+                        await put("a")
+                await second(session, fails=fails)
+            await put("c")
+
+    async def second(session: Session, *, fails: bool) -> None:
+        if kind == "transaction":
+            block: Any = session.transaction()
+        elif kind == "session":
+            block = Session("inner", store=store)
+        else:
+            block = nullcontext()
+        with session.branch("b"):
+            async with block:
+                if fails:
+                    raise KeyError
+                await put("b")
+
+    with pytest.raises(KeyError):
+        await job(fails=True)
+    for _ in range(2):
+        await job(fails=False)
+    assert performed == ["a", "b", "c"]
 
 
 async def test_branches_that_a_turn_opens_may_come_in_another_order(tmp_path: Path) -> None:

@@ -321,7 +321,10 @@ class Branch:
             and not self.running
             and left is None
             and self._write_at(pos, key, effect, turn, slot) is None
-            and not any(step.is_open and step.reach >= pos for step in self._reads.get(key, ()))
+            and not any(
+                step.is_open and step.reach >= pos and not _goes_on(step, pos)
+                for step in self._reads.get(key, ())
+            )
         ):
             pos, owner, move = pos - 1, turn, REOPENS
             seen = pos
@@ -526,6 +529,11 @@ class Branch:
             return
         if self.pos in self._to_come and not self.is_to_come(self.pos):
             self.fold(turn)
+
+
+def _goes_on(step: Step, pos: int) -> bool:
+    """Tell whether a block failed before a position, and may yet change something in its place."""
+    return step.effect == "branch" and step.status == "error" and step.pos < pos
 
 
 def _in_order(step: Step) -> tuple[int, int, int]:
