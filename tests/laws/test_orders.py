@@ -7,6 +7,7 @@ whose intents were on record before it, and the rest of an undo.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from rollcage import (
     Diverged,
     RunStopped,
+    SessionError,
     UndoIncomplete,
     UnknownOutcome,
     lift_order,
@@ -24,12 +27,13 @@ from rollcage import (
     stop_run,
 )
 from rollcage.errors import OrderRefused
-from rollcage.stages import orders
+from rollcage.stages import once, orders
 
 from tests.laws.lab import ATTEMPTS, Attempt, Lab, folder
 from tests.laws.law import LAW, accounts, chances, fewer, offline, order, resumed
 from tests.laws.programs import LEAVES, Program, Turn, parts, programs, seeds
 from tests.laws.test_divergence import pairs
+from tests.laws.test_once import JOBS, ended, stands_once
 from tests.laws.test_undo import check_record, kept, resolve_all, undo
 from tests.laws.timeline import Deed, Line, Moment
 
@@ -41,9 +45,10 @@ ALL = ("outer", "scope", "turn", "branches", "inner", "block", "overlap")
 
 @pytest.fixture(autouse=True, scope="module")
 def impatient() -> Iterator[None]:
-    """Have calls that wait for the end of a pause look all the time."""
+    """Have calls that wait look all the time, and not for long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(orders, "_LOOK", 0.0)
+        patch.setattr(once, "PATIENCE", 0.2)
         yield
 
 
@@ -55,14 +60,20 @@ class Giving:
         began: the bodies that did, in a sync program.
     """
 
-    def __init__(self, lab: Lab, chance: random.Random, moments: Sequence[int]) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        chance: random.Random,
+        moments: Sequence[int],
+        kinds: Sequence[str] = ("stop", "pause", "pause"),
+    ) -> None:
         self.late: list[Deed] = []
         self.began: list[str] = []
         self.stands = ""
         self._begun: set[int] = set()
         self._ran = 0
         self._patience = 0
-        self._lab, self._chance = lab, chance
+        self._lab, self._chance, self._kinds = lab, chance, kinds
         self._moments = sorted(moments, reverse=True)
         self._acts = False  # what it does itself is none of its business
         self._add, self._bell, self._get = lab.timeline.add, lab.store.bell, lab.store.get
@@ -104,7 +115,7 @@ class Giving:
         lab, run = self._lab, self._lab.timeline.newest()
         if run is None:
             return
-        kind = self._chance.choice(["stop", "pause", "pause"])
+        kind = self._chance.choice(self._kinds)
         try:
             (stop_run if kind == "stop" else pause_run)(lab.store, run)
         except OrderRefused:  # it has just ended
@@ -329,3 +340,39 @@ def test_the_record_tells_what_stands_where_tasks_ask_for_undos(
             if lab.timeline.newest() is None:
                 return
             lift_order(lab.store, lab.newest())
+
+
+@fewer(2)
+@given(
+    st.lists(
+        programs(tools=("once", "once", "write", "read"), does=("work",), blocks=ALL, length=3),
+        min_size=2,
+        max_size=3,
+    ),
+    seeds,
+)
+def test_no_key_stands_twice_under_orders(among: list[Program], seed: int) -> None:
+    chance = chances(seed)
+    with folder() as root:
+        lab = Lab(root / "whole")
+        for number, program in enumerate(among):
+            lab.job = JOBS[number]
+            lab.world.watch = functools.partial(stands_once, lab)
+            way = chance.choice(["halt", "undo", "warn"])
+            attempt = under_orders(lab, program, chance, 40, on_divergence=way)
+            lab.world.watch = None
+            assert lab.world.doubled == []
+            error = attempt.error
+            # A sync call waits for no other task of its loop.
+            assert isinstance(
+                error, RunStopped | UnknownOutcome | Diverged | UndoIncomplete | SessionError | None
+            ), error
+            lab = killed(lab, root / f"killed-{number}", chance, 1)
+            if lab.timeline.newest() is None:
+                return
+            lift_order(lab.store, lab.newest())
+            lab.job = JOBS[number]
+            attempt = ended(lab, program, chance)
+            if attempt.error is None:
+                standing = lab.timeline.standing
+                assert all(standing[token] > 0 for token in attempt.stays)
