@@ -246,6 +246,17 @@ def _keeps(asked: Asked, store: Folder) -> None:
     rung = store.bell()
     asked.do("order", lambda: store.swap("orders", "r1", None, b"stop"))
     asked.do("is rung", lambda: before and store.bell() != rung)
+    log: FolderLog = asked.do("open a new run", lambda: store.open("heard"))
+    asked.meets = {"open": [OSError(errno.EACCES, "denied")]}
+    asked.do("hear nothing", lambda: log.hear() is None)
+    heard: list[Callable[[], int] | None] = [None]
+    asked.do("hear", lambda: heard.__setitem__(0, log.hear()))
+    asked.do("hear again", lambda: log.hear() is heard[0])
+    counts = [heard[0]()] if heard[0] is not None else []
+    asked.do("order again", lambda: store.swap("orders", "r1", b"stop", b"pause"))
+    asked.do("an order that comes too late", lambda: store.swap("orders", "r1", b"stop", None))
+    asked.do("rings", lambda: [each() - counts[0] for each in heard if each is not None])
+    asked.do("close", log.close)
     Path(store.root, "docs", "names", "d").write_bytes(b"damaged")
     asked.do("get what is damaged", lambda: store.get("names", "d"))
     Path(store.root, "docs", "names", "link").symlink_to("d")
