@@ -375,3 +375,33 @@ def test_a_late_plan_that_fails_loses_nothing(
     assert "after" not in finished
     assert "can't be planned" in caplog.text
     assert "can't be observed" in caplog.text
+
+
+@pytest.mark.parametrize("to_size", [-1, 0, 1])
+@pytest.mark.parametrize(
+    ("text", "size"), [("x", 1), ("é", 2), ("😀", 4)], ids=["1 byte", "2 bytes", "4 bytes"]
+)
+@pytest.mark.parametrize("where", ["state", "plan"])
+def test_a_value_of_64_kib_is_the_smallest_that_goes_to_a_blob(
+    store: Store, events: Events, where: str, text: str, size: int, to_size: int
+) -> None:
+    whole = 64 * 1024 - 2 + to_size  # in JSON, it has quotes around it
+    value = text * (whole // size) + "x" * (whole % size)
+    plain = "x"
+
+    def back(args: dict[str, Any]) -> list[Compensation]:
+        return [compensate(take_back, what=value if where == "plan" else plain)]
+
+    @tool(effect="write", observe=lambda _: {"it": value if where == "state" else plain}, undo=back)
+    def write() -> None: ...
+
+    with Session("job", store=store) as session:
+        write()
+    (started,) = of_kind(events(session.run_id), "step")
+    found = {"state": started["before"]["it"], "plan": started["plan"][0]["args"]["what"]}
+    kept = found.pop(where)
+    assert [*found.values()] == [plain]
+    if to_size < 0:
+        assert kept == value
+    else:
+        assert (kept["$rollcage"], kept["size"]) == ("blob", whole + 2)
