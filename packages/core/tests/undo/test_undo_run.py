@@ -961,3 +961,30 @@ def test_each_facade_of_a_run_holds_its_undo_and_is_made_once(
     with pytest.raises(SessionError, match="b 2 says no"):
         undo_run(store, session.run_id)
     assert content(disk) == {"b": "b"}
+
+
+class Naming(Guard):
+    """Notes the tools that an undo would use, and denies one of them."""
+
+    def __init__(self, denied: str = "") -> None:
+        self.denied, self.seen = denied, list[str]()
+
+    def screen_undo(self, contract: Contract) -> Verdict | None:
+        self.seen.append(contract.name)
+        return Verdict.deny("not this one") if contract.name == self.denied else None
+
+
+def test_each_tool_that_an_undo_would_use_is_screened(store: Store, disk: Path) -> None:
+    """The tool of the step, which is asked for the state, and the one that takes it back."""
+    run, sees = job(store, disk, "a"), Naming()
+    own = events(store, run)[2]["name"]
+    plan = plan_undo(store, run)
+    (back,) = (call.name for step in plan.steps for call in step.calls)
+    assert own != back
+    for denied in (own, back):
+        with pytest.raises(SessionError, match="not this one"):
+            undo_run(store, run, gate=[Naming(denied)])
+        assert content(disk) == {"a": "a"}
+    assert undo_run(store, run, gate=[sees]).complete
+    assert {own, back} <= {*sees.seen}
+    assert content(disk) == {}
