@@ -374,6 +374,15 @@ def laws(session: nox.Session) -> None:
 
 
 @nox.session
+def checks(session: nox.Session) -> None:
+    """Check that laws, suites and simulation find mistakes, and core without each of its stages."""
+    needs = (*ADAPTERS_TESTS, *groups("test-core"))
+    session.install(*editable(session, *EVERYTHING), *needs, *CONSTRAINTS)
+    for folder in ("tests", "packages/core/tests", "packages/conformance/tests"):
+        session.run(*PYTEST, "-m", "nightly", folder, *session.posargs)
+
+
+@nox.session
 def exhaustive(session: nox.Session) -> None:
     """Try every run up to a bound, ROLLCAGE_EXHAUSTIVE: a larger one than in `tests`."""
     session.install(
@@ -419,7 +428,7 @@ def newest(session: nox.Session) -> None:
     needs = groups("test", "test-core", f"test-{adapter}")
     session.install(*editable(session, *folders), *needs, *CONSTRAINTS)
     # Thousands of cases are tried on the oldest Python.
-    quick = "not (slow or law or hypothesis or again)"
+    quick = "not (slow or law or hypothesis or again or nightly)"
     # One after the other: core's tests fork, which takes longer with a framework in memory.
     session.run(*PYTEST, "-m", quick, "packages/core/tests", *session.posargs)
     session.run(*PYTEST, *moving(adapter), *session.posargs)

@@ -133,6 +133,7 @@ for tried in plugin.tried:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("longest", [20, -1], ids=["in the first round", "in the second one"])
 def test_a_mutant_is_killed_by_a_test_that_passes_without_it(tmp_path: Path, longest: int) -> None:
     (tmp_path / "made").mkdir()

@@ -36,6 +36,7 @@ def test_in_every_universe_all_that_must_hold_holds(place: str) -> None:
         assert error is None, f"{error}\n\n{universe.story}\n\n{again}"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mistake", sorted(BUGS))
 def test_each_mistake_is_found(mistake: str) -> None:
     bug = BUGS[mistake]

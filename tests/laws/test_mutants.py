@@ -30,7 +30,7 @@ from tests.laws.timeline import Endless, Timeline, Watched, WatchedLog
 if TYPE_CHECKING:
     from rollcage.trace.store import Log, Store
 
-pytestmark = pytest.mark.law
+pytestmark = [pytest.mark.law, pytest.mark.nightly]
 
 Event = dict[str, Any]
 Forge = Callable[[Event], Event | None]

@@ -14,6 +14,8 @@ import pytest
 HERE = Path(__file__).parent
 
 KILLED = "test_a_killed_process_loses_and_doubles_nothing"
+pytestmark = pytest.mark.nightly
+
 FOUND_BY = {
     "Overwrites": "test_a_value_is_swapped_for_what_was_seen",
     "AnswersTwice": "test_values_are_those_of_a_dict[0]",

@@ -119,7 +119,7 @@ def left_out(test: Path, words: str) -> list[str]:
     return found
 
 
-@pytest.mark.again
+@pytest.mark.nightly
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_others_stay_when_one_is_deleted(tmp_path: Path, stage: str) -> None:
     tree = tmp_path / "src" / "rollcage"
