@@ -617,9 +617,9 @@ class Lab:
         ended = {n: asyncio.Event() for n in numbers}
 
         async def line(number: int, turn: Any) -> None:
-            for each in node.before(number):
-                await ended[each].wait()
             try:
+                for each in node.before(number):
+                    await ended[each].wait()
                 after = [handles[each] for each in node.before(number)]
                 if len(after) < len(node.before(number)):
                     return  # one of them was halted

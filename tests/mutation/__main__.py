@@ -40,7 +40,6 @@ TESTS = ("packages/core/tests", "packages/fork/tests", "packages/adapter/tests",
 NOT = (
     "packages/core/tests/stages/test_stages_go.py",  # they run other processes
     *("tests/laws/test_kills.py", "tests/laws/test_stores.py"),
-    "tests/laws/test_cancelled.py",  # its first program does not end there
     "tests/laws/test_mutants.py",  # it changes core itself
     *("tests/laws/test_exhaustive.py", "tests/laws/test_views.py"),  # too long for each mutant
 )
