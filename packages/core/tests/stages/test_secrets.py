@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from rollcage import Blocked, Contract, Guard, Session, Verdict, open_store, tool
+from rollcage import Blocked, Contract, Guard, Session, Verdict, compensate, open_store, tool
 from rollcage.errors import NotReplayable, SessionError
 from rollcage.stages.secrets import Secrets
 
@@ -183,6 +183,27 @@ def test_in_ids_of_calls(tmp_path: Path) -> None:
     assert ran == ["enter", "a", "a", "b"]
     assert SECRET not in repr(told)
     assert not [line for line in open_store(tmp_path).read(run) if b'"moved"' in line]
+
+
+@tool(name="secrets.unwrite", idempotent=True)
+def unwrite(text: str) -> None:
+    raise ValueError(f"can't unwrite {text} with {SECRET}")
+
+
+@tool(name="secrets.reversible", undo=lambda args: [compensate(unwrite, text=args["text"])])
+def reversible(text: str) -> None:
+    ran.append(text)
+
+
+def test_in_a_report_of_an_undo(tmp_path: Path) -> None:
+    with job(tmp_path) as session:
+        enter(SECRET)
+        reversible("a")
+        report = session.undo()
+    assert report.steps[0].status == "failed"
+    assert "can't unwrite a with <secret " in str(report)
+    assert SECRET not in str(report)
+    clean(tmp_path)
 
 
 class Never(Guard):

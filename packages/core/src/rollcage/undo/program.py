@@ -67,6 +67,7 @@ from rollcage.undo.targets import (
     newest_first,
     of_blocks,
 )
+from rollcage.values.hiding import hidden
 
 if TYPE_CHECKING:
     from rollcage.calls.attempt import Attempt
@@ -551,7 +552,7 @@ class _Undo:
             except (Halt, SessionHalted):
                 raise
             except Exception as error:  # noqa: BLE001 - told in the report
-                said = f"{tool.contract.name}: {type(error).__name__}: {error}"
+                said = f"{tool.contract.name}: {_described(self.attempt, error)}"
                 return task.ended("failed", said)
             finally:
                 self._uncount(call)
@@ -708,6 +709,12 @@ def _branch_of(run: Run, n: int) -> str:
 def _begun(run: Run, n: int) -> bool:
     """Tell whether a compensating call of a step is on record, so its state may be in between."""
     return bool(run.branches.get(f"-{n}"))
+
+
+def _described(attempt: Attempt, error: Exception) -> str:
+    """Return an error's type and text for a report, without the secrets in it."""
+    shown: str = hidden(f"{type(error).__name__}: {error}", attempt.seal).value
+    return shown
 
 
 def _said(each: UndoneStep) -> str:
@@ -937,7 +944,7 @@ class _Look:
         except (Halt, SessionHalted):
             raise
         except Exception as error:  # noqa: BLE001 - told in the report
-            task.reason = task.reason or f"its probe failed: {type(error).__name__}: {error}"
+            task.reason = task.reason or f"its probe failed: {_described(self.attempt, error)}"
             return None
         if isinstance(answer, (Happened, DidNotHappen)):
             task.happened = isinstance(answer, Happened)
@@ -969,7 +976,7 @@ class _Look:
             known = {"args": dict(task.values), "before": plain(before), "result": result}
             return plan_of(contract, _place_of(attempt, step), known)
         except Exception as error:  # noqa: BLE001 - said in the report
-            task.reason = f"its plan could not be made: {type(error).__name__}: {error}"
+            task.reason = f"its plan could not be made: {_described(attempt, error)}"
             return None
 
     def _callable(self, each: PlannedCall) -> Generator[Any, Any, tuple[Tool, dict[str, Any]]]:
@@ -1073,5 +1080,5 @@ def _state_now(attempt: Attempt, task: Task, *, is_async: bool) -> Generator[Any
     except (Halt, SessionHalted):
         raise
     except Exception as error:
-        message = f"its state can't be observed: {type(error).__name__}: {error}"
+        message = f"its state can't be observed: {_described(attempt, error)}"
         raise SessionError(message) from error
