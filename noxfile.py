@@ -398,7 +398,7 @@ def mutate(session: nox.Session) -> None:
 
     The same sample again: `-- --seed 7`; one file: `-- --only trace/run.py`.
     """
-    folders = [*PACKAGES["core"], "packages/fork"]
+    folders = [*PACKAGES["core"], *PACKAGES["fork"]]
     session.install(*editable(session, *folders), *groups("test", "test-core"), *CONSTRAINTS)
     session.run("python", "-m", "tests.mutation", *session.posargs)
 
