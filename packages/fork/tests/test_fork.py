@@ -84,6 +84,24 @@ def test_a_dry_fork_ends_before_its_first_new_write(tmp_path: Path) -> None:
     assert world.state == {"a": 1, "b": 10}
 
 
+@pytest.mark.parametrize("replay", ["auto", "off", "offline"])
+def test_a_run_of_its_own_inside_of_a_dry_fork_is_refused(tmp_path: Path, replay: Any) -> None:
+    with Session("other", store=tmp_path / "other"):
+        pass
+    run = recorded(tmp_path)
+
+    def program() -> str:
+        with Session("other", store=tmp_path / "other", replay=replay) as inner:
+            return inner.run_id
+
+    if replay == "offline":  # it writes nothing
+        assert forked(tmp_path, Fork(run), program).gave
+        return
+    with pytest.raises(SessionError, match="inside of a fork that is not live: nothing of it runs"):
+        forked(tmp_path, Fork(run), program)
+    assert len(Folder(tmp_path / "other").runs()) == 1
+
+
 def test_a_dry_fork_ends_where_somebody_would_be_asked(tmp_path: Path) -> None:
     run = recorded(tmp_path)
 

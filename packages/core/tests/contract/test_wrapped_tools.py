@@ -90,3 +90,12 @@ def test_what_is_declared_over_a_wrapper_has_that_wrapper_as_its_body() -> None:
     assert plain_body(again) is shelf.put_loudly
     assert plain_body(shelf.put_loudly) is shelf.put_loudly
     assert plain_body(shelf.put) is not shelf.put
+
+
+async def test_an_async_tool_runs_without_a_session() -> None:
+    @tool(effect="read")
+    async def double(number: int) -> int:
+        return 2 * number
+
+    assert await double(4) == 8
+    assert await double(number=4) == 8

@@ -660,3 +660,14 @@ def test_a_run_that_is_moved_meanwhile_takes_no_order(
     monkeypatch.setattr(Folder, "swap", moved)
     with pytest.raises(RunElsewhere, match="goes on in /elsewhere"):
         order(tmp_path, session.run_id)
+
+
+def test_an_order_tells_when_it_was_given(tmp_path: Path) -> None:
+    with Session("job", store=tmp_path) as session:
+        before = time.time_ns() // 1000
+        pause_run(tmp_path, session.run_id, by="ann")
+        given = order_of(open_store(tmp_path), session.run_id)
+        assert given is not None
+        assert before <= given.time <= time.time_ns() // 1000
+        assert lift_order(tmp_path, session.run_id) is True
+        assert lift_order(tmp_path, session.run_id) is False

@@ -3,6 +3,7 @@
 import contextlib
 import random
 import signal
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,15 @@ from rollcage import Session, undo_run
 from rollcage.errors import RollcageError, TraceCorrupt
 from rollcage.trace import check_events
 from rollcage.trace.chain import ROOT, chained, checked
-from rollcage.trace.run import fold_lines, fold_log
+from rollcage.trace.run import Run, fold_lines, fold_log
+
+
+def folded_by(fold: Callable[..., Run], lines: Any) -> Run | TraceCorrupt:
+    """Return the run, or the error that names the damaged line."""
+    try:
+        return fold(lines, "it", {})
+    except TraceCorrupt as error:
+        return error
 
 
 @pytest.mark.usefixtures("in_time")
@@ -32,14 +41,16 @@ def test_forged_logs_fold_or_name_their_line(
         if not lines or not lines[0].startswith(b'{"event":"run","format":"rollcage/2"'):
             continue
         signal.alarm(SECONDS)
-        try:
-            run = fold_lines(checked(lines, "it"), "it", {})
-            cut = fold_log(lines, "it", {})
-        except TraceCorrupt as error:
+        run = folded_by(fold_lines, checked(lines, "it"))
+        cut = folded_by(fold_log, lines)
+        if isinstance(run, TraceCorrupt):
             damaged += 1
-            named.append((error.line, len(lines)))
+            named.append((run.line, len(lines)))
+            assert isinstance(cut, TraceCorrupt)
+            assert (cut.line, str(cut)) == (run.line, str(run))
         else:
             folded += 1
+            assert isinstance(cut, Run)
             assert cut.steps.keys() == run.steps.keys()
             assert [s.status for s in cut.steps.values()] == [s.status for s in run.steps.values()]
             for step in run.steps.values():

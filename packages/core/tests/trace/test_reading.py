@@ -8,6 +8,7 @@ import pytest
 from rollcage import Session, open_store, resolve_step, tool
 from rollcage.errors import TraceCorrupt, UnknownOutcome
 from rollcage.trace.chain import Chain, chained, parse
+from rollcage.trace.recorded import trace_of, verify_trace
 from rollcage.trace.run import Fold, Run, fold_lines, fold_log
 
 
@@ -84,6 +85,14 @@ def test_a_line_that_fits_no_run_is_named() -> None:
                 assert gc.isenabled() == collects
             finally:
                 gc.enable()
+
+
+def test_a_verified_trace_tells_its_lines_and_its_head(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    lines = open_store(tmp_path).read(run)
+    found = verify_trace(trace_of(tmp_path, run))
+    assert (found.lines, found.is_ended) == (len(lines), True)
+    assert found.head.encode() in lines[-1]
 
 
 def test_no_line_of_a_long_log_is_kept(tmp_path: Path) -> None:
