@@ -5,10 +5,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-from rollcage import open_store, tool
+from rollcage import list_runs, open_store, tool
 from rollcage_workflow import Plan, PlanBuilder, execution, run_sync, steps
 
 OPINIONS = {"engineer": True, "lawyer": False, "buyer": True}
@@ -40,8 +41,17 @@ def minutes(line: str) -> None:
 def count(votes: dict[str, Any]) -> int:
     """Count who is for it; in the first process, nobody gets that far."""
     if "DIE" in os.environ:
+        while votes_on_record() < len(OPINIONS):
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
     return sum(vote["yes"] for vote in votes.values())
+
+
+def votes_on_record() -> int:
+    """Count the votes that a killed process does not lose."""
+    store = open_store(".rollcage")
+    lines = (line for run in list_runs(store) for line in store.read(run.run))
+    return sum(line.startswith(b'{"event":"outcome"') and b'"yes"' in line for line in lines)
 
 
 TOOLS = [expert, ask_model, minutes, count]
