@@ -1,11 +1,24 @@
 """A first model call that is another one may be another job's: it leaves no effects behind."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rollcage import Contract, Diverged, Session, Store, compensate, tool
+from rollcage import (
+    Approval,
+    ApprovalRequired,
+    Contract,
+    Diverged,
+    QueueApprover,
+    Session,
+    StepView,
+    Store,
+    Verdict,
+    compensate,
+    tool,
+)
 
+MODEL = Contract(name="model", parameters={}, effect="read")
 asked: list[str] = []
 sent: list[str] = []
 down: list[str] = []  # the model fails at these questions
@@ -82,6 +95,57 @@ def test_the_question_of_somebody_else_halts_before_it_is_asked(store: Store) ->
         crashed(store, support("cid"), input="cid")
     assert asked == ["ann", "bob", "cid"]
     assert len(sent) == 3
+
+
+def test_a_call_that_waits_for_a_decision_is_not_left_either(store: Store) -> None:
+    def sure(call: StepView) -> Verdict | None:
+        return Verdict.ask("sure?") if call.effect == "write" else None
+
+    how: Any = {"store": store, "gate": [sure], "approver": QueueApprover(store)}
+    with pytest.raises(ApprovalRequired), Session("support", **how) as session:
+        support("ann")(session)
+    with pytest.raises(Diverged), Session("support", **how) as session:
+        support("bob")(session)
+    assert (asked, sent) == (["ann"], [])
+    how["approver"] = lambda _: Approval(True, by="eve")
+    with Session("support", **how) as session:
+        support("ann")(session)
+    assert (asked, sent) == (["ann"], ["we look into it"])
+
+
+@pytest.mark.parametrize("where", ["stream", "transaction", "session"])
+def test_a_question_is_one_wherever_it_is_asked(store: Store, where: str) -> None:
+    def say(messages: list[Any]) -> Iterator[str]:
+        yield str(messages)
+
+    def job(question: str) -> Job:
+        def inside(session: Session) -> None:
+            if where == "stream":
+                messages = [{"role": "user", "content": question}]
+                said = session.stream(MODEL, {"messages": messages}, say, kind="model")
+                assert len(list(said)) == 1
+            else:
+                ask(session, question)
+            send("we look into it")
+
+        def run(session: Session) -> None:
+            if where == "session":
+                with Session("inner", store=store) as inner:
+                    inside(inner)
+                    raise InterruptedError
+            if where == "transaction":
+                with session.transaction("t"):
+                    inside(session)
+                    raise KeyboardInterrupt
+            inside(session)
+
+        return run
+
+    for question, error in (("ann", (InterruptedError, KeyboardInterrupt)), ("bob", Diverged)):
+        with pytest.raises(error), Session("support", store=store) as session:
+            job(question)(session)
+            raise InterruptedError
+    assert sent == ["we look into it"]
 
 
 def test_what_the_other_job_did_is_taken_back_first(store: Store) -> None:

@@ -67,14 +67,15 @@ def match_question(attempt: Attempt, call: Call) -> Match:
         first = run.steps[first.replacement]
     if first.branch != name or first.taken or first.gone or first.n in run.remade:
         return new
-    if not any(step.acts for step in run.untaken.values()):
+    if not any(step.acts or _waits(step) for step in run.untaken.values()):
         return new
     if _question(arguments) == _question(call.arguments):  # another model, or other instructions
         return new
     place = run.lineage(name, call.branch.pos, call.turn.n)
     concurrent = _concurrent(attempt, None, joins=False, slot=None, waits=None)
     ahead = run.ahead(place, concurrent)
-    refusal = leaving(attempt, ahead, f"the recording begins with another question: {call} is new")
+    what = f"the recording begins with another question: {call} is new"
+    refusal = leaving(attempt, ahead, what, or_waits=True)
     return new._replace(
         refusal=refusal, ahead=tuple(ahead) if attempt.on_divergence == "undo" else ()
     )
@@ -158,10 +159,26 @@ def steps_beyond(
     return attempt.run.ahead(place, concurrent)
 
 
-def leaving(attempt: Attempt, ahead: Iterable[Step], what: str) -> Halt | None:
-    """Return why recorded effects can't be left behind; None if they can."""
+def _waits(step: Step) -> bool:
+    """Tell whether a write has its place, but has not begun: it waits for a decision, say."""
+    return step.effect == "write" and step.status == "waiting"
+
+
+def leaving(
+    attempt: Attempt, ahead: Iterable[Step], what: str, *, or_waits: bool = False
+) -> Halt | None:
+    """Return why recorded effects can't be left behind; None if they can.
+
+    Args:
+        attempt: the attempt.
+        ahead: the steps that would be left.
+        what: what would leave them, for the error.
+        or_waits: whether writes that have not begun count as effects.
+    """
     effects = [
-        step for step in ahead if step.acts and not step.accepted and not step.failed_cleanly
+        step
+        for step in ahead
+        if (step.acts or (or_waits and _waits(step))) and not (step.accepted or step.failed_cleanly)
     ]
     if not effects or attempt.on_divergence == "undo":  # an undo looks at them itself
         return None
