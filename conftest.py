@@ -1,6 +1,6 @@
 """What holds for every test of the workspace: how many cases Hypothesis tries, and which.
 
-`HYPOTHESIS_PROFILE` chooses: `ci` (new ones each time; what replays a failure is printed),
+`HYPOTHESIS_PROFILE` chooses: `ci` (half as many, new each time; what replays a failure is printed),
 `laws` (many; `nox -s laws`), else `local`, which remembers failures in `.hypothesis`. A property
 sets no number of its own; one whose cases cost next to nothing takes a multiple of the profile's:
 `@settings(max_examples=20 * settings().max_examples)`.
@@ -18,7 +18,7 @@ from hypothesis import Phase, settings
 
 # No timing assertion, so no deadline.
 settings.register_profile("local", deadline=None, max_examples=100)
-settings.register_profile("ci", deadline=None, max_examples=100, database=None, print_blob=True)
+settings.register_profile("ci", deadline=None, max_examples=50, database=None, print_blob=True)
 settings.register_profile("laws", deadline=None, max_examples=3_000, database=None, print_blob=True)
 settings.register_profile(
     "mutants", deadline=None, max_examples=20, database=None, derandomize=True,
@@ -33,6 +33,15 @@ def pytest_configure() -> None:
         from postgres import server
 
         server()  # from now on, ROLLCAGE_TEST_POSTGRES says where it is
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Try sync calls in a running event loop with the reference adapter; with others, at night."""
+    for item in items:
+        is_adapters = item.path.match("integrations/*/tests/test_conformance.py")
+        if is_adapters and "sync-in-async" in item.name:
+            item.add_marker(pytest.mark.nightly)
 
 
 _ended = itertools.count(1)
@@ -61,7 +70,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     adapter's conformance suite: the adapter's own tests cover what it covers.
     """
     measured = Coverage.current()
-    again = any(item.get_closest_marker(mark) for mark in ("hypothesis", "law", "again"))
+    again = any(item.get_closest_marker(mark) for mark in ("hypothesis", "law"))
     again = again or item.path.match("integrations/*/tests/test_conformance.py")
     if measured is None or not again:
         return (yield)

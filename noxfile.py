@@ -91,6 +91,10 @@ PYTEST = ("pytest", "-n", "auto", "--dist", "worksteal")
 # PostgreSQL server, on which all commands are tried.
 ADAPTERS_TESTS = groups("test", "test-cli", *(f"test-{adapter}" for adapter in ADAPTERS))
 
+LAWS = [*PACKAGES["core"], *(f"packages/{name}" for name in ("cli", "fork", "views"))]
+LAWS += ["packages/stores[postgres]"]
+LAWS_TESTS = groups("test", "test-core", "test-stores")
+
 
 def wheels(session: nox.Session, *folders: str) -> list[str]:
     """Return the wheels of the folders and siblings, built from sdists, so that both are complete.
@@ -145,9 +149,8 @@ def digest_of(*paths: Path) -> str:
 
 
 def moving(adapter: str) -> list[str]:
-    """Return the tests that a new version of the framework or of Python may break; each once."""
-    files = [f"{PACKAGES[adapter][0]}/tests/test_{what}.py" for what in ("conformance", "facts")]
-    return ["-m", "not again", *files]
+    """Return the tests that a new version of the framework or of Python may break."""
+    return [f"{PACKAGES[adapter][0]}/tests/test_{what}.py" for what in ("conformance", "facts")]
 
 
 @nox.session
@@ -176,9 +179,19 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def typecheck(session: nox.Session) -> None:
-    """Check types with strict mypy and pyright: sources, tests, examples and benchmarks."""
+    """Check all types with strict mypy, and with pyright what users' code looks like.
+
+    The session `pyright` has it look at everything.
+    """
     session.install(*editable(session, *EVERYTHING), *groups(*GROUPS), *CONSTRAINTS)
     session.run("mypy")
+    session.run("pyright", "tests/typing", "examples")
+
+
+@nox.session
+def pyright(session: nox.Session) -> None:
+    """Check everything with pyright too."""
+    session.install(*editable(session, *EVERYTHING), *groups(*GROUPS), *CONSTRAINTS)
     session.run("pyright")
 
 
@@ -199,10 +212,16 @@ def tests(session: nox.Session, package: str) -> None:
 
 
 @nox.session
-def cross(session: nox.Session) -> None:
-    """Test across packages: layering, exports, packaging, examples, the docs' code blocks."""
-    session.install(*editable(session, *EVERYTHING), *ADAPTERS_TESTS, *CONSTRAINTS)
-    session.run(*PYTEST, "tests", "--ignore", "tests/test_benchmarks.py", *session.posargs)
+@nox.parametrize("part", ["laws", "others"], ids=["laws", "others"])
+def cross(session: nox.Session, part: str) -> None:
+    """Test across packages: laws; layering, exports, packaging, examples, the docs' code blocks."""
+    if part == "laws":
+        session.install(*editable(session, *LAWS), *LAWS_TESTS, *CONSTRAINTS)
+        tests = ["tests/laws"]
+    else:
+        session.install(*editable(session, *EVERYTHING), *ADAPTERS_TESTS, *CONSTRAINTS)
+        tests = ["tests", "--ignore", "tests/laws", "--ignore", "tests/test_benchmarks.py"]
+    session.run(*PYTEST, *tests, *session.posargs)
 
 
 @nox.session
@@ -365,9 +384,7 @@ def simulate(session: nox.Session) -> None:
 @nox.session
 def laws(session: nox.Session) -> None:
     """Try every law on many more cases than in `tests`, new cases each time."""
-    needs = groups("test", "test-core", "test-stores")
-    folders = [*PACKAGES["core"], "packages/stores[postgres]", "packages/views"]
-    session.install(*editable(session, *folders), *needs, *CONSTRAINTS)
+    session.install(*editable(session, *LAWS), *LAWS_TESTS, *CONSTRAINTS)
     many = {"HYPOTHESIS_PROFILE": "laws"}
     tests = ("packages/core/tests", "tests/laws")
     session.run(*PYTEST, "-m", "law", *tests, *session.posargs, env=many)
@@ -375,11 +392,13 @@ def laws(session: nox.Session) -> None:
 
 @nox.session
 def checks(session: nox.Session) -> None:
-    """Check that laws, suites and simulation find mistakes, and core without each of its stages."""
-    needs = (*ADAPTERS_TESTS, *groups("test-core"))
+    """Check that laws, suites and simulation find mistakes; core without a stage; more cases."""
+    needs = (*ADAPTERS_TESTS, *groups("test-core", "test-stores", "test-workflow"))
     session.install(*editable(session, *EVERYTHING), *needs, *CONSTRAINTS)
-    for folder in ("tests", "packages/core/tests", "packages/conformance/tests"):
-        session.run(*PYTEST, "-m", "nightly", folder, *session.posargs)
+    folders = [PACKAGES[name][0] for name in ("core", "conformance", "stores", "workflow")]
+    folders += [PACKAGES[name][0] for name in ADAPTERS]
+    for tests in ("tests", *(f"{folder}/tests" for folder in folders)):
+        session.run(*PYTEST, "-m", "nightly", tests, *session.posargs)
 
 
 @nox.session
@@ -428,7 +447,7 @@ def newest(session: nox.Session) -> None:
     needs = groups("test", "test-core", f"test-{adapter}")
     session.install(*editable(session, *folders), *needs, *CONSTRAINTS)
     # Thousands of cases are tried on the oldest Python.
-    quick = "not (slow or law or hypothesis or again or nightly)"
+    quick = "not (slow or law or hypothesis or nightly)"
     # One after the other: core's tests fork, which takes longer with a framework in memory.
     session.run(*PYTEST, "-m", quick, "packages/core/tests", *session.posargs)
     session.run(*PYTEST, *moving(adapter), *session.posargs)

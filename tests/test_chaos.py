@@ -23,7 +23,7 @@ def chaos(*arguments: str) -> dict[str, Any]:
 
 
 def test_runs_that_fail_somewhere_are_taken_back() -> None:
-    figures = chaos("rollback", "--runs", "40", "--at-once", "4", "--seed", "77")
+    figures = chaos("rollback", "--runs", "20", "--at-once", "4", "--seed", "77")
     done = figures["resumed, all done"] + figures["found out, all done"]
     assert figures["injected"] == figures["restored"] + done
     assert figures["restored"] > figures["restored, by undo_run"] > 0
@@ -32,7 +32,7 @@ def test_runs_that_fail_somewhere_are_taken_back() -> None:
 
 
 def test_runs_that_are_killed_anywhere_are_recovered() -> None:
-    figures = chaos("crash", "--runs", "24", "--seed", "5")
+    figures = chaos("crash", "--runs", "12", "--seed", "5")
     assert figures["recoveries"]["kills"] > 0
     assert figures["lost"] == figures["ran twice"] == figures["left unlisted"] == 0
 

@@ -130,10 +130,10 @@ CASES = {
         ],
     ),
 }  # fmt: skip
-BOTH = [  # each server by the client of its line, one of each line by all
-    *((server, "old") for server in CASES),
+NEWER = {"filesystem", "everything", "git"}
+BOTH = [  # each server by a client of either line, one server by all
+    *((server, "new auto" if server in NEWER else "old") for server in CASES),
     *(("of line 2.x", client) for client in CLIENTS[1:]),
-    *((server, "new auto") for server in ("filesystem", "everything", "git")),
 ]
 TELL_THE_TIME = {"time", "everything"}  # one answer of each: the same offline alone
 

@@ -180,7 +180,7 @@ class TestCrewAI(AdapterSuite):
         return HARNESS
 
 
-@pytest.mark.again
+@pytest.mark.nightly
 class TestCrewAlone(
     ReplaySuite,
     GateSuite,

@@ -228,7 +228,7 @@ class TestLangChain(AdapterSuite):
         return HARNESS
 
 
-@pytest.mark.again
+@pytest.mark.nightly
 class TestMiddlewareAlone(AdapterSuite):
     """The same, where nobody guarded the tools before."""
 

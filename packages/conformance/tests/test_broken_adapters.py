@@ -11,6 +11,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+pytestmark = pytest.mark.nightly
+
 HERE = Path(__file__).parent
 FILES = [HERE / f"broken_{part}.py" for part in ("adapters", "models", "gates")]
 

@@ -309,7 +309,7 @@ def test_a_store_that_goes_by_two_names_is_one(stores: tuple[Store, Store], tmp_
 
 
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.again) for seed in range(1, 4))]
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))]
 )
 def test_a_move_that_is_killed_anywhere_leaves_one_place(
     stores: tuple[Store, Store], seed: int

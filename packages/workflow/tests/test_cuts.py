@@ -12,7 +12,7 @@ from rollcage_workflow import execution
 from rollcage_workflow.orders import Commands
 from worlds import World
 
-pytestmark = pytest.mark.again
+pytestmark = pytest.mark.nightly
 
 BRANCHING: dict[str, Any] = {
     "name": "branching",

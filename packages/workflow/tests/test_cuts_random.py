@@ -20,7 +20,7 @@ from rollcage_workflow.step_states import step_states
 from workers import Crew
 from worlds import World
 
-SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.again) for seed in range(2, 12))]
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 12))]
 CUTS = 4  # of each plan
 
 

@@ -54,7 +54,7 @@ async def test_two_hundred_at_once_leave_nothing_behind(world: World) -> None:
     assert open_files() <= files
 
 
-@pytest.mark.again  # what is measured of coverage would count as held
+@pytest.mark.nightly  # coverage would count as held
 @pytest.mark.parametrize(
     ("more", "most"),
     [({}, 2_000), ({"q": put("q")}, 13_000)],  # what a table held for growth is in it or not
