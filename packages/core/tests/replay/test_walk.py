@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rollcage import Session, tool
 from rollcage.replay.walk import Branch, Turn
+from rollcage.trace.run import Run
 
 
 @tool(effect="read")
@@ -14,7 +15,7 @@ def look(what: str) -> str:
 
 
 def branch() -> Branch:
-    return Branch("", bytes(32), (), {}, ())
+    return Branch("", bytes(32), Run(), {})
 
 
 def test_a_turn_keeps_its_rank_beside_others() -> None:
@@ -33,7 +34,7 @@ def test_ranks_begin_anew_in_another_world() -> None:
 
 def test_a_turn_has_ranks_of_its_own_in_each_branch() -> None:
     here, first, second = branch(), Turn(), Turn()
-    there = Branch("#there", bytes(32), (), {}, ())
+    there = Branch("#there", bytes(32), Run(), {})
     assert [here.rank("key", each) for each in (first, second)] == [0, 1]
     assert [there.rank("key", each) for each in (second, first)] == [0, 1]
     assert [here.rank("key", each) for each in (first, second)] == [0, 1]

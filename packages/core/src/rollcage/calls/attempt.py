@@ -418,8 +418,8 @@ class Attempt:
                 walk = self.branches.get(step.inner)
                 if walk is None or walk.opening is not step or walk.exited:
                     self.run.release(step)
-            for name, walk in self.branches.items():
-                walk.rewind(self.run.branches.get(name, ()))
+            for walk in self.branches.values():
+                walk.rewind()
             self.count_ranks()
 
     def count_ranks(self) -> None:

@@ -83,16 +83,28 @@ def reenter(attempt: Attempt, step: Step, turn: Turn) -> Branch:
 def _take(attempt: Attempt, outer: Branch, step: Step, turn: Turn) -> str:
     """Use up a recorded block; return how much of it is recorded."""
     is_whole = step.status == "ok" or (
-        step.status == "error" and (not attempt.live or not attempt.run.is_frontier(step))
+        step.status == "error" and not (attempt.live and attempt.run.goes_on(step))
     )
     attempt.run.take(step)
     if is_whole:
         outer.use(step, turn)
     else:
         outer.follow(step, turn)
+        if not step.changes:
+            _go_on(attempt, outer, step, turn)
         outer.begin(turn)
     attempt.replay(step)
     return "whole" if is_whole else "cut"
+
+
+def _go_on(attempt: Attempt, outer: Branch, step: Step, turn: Turn) -> None:
+    """Put on record that a failed block in which nothing was changed goes on, and where."""
+    if not turn.n:
+        attempt.number(turn)
+    event: Event = {"event": "moved", "step": step.n, "pos": outer.pos}
+    if outer.running or outer.preparing:
+        event["during"] = True
+    attempt.note(event)
 
 
 def _begun(attempt: Attempt, outer: Branch, step: Step, turn: Turn, was: str) -> Branch:

@@ -123,7 +123,7 @@ def _concurrent(
             return False
         if attempt.run.comes_after(sibling, block):
             return False
-        if not block.changes and sibling.turn != block.turn and sibling.n > block.n:
+        if not block.changes and sibling.turn != block.turn and sibling.n > block.ended:
             return False  # the block had changed nothing: what came after it has its position
         walk = attempt.branches.get(block.inner)
         if walk is None or walk.opened_in is None:

@@ -29,7 +29,7 @@ REOPENS: Final = -1  # the call continues the previous batch, which a crash cut
 _tuple: Final = tuple.__new__  # makes a named tuple without a call of Python's
 
 _OPENED: Final = (  # left alone by an undo
-    "_ends", "_seed", "_users", "beside", "ends", "exited", "name", "ok", "open_turn", "opened_in",
+    "_run", "_seed", "_users", "beside", "ends", "exited", "name", "ok", "open_turn", "opened_in",
     "opening", "outer", "preparing", "running", "was",
 )  # fmt: skip
 
@@ -116,12 +116,11 @@ class Branch:
         self,
         name: str,
         seed: bytes,
-        recorded: Sequence[Step],
+        run: Run,
         users: dict[int, Turn],
-        ends: Sequence[int],
     ) -> None:
         self.name, self.pos = name, 0
-        self._users, self._ends = users, ends
+        self._run, self._users = run, users
         self._seed = self._world = seed
         self._folded: list[list[Step]] = []
         self._hashed = 0  # how many of the folded batches are in `_world`
@@ -141,6 +140,7 @@ class Branch:
         self.ends: frozenset[str] = _NONE
         self.opened_in: Turn | None = None
         self.beside = self.exited = self.ok = False
+        recorded = run.branches.get(name, ())
         self._has_recording = bool(recorded)
         if recorded:
             self._index(recorded)
@@ -151,13 +151,19 @@ class Branch:
         to_come: dict[int, list[Step]] = {}
         reads: dict[str, deque[Step]] = {}
         for step in sorted(recorded, key=_in_order):
-            if step.changes:
+            changes = step.changes
+            if changes or self._goes_on(step):
                 at = writes.setdefault(step.pos, {})
                 at.setdefault(step.key, deque()).append(step)
                 to_come.setdefault(step.pos, []).append(step)
-            else:
+            if not changes:
                 reads.setdefault(step.key, deque()).append(step)
         self._writes, self._to_come, self._reads = writes, to_come, reads
+
+    def _goes_on(self, step: Step) -> bool:
+        """Tell whether a block failed before its first change, and may yet change something."""
+        is_failed = step.effect == "branch" and step.status == "error"
+        return is_failed and self._run.goes_on(step)
 
     @classmethod
     def of(cls, run: Run, name: str, seed: bytes, users: dict[int, Turn]) -> Branch:
@@ -169,9 +175,8 @@ class Branch:
             seed: the world in which the branch starts.
             users: by number of a recorded turn, the turn of this attempt that first used it.
         """
-        recorded = run.branches.get(name, ())
-        branch = cls(name, seed, recorded, users, run.last_turns)
-        if recorded and any(step.taken for step in recorded):
+        branch = cls(name, seed, run, users)
+        if any(step.taken for step in run.branches.get(name, ())):
             branch._pass_taken()
         return branch
 
@@ -194,12 +199,11 @@ class Branch:
                 return
             self.fold()
 
-    def rewind(self, recorded: Sequence[Step]) -> None:
+    def rewind(self) -> None:
         """Go back to the last used up step that still holds: the later steps were undone."""
         kept = {name: getattr(self, name) for name in _OPENED}
         vars(self).clear()
-        opened = (kept["name"], kept["_seed"], recorded, kept["_users"], kept["_ends"])
-        Branch.__init__(self, *opened)
+        Branch.__init__(self, kept["name"], kept["_seed"], kept["_run"], kept["_users"])
         vars(self).update(kept)
         self._pass_taken()
 
@@ -275,7 +279,9 @@ class Branch:
         while steps and (steps[-1].taken or steps[-1].is_used):
             steps.pop()
         if effects:
-            return any(not step.is_used and step.status != "waiting" for step in steps)
+            return any(
+                not step.is_used and step.status != "waiting" and step.changes for step in steps
+            )
         return bool(steps)
 
     def is_beyond(self, move: int) -> bool:
@@ -321,10 +327,7 @@ class Branch:
             and not self.running
             and left is None
             and self._write_at(pos, key, effect, turn, slot) is None
-            and not any(
-                step.is_open and step.reach >= pos and not _goes_on(step, pos)
-                for step in self._reads.get(key, ())
-            )
+            and not any(step.is_open and step.reach >= pos for step in self._reads.get(key, ()))
         ):
             pos, owner, move = pos - 1, turn, REOPENS
             seen = pos
@@ -468,7 +471,7 @@ class Branch:
 
     def _attempt(self, turn: int) -> int:
         """Return the attempt in which a turn was recorded, counted from 0."""
-        return bisect_left(self._ends, turn)
+        return bisect_left(self._run.last_turns, turn)
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -529,11 +532,6 @@ class Branch:
             return
         if self.pos in self._to_come and not self.is_to_come(self.pos):
             self.fold(turn)
-
-
-def _goes_on(step: Step, pos: int) -> bool:
-    """Tell whether a block failed before a position, and may yet change something in its place."""
-    return step.effect == "branch" and step.status == "error" and step.pos < pos
 
 
 def _in_order(step: Step) -> tuple[int, int, int]:

@@ -53,6 +53,8 @@ def check_line(run: Run, event: Event) -> None:
             _check_outcome(run, event, step.effect)
     else:
         _check_rare(run, event, kind)
+        if kind == "moved" and "pos" in event:
+            _check_moved(run, event)
     if "replayed" in event:
         _check_spans(run, event["replayed"])
     if "left" in event:
@@ -123,6 +125,13 @@ def _check_spans(run: Run, spans: Any) -> None:
     for first, last in spans:
         if type(first) is not int or type(last) is not int or not 1 <= first <= last <= run.last:
             raise ValueError(f"{first!r:.99} to {last!r:.99} is no range of its steps")
+
+
+def _check_moved(run: Run, event: Event) -> None:
+    if type(event["pos"]) is not int or event["pos"] < 0:
+        raise ValueError("pos counts from 0")
+    if run.steps[event["step"]].effect != "branch":
+        raise ValueError("only a block goes on at another position")
 
 
 def _check_rare(run: Run, event: Event, kind: str) -> None:

@@ -410,10 +410,15 @@ class StepLine(_LogLine):
 
 
 class MovedLine(_LogLine):
-    """A step answers a call at another place of a framework's memory, or with another id."""
+    """A step answers a call at another place of a framework's memory, or with another id.
+
+    With `pos`, a block goes on that had failed before it changed anything.
+    """
 
     event: Literal["moved"]
     step: StepNumber
+    pos: int | None = Field(None, ge=0, description="the position at which the block goes on")
+    during: bool = Field(False, description="something ran in its branch when it went on")
     memory: list[str] | None = Field(None, description="the new place; see the line of a step")
     call_id: str | None = Field(None, description="the new id; see the line of a step")
     time: Microseconds = _AT

@@ -136,6 +136,7 @@ class Step:
         taken: whether this attempt has used the step up.
         moved_on: of a block in which nothing is done any more, whether it had changed something
             before: the steps after it are still recorded at the next position.
+        ended: of a block that ended, the last step that had begun before; else 0.
         passed: of a block in which nothing was done, whether this attempt used up a step that lay
             ahead of the block: so it follows another program, and never asks for the block.
         given: whether this attempt was given the outcome.
@@ -176,7 +177,7 @@ class Step:
     # Class attributes: few steps have these, and the others spend no room on them.
     declared = answered = simulated = rolled = borrowed = loose = claimed = accepted = False
     compensates = passed = moved_on = False
-    rank = epoch = retries = doubt = replacement = beside = 0
+    rank = epoch = retries = doubt = replacement = beside = ended = 0
     agent = version = back = kind = ""
     after: Sequence[int] = ()
     beyond: Sequence[list[int]] = ()
@@ -418,8 +419,15 @@ class Run:
             self.unanswered[event.get("agent", ""), event["call_id"]] = 0
 
     def _moved(self, event: Event) -> None:
-        """Move a step to another place of a framework's memory, or to another id of its call."""
+        """Move a step to another place of a framework's memory, or to another id of its call.
+
+        A failed block in which nothing was changed goes on at the position of this attempt.
+        """
         step = self.steps[event["step"]]
+        if "pos" in event:
+            step.pos = event["pos"]
+            step.until = max(step.until, step.pos + ("during" in event))
+            step.status, step.outcome, step.joined = "unknown", None, ()
         step.call_id = event.get("call_id", step.call_id)
         if "memory" in event:
             step.marks = {**(step.marks or {}), "memory": event["memory"]}
@@ -711,8 +719,9 @@ class Run:
             step.status, step.outcome, step.beside = "waiting", None, next(reversed(self.steps))
             return
         status, data, unclear, flawed = outcome
-        if step.effect == "branch" and step.outcome is not None and step.changes:
-            step.moved_on = True
+        if step.effect == "branch":
+            step.ended = self.last
+            step.moved_on = step.moved_on or (step.outcome is not None and step.changes)
         step.outcome = bytes(memoryview(data))  # orjson's have 4 KiB of room behind them
         step.status, step.flawed = status, flawed
         if unclear:
@@ -997,15 +1006,26 @@ class Run:
             found.append(step)
         return found
 
-    def is_frontier(self, step: Step) -> bool:
-        """Tell whether nothing came after a step: a failure there runs again."""
+    def goes_on(self, block: Step) -> bool:
+        """Tell whether a failed block goes on: earlier attempts did nothing after it."""
+        return self.is_frontier(block, self._before)
+
+    def is_frontier(self, step: Step, last: int | None = None) -> bool:
+        """Tell whether nothing came after a step: a failure there runs again.
+
+        Args:
+            step: the step.
+            last: the number of the last step that counts; None: all steps.
+        """
         around = self.owner(step.branch)
         is_ended_block = (
             around is not None and around.effect == "branch" and around.status != "unknown"
         )
-        if around is not None and is_ended_block and not self.is_frontier(around):
+        if around is not None and is_ended_block and not self.is_frontier(around, last):
             return False
         among = self.branches[step.branch]
+        if last is not None:
+            among = [other for other in among if other.n <= last]
         if step.changes:
             return not any(
                 step.n in other.after
@@ -1014,11 +1034,13 @@ class Run:
                 for other in among
                 if other is not step
             )
+        since = step.ended or step.n
         for other in reversed(among):
-            if other.n < step.n:
+            if other.n > since:
+                if other.turn != step.turn and other.until >= step.pos:
+                    return False
+            elif other.effect in CHANGES:  # a read is on record at its end, behind later steps
                 break
-            if other.n != step.n and other.turn != step.turn and other.until >= step.pos:
-                return False
         return True
 
     def acted_upon(self, block: Step) -> bool:
