@@ -1,0 +1,207 @@
+"""Blocks that fail before their first write go on, beside what was done meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from rollcage import Diverged, Session, open_store, tool
+
+performed: list[str] = []
+Made = Callable[[Session], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def nothing_performed() -> None:
+    performed.clear()
+
+
+@tool(effect="write", name="failed.put")
+async def put(what: str) -> str:
+    await asyncio.sleep(0)
+    performed.append(what)
+    return what
+
+
+@tool(effect="read", name="failed.look")
+async def look(what: str) -> str:
+    return what
+
+
+async def attempt(store: Path, made: Made, replay: Any = "continue") -> str:
+    """Run or resume a job; return what ended it: nothing, a failure or a halt."""
+    try:
+        async with Session("job", store=store, replay=replay) as session:
+            await made(session)
+    except (KeyError, Diverged) as error:
+        return type(error).__name__
+    return ""
+
+
+def block_of(session: Session, kind: str) -> Any:
+    return session.transaction() if kind == "transaction" else session.branch("b")
+
+
+async def together(*members: Awaitable[Any]) -> None:
+    """Await all members, and raise the first error."""
+    for ended in await asyncio.gather(*members, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
+
+
+def lines(store: Path) -> list[Any]:
+    """Return the lines of the only run, without what is another one each time."""
+    (run,) = open_store(store).runs()
+    found = [orjson.loads(line) for line in open_store(store).read(orjson.loads(run.first)["run"])]
+    own = ("run", "id", "time", "duration", "hash", "error")
+    return [{name: line[name] for name in line if name not in own} for line in found]
+
+
+@pytest.mark.parametrize("kind", ["branch", "transaction"])
+async def test_a_gathered_block_goes_on_beside_a_write(tmp_path: Path, kind: str) -> None:
+    fails = True
+
+    async def member(session: Session) -> None:
+        with block_of(session, kind):
+            await asyncio.sleep(0)
+            if fails:
+                raise KeyError
+            await put("b")
+
+    async def job(session: Session) -> None:
+        await together(put("a"), member(session))
+        await put("c")
+
+    ended = [await attempt(tmp_path, job)]
+    fails = False
+    ended += [await attempt(tmp_path, job) for _ in range(2)]
+    assert ended == ["KeyError", "", ""]
+    assert performed == ["a", "b", "c"]
+    assert await attempt(tmp_path, job, "offline") == ""
+
+
+async def test_of_two_blocks_of_one_name_each_keeps_its_own(tmp_path: Path) -> None:
+    fails = True
+
+    async def reads(session: Session) -> None:
+        async with session.transaction():
+            await asyncio.sleep(0)
+            if fails:
+                raise KeyError
+            await look("r")
+
+    async def writes(session: Session) -> None:
+        async with session.transaction():
+            await put("b")
+
+    async def job(session: Session) -> None:
+        await together(put("a"), reads(session), writes(session))
+
+    ended = [await attempt(tmp_path, job)]
+    fails = False
+    ended += [await attempt(tmp_path, job) for _ in range(2)]
+    assert ended == ["KeyError", "", ""]
+    assert performed == ["a", "b"]
+
+
+async def test_a_block_rolled_back_beside_a_later_read_is_made_anew(tmp_path: Path) -> None:
+    """The read is of the same message, and came only in the second attempt."""
+    failing = "outer"
+
+    async def job(session: Session) -> None:
+        with session.turn() as turn:
+            if failing != "outer":
+                with turn.slot(0):
+                    await look("r")
+            with turn.slot(1):
+                async with session.transaction():
+                    if failing == "outer":
+                        raise KeyError
+                    async with session.transaction():
+                        if failing:
+                            raise KeyError
+                        await put("a")
+        await put("b")
+
+    ended = [await attempt(tmp_path, job)]
+    failing = "inner"
+    ended.append(await attempt(tmp_path, job))
+    failing = ""
+    ended += [await attempt(tmp_path, job) for _ in range(2)]
+    assert ended == ["KeyError", "KeyError", "", ""]
+    assert performed == ["a", "b"]
+
+
+async def test_a_message_is_one_turn_where_a_failed_block_comes_first(tmp_path: Path) -> None:
+    """A later attempt recorded the block than the read, so they have two turns on record."""
+    calls, fails = 1, True
+
+    async def failing(session: Session) -> None:
+        with session.branch("b"):
+            if fails:
+                raise KeyError
+            await put("a")
+
+    async def job(session: Session) -> None:
+        failed: KeyError | None = None
+        with session.turn() as turn:
+            if calls > 1:
+                try:
+                    with turn.slot(0):
+                        await failing(session)
+                except KeyError as error:
+                    failed = error
+            with turn.slot(1):
+                await look("r")
+            if calls > 2:
+                with turn.slot(2):
+                    await put("c")
+        if failed is not None or calls < 3:
+            raise failed or KeyError
+
+    ended = [await attempt(tmp_path, job)]
+    calls = 2
+    ended.append(await attempt(tmp_path, job))
+    calls = 3
+    ended.append(await attempt(tmp_path, job))
+    fails = False
+    ended += [await attempt(tmp_path, job) for _ in range(2)]
+    assert ended == ["KeyError", "KeyError", "KeyError", "", ""]
+    assert performed == ["c", "a"]
+
+
+async def test_no_record_tells_a_sibling_from_what_was_done_for_the_failure(
+    tmp_path: Path,
+) -> None:
+    """Nothing ran at the same time: so the second program must halt, and the first one does too."""
+    fails = True
+
+    async def failing(session: Session) -> None:
+        with session.branch("b"):
+            if fails:
+                raise KeyError
+            await put("a")
+
+    async def gathered(session: Session) -> None:
+        await together(failing(session), put("c"))
+
+    async def one_by_one(session: Session) -> None:
+        try:
+            await failing(session)
+        except KeyError:
+            await put("c")  # in place of "a"
+            raise
+
+    logs: list[Any] = []
+    for job in (gathered, one_by_one):
+        fails = True
+        store = tmp_path / job.__name__
+        assert await attempt(store, job) == "KeyError"
+        logs.append(lines(store))
+        performed.clear()
+        fails = False
+        assert await attempt(store, job) == "Diverged"
+        assert performed == []
+    assert logs[0] == logs[1]
