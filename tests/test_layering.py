@@ -55,6 +55,7 @@ PUBLIC = {
     "rollcage.trace",
     "rollcage.trace.bell",
     "rollcage.trace.chain",
+    "rollcage.trace.claims",
     "rollcage.trace.endings",
     "rollcage.trace.folder",
     "rollcage.trace.keys",

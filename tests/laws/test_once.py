@@ -2,7 +2,7 @@
 
 import inspect
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -32,6 +32,11 @@ CALLS = st.lists(
     min_size=1,
     max_size=3,
 ).map(tuple)
+TOLD = st.lists(
+    programs(tools=("once", "once", "write", "read"), does=("work",), length=3),
+    min_size=2,
+    max_size=4,
+)
 
 
 def told(lab: Lab, job: str, program: Program, chance: random.Random, **how: Any) -> Attempt:
@@ -93,12 +98,12 @@ def stands_once(lab: Lab, deed: Deed) -> None:
         assert deed.label not in stand
 
 
-def ended(lab: Lab, program: Program, chance: random.Random) -> Attempt:
+def ended(lab: Lab, program: Program, chance: random.Random, replay: str = "auto") -> Attempt:
     """Run or resume a program until it ends, or can't go on; end undos that were cut off."""
     how = chance.choice(["halt", "undo", "warn"])
     for _ in range(ATTEMPTS):
         lab.world.watch = lambda deed: stands_once(lab, deed)
-        attempt = lab.attempt(program, on_divergence=how, **order(program, chance))
+        attempt = lab.attempt(program, on_divergence=how, replay=replay, **order(program, chance))
         lab.world.watch = None
         error = attempt.error
         if not isinstance(error, UnknownOutcome):
@@ -144,30 +149,62 @@ def test_no_key_stands_twice_in_blocks_undos_and_other_programs(
         assert lab.world.doubled == []
 
 
-@fewer(2)
-@given(
-    st.lists(
-        programs(tools=("once", "once", "write", "read"), does=("work",), length=3),
-        min_size=2,
-        max_size=3,
-    ),
-    seeds,
-)
-def test_what_was_told_under_a_key_stands(among: list[Program], seed: int) -> None:
-    """Whatever a transaction takes back, here or in another run, was told to nobody else."""
+class Told(NamedTuple):
+    """What a run was told of, until the run is undone or made again.
+
+    Attributes:
+        moments: how much had happened by then.
+        undos: how many undos of the run had begun.
+        tokens: the effects.
+    """
+
+    moments: int
+    undos: int
+    tokens: list[str]
+
+
+def undos_of(lab: Lab, run: str) -> int:
+    """Count the undos of a run that have begun."""
+    return sum(each["event"] == "undoing" for each in lab.events(run))
+
+
+def undo_some(lab: Lab, run: str, chance: random.Random) -> None:
+    """Undo a run, or a part of it."""
+    numbers = [each["step"] for each in lab.events(run) if each["event"] == "step"]
+    to = chance.choice(numbers) if numbers and chance.random() < 0.5 else None
+    lab.begin(len(lab.timeline.moments))
+    undo_run(lab.store, run, tools=lab.tools(sync=True), in_doubt="restore", to=to)
+
+
+def check_what_was_told(among: list[Program], seed: int) -> None:
+    """Run programs as jobs, undone and killed, and check that what they were told stands."""
     chance = chances(seed)
     with folder() as root:
         lab = Lab(root / "whole")
-        for number, program in enumerate(among):
-            lab.job = JOBS[number]
-            if chance.random() < 0.5:
-                ended(lab, program, chance)
-                lab = lab.at(
-                    root / f"killed-{number}", chance.randint(1, len(lab.timeline.moments))
-                )
-                lab.job = JOBS[number]
-            attempt = ended(lab, program, chance)
+        jobs: dict[str, Program] = {}
+        told: dict[str, Told] = {}
+        for number, program in enumerate([*among, *among]):
+            lab.job = job = chance.choice(JOBS)
+            jobs[job] = edited(jobs[job], chance) if job in jobs else program
+            attempt = ended(lab, jobs[job], chance, chance.choice(["auto", "continue"]))
+            told.pop(attempt.run, None)
             if attempt.error is None:
-                standing = lab.timeline.standing
-                assert all(standing[token] > 0 for token in attempt.stays)
+                undos = undos_of(lab, attempt.run)
+                told[attempt.run] = Told(len(lab.timeline.moments), undos, attempt.stays)
+            if told and chance.random() < 0.4:
+                undo_some(lab, chance.choice([*told]), chance)
+            for run, (_, undos, tokens) in told.items():
+                if undos_of(lab, run) == undos:
+                    assert all(lab.timeline.standing[token] > 0 for token in tokens)
+            if chance.random() < 0.5:
+                moment = chance.randint(1, len(lab.timeline.moments))
+                lab = lab.at(root / f"killed-{number}", moment)
+                told = {run: each for run, each in told.items() if each.moments <= moment}
         assert lab.world.doubled == []
+
+
+@fewer(2)
+@given(TOLD, seeds)
+def test_what_was_told_under_a_key_stands(among: list[Program], seed: int) -> None:
+    """Whatever a transaction or an undo takes back, here or in another run, was told to nobody."""
+    check_what_was_told(among, seed)

@@ -26,7 +26,7 @@ from tests.laws.test_approvals import killed
 from tests.laws.test_cuts import LOSES, cut
 from tests.laws.test_forks import recorded
 from tests.laws.test_kills import process
-from tests.laws.test_once import CALLS, JOBS, told
+from tests.laws.test_once import CALLS, JOBS, TOLD, check_what_was_told, told
 from tests.laws.test_orders import lifted
 from tests.laws.test_undo import resolve_all, undo
 from tests.laws.timeline import Watched
@@ -106,6 +106,13 @@ def test_keys_are_claimed_once(programs: list[Program], seed: int) -> None:
         once = {name: n for name, n in lab.timeline.effects.items() if name.startswith("once")}
         assert set(once.values()) <= {1}
         assert lab.world.doubled == []
+
+
+@pytest.mark.usefixtures("database")
+@FEW
+@given(TOLD, seeds)
+def test_what_was_told_under_a_key_stands(among: list[Program], seed: int) -> None:
+    check_what_was_told(among, seed)
 
 
 @pytest.mark.parametrize("kind", DATABASES)

@@ -205,6 +205,17 @@ def test_effects_that_happen_once(cli: Any, store: Path, record: Any) -> None:
     assert cli("once", "refund/7", "--did-not-happen").code == 2
 
 
+def test_an_effect_names_the_steps_that_it_answered(cli: Any, store: Path) -> None:
+    with Session("job", store=store):
+        shop.refund(1)
+    with Session("other", store=store) as other:
+        shop.refund(1)
+    said = f"refund/1 answered step 1 of run {other.run_id}, and stays until that is undone"
+    assert said in cli("once", "refund/1").out
+    answered = [{"run": other.run_id, "step": 1}]
+    assert cli("once", "refund/1", "--json").data["answered"] == answered
+
+
 def test_an_effect_that_did_not_happen_is_free(cli: Any, store: Path) -> None:
     shop.claimed(store)
     told = cli("once", "refund/7", "--did-not-happen", "--json")

@@ -191,6 +191,43 @@ def test_what_belongs_to_a_run_comes_along(stores: tuple[Store, Store]) -> None:
     assert newest_run(two, "b", {"of": 7}) is not None
 
 
+def test_a_move_brings_who_was_answered_since_a_copy(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+    with contextlib.suppress(ZeroDivisionError), Session("a", store=one) as session:
+        copied_pay("7")
+        raise ZeroDivisionError
+    copy_run(one, two, session.run_id)
+    with Session("b", store=one) as answered:
+        copied_pay("7")
+    with Session("b", store=two) as there:
+        copied_pay("7")
+    move_run(one, two, session.run_id)
+    found = once_of(two, "pay/7")
+    assert found is not None
+    assert {each.run for each in found.answered} == {answered.run_id, there.run_id}
+
+
+def test_a_move_brings_the_claim_of_an_effect_that_was_made_anew(
+    stores: tuple[Store, Store],
+) -> None:
+    one, two = stores
+    with contextlib.suppress(ZeroDivisionError), Session("a", store=one) as session:
+        copied_pay("7")
+        raise ZeroDivisionError
+    copy_run(one, two, session.run_id)
+    undo_run(one, session.run_id, accept=[1])
+    found = once_of(one, "pay/7")
+    assert found is not None
+    found.resolve(happened=False)
+    with contextlib.suppress(ZeroDivisionError), Session("a", store=one):
+        copied_pay("7")
+        raise ZeroDivisionError
+    move_run(one, two, session.run_id)
+    with Session("b", store=two):
+        copied_pay("7")
+    assert done == ["7", "7"]
+
+
 @pytest.mark.parametrize("give", [stop_run, pause_run])
 def test_an_order_is_given_where_the_run_goes_on(
     stores: tuple[Store, Store], give: Callable[[Store, str], object]

@@ -96,7 +96,8 @@ def _known(store: Store, key: str) -> Effect:
 
 def _data(found: Effect) -> dict[str, Any]:
     names = ("key", "state", "tool", "run", "step", "outcome")
-    return {name: getattr(found, name) for name in names}
+    answered = [{"run": each.run, "step": each.step} for each in found.answered]
+    return {name: getattr(found, name) for name in names} | {"answered": answered}
 
 
 def _styled(state: str) -> Text:
@@ -112,6 +113,8 @@ def _print(store: Store, found: Effect) -> None:
         lossy = found.outcome.get("lossy")
         shown = value_text(found.outcome.get("value")) if lossy is None else visible(lossy)
         out.print(f"result {shown}", soft_wrap=True)
+    for each in found.answered:
+        out.print(visible(each.reason(found.key, store)), soft_wrap=True)
     if found.state == "unknown":
         command = f"rollcage once {shlex.quote(found.key)}{at}"
         out.print(

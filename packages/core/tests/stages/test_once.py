@@ -30,14 +30,17 @@ from rollcage import (
     StepNotUnknown,
     UnknownOutcome,
     abandon_run,
+    aundo_run,
     compensate,
+    plan_undo,
     resolve_step,
     tool,
     undo_run,
 )
-from rollcage.errors import RunInUse, RunNotFound, StoreError
+from rollcage.errors import PlanChanged, RunInUse, RunNotFound, StoreError
 from rollcage.stages import once
 from rollcage.stages.once import keep_claims, key_of, once_of
+from rollcage.trace import claims
 from rollcage.trace.folder import Folder
 
 
@@ -68,9 +71,10 @@ def new_world() -> None:
 
 @tool(effect="write", idempotent=True)
 def unrefund(payment: int) -> None:
-    """Take a refund back."""
-    world.refunds.remove(payment)
-    world.gone.append(payment)
+    """Take a refund back, if it stands."""
+    if payment in world.refunds:
+        world.refunds.remove(payment)
+        world.gone.append(payment)
 
 
 @tool(
@@ -635,9 +639,9 @@ def test_a_claim_whose_lock_was_lost_is_looked_at_twice(
 # --- kills ---------------------------------------------------------------------------------------
 
 
-def job(name: str, payments: list[int]) -> Callable[[Any], list[str]]:
+def job(name: str, payments: list[int], how: Any = "halt") -> Callable[[Any], list[str]]:
     def program(store: Any) -> list[str]:
-        with Session(name, store=store, replay="continue"):
+        with Session(name, store=store, replay="continue", on_divergence=how):
             return [refund(each) for each in payments]
 
     return program
@@ -692,7 +696,7 @@ def test_random_jobs_killed_and_undone(tmp_path: Path, seed: int) -> None:
     runs: dict[str, str] = {}
     for _ in range(12):
         name = chance.choice(list(jobs))
-        program = job(name, jobs[name])
+        program = job(name, jobs[name], "warn")  # what answered another job stays
         try:
             until_it_dies(tmp_path, chance.randint(1, 40), program)
         except UnknownOutcome as halt:
@@ -711,7 +715,7 @@ def test_random_jobs_killed_and_undone(tmp_path: Path, seed: int) -> None:
                         settle(tmp_path, undone, each.step)
                 if report.complete:
                     break
-    given = {name: through(tmp_path, job(name, payments)) for name, payments in jobs.items()}
+    given = {name: through(tmp_path, job(name, each, "warn")) for name, each in jobs.items()}
     made = [payment for payments in jobs.values() for payment in payments]
     assert sorted(world.refunds) == sorted(set(made))
     for name, payments in jobs.items():
@@ -1247,3 +1251,370 @@ def test_a_transaction_that_was_left_behind_keeps_its_key(tmp_path: Path) -> Non
         mail("hi")
         assert refund(7) == "7: 5, no. 1"
     assert world.refunds == [7, 0]
+
+
+# --- what answered another run stays -------------------------------------------------------------
+
+
+def made_and_told(root: Path) -> tuple[str, str]:
+    """Have a run make an effect, and another run be answered with it; return both."""
+    with Session("one", store=root) as first:
+        given = refund(7)
+    with Session("two", store=root) as second:
+        assert refund(7) == given
+    return first.run_id, second.run_id
+
+
+def test_an_effect_that_answered_another_run_is_not_taken_back(tmp_path: Path) -> None:
+    first, second = made_and_told(tmp_path)
+    assert plan_undo(tmp_path, first).steps[0].state == "irreversible"
+    (step,) = undo_run(tmp_path, first).steps
+    assert (step.status, world.refunds) == ("irreversible", [7])
+    assert step.reason == (
+        f"refund/7 answered step 1 of run {second}, and stays until that is undone: "
+        f"rollcage undo {second} --store {tmp_path}"
+    )
+    assert [(each.run, each.step) for each in claim_of(tmp_path, "refund/7").answered] == [
+        (second, 1)
+    ]
+    assert undo_run(tmp_path, second).complete
+    assert claim_of(tmp_path, "refund/7").answered == ()
+    assert undo_run(tmp_path, first).complete
+    assert (world.refunds, world.gone) == ([], [7])
+    with Session("two", store=tmp_path):
+        assert refund(7) == "7: 5, no. 2"
+
+
+def test_another_program_does_not_take_back_what_answered_another_run(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), Session("one", store=tmp_path):
+        refund(7)
+        raise KeyError
+    with Session("two", store=tmp_path) as second:
+        refund(7)
+    edited = Session("one", store=tmp_path, on_divergence="undo")
+    with pytest.raises(Diverged, match=f"answered step 1 of run {second.run_id}"), edited:
+        mail("hi")
+    assert world.refunds == [7]
+    undo_run(tmp_path, second.run_id)
+    with Session("one", store=tmp_path, on_divergence="undo"):
+        mail("hi")
+    assert (world.refunds, world.gone) == ([0], [7])
+
+
+def test_an_undo_of_a_part_takes_back_the_rest(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as first:
+        refund(7)
+        refund(8)
+        refund(9)
+    with Session("two", store=tmp_path):
+        refund(8)
+    report = undo_run(tmp_path, first.run_id, to=1)
+    assert [each.status for each in report.steps] == ["compensated", "irreversible"]
+    assert world.refunds == [7, 8]
+
+
+def test_a_person_may_accept_what_answered_another_run(tmp_path: Path) -> None:
+    first, _ = made_and_told(tmp_path)
+    assert undo_run(tmp_path, first, accept=[1]).complete
+    assert world.refunds == [7]
+    claim_of(tmp_path, "refund/7").resolve(happened=True)
+    with Session("three", store=tmp_path):
+        assert refund(7) == "7: 5, no. 1"
+
+
+async def test_an_async_undo_sees_who_was_answered(tmp_path: Path) -> None:
+    first, _ = made_and_told(tmp_path)
+    assert [each.status for each in (await aundo_run(tmp_path, first)).steps] == ["irreversible"]
+    async with Session("three", store=tmp_path) as third:
+        await arefund(8)
+    assert not (await aundo_run(tmp_path, third.run_id)).complete
+
+
+class Counting(Folder):
+    """A folder that counts the swaps of claims."""
+
+    swaps = 0
+
+    def swap(self, kind: str, key: str, was: bytes | None, new: bytes | None) -> bool:
+        self.swaps += kind == "once"
+        return super().swap(kind, key, was, new)
+
+
+def test_a_mark_costs_one_swap_and_a_hit_none(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path):
+        refund(7)
+    store = Counting(tmp_path)
+    with pytest.raises(KeyError), Session("two", store=store):
+        refund(7)
+        refund(7)
+        raise KeyError
+    assert store.swaps == 1
+    with Session("two", store=store):
+        refund(7)
+        refund(7)
+    assert store.swaps == 1
+
+
+def ask_as_two(store: Any) -> str:
+    with Session("two", store=store):
+        return refund(7)
+
+
+def dead_behind_its_mark(root: Path) -> tuple[Path, str]:
+    """Kill a run that has marked a claim and recorded no answer; return the store and the maker."""
+    for life in range(1, 20):
+        world.__init__()  # type: ignore[misc] # a new one
+        store = root / str(life)
+        with Session("one", store=store) as first:
+            refund(7)
+        until_it_dies(store, life, ask_as_two)
+        if claim_of(store, "refund/7").answered:
+            return store, first.run_id
+    raise AssertionError("it never marks a claim")
+
+
+@pytest.mark.parametrize("ends", ["abandoned", "undone", "resumed"])
+def test_a_run_that_died_before_its_answer_keeps_the_effect(tmp_path: Path, ends: str) -> None:
+    root, first = dead_behind_its_mark(tmp_path)
+    pointer = Folder(root).get("names", "two")
+    assert pointer is not None
+    second = pointer.decode()
+    (step,) = undo_run(root, first).steps
+    assert step.reason == (
+        f"refund/7 may have answered run {second}, which has not ended, and stays until that run "
+        f"ends or is undone: rollcage undo {second} --store {root}"
+    )
+    if ends == "abandoned":
+        abandon_run(root, second)
+    elif ends == "undone":
+        undo_run(root, second)
+    else:
+        assert ask_as_two(root) == "7: 5, no. 1"
+    assert undo_run(root, first).complete == (ends != "resumed")
+
+
+def test_a_pruned_run_was_answered_unless_it_was_undone(tmp_path: Path) -> None:
+    first, second = made_and_told(tmp_path)
+    with Session("three", store=tmp_path) as third:
+        refund(7)
+    undo_run(tmp_path, second)
+    for run in (second, third.run_id):
+        assert keep_claims(Folder(tmp_path), run) == []
+        (tmp_path / "logs" / f"{run}.jsonl").unlink()
+    (step,) = undo_run(tmp_path, first).steps
+    assert step.reason == f"refund/7 answered run {third.run_id}, whose log is gone, and stays"
+    assert keep_claims(Folder(tmp_path), first) == ["refund/7"]
+    assert [each.run for each in claim_of(tmp_path, "refund/7").answered] == [third.run_id]
+
+
+def test_an_effect_that_answered_many_runs_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "_MARKS", 1)
+    first, second = made_and_told(tmp_path)
+    with Session("three", store=tmp_path) as third:
+        refund(7)
+    for run in (second, third.run_id):
+        undo_run(tmp_path, run)
+    (step,) = undo_run(tmp_path, first).steps
+    assert step.reason == "refund/7 answered more than 1 other runs, and stays"
+
+
+def test_a_fork_that_borrows_an_answer_is_not_asked(tmp_path: Path) -> None:
+    first, second = made_and_told(tmp_path)
+    with Session("three", store=tmp_path, source=second):
+        assert refund(7) == "7: 5, no. 1"
+    undo_run(tmp_path, second)
+    assert undo_run(tmp_path, first).complete
+
+
+def test_a_plan_does_not_take_back_what_its_body_told_another_run(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as first:
+        refund_all()
+    with Session("two", store=tmp_path) as second:
+        refund(7)
+    (step,) = undo_run(tmp_path, first.run_id).steps
+    assert (step.name, step.status) == ("refund_all", "irreversible")
+    assert step.reason.startswith(
+        f"its plan would take back step 2, too: refund/7 answered step 1 of run {second.run_id}"
+    )
+    assert world.gone == []
+
+
+def test_an_answer_is_undone_with_its_effect_beside_what_stays(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as first:
+        with first.turn():
+            refund(7)
+            refund(7)
+        mail("hi")
+    assert not undo_run(tmp_path, first.run_id).complete
+    with Session("one", store=tmp_path, replay="continue", on_divergence="warn"):
+        assert [refund(7), refund(7)] == ["7: 5, no. 3", "7: 5, no. 3"]
+    assert (world.refunds, world.gone) == ([0, 7], [7])
+
+
+def test_a_plan_names_an_answer_that_was_undone_alone(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path):
+        refund(7)
+    with Session("two", store=tmp_path) as second:
+        mail("hi")
+        refund_all()
+    assert not undo_run(tmp_path, second.run_id, to=1).complete
+    resolve_step(tmp_path, second.run_id, 2, happened=True, result="7")
+    (step,) = undo_run(tmp_path, second.run_id, to=1).steps
+    assert (step.status, step.reason) == (
+        "irreversible", "its plan would take back what another run did, too",
+    )  # fmt: skip
+    assert world.refunds == [7, 0]
+
+
+def test_what_a_person_said_of_half_an_undo_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session("one", store=tmp_path) as first:
+        pay(7)
+    assert not undo_run(tmp_path, first.run_id).complete
+    claim_of(tmp_path, "pay/7").resolve(happened=True)
+    with Session("two", store=tmp_path) as second:
+        assert pay(7) == "paid 7, no. 1"
+    (step,) = undo_run(tmp_path, first.run_id).steps
+    assert step.status == "irreversible"
+    undo_run(tmp_path, second.run_id)
+    works = tool(name="once.fails", idempotent=True)(unpay)
+    assert undo_run(tmp_path, first.run_id, tools=[pay, works]).complete
+    assert claim_of(tmp_path, "pay/7").state == "free"
+    assert world.refunds == []
+
+
+def unpay(n: int) -> None:
+    """Take a payment back."""
+    world.refunds.remove(n)
+
+
+def asked_meanwhile(root: Path, life: int) -> None:
+    """Have another job ask for the effect, in a process that lives so long; 0: for ever."""
+    with contextlib.suppress(UnknownOutcome):
+        until_it_dies(root, life, job("two", [7]))
+
+
+@pytest.mark.parametrize("how", ["undo", "divergence"])
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_call_at_each_moment_of_an_undo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, dies: bool
+) -> None:
+    """Killed or not, an undo takes nothing back that a call was answered with meanwhile."""
+    monkeypatch.setattr(once, "PATIENCE", 0.0)
+
+    def undoes(root: Path, store: Any) -> None:
+        if how == "undo":
+            pointer = Folder(root).get("names", "one")
+            assert pointer is not None
+            undo_run(store, pointer.decode())
+            return
+        edited = Session("one", store=store, on_divergence="undo")
+        with contextlib.suppress(Diverged), edited:
+            mail("hi")
+
+    moment, moments = 0, 1
+    while moment < moments:
+        moment += 1
+        for life in (0, 7, 8, 9):
+            world.__init__()  # type: ignore[misc] # a new one
+            root = tmp_path / f"{moment}-{life}"
+            with contextlib.suppress(KeyError), Session("one", store=root):
+                refund(7)
+                raise KeyError
+            store = Mortal(root, moment + 1 if dies else 0)
+
+            def at(now: int, root: Path = root, life: int = life, when: int = moment) -> None:
+                if now == when:
+                    asked_meanwhile(root, life)
+
+            store.at = at
+            with contextlib.suppress(Killed):
+                undoes(root, store)
+            store.bury()
+            moments = max(moments, store.moments)
+            if dies:
+                with contextlib.suppress(UnknownOutcome):  # of the mail
+                    undoes(root, root)
+            through(root, job("two", [7]))
+            assert [each for each in world.refunds if each] == [7], (moment, life)
+            two = Folder(root).get("names", "two")
+            assert two is not None
+            made = [each["once"][0] for each in events(root, two.decode()) if "once" in each]
+            assert (made[-1] == "mine") == (world.gone == [7]), (moment, life)
+
+
+def test_an_undo_at_each_moment_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moment, moments = 0, 1
+    while moment < moments:
+        moment += 1
+        world.__init__()  # type: ignore[misc] # a new one
+        root = tmp_path / str(moment)
+        with Session("one", store=root) as first:
+            refund(7)
+        store = Mortal(root)
+
+        def at(now: int, root: Path = root, run: str = first.run_id, when: int = moment) -> None:
+            if now == when:
+                undo_run(root, run)
+
+        store.at = at
+        (given,) = job("two", [7])(store)
+        moments = max(moments, store.moments)
+        assert world.refunds == [7], moment
+        assert given == f"7: 5, no. {1 + len(world.gone)}", moment
+
+
+def test_a_mark_behind_a_begun_undo_does_not_stop_it(tmp_path: Path) -> None:
+    """A call that dies once it has marked the claim, while an undo is killed at each moment."""
+    begun: set[bool] = set()
+    for life in range(1, 14):
+        world.__init__()  # type: ignore[misc] # a new one
+        root = tmp_path / str(life)
+        with Session("one", store=root) as first:
+            refund(7)
+        store = Mortal(root, 8)
+
+        def undoes(store: Any, run: str = first.run_id) -> Any:
+            return undo_run(store, run)
+
+        def at(now: int, root: Path = root, life: int = life, undoes: Any = undoes) -> None:
+            if now == 7:  # before the mark
+                until_it_dies(root, life, undoes)
+
+        store.at = at
+        with pytest.raises(Killed):
+            job("two", [7])(store)
+        store.bury()
+        is_open = claim_of(root, "refund/7").state != "free"
+        has_begun = any(each.get("branch") == "-1" for each in events(root, first.run_id))
+        if is_open:
+            begun.add(has_begun)
+            assert undo_run(root, first.run_id).complete == has_begun
+        through(root, job("two", [7]))
+        assert world.refunds == [7]
+    assert begun == {True, False}
+
+
+def test_a_plan_that_a_call_changes_at_the_last_moment_is_not_carried_out(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as first:
+        refund(7)
+    seen = plan_undo(tmp_path, first.run_id)
+    store = Mortal(tmp_path)
+    begun: list[int] = []
+
+    def at(now: int) -> None:
+        lines = Folder(tmp_path).read(first.run_id, -1)
+        if b'"event":"attempt"' in lines[0] and not begun:
+            begun.append(now)
+        elif begun == [now - 1]:  # before the line `undoing`
+            asked_meanwhile(tmp_path, 0)
+
+    store.at = at
+    with pytest.raises(PlanChanged, match="was reversible and is irreversible now"):
+        undo_run(store, first.run_id, expected=seen)
+    kinds = [each["event"] for each in events(tmp_path, first.run_id)]
+    assert kinds[-3:] == ["undoing", "undone", "ended"]
+    assert world.refunds == [7]

@@ -26,8 +26,8 @@ from rollcage.errors import (
     StoreInvalid,
     TraceCorrupt,
 )
-from rollcage.stages.once import Claim
 from rollcage.trace.chain import HASH, Chain, attest, attested_head, chained, held_to, verify
+from rollcage.trace.claims import Claim
 from rollcage.trace.listing import RunInfo, all_runs, run_info
 from rollcage.trace.store import Store, open_store
 
@@ -305,13 +305,21 @@ def _point(source: Store, target: Store, info: RunInfo) -> None:
 
 
 def _copy_claims(source: Store, target: Store, run: str) -> None:
+    """Copy the claims of a run, over the claims that an earlier copy has left."""
     for key in keys_of(source, "once"):
         data = source.get("once", key)
-        if data is not None and Claim.read(key, data).run == run:
-            target.swap("once", key, None, data)
+        if data is None or (claim := Claim.read(key, data)).run != run:
+            continue
+        while True:
+            there = target.get("once", key)
+            known = claim if there is None else Claim.read(key, there)
+            new = known.merged(claim) if known.token == claim.token else claim
+            if known.run != run or target.swap("once", key, there, new.data()):
+                break
 
 
 def _hand_over(source: Store, target: Store, run: str) -> None:
     """Bring what persons have said since the run was copied, and leave nothing to decide here."""
+    _copy_claims(source, target, run)
     copy_beside(source, target, run)
     drop_beside(source, run)

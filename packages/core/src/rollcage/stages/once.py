@@ -13,6 +13,8 @@ The outcome is the fold of that run's log, where the intent has the token:
 ==========  ======================================================================================
 
 A call with other arguments is refused. A step that runs again keeps its token, and so its claim.
+Before a call of another run is answered, it marks the claim: an effect that answered a call that
+stays is not taken back (see `rollcage.trace.claims`).
 
 **Why two can't have it.** Claims are compared and swapped, so of two calls that saw the same claim,
 one gets it. A claim without an intent is free if its run has no live writer; but a lock can get
@@ -49,7 +51,7 @@ from rollcage.errors import (
 )
 from rollcage.fingerprint.identity import jcs
 from rollcage.gate.verdict import Verdict
-from rollcage.trace.chain import parse
+from rollcage.trace.claims import Claim, Use, uses
 from rollcage.trace.endings import OVER
 from rollcage.trace.resolution import resolve_step
 from rollcage.trace.run import Event, Outcome, Run, Step, fold_log
@@ -75,48 +77,12 @@ _LONGEST: Final = 900  # bytes of a key; a longer one stands for itself by its h
 State = Literal["free", "done", "flying", "unknown"]
 
 
-class Claim(NamedTuple):
-    """Hold a key's claim, as stored.
-
-    Attributes:
-        run: the claiming run.
-        attempt: the random id of the claiming attempt.
-        token: a random token, which the intent has, too.
-        tool: the tool's name.
-        args: the SHA-256 of the tool's name and the canonical arguments.
-        state: the final state, if the log of the run is gone: `done` or `unknown`.
-        step: then, the number of the step.
-        outcome: then, the outcome.
-    """
-
-    run: str
-    attempt: str
-    token: str
-    tool: str
-    args: str
-    state: str = ""
-    step: int = 0
-    outcome: Event | None = None
-
-    @classmethod
-    def read(cls, key: str, data: bytes) -> Claim:
-        """Return the claim in a value of the store."""
-        try:
-            return cls(**orjson.loads(data))
-        except (ValueError, TypeError) as error:
-            raise StoreError(f"the claim of {key!r} in the store can't be read: {error}") from None
-
-    def data(self) -> bytes:
-        """Return the value for the store."""
-        fields = self._asdict().items()
-        return orjson.dumps({name: value for name, value in fields if value or name == "run"})
-
-
 class Standing(NamedTuple):
     """Hold the state of a claimed effect, its step, and the outcome if it is done.
 
     Attributes:
         block: the transaction that has not ended, and may take the effect back.
+        end: the last line of the log that says so, if it was read.
     """
 
     state: State
@@ -124,6 +90,7 @@ class Standing(NamedTuple):
     outcome: Outcome | None = None
     found: Step | None = None
     block: Step | None = None
+    end: bytes = b""
 
 
 _FREE: Final = Standing("free")
@@ -225,7 +192,8 @@ def _read(store: Store, claim: Claim) -> tuple[Standing | None, str]:
     except RunNotFound:
         return Standing("unknown"), ""
     run = fold_log(lines, where, {})
-    return judge(run, claim), run.attempt
+    standing = judge(run, claim)
+    return None if standing is None else standing._replace(end=lines[-1]), run.attempt
 
 
 # --- calls ---------------------------------------------------------------------------------------
@@ -337,6 +305,8 @@ class Once(Stage):
                     call, f"{key} is claimed by {_where(claim.run, standing)}, {differs}"
                 )
             if standing.state == "done":
+                if not (yield from self._is_marked(call, key, claim, seen, standing)):
+                    continue
                 assert standing.outcome is not None
                 call.supplied = standing.outcome
                 call.keep("once", [claim.run, standing.step, key])
@@ -373,6 +343,22 @@ class Once(Stage):
         return (
             call.contract.idempotent or match.asks is not None
         )  # which was granted, as it is here
+
+    @staticmethod
+    def _is_marked(
+        call: Call, key: str, claim: Claim, seen: bytes | None, standing: Standing
+    ) -> Generator[Callable[[], Any], Any, bool]:
+        """Mark the claim of a done effect with this attempt; False: look at the effect again.
+
+        See `rollcage.trace.claims`. In the run that made it, an undo sees the answered step itself.
+        """
+        attempt, store = call.attempt, call.attempt.store
+        marked = claim.marked(attempt.run.id, attempt.run.attempt)
+        if claim.run == attempt.run.id or marked is claim:
+            return True
+        if not (yield _whole(call, store.swap, "once", key, seen, marked.data())):
+            return False
+        return b"".join((yield _whole(call, _last, store, claim.run))) == standing.end
 
     def _standing(self, call: Call, claim: Claim) -> Standing:
         """Return the state of a claim: of this run from memory, of another run from its log.
@@ -698,6 +684,7 @@ class Effect:
         tool: the tool's name.
         state: `free`, `done`, `flying` or `unknown`; see `rollcage.stages.once`.
         outcome: the recorded outcome, if it is done.
+        answered: the steps of other runs that were answered with the effect, so that it stays.
     """
 
     key: str
@@ -706,6 +693,7 @@ class Effect:
     tool: str
     state: State
     outcome: Event | None
+    answered: tuple[Use, ...]
     _store: Store = dataclasses.field(repr=False, compare=False)
     _seen: bytes = dataclasses.field(repr=False, compare=False)
     _standing: Standing = dataclasses.field(repr=False, compare=False)
@@ -753,21 +741,28 @@ def once_of(store: str | os.PathLike[str] | Store, key: str) -> Effect | None:
     claim = Claim.read(key, seen)
     found = look_up(opened, claim)
     outcome = None if found.outcome is None else orjson.loads(found.outcome.data)
-    return Effect(key, claim.run, found.step, claim.tool, found.state, outcome, opened, seen, found)
+    answered = () if found.state == "free" else tuple(uses(opened, key, claim))
+    return Effect(
+        key, claim.run, found.step, claim.tool, found.state, outcome, answered, opened, seen, found
+    )
 
 
 def keep_claims(store: Store, run: str) -> list[str]:
     """Record the outcomes of a run's claims before its log is removed; return the keys.
 
     Claims of effects that never happened are removed. A large result goes into the claim itself,
-    because its blob may go with the run.
+    because its blob may go with the run. In the claims of other runs, marks of this run stay only
+    where its answers stand.
 
     Raises:
         UnknownOutcome: the outcome of a claim is unknown: the run has to stay.
         RunInUse: a claim is in flight.
     """
-    events = parse(store.read(run), f"run {run}")
-    mine = {event["once"][1] for event in events if event.get("once", ("",))[0] == "mine"}
+    steps = fold_log(store.read(run), f"run {run}", {}).steps.values()
+    told = [step.once for step in steps if step.once is not None]
+    for key in sorted({each[2] for each in told if each[0] not in ("mine", run)}):
+        _unmark(store, key, run)
+    mine = {each[1] for each in told if each[0] == "mine"}
     kept: list[str] = []
     for key in sorted(mine):
         seen = store.get("once", key)
@@ -793,6 +788,17 @@ def keep_claims(store: Store, run: str) -> list[str]:
         if store.swap("once", key, seen, new) and new is not None:
             kept.append(key)
     return kept
+
+
+def _unmark(store: Store, key: str, run: str) -> None:
+    """Remove the mark of a run from a claim, unless it counts."""
+    while (seen := store.get("once", key)) is not None:
+        claim = Claim.read(key, seen)
+        is_marked = run in dict(claim.told)
+        if not is_marked or any(use.run == run for use in uses(store, key, claim)):
+            return
+        if store.swap("once", key, seen, claim.unmarked(run).data()):
+            return
 
 
 def _whole_outcome(store: Store, outcome: Event) -> Event:

@@ -53,6 +53,7 @@ from rollcage.errors import (
 from rollcage.replay.call import Call, Place, here
 from rollcage.replay.outcome import given, success
 from rollcage.replay.walk import Turn
+from rollcage.trace.claims import Claim, Use, uses
 from rollcage.trace.endings import check_performed
 from rollcage.trace.store import store_option
 from rollcage.trace.threads import apart
@@ -365,29 +366,35 @@ class _Undo:
             raise attempt.halt(open_undo(record, attempt.store))
         else:
             numbers = self._to_undo(steps)
-        look = _Look(attempt, self.request, is_async=self.is_async, records=True)
-        try:
-            tasks = yield from look.tasks(numbers)
-        except RollcageError as error:
-            if isinstance(error, Halt):
-                raise
-            raise self._cant_look(error) from error
-        self._check(tasks)
-        refused = self._denied(tasks)
-        if not self.forgive:
-            self._refuse(tasks, refused)
-        stopped = refused or [
-            task.ended("conflict", task.reason, task.differs)
-            for task in tasks
-            if task.state == "conflict"
-        ]
-        if stopped:
-            if begun is not None and begun["forgive"]:
-                self._close(set(begun["steps"]), look, self._report(tasks, stopped))
-                self._check_ended(steps)
-            return self._report(tasks, stopped)
-        if steps is not None and (tasks or self.block is not None or self.request.accept):
-            self._begin(numbers)
+        while True:
+            look = _Look(attempt, self.request, is_async=self.is_async, records=True)
+            try:
+                tasks = yield from look.tasks(numbers)
+            except RollcageError as error:
+                if isinstance(error, Halt):
+                    raise
+                raise self._cant_look(error) from error
+            if steps is None and not self.forgive and look.told and self._withdraw():
+                return self._report(tasks, [])
+            self._check(tasks)
+            refused = self._denied(tasks)
+            if not self.forgive:
+                self._refuse(tasks, refused)
+            stopped = refused or [
+                task.ended("conflict", task.reason, task.differs)
+                for task in tasks
+                if task.state == "conflict"
+            ]
+            if stopped:
+                if begun is not None and begun["forgive"]:
+                    self._close(set(begun["steps"]), look, self._report(tasks, stopped))
+                    self._check_ended(steps)
+                return self._report(tasks, stopped)
+            if steps is not None and (tasks or self.block is not None or self.request.accept):
+                self._begin(numbers)
+            if (yield from look.is_still_so(tasks)):
+                break
+            self._withdraw()  # a call of another run was answered meanwhile
         done = yield from self._carry_out(tasks)
         report = self._report(tasks, done)
         self._close(numbers, look, report)
@@ -425,6 +432,16 @@ class _Undo:
         self.attempt.note(line)
         for n in sorted(request.accept, reverse=True):
             self.attempt.note({"event": "back", "step": n, "status": "accepted"})
+
+    def _withdraw(self) -> bool:
+        """End an undo on record that has taken nothing back; False: it has touched something."""
+        run = self.record
+        if run.undoing is None or any(_begun(run, n) for n in run.undoing["steps"]):
+            return False
+        if any(status != "accepted" for status in run.backed.values()):
+            return False
+        self.attempt.note({"event": "undone", "why": run.undoing["why"], "steps": []})
+        return True
 
     # --- what refuses it before anything is touched ----------------------------------------------
 
@@ -661,6 +678,8 @@ class _Undo:
             attempt.note({"event": "rolled", "branch": owner.inner, "steps": sorted(numbers)})
             return
         last = max(stays, default=0)
+        makers = ((n, _maker(run, run.steps[n])) for n in numbers)
+        done |= {n for n, maker in makers if maker is not None and maker.n in done}
         gone = {
             n for n in numbers if n in done or (n not in stays and (n > last or run.steps[n].acts))
         }
@@ -736,6 +755,7 @@ class _Look:
     Attributes:
         clean: steps that failed and changed nothing.
         covered: steps from the body of a call whose plan covers them, with the outermost such call.
+        told: by number of an effect with a key, why it stays: it answered a call of another run.
     """
 
     def __init__(
@@ -745,19 +765,23 @@ class _Look:
         self.is_async, self.records = is_async, records
         self.clean: set[int] = set()
         self.covered: dict[int, int] = {}
+        self.told: dict[int, str] = {}
+        self._foreign: dict[int, Step] = {}  # by number, a foreign write in the body
         self._answered: dict[int, Step] = {}  # by number, what stays and was answered by a step
+        self._claims: dict[int, tuple[str, bytes]] = {}  # by number, the key and its claim as seen
         self._lines: dict[int, Event] | None = None
 
     def tasks(self, numbers: set[int]) -> Generator[Any, Any, list[Task]]:
         """Return the steps to undo, the newest first, with the possible undo of each."""
         run = self.attempt.run
-        self._answered = _answered(run, numbers)
+        self._foreign, self._answered = _foreign(run), _answered(run, numbers)
         done = {n for n, status in run.backed.items() if status in _DONE}
         steps = [run.steps[n] for n in numbers if run.steps[n].acts]
         for step in steps:
             for owner in around(run, step):
                 if owner.n in numbers and _stands_for_calls(owner, is_undone=owner.n in done):
                     self.covered[step.n] = owner.n
+        yield from self._look_at_claims(step for step in steps if step.n not in done)
         order = newest_first(steps)
         found: list[Task] = []
         for step in order:
@@ -778,16 +802,59 @@ class _Look:
         found = self._without_calls(found)
         assess(found, self.request.in_doubt)
         for task in found:
-            if self._is_accepted(task):
+            if self._is_accepted(task.entry.step):
                 task.state, task.reason, task.differs = "nothing", _ACCEPTED, {}
         return found
 
     def _named(self, step: Step) -> str:
         return f"step {step.n} of run {self.attempt.run.id} ({step.name}) can't be undone here"
 
-    def _is_accepted(self, task: Task) -> bool:
-        n = task.entry.step
+    def _is_accepted(self, n: int) -> bool:
         return n in self.request.accept or self.attempt.run.steps[n].accepted
+
+    def _look_at_claims(self, steps: Iterable[Step]) -> Generator[Any, Any, None]:
+        """Find out which effects with a key answered calls of other runs.
+
+        Once the undo of an effect has begun, a mark in its claim is of a call that waits.
+        """
+        store, run = self.attempt.store, self.attempt.run
+        for step in steps:
+            if step.once is None or self._is_accepted(step.n):
+                continue
+            _, key, token = step.once
+            seen: bytes | None = yield consult(store.get, self.is_async, "once", key)
+            if seen is None or (claim := Claim.read(key, seen)).token != token:
+                continue
+            self._claims[step.n] = key, seen
+            if claim.state or not _begun(run, step.n):
+                found: list[Use] = yield consult(uses, self.is_async, store, key, claim)
+                if found:
+                    self.told[step.n] = found[0].reason(key, store)
+
+    def is_still_so(self, tasks: Iterable[Task]) -> Generator[Any, Any, bool]:
+        """Tell whether the claims of all effects to be taken back are as they were seen.
+
+        A claim with a state of its own gives it up: the log of the run says what became of it.
+        """
+        attempt, run = self.attempt, self.attempt.run
+        going = [self._step(task) for task in tasks if task.state == "reversible"]
+        numbers = {each.n for step in going for each in (step, *run.body(step))}
+        keyed = sorted(numbers & self._claims.keys())
+        if keyed:
+            yield from attempt.settle(is_async=self.is_async)
+        for n in keyed:
+            key, seen = self._claims[n]
+            now: bytes | None = yield consult(attempt.store.get, self.is_async, "once", key)
+            claim = Claim.read(key, seen)
+            if now == seen and claim.state:
+                new = claim._replace(state="", step=0, outcome=None).data()
+                swap = attempt.store.swap
+                if (yield consult(swap, self.is_async, "once", key, seen, new)):
+                    continue
+                return False
+            if now != seen:
+                return False
+        return True
 
     def _without_calls(self, tasks: list[Task]) -> list[Task]:
         """Leave out calls from the body of a performed step whose plan covers them."""
@@ -862,17 +929,28 @@ class _Look:
                 data = (yield from self._asked(task, step, before)) or data
         elif data is None and "reversible" in undo and "plan" not in undo:
             data = yield from self._planned_late(task, step, before, missing)
-        others = filter(_is_foreign, self.attempt.run.body(step))
-        if data is not None and (other := next(others, None)) is not None:
+        other = self._foreign.get(step.n)
+        if data is not None and other is not None:
             run, n = (other.once or ("", 0))[:2]
             whose = f"step {n}" if run == self.attempt.run.id else "another run"
             task.reason = f"its plan would take back what {whose} did, too"
             return None
-        answered = self._answered.get(step.n)
-        if data is not None and answered is not None:
-            task.reason = f"step {answered.n} was answered with its effect, and stays"
+        if data is None:
             return None
+        for each in (step, *self.attempt.run.body(step)):
+            why = self._why_it_stays(each)
+            if why:
+                inside = "" if each is step else f"its plan would take back step {each.n}, too: "
+                task.reason = inside + why
+                return None
         return data
+
+    def _why_it_stays(self, step: Step) -> str:
+        """Say which call was answered with the effect of a step, and stays; empty without one."""
+        answered = self._answered.get(step.n)
+        if answered is not None:
+            return f"step {answered.n} was answered with its effect, and stays"
+        return self.told.get(step.n, "")
 
     def _line(self, step: Step) -> Generator[Any, Any, Event]:
         """Return the line of a step whose arguments the fold does not keep."""
@@ -1038,24 +1116,41 @@ def _place_of(attempt: Attempt, step: Step) -> Place:
     return Place(attempt, _session_of(attempt, step), step.branch)
 
 
-def _is_foreign(step: Step) -> bool:
-    """Tell whether a write was made by another run or step, which alone takes it back."""
-    return step.effect == "write" and (
-        step.borrowed or (step.once is not None and step.once[0] != "mine")
-    )
+def _foreign(run: Run) -> dict[int, Step]:
+    """Return, by number of a call, a write in its body that another run or step has made.
+
+    Only that run or step takes it back. The plan of a call names what answered in its body, too,
+    even after that answer alone was undone.
+    """
+    found: dict[int, Step] = {}
+    for step in run.steps.values():
+        is_answered = step.once is not None and step.once[0] != "mine"
+        if step.effect != "write" or not (step.borrowed or is_answered):
+            continue
+        for owner in around(run, step):
+            if not step.gone or (is_answered and step.n > owner.n):
+                found.setdefault(owner.n, step)
+    return found
 
 
 def _answered(run: Run, numbers: set[int]) -> dict[int, Step]:
     """Return, by number of a step, a step that stays and was answered with the effect of it."""
     found: dict[int, Step] = {}
     for step in run.held():
-        if step.once is None or step.once[0] != run.id or step.n in numbers or step.rolled:
-            continue
-        owner = run.steps[step.once[1]]
-        while owner.replacement:
-            owner = run.steps[owner.replacement]
-        found[owner.n] = step
+        maker = _maker(run, step)
+        if maker is not None and step.n not in numbers and not step.rolled:
+            found[maker.n] = step
     return found
+
+
+def _maker(run: Run, step: Step) -> Step | None:
+    """Return the step of the run with whose effect a step was answered; None without one."""
+    if step.once is None or step.once[0] != run.id:
+        return None
+    maker = run.steps[step.once[1]]
+    while maker.replacement:
+        maker = run.steps[maker.replacement]
+    return maker
 
 
 def _stands_for_calls(step: Step, *, is_undone: bool) -> bool:

@@ -24,8 +24,9 @@ UndoStatus = Literal[
 `verified`: the observed state is the one before the step again; `compensated`: the compensating
 calls were made, and their effect is not observed; `accepted`: a person has repaired the effect by
 hand, or accepts it; `conflict`: another program has changed the state since, so nothing was undone;
-`irreversible`: the tool declares no undo; `unknown`: the step's own outcome is unknown; `failed`: a
-compensating call failed, or did not restore the state.
+`irreversible`: the tool declares no undo, or the effect answered another call, which stays;
+`unknown`: the step's own outcome is unknown; `failed`: a compensating call failed, or did not
+restore the state.
 """
 
 TaskState = Literal["reversible", "nothing", "conflict", "irreversible", "unknown"]
