@@ -31,7 +31,7 @@ from rollcage.stages import once, orders
 
 from tests.laws.lab import ATTEMPTS, Attempt, Lab, folder
 from tests.laws.law import LAW, accounts, chances, fewer, offline, order, resumed
-from tests.laws.programs import LEAVES, Program, Turn, parts, programs, seeds
+from tests.laws.programs import LEAVES, Program, programs, seeds
 from tests.laws.test_divergence import pairs
 from tests.laws.test_once import JOBS, ended, stands_once
 from tests.laws.test_undo import check_record, kept, resolve_all, undo
@@ -196,15 +196,6 @@ def killed(lab: Lab, root: Any, chance: random.Random, since: int) -> Lab:
     return lab.at(root, chance.randint(since, len(lab.timeline.moments)))
 
 
-def met(program: Program, error: BaseException) -> bool:
-    """Tell whether calls met that came one after another when they were recorded.
-
-    Calls of no stated turn that wait for the end of a pause come at once; then the run halts.
-    """
-    turns = (node for node in parts(program) if isinstance(node, Turn))
-    return isinstance(error, Diverged) and any(turn.how == "overlap" for turn in turns)
-
-
 def lifted(program: Program, seed: int) -> None:
     """Check the law for a program that gets orders, is killed, and goes on."""
     chance = chances(seed)
@@ -220,7 +211,7 @@ def lifted(program: Program, seed: int) -> None:
             if isinstance(error, UnknownOutcome):
                 lab.resolve(error.run, error.step)
             else:
-                assert isinstance(error, RunStopped | None) or met(program, error), error
+                assert isinstance(error, RunStopped | None), error
             lab = killed(lab, root / f"killed-{attempt_number}", chance, max(since, 1))
             lift(lab, chance, program)
             if lab.finished():

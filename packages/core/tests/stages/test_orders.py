@@ -671,3 +671,37 @@ def test_an_order_tells_when_it_was_given(tmp_path: Path) -> None:
         assert before <= given.time <= time.time_ns() // 1000
         assert lift_order(tmp_path, session.run_id) is True
         assert lift_order(tmp_path, session.run_id) is False
+
+
+async def test_tasks_go_on_behind_a_pause_in_the_order_in_which_they_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call looks longest whether the pause is over."""
+    look = orders._outside
+
+    def slowly(call: Call, function: Any) -> Any:
+        async def looks() -> None:
+            await look(call, function)()
+            for _ in range(9 if call.arguments == {"n": 1} else 0):
+                await asyncio.sleep(0.001)
+
+        return looks
+
+    monkeypatch.setattr(orders, "_outside", slowly)
+    session = Session("job", store=tmp_path)
+    with contextlib.suppress(KeyError):
+        async with session:
+            await session.acall(write, n=1)
+            await session.acall(write, n=2)
+            raise KeyError
+    pause_run(tmp_path, session.run_id)
+
+    async def lifts() -> None:
+        await asyncio.sleep(0.05)
+        unpause_run(tmp_path, session.run_id)
+
+    session = Session("job", store=tmp_path)
+    async with session:
+        calls = (session.acall(write, n=1), session.acall(write, n=2))
+        await asyncio.gather(*calls, lifts())
+    assert (ran, session.stats.hits) == ([1, 2], 2)

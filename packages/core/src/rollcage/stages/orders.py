@@ -217,6 +217,7 @@ class Orders(Stage):
         self._obeyed: Order | None = None
         self._held = 0.0
         self._waiting = 0  # how many calls wait now
+        self._line: list[Call] = []  # the calls that wait, or look in a thread
         self._since = 0.0
         self._around: tuple[Attempt, ...] = ()  # the runs around it, if it is of another one
 
@@ -282,9 +283,9 @@ class Orders(Stage):
         if looks:
             self._next = time.monotonic() + _OFTEN
             self._listen(attempt, attempt.store.bell)
-        if self._order is None or _takes_back(call):
+        if (self._order is None and not self._is_behind(call)) or _takes_back(call):
             return None
-        return self._obey(call, self._order)
+        return self._wait(call) if self._order is None else self._obey(call, self._order)
 
     def _look(self, call: Call) -> Work:
         """Look in a thread; the call is then decided anew, and begins unless it has to wait."""
@@ -292,7 +293,11 @@ class Orders(Stage):
         assert attempt.log is not None
         told = attempt.log.log.hear()
         number = 0 if told is None else told()
-        yield _outside(call, lambda: self._listen(attempt, attempt.store.bell))
+        self._line.append(call)
+        try:
+            yield _outside(call, lambda: self._listen(attempt, attempt.store.bell))
+        finally:
+            self._line.remove(call)
         self._told = number
         self._next = time.monotonic() + _OFTEN
         call.keep("looked", True)
@@ -373,18 +378,30 @@ class Orders(Stage):
             attempt.note({**line, "reason": order.reason, "given": order.time})
 
     def _wait(self, call: Call) -> Work:
-        """Wait until the order changes, or the session ends."""
+        """Wait until the order changes, or the session ends.
+
+        Tasks go on in the order in which their calls arrived, as they would have without a pause.
+        """
         attempt = call.attempt
         sleep: Callable[[float], Any] = asyncio.sleep if call.is_async else time.sleep
         self._waits(attempt, 1)
+        self._line.append(call)
         try:
             while not (attempt.closed or attempt.halted):
                 yield lambda: sleep(_LOOK)
                 yield _outside(call, lambda: self._listen(attempt, attempt.store.bell))
-                if self._order is None or self._order.kind != "pause":
+                is_over = self._order is None or self._order.kind != "pause"
+                if is_over and not self._is_behind(call):
+                    call.keep("looked", True)
                     return
         finally:
+            self._line.remove(call)
             self._waits(attempt, -1)
+
+    def _is_behind(self, call: Call) -> bool:
+        """Tell whether the call of a task that arrived earlier waits, or looks, as well."""
+        line = self._line
+        return bool(line) and call.is_async and any(c.before < call.before for c in tuple(line))
 
     def _waits(self, attempt: Attempt, more: int) -> None:
         """Count the waiting calls, and the time in which any call waits."""
