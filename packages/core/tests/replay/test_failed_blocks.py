@@ -106,6 +106,32 @@ async def test_of_two_blocks_of_one_name_each_keeps_its_own(tmp_path: Path) -> N
     assert performed == ["a", "b"]
 
 
+async def test_a_write_in_a_block_ahead_of_a_new_one_is_not_made_again(tmp_path: Path) -> None:
+    """The second block was opened in the first attempt, and written in behind the new one."""
+    begins, writes = set[str](), set[str]()
+
+    async def member(session: Session, name: str) -> None:
+        if name not in begins:
+            raise KeyError
+        with session.branch(name):
+            if name not in writes:
+                raise KeyError
+            await put(name)
+
+    async def job(session: Session) -> None:
+        await together(member(session, "a"), member(session, "b"))
+
+    begins.add("b")
+    ended = [await attempt(tmp_path, job)]
+    begins.add("a")
+    writes.add("b")
+    ended.append(await attempt(tmp_path, job))
+    writes.add("a")
+    ended.append(await attempt(tmp_path, job))
+    assert ended == ["KeyError", "KeyError", "Diverged"]
+    assert performed == ["b"]
+
+
 async def test_a_block_rolled_back_beside_a_later_read_is_made_anew(tmp_path: Path) -> None:
     """The read is of the same message, and came only in the second attempt."""
     failing = "outer"

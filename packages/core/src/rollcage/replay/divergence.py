@@ -119,7 +119,7 @@ def _concurrent(
         if mine.kind == "body":
             return True
         assert block is not None
-        if any(first <= step.n <= last for first, last in block.beyond):
+        if any(first <= n <= last for first, last in block.beyond for n in (sibling.n, step.n)):
             return False
         if attempt.run.comes_after(sibling, block):
             return False
