@@ -87,7 +87,7 @@ def cancelled(lab: Cancels, program: Program, chance: random.Random, **how: Any)
 
 
 def resolve(lab: Cancels, error: UnknownOutcome) -> None:
-    """Say what became of a step in doubt, unless the thread of its cancelled call has just ended."""
+    """Say what became of a step in doubt, unless the thread of its call has just ended."""
     with contextlib.suppress(StepNotUnknown):
         lab.resolve(error.run, error.step)
 
