@@ -1453,19 +1453,40 @@ def test_an_answer_is_undone_with_its_effect_beside_what_stays(tmp_path: Path) -
     assert (world.refunds, world.gone) == ([0, 7], [7])
 
 
-def test_a_plan_names_an_answer_that_was_undone_alone(tmp_path: Path) -> None:
+def test_a_plan_that_names_the_answer_of_another_run_is_never_carried_out(tmp_path: Path) -> None:
     with Session("one", store=tmp_path):
         refund(7)
     with Session("two", store=tmp_path) as second:
         mail("hi")
         refund_all()
-    assert not undo_run(tmp_path, second.run_id, to=1).complete
-    resolve_step(tmp_path, second.run_id, 2, happened=True, result="7")
-    (step,) = undo_run(tmp_path, second.run_id, to=1).steps
-    assert (step.status, step.reason) == (
-        "irreversible", "its plan would take back what another run did, too",
-    )  # fmt: skip
+    for _ in range(2):
+        (step,) = undo_run(tmp_path, second.run_id, to=1).steps
+        assert (step.status, step.reason) == (
+            "irreversible", "its plan would take back what another run did, too",
+        )  # fmt: skip
     assert world.refunds == [7, 0]
+
+
+def test_what_answered_in_a_call_that_stays_is_kept(tmp_path: Path) -> None:
+    """The call tells of it, and an undo that is asked for again finds the same."""
+    with Session("one", store=tmp_path) as first:
+        refund(7)
+        mail("hi")
+        refund_all()
+        refund(7)
+    reasons = [
+        "its plan would take back what step 1 did, too",
+        "step 4 was answered with its effect, in step 3, which stays",
+    ]
+    for _ in range(2):
+        found = {step.step: step for step in undo_run(tmp_path, first.run_id).steps}
+        assert [found[n].reason for n in (3, 1)] == reasons
+        assert world.refunds == [7, 0]
+    with Session("one", store=tmp_path, replay="continue") as again:
+        refund(7)
+        mail("hi")
+        refund_all()
+        assert again.stats.hits == 3
 
 
 def test_what_a_person_said_of_half_an_undo_is_taken_back(

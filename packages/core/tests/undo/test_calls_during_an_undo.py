@@ -97,7 +97,7 @@ async def within(kind: str, session: Session, root: Path, book: Any) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_being_undone_answers_no_call(tmp_path: Path, kind: str, book: Any) -> None:
     async def late(session: Session) -> Any:
-        await world.is_begun.wait()
+        await asyncio.wait_for(world.is_begun.wait(), 60)
         return await within(kind, session, tmp_path, book)
 
     def session() -> Session:
@@ -119,7 +119,7 @@ async def test_what_is_being_undone_answers_no_call(tmp_path: Path, kind: str, b
 
 async def test_a_new_effect_does_not_come_in_between(tmp_path: Path) -> None:
     async def late() -> Any:
-        await world.is_begun.wait()
+        await asyncio.wait_for(world.is_begun.wait(), 60)
         return await abook("c")
 
     world.is_begun = asyncio.Event()
@@ -145,7 +145,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves_the_undo_alone(
     how: Any = {"replay": "continue", "on_divergence": "undo"}
     async with Session("job", store=tmp_path, **how):
         first = asyncio.ensure_future(anew("b"))
-        await world.is_begun.wait()
+        await asyncio.wait_for(world.is_begun.wait(), 60)
         waits = asyncio.ensure_future(abook("a"))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -158,7 +158,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves_the_undo_alone(
 
 
 async def test_a_call_that_waits_is_told_when_the_undo_halts(tmp_path: Path) -> None:
-    @tool(effect="write", idempotent=True)
+    @tool(name="told.fails", effect="write", idempotent=True)
     async def fails(name: str) -> None:
         """Cancel nothing."""
         await acancel(name)
@@ -170,7 +170,7 @@ async def test_a_call_that_waits_is_told_when_the_undo_halts(tmp_path: Path) -> 
         return booked(name)
 
     async def late() -> Any:
-        await world.is_begun.wait()
+        await asyncio.wait_for(world.is_begun.wait(), 60)
         return await booked_for_good("a")
 
     world.is_begun = asyncio.Event()
@@ -315,7 +315,7 @@ async def test_calls_behind_a_call_that_waited_for_an_undo_come_one_after_anothe
     tmp_path: Path,
 ) -> None:
     async def late() -> None:
-        await world.is_begun.wait()
+        await asyncio.wait_for(world.is_begun.wait(), 60)
         await abook("c")
 
     world.is_begun = asyncio.Event()
@@ -336,7 +336,7 @@ async def test_a_sync_call_on_the_loop_of_an_undo_does_not_wait_for_ever(
     tmp_path: Path, kind: str
 ) -> None:
     async def late(session: Session) -> None:
-        await world.is_begun.wait()
+        await asyncio.wait_for(world.is_begun.wait(), 60)
         with pytest.raises(SessionError, match="await"):
             if kind == "call":
                 book("c")
@@ -605,7 +605,7 @@ async def alook(name: str) -> str:
 
 async def test_a_look_does_not_wait_for_an_undo(tmp_path: Path) -> None:
     async def late() -> str:
-        await world.is_begun.wait()
+        await asyncio.wait_for(world.is_begun.wait(), 60)
         return await alook("c")
 
     world.is_begun = asyncio.Event()

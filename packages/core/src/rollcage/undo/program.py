@@ -683,6 +683,9 @@ class _Undo:
         gone = {
             n for n in numbers if n in done or (n not in stays and (n > last or run.steps[n].acts))
         }
+        # The outcome of a call that stays tells of what answered in its body.
+        inside = (each for n in stays for each in run.body(run.steps[n]))
+        gone -= {each.n for each in inside if _is_answered(each)} - done
         reopens = run.reopened(gone)
         gone -= reopens
         line: Event = {"event": "undone", "why": self.why, "steps": sorted(gone)}
@@ -800,11 +803,40 @@ class _Look:
             else:
                 found.append(task)
         found = self._without_calls(found)
-        assess(found, self.request.in_doubt)
-        for task in found:
+        self._assess(found)
+        return found
+
+    def _assess(self, tasks: list[Task]) -> None:
+        """Decide for each task how far it can be undone."""
+        assess(tasks, self.request.in_doubt)
+        while self._keep_makers(tasks):
+            assess(tasks, self.request.in_doubt)
+        for task in tasks:
             if self._is_accepted(task.entry.step):
                 task.state, task.reason, task.differs = "nothing", _ACCEPTED, {}
-        return found
+
+    def _keep_makers(self, tasks: list[Task]) -> bool:
+        """Keep the effects that answered in the body of a call which stays; False: there are none.
+
+        The outcome of that call tells of them.
+        """
+        run = self.attempt.run
+        going = {task.entry.step: task for task in tasks if task.state == "reversible"}
+        kept = False
+        for task in tasks:
+            if task.state in ("reversible", "nothing"):
+                continue
+            for step in run.body(run.steps[task.entry.step]):
+                maker = _maker(run, step)
+                n = 0 if maker is None else self.covered.get(maker.n, maker.n)
+                its = going.pop(n, None)
+                if its is not None:
+                    its.plan, its.calls, kept = None, [], True
+                    its.reason = (
+                        f"step {step.n} was answered with its effect, in step {task.entry.step}, "
+                        f"which stays"
+                    )
+        return kept
 
     def _named(self, step: Step) -> str:
         return f"step {step.n} of run {self.attempt.run.id} ({step.name}) can't be undone here"
@@ -1124,13 +1156,18 @@ def _foreign(run: Run) -> dict[int, Step]:
     """
     found: dict[int, Step] = {}
     for step in run.steps.values():
-        is_answered = step.once is not None and step.once[0] != "mine"
+        is_answered = _is_answered(step)
         if step.effect != "write" or not (step.borrowed or is_answered):
             continue
         for owner in around(run, step):
             if not step.gone or (is_answered and step.n > owner.n):
                 found.setdefault(owner.n, step)
     return found
+
+
+def _is_answered(step: Step) -> bool:
+    """Tell whether a call with a key was answered with the effect of another call."""
+    return step.once is not None and step.once[0] != "mine"
 
 
 def _answered(run: Run, numbers: set[int]) -> dict[int, Step]:
