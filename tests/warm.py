@@ -59,7 +59,9 @@ class Warm:
         self._process.stdin.write(json.dumps({"argv": argv, "cwd": str(cwd)}) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
-        assert answer.startswith("["), answer + self._process.stdout.read()
+        if not answer.startswith("["):
+            self._process.kill()
+            raise AssertionError(answer + self._process.stdout.read())
         code, printed = json.loads(answer)
         return subprocess.CompletedProcess(argv, code, printed)
 

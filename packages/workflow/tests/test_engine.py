@@ -306,7 +306,8 @@ def test_schedules_go_on_with_another_database_and_what_was_removed_does_not(
         made.schedules.drop("often")
         until(lambda: not made.commands.open_keys())
     assert max(ended("removed")) <= f"removed@{now}"
-    assert {each.attempts for each in executions(store)} == {1}
+    assert world.most == 1  # an execution that was cut off as the first engine stopped goes on
+    assert len(world.deeds) >= sum(each.status == "completed" for each in executions(store))
     assert world.standing == {"tick": len(executions(store))}
 
 
