@@ -1467,6 +1467,27 @@ def test_a_plan_that_names_the_answer_of_another_run_is_never_carried_out(tmp_pa
     assert world.refunds == [7, 0]
 
 
+def test_a_plan_that_names_an_answer_in_a_transaction_is_never_carried_out(tmp_path: Path) -> None:
+    """The transaction was rolled back, but the call may tell what it was answered in it."""
+
+    @tool(undo=lambda: [compensate(unrefund, payment=7)])
+    def refund_in_vain() -> str:
+        told = ""
+        with contextlib.suppress(KeyError), second.transaction():
+            told = refund(7)
+            raise KeyError
+        return told
+
+    with Session("one", store=tmp_path):
+        refund(7)
+    with Session("two", store=tmp_path) as second:
+        assert refund_in_vain() == "7: 5, no. 1"
+    (step,) = undo_run(tmp_path, second.run_id, tools=[refund_in_vain, unrefund]).steps
+    assert (step.name, step.status) == ("refund_in_vain", "irreversible")
+    assert step.reason == "its plan would take back what another run did, too"
+    assert world.gone == []
+
+
 def test_what_answered_in_a_call_that_stays_is_kept(tmp_path: Path) -> None:
     """The call tells of it, and an undo that is asked for again finds the same."""
     with Session("one", store=tmp_path) as first:

@@ -1152,7 +1152,7 @@ def _foreign(run: Run) -> dict[int, Step]:
     """Return, by number of a call, a write in its body that another run or step has made.
 
     Only that run or step takes it back. The plan of a call names what answered in its body, too,
-    even after that answer alone was undone.
+    even if a transaction in the body was rolled back behind the answer.
     """
     found: dict[int, Step] = {}
     for step in run.steps.values():
