@@ -1,9 +1,7 @@
 """The laws on databases; and law 16: runs that are copied, moved and pruned over several stores."""
 
 import contextlib
-import os
 import random
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,12 +23,10 @@ from tests.laws.programs import Program, programs, seeds
 from tests.laws.test_approvals import killed
 from tests.laws.test_cuts import LOSES, cut
 from tests.laws.test_forks import recorded
-from tests.laws.test_kills import process
 from tests.laws.test_once import CALLS, JOBS, TOLD, check_what_was_told, told
 from tests.laws.test_orders import lifted
 from tests.laws.test_undo import resolve_all, undo
 from tests.laws.timeline import Watched
-from tests.laws.victim import PROGRAM, Mortal
 
 pytestmark = pytest.mark.law
 
@@ -113,27 +109,6 @@ def test_keys_are_claimed_once(programs: list[Program], seed: int) -> None:
 @given(TOLD, seeds)
 def test_what_was_told_under_a_key_stands(among: list[Program], seed: int) -> None:
     check_what_was_told(among, seed)
-
-
-@pytest.mark.parametrize("kind", DATABASES)
-def test_processes_are_killed(kind: str, tmp_path: Path) -> None:
-    chance = random.Random(kind)  # noqa: S311 - reproducible moments
-    with runs_on(kind):
-        if kind == "postgres":
-            from postgres import server
-
-            server()
-        whole = Lab(tmp_path / "whole")
-        whole.through(PROGRAM)
-        end = len(whole.timeline.moments)
-        for _ in range(int(os.environ.get("ROLLCAGE_FAULTS", "3"))):
-            died = process(tmp_path, chance.randint(1, end), chance.randrange(100))
-            assert died.returncode in (-signal.SIGKILL, 0), died.stderr
-            if died.returncode == 0:
-                break
-        done = process(tmp_path, 0, 0)
-        assert done.returncode == 0, done.stderr
-        assert Mortal(tmp_path / "effects", 0).effects == whole.timeline.effects
 
 
 # --- law 16 ---

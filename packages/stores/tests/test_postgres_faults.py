@@ -1,6 +1,7 @@
 """PostgreSQL behind a network that freezes, cuts and loses, and servers that go and come back."""
 
 import contextlib
+import os
 import random
 import tempfile
 import threading
@@ -11,10 +12,13 @@ from pathlib import Path
 import psycopg
 import pytest
 from postgres import Network, Pooler, new_store
+from rollcage import Options, RollcageError, Session, UnknownOutcome, resolve_step, tool
 from rollcage.errors import Fenced, RunInUse, StoreError, StoreInvalid, TraceUnwritable
 from rollcage.trace.store import open_store
 from rollcage_conformance.stores.base import FIRST, Other, begun, events_of, numbers
 from rollcage_stores.postgres import Postgres
+
+FAULTS = int(os.environ.get("ROLLCAGE_FAULTS", "3"))
 
 
 @pytest.fixture
@@ -76,7 +80,7 @@ def test_a_line_whose_acknowledgement_was_lost_is_there_once(
     assert numbers(store) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(FAULTS))
 def test_acknowledgements_that_are_cut_at_random(
     store: Postgres, network: Network, seed: int
 ) -> None:
@@ -245,6 +249,89 @@ def test_an_order_is_seen_with_a_line_that_was_sent_again(
     chain.wait()
     assert chain.log.bell != seen
     chain.close()
+
+
+class World:
+    """What workers have done; one of them is stopped by its network at some write.
+
+    Attributes:
+        done: the worker and the number of each write, in order.
+        stopped: whether the network has failed.
+        taken: whether another worker may have taken the run over.
+    """
+
+    def __init__(self, at: int, fail: Callable[[], None], *, waits: bool) -> None:
+        self.done: list[tuple[str, int]] = []
+        self.stopped, self.taken = threading.Event(), threading.Event()
+        self._at, self._fail, self._waits = at, fail, waits
+
+    def reach(self, worker: str, number: int) -> None:
+        """Fail here, if it is the first worker's time."""
+        if (worker, number) == ("first", self._at):
+            self._fail()
+            self.stopped.set()
+            if self._waits:
+                assert self.taken.wait(60)
+
+    def work(self, worker: str, store: Postgres, *, in_body: bool, take: bool) -> None:
+        """Make ten writes in a session of a job; whoever is second says what is left unknown."""
+
+        @tool(effect="write", name="send")
+        def send(number: int) -> str:
+            self.done.append((worker, number))
+            if in_body:
+                self.reach(worker, number)
+            return f"{number} by {worker}"
+
+        with Session("job", store=store, options=Options(take=take)):
+            if take:
+                self.taken.set()
+            for number in range(10):
+                if not in_body:
+                    self.reach(worker, number)
+                send(number)
+
+
+@pytest.mark.parametrize("seed", range(4 * FAULTS))
+def test_a_run_goes_on_wherever_the_network_of_its_worker_fails(
+    store: Postgres, network: Network, seed: int
+) -> None:
+    """Each write is made once, and none by a worker whose run was taken over."""
+    chosen = random.Random(seed)  # noqa: S311 - a test
+    faults = [network.cut, network.lose_answer, network.stutter, network.freeze, network.take_down]
+    fault = faults[seed % len(faults)]
+    is_away = fault in (network.freeze, network.take_down)
+    takes = is_away or chosen.random() < 0.5
+    world = World(chosen.randrange(10), fault, waits=takes)
+    in_body = chosen.random() < 0.5
+    left: list[BaseException] = []
+
+    def first() -> None:
+        try:
+            world.work("first", impatient(network.url, 0.2, 0.2), in_body=in_body, take=False)
+        except RollcageError as error:
+            left.append(error)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert world.stopped.wait(60)
+    before = list(world.done)
+    if takes:
+        try:
+            world.work("second", store, in_body=in_body, take=True)
+        except UnknownOutcome as error:  # what the first worker was about to put on record
+            assert in_body
+            told = f"{before[-1][1]} by first"
+            resolve_step(store, error.run, error.step, happened=True, result=told)
+            world.work("second", store, in_body=in_body, take=True)
+    network.thaw()
+    thread.join()
+    assert sorted(number for _, number in world.done) == list(range(10))
+    if takes:
+        assert isinstance(left[0], TraceUnwritable)
+        assert [each for each in world.done if each[0] == "first"] == before
+    else:
+        assert left == []
 
 
 # --- servers ---
