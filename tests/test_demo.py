@@ -8,12 +8,18 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from rollcage import list_runs
 from rollcage.trace.recorded import trace_of
 from rollcage_views import read_run
+
+
+class Played(NamedTuple):
+    folder: Path
+    said: str
+    data: dict[str, Any]
 
 
 def rollcage(folder: Path, *arguments: str, **environment: str) -> Any:
@@ -25,17 +31,16 @@ def rollcage(folder: Path, *arguments: str, **environment: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Play the demo once; returns its folder and its output."""
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """Play the demo once, for machines: what it says to people is on stderr then."""
     folder = tmp_path_factory.mktemp("demo")
-    result = rollcage(folder, "demo")
+    result = rollcage(folder, "demo", "--json")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stderr == ""
-    return folder / "rollcage-demo", result.stdout
+    return Played(folder / "rollcage-demo", result.stderr, json.loads(result.stdout))
 
 
-def test_it_says_what_happens(played: tuple[Path, str]) -> None:
-    said = played[1]
+def test_it_says_what_happens(played: Played) -> None:
+    said = played.said
     assert len(re.findall(r"^ +\d+ +hit ", said, re.MULTILINE)) == 8
     assert len(re.findall(r"^ +\d+ +ran ", said, re.MULTILINE)) == 8 + 2 + 1 + 2 + 6
     assert "8 steps were replayed: nothing ran" in said
@@ -52,8 +57,8 @@ def test_it_says_what_happens(played: tuple[Path, str]) -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", said)
 
 
-def test_the_traces_say_the_same(played: tuple[Path, str]) -> None:
-    store = played[0] / ".rollcage"
+def test_the_traces_say_the_same(played: Played) -> None:
+    store = played.folder / ".rollcage"
     runs = [read_run(trace_of(store, info.run)) for info in reversed(list_runs(store))]
     resumed, blocked, drifted, corrected, wrecked = runs
     assert [each.status for each in runs] == ["ok", "ok", "error", "ok", "undone"]
@@ -66,8 +71,8 @@ def test_the_traces_say_the_same(played: tuple[Path, str]) -> None:
     assert [row.undone for row in wrecked.steps if row.undoes is None] == ["verified"] * 6
 
 
-def test_the_world_holds_each_write_once(played: tuple[Path, str]) -> None:
-    folder = played[0]
+def test_the_world_holds_each_write_once(played: Played) -> None:
+    folder = played.folder
     with closing(sqlite3.connect(folder / "orders.db")) as connection:
         assert connection.execute("SELECT count(*) FROM orders").fetchone() == (3,)
     workspace = folder / "workspace"
@@ -76,16 +81,16 @@ def test_the_world_holds_each_write_once(played: tuple[Path, str]) -> None:
     assert sent.read_text() == (workspace / "report.md").read_text()
 
 
-def test_what_the_agent_wrecked_is_as_it_was(played: tuple[Path, str]) -> None:
-    folder = played[0]
+def test_what_the_agent_wrecked_is_as_it_was(played: Played) -> None:
+    folder = played.folder
     assert "1,Ann,120.50\n" in (folder / "workspace" / "orders.csv").read_text()
     with closing(sqlite3.connect(folder / "orders.db")) as connection:
         rows = connection.execute("SELECT * FROM customers ORDER BY id").fetchall()
     assert rows == [(1, "Ann", "ann@example.org"), (2, "Bob", "bob@example.org"), (3, "Cid", None)]
 
 
-def test_the_commands_that_it_prints_work(played: tuple[Path, str]) -> None:
-    folder, said = played
+def test_the_commands_that_it_prints_work(played: Played) -> None:
+    folder, said, _ = played
     commands = re.findall(r"^ +rollcage (.*)$", said, re.MULTILINE)
     results = [rollcage(folder.parent, *command.split()) for command in commands]
     assert [command.split()[0] for command in commands] == [
@@ -100,10 +105,8 @@ def test_the_commands_that_it_prints_work(played: tuple[Path, str]) -> None:
     assert "ran, undone" in results[6].stdout
 
 
-def test_for_machines(tmp_path: Path) -> None:
-    result = rollcage(tmp_path, "demo", "--json", "--dir", "here")
-    assert result.returncode == 0
-    data = json.loads(result.stdout)
+def test_for_machines(played: Played) -> None:
+    data = played.data
     assert data.keys() == {"folder", "store", "runs", "claims"}
     assert data["runs"].keys() == {
         "crashed",
@@ -114,7 +117,6 @@ def test_for_machines(tmp_path: Path) -> None:
         "wrecked",
     }
     assert all(claim["true"] for claim in data["claims"])
-    assert (tmp_path / "here" / ".rollcage").is_dir()
 
 
 UNGUARDED = """
@@ -163,8 +165,9 @@ def test_the_demo_claims_only_verified_undos(tmp_path: Path) -> None:
     """Somebody changes a file between the agent and the undo."""
     (tmp_path / "sitecustomize.py").write_text(MEDDLER)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    result = rollcage(tmp_path, "demo", PYTHONPATH=path)
+    result = rollcage(tmp_path, "demo", "--dir", "here", PYTHONPATH=path)
     assert result.returncode == 1
+    assert (tmp_path / "here" / ".rollcage").is_dir()
     assert "somebody else has changed it since" in re.sub(r"\s+", " ", result.stdout)
     assert "Nothing was changed: resolve the conflict first." in result.stdout
     assert "✗ 0 effects were undone" in result.stdout

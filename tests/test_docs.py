@@ -119,6 +119,13 @@ def page_id(page: Path) -> str:
 
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=page_id)
+# One of its commands runs a suite of hundreds of tests.
+LONG = ROOT / "docs/write-an-adapter.md"
+every_page_or_at_night = pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.nightly] * (page == LONG)) for page in PAGES],
+    ids=page_id,
+)
 
 
 @every_page
@@ -135,7 +142,7 @@ def test_python_blocks_run(page: Path, run_offline: Run, tmp_path: Path) -> None
     assert ended.returncode == 0, f"{page}: line numbers are the page's own\n{ended.stdout}"
 
 
-@every_page
+@every_page_or_at_night
 def test_commands_do_what_is_shown(page: Path, run_offline: Run, tmp_path: Path) -> None:
     todo, before = set(), ""
     for block in blocks(page.read_text(encoding="utf-8")):

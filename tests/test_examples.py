@@ -8,10 +8,18 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path.parent for path in ROOT.glob("examples/*/main.py"))
+# They import frameworks in many processes, each for five seconds and more.
+LONG = {"crewai_agent", "retrieval_agent", "undo_agent"}
 Run = Callable[..., "CompletedProcess[str]"]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(each, id=each.name, marks=[pytest.mark.nightly] * (each.name in LONG))
+        for each in EXAMPLES
+    ],
+)
 def test_the_example_runs_and_leaves_nothing(
     example: Path, run_offline: Run, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from tests.simulation.places import places
 from tests.simulation.universe import replay
 
 ROOT = Path(__file__).resolve().parents[1]
-SEEDS = 50  # in each place; `nox -s simulate` tries thousands
+SEEDS = 15  # in each place; `nox -s simulate` tries thousands
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +45,7 @@ def test_each_mistake_is_found(mistake: str) -> None:
     assert found is not None
 
 
+@pytest.mark.nightly
 def test_a_universe_is_the_same_in_every_process() -> None:
     code = """
         import hashlib, logging, sys

@@ -105,6 +105,7 @@ async def test_a_resumed_agent_starts_the_server_for_what_is_new(
     assert server.lines() == ["start", "- a", "start", "- b"]
 
 
+@pytest.mark.nightly
 async def test_a_replay_needs_no_tool_that_has_changed_since(
     lab: Any, server: Server, seen: Callable[..., Any]
 ) -> None:
@@ -118,6 +119,7 @@ async def test_a_replay_needs_no_tool_that_has_changed_since(
     assert server.lines().count("- a") == 1
 
 
+@pytest.mark.nightly
 async def test_servers_of_a_session_are_told_apart(lab: Any, server: Server) -> None:
     """By their names; and a tool that two of them have gets another name in its contract."""
     other = StdioServerParams(command=sys.executable, args=[FEATURES, str(server.notes) + "2"])
@@ -142,6 +144,7 @@ async def test_servers_of_a_session_are_told_apart(lab: Any, server: Server) -> 
     assert step["name"] == "other.note"
 
 
+@pytest.mark.nightly
 async def test_tools_without_a_workbench_replay_too(lab: Any, server: Server) -> None:
     """`mcp_tools` in place of AutoGen's `mcp_server_tools`."""
     given: list[Any] = []

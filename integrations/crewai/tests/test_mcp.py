@@ -100,6 +100,7 @@ def test_a_failed_tool_is_a_failure_in_a_replay_too(lab: Any, server: Server) ->
     assert "no <paper>" in failures[0].message
 
 
+@pytest.mark.nightly
 def test_a_database_from_pypi(lab: Any, server: Server, crew: Callable[..., list[str]]) -> None:
     script: list[Any] = [
         [("create_table", {"query": "CREATE TABLE t (a int)"})],
@@ -132,6 +133,7 @@ def test_a_server_that_dies_in_a_write_leaves_its_outcome_unknown(
     assert server.lines().count("- a") == 1
 
 
+@pytest.mark.nightly
 def test_servers_of_a_session_are_told_apart(lab: Any, server: Server) -> None:
     with lab.session() as session, mcp_tools(server.params(), session) as tools:
         assert "note" in {tool.name for tool in tools}
@@ -144,6 +146,7 @@ def test_servers_of_a_session_are_told_apart(lab: Any, server: Server) -> None:
             mcp_tools(server.params(), session, "nothing").__enter__()
 
 
+@pytest.mark.nightly
 def test_only_the_tools_that_are_taken_need_names_of_their_own(lab: Any, server: Server) -> None:
     """Two servers with the same tools, of each of which another one is wanted."""
     for there, replay in ((True, "off"), (False, "offline")):
@@ -160,6 +163,7 @@ def test_only_the_tools_that_are_taken_need_names_of_their_own(lab: Any, server:
     assert server.lines().count("- a") == 1
 
 
+@pytest.mark.nightly
 def test_a_tool_that_outlives_its_block_starts_no_server(lab: Any, server: Server) -> None:
     with lab.session() as session:
         with mcp_tools(server.params(), session, "note") as (note,):
@@ -203,6 +207,7 @@ def test_a_server_that_an_agent_names_is_absent_in_a_replay(lab: Any, server: Se
     assert lab.steps(offline)[0] == ("mcp:tools/list", "replayed")
 
 
+@pytest.mark.nightly
 def test_a_call_of_such_a_server_is_made_once(lab: Any, server: Server) -> None:
     """CrewAI's own client makes it three times, where the connection breaks."""
     config = MCPServerStdio(command="./server", args=[])
@@ -237,6 +242,7 @@ def as_said(file: Path, says: str) -> None:
     file.write_text(Path(FEATURES).read_text().replace("Write a line down.", says))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["tools", "agent"])
 def test_a_tool_that_its_server_has_changed_is_left_out(lab: Any, server: Server, way: str) -> None:
     own = server.folder / "own.py"

@@ -74,7 +74,13 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize(("graph", "durability", "asynchronous"), WAYS)
+@pytest.mark.parametrize(
+    ("graph", "durability", "asynchronous"),
+    [
+        pytest.param(*way, marks=[pytest.mark.nightly] * (number % 2))
+        for number, way in enumerate(WAYS)
+    ],
+)
 def test_killed_at_any_point_a_graph_goes_on_by_itself(
     play: Play, tmp_path: Path, graph: str, durability: str, asynchronous: bool
 ) -> None:

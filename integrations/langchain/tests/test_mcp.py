@@ -145,6 +145,7 @@ async def test_a_server_that_dies_in_a_write_leaves_its_outcome_unknown(
     assert servers.written() == ["- a"]
 
 
+@pytest.mark.nightly
 async def test_a_replay_needs_no_tool_that_has_changed_since(lab: Any, servers: Servers) -> None:
     """The list is the recorded one; a new run has the new list."""
     script: Script = [[("note", {"line": "a"})], "done"]
@@ -156,6 +157,7 @@ async def test_a_replay_needs_no_tool_that_has_changed_since(lab: Any, servers: 
     assert servers.written() == ["- a"]
 
 
+@pytest.mark.nightly
 async def test_a_tool_that_is_gone_when_a_run_is_resumed_fails(lab: Any, servers: Servers) -> None:
     steps: Script = [[("note", {"line": "a"})], [("note", {"line": "b"})], "done"]
     with pytest.raises(ValueError, match="dies"):
@@ -166,6 +168,7 @@ async def test_a_tool_that_is_gone_when_a_run_is_resumed_fails(lab: Any, servers
     assert servers.written() == ["- a"]
 
 
+@pytest.mark.nightly
 async def test_two_servers_with_a_tool_of_one_name_are_told_apart(
     lab: Any, servers: Servers
 ) -> None:
