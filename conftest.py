@@ -1,6 +1,6 @@
 """What holds for every test of the workspace: how many cases Hypothesis tries, and which.
 
-`HYPOTHESIS_PROFILE` chooses: `ci` (half as many, new each time; what replays a failure is printed),
+`HYPOTHESIS_PROFILE` chooses: `ci` (fewer, new each time; what replays a failure is printed),
 `laws` (many; `nox -s laws`), else `local`, which remembers failures in `.hypothesis`. A property
 sets no number of its own; one whose cases cost next to nothing takes a multiple of the profile's:
 `@settings(max_examples=20 * settings().max_examples)`.
@@ -18,7 +18,7 @@ from hypothesis import Phase, settings
 
 # No timing assertion, so no deadline.
 settings.register_profile("local", deadline=None, max_examples=100)
-settings.register_profile("ci", deadline=None, max_examples=50, database=None, print_blob=True)
+settings.register_profile("ci", deadline=None, max_examples=30, database=None, print_blob=True)
 settings.register_profile("laws", deadline=None, max_examples=3_000, database=None, print_blob=True)
 settings.register_profile(
     "mutants", deadline=None, max_examples=20, database=None, derandomize=True,
@@ -37,11 +37,16 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Try sync calls in a running event loop with the reference adapter; with others, at night."""
+    """Leave to the night what suites repeat of adapters that takes long.
+
+    Sync calls in a running event loop are tried with the reference adapter. A turn of a crew takes
+    ten times that of another agent.
+    """
     for item in items:
-        is_adapters = item.path.match("integrations/*/tests/test_conformance.py")
-        if is_adapters and "sync-in-async" in item.name:
-            item.add_marker(pytest.mark.nightly)
+        if item.path.match("integrations/*/tests/test_conformance.py"):
+            slow = "async" if "crewai" in item.path.parts else "sync-in-async"
+            if slow in item.name.partition("[")[2]:
+                item.add_marker(pytest.mark.nightly)
 
 
 _ended = itertools.count(1)

@@ -179,19 +179,21 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def typecheck(session: nox.Session) -> None:
-    """Check all types with strict mypy, and with pyright what users' code looks like.
+    """Check types of what is installed with strict mypy, and with pyright what users' code is like.
 
-    The session `pyright` has it look at everything.
+    The session `types` has both look at everything.
     """
     session.install(*editable(session, *EVERYTHING), *groups(*GROUPS), *CONSTRAINTS)
-    session.run("mypy")
+    sources = [f"{folder}/src" for folder in SIBLINGS.values() if Path(folder, "src").is_dir()]
+    session.run("mypy", *sources, "tests/typing", "examples")
     session.run("pyright", "tests/typing", "examples")
 
 
 @nox.session
-def pyright(session: nox.Session) -> None:
-    """Check everything with pyright too."""
+def types(session: nox.Session) -> None:
+    """Check all types, those of tests too, with strict mypy and with pyright."""
     session.install(*editable(session, *EVERYTHING), *groups(*GROUPS), *CONSTRAINTS)
+    session.run("mypy")
     session.run("pyright")
 
 

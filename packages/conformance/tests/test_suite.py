@@ -78,6 +78,7 @@ def run(tmp_path: Path, text: str) -> str:
     return ended.stdout + ended.stderr
 
 
+@pytest.mark.nightly
 def test_what_an_adapter_lacks_is_skipped_and_said(tmp_path: Path) -> None:
     said = run(
         tmp_path,
@@ -127,6 +128,7 @@ class TestSilent(ReplaySuite):
     assert "AssertionError: assert 'nothing' == 'all done'" in said
 
 
+@pytest.mark.nightly
 def test_a_suite_without_a_harness_says_what_it_needs(tmp_path: Path) -> None:
     said = run(
         tmp_path,

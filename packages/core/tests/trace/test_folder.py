@@ -36,6 +36,7 @@ class TestFolder(StoreSuite):
         return in_folder(tmp_path / "store")
 
 
+@pytest.mark.nightly
 class TestDurableFolder(TestFolder):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
