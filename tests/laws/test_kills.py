@@ -15,7 +15,7 @@ from tests.laws.victim import PROGRAM, Mortal, Victims
 TRIALS = (
     int(os.environ.get("ROLLCAGE_FAULTS", "4")) // 2
 )  # on each kind of store; most die twice or more
-KILLS = 3  # of each run at most, before it may go on to its end; most have two or more
+KILLS = 4  # of each run at most, before it may go on to its end; most have two or more
 
 
 @pytest.fixture(scope="module")
