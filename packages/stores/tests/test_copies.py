@@ -17,6 +17,7 @@ from rollcage import (  # fmt: skip
     QueueApprover,
     Session,
     Store,
+    UnknownOutcome,
     Verdict,
     abandon_run,
     compensate,
@@ -52,6 +53,11 @@ def copied_unwrite(text: str) -> None:
 def copied_pay(text: str) -> str:
     done.append(text)
     return f"paid {text}"
+
+
+@tool(effect="write", once="fee/{text}", undo=lambda args: [compensate("copied_unwrite", **args)])
+def copied_fee(text: str) -> None:
+    done.append(text)
 
 
 PAIRS = ["folder-sqlite", "sqlite-postgres", "postgres-folder", "folder-folder"]
@@ -199,12 +205,50 @@ def test_a_move_brings_who_was_answered_since_a_copy(stores: tuple[Store, Store]
     copy_run(one, two, session.run_id)
     with Session("b", store=one) as answered:
         copied_pay("7")
-    with Session("b", store=two) as there:
-        copied_pay("7")
     move_run(one, two, session.run_id)
+    with Session("c", store=two) as there:
+        copied_pay("7")
     found = once_of(two, "pay/7")
     assert found is not None
     assert {each.run for each in found.answered} == {answered.run_id, there.run_id}
+
+
+@pytest.mark.parametrize(
+    ("take", "said"),
+    [(move_run, "was moved, and goes on in"), (copy_run, "this is a copy of run")],
+)
+def test_an_effect_is_known_where_its_run_goes_on(
+    stores: tuple[Store, Store], take: Callable[[Store, Store, str], bool], said: str
+) -> None:
+    """There it may be taken back: a call elsewhere is not answered with it."""
+    one, two = stores
+    with contextlib.suppress(ZeroDivisionError), Session("a", store=one) as session:
+        copied_pay("7")
+        raise ZeroDivisionError
+    take(one, two, session.run_id)
+    elsewhere = one if take is move_run else two
+    with pytest.raises(UnknownOutcome, match=f"{said}.*Look there"), Session("b", store=elsewhere):
+        copied_pay("7")
+    found = once_of(elsewhere, "pay/7")
+    assert found is not None
+    assert (found.state, said in found.elsewhere) == ("unknown", True)
+    found.resolve(happened=True)
+    with Session("b", store=elsewhere):
+        assert copied_pay("7") == "paid 7"
+    assert done == ["7"]
+
+
+def test_an_effect_that_was_taken_back_stays_so_wherever_its_run_goes_on(
+    stores: tuple[Store, Store],
+) -> None:
+    one, two = stores
+    with Session("a", store=one) as session:
+        copied_fee("7")
+    undo_run(one, session.run_id)
+    move_run(one, two, session.run_id)
+    with Session("b", store=one):
+        copied_fee("7")
+    assert done == ["7", "-7", "7"]
 
 
 def test_a_move_brings_the_claim_of_an_effect_that_was_made_anew(

@@ -95,7 +95,7 @@ def _known(store: Store, key: str) -> Effect:
 
 
 def _data(found: Effect) -> dict[str, Any]:
-    names = ("key", "state", "tool", "run", "step", "outcome")
+    names = ("key", "state", "tool", "run", "step", "outcome", "elsewhere")
     answered = [{"run": each.run, "step": each.step} for each in found.answered]
     return {name: getattr(found, name) for name in names} | {"answered": answered}
 
@@ -115,6 +115,8 @@ def _print(store: Store, found: Effect) -> None:
         out.print(f"result {shown}", soft_wrap=True)
     for each in found.answered:
         out.print(visible(each.reason(found.key, store)), soft_wrap=True)
+    if found.elsewhere:
+        out.print(visible(found.elsewhere), soft_wrap=True)
     if found.state == "unknown":
         command = f"rollcage once {shlex.quote(found.key)}{at}"
         out.print(

@@ -9,7 +9,8 @@ The outcome is the fold of that run's log, where the intent has the token:
 `done`      its outcome is given, and recorded as a step whose `once` names the run that made it
 `flying`    it has not ended, nor has a transaction that may take it back: it is waited for, if its
             run has a live writer
-`unknown`   it may or may not have happened: the session halts
+`unknown`   it may or may not have happened, or its run goes on in another store, where it may be
+            taken back: the session halts
 ==========  ======================================================================================
 
 A call with other arguments is refused. A step that runs again keeps its token, and so its claim.
@@ -52,7 +53,7 @@ from rollcage.errors import (
 from rollcage.fingerprint.identity import jcs
 from rollcage.gate.verdict import Verdict
 from rollcage.trace.claims import Claim, Use, uses
-from rollcage.trace.endings import OVER
+from rollcage.trace.endings import OVER, elsewhere
 from rollcage.trace.resolution import resolve_step
 from rollcage.trace.run import Event, Outcome, Run, Step, fold_log
 from rollcage.trace.store import Store, open_store, store_option
@@ -83,6 +84,7 @@ class Standing(NamedTuple):
     Attributes:
         block: the transaction that has not ended, and may take the effect back.
         end: the last line of the log that says so, if it was read.
+        shut: the last line of a log that goes on in another store, which knows the state.
     """
 
     state: State
@@ -91,6 +93,7 @@ class Standing(NamedTuple):
     found: Step | None = None
     block: Step | None = None
     end: bytes = b""
+    shut: Event | None = None
 
 
 _FREE: Final = Standing("free")
@@ -185,6 +188,13 @@ def _is_settled(standing: Standing) -> bool:
     return found is None or found.unclear or bool(found.back)
 
 
+def _is_taken_back(standing: Standing | None) -> bool:
+    """Tell whether an effect was made and taken back, which stays so wherever its run goes on."""
+    if standing is None or standing.state != "free":
+        return False
+    return standing.found is not None and standing.found.status == "ok"
+
+
 def _read(store: Store, claim: Claim) -> tuple[Standing | None, str]:
     where = f"run {claim.run}"
     try:
@@ -193,6 +203,9 @@ def _read(store: Store, claim: Claim) -> tuple[Standing | None, str]:
         return Standing("unknown"), ""
     run = fold_log(lines, where, {})
     standing = judge(run, claim)
+    if run.shut is not None and run.shut["event"] != "pruned" and not _is_taken_back(standing):
+        n, found = (0, None) if standing is None else (standing.step, standing.found)
+        return Standing("unknown", n, None, found, shut=run.shut), run.attempt
     return None if standing is None else standing._replace(end=lines[-1]), run.attempt
 
 
@@ -574,6 +587,14 @@ def _where(run: str, standing: Standing) -> str:
 
 def _unknown(attempt: Attempt, key: str, claim: Claim, standing: Standing) -> UnknownOutcome:
     run, n = claim.run, standing.step
+    if standing.shut is not None:
+        there = elsewhere(run, standing.shut, attempt.store)
+        what = (
+            f"{key} is claimed by {_where(run, standing)}, and whether its effect stands is known "
+            f"in the store of that run alone: {there}. Look there, and say here what became of it: "
+            f"{_ways_out(attempt.store, key)}"
+        )
+        return UnknownOutcome(what, run, n)
     if _is_left_open(standing):
         return UnknownOutcome(_left_open(attempt.store, key, run, standing), run, n)
     if standing.found is None and not claim.state:
@@ -593,7 +614,7 @@ def _is_left_open(standing: Standing) -> bool:
     """Tell whether an effect that happened is unknown: its undo or transaction has not ended."""
     found = standing.found
     is_made = found is not None and found.status == "ok" and not found.back
-    return standing.state == "unknown" and is_made
+    return standing.state == "unknown" and is_made and standing.shut is None
 
 
 def _left_open(store: Store, key: str, run: str, standing: Standing) -> str:
@@ -685,6 +706,7 @@ class Effect:
         state: `free`, `done`, `flying` or `unknown`; see `rollcage.stages.once`.
         outcome: the recorded outcome, if it is done.
         answered: the steps of other runs that were answered with the effect, so that it stays.
+        elsewhere: why the state is known in another store alone, and in which; empty: here.
     """
 
     key: str
@@ -694,6 +716,7 @@ class Effect:
     state: State
     outcome: Event | None
     answered: tuple[Use, ...]
+    elsewhere: str
     _store: Store = dataclasses.field(repr=False, compare=False)
     _seen: bytes = dataclasses.field(repr=False, compare=False)
     _standing: Standing = dataclasses.field(repr=False, compare=False)
@@ -702,7 +725,7 @@ class Effect:
         """Record whether the effect happened, if its outcome is unknown.
 
         The statement goes to the log of the run, if the log exists and has an open question; or
-        else to the claim, after a failed undo or without a log.
+        else to the claim, after a failed undo, without a log, or if the run goes on elsewhere.
 
         Raises:
             StepNotUnknown: the outcome is known, or the call is in flight.
@@ -711,7 +734,7 @@ class Effect:
         if self.state != "unknown":
             raise StepNotUnknown(f"{self.key} is {self.state}: there is nothing to resolve")
         found = self._standing.found
-        if found is not None and not found.back:
+        if found is not None and not found.back and not self.elsewhere:
             if _is_left_open(self._standing):
                 raise StepNotUnknown(_left_open(self._store, self.key, self.run, self._standing))
             given = {} if result is ... else {"result": result}
@@ -742,9 +765,11 @@ def once_of(store: str | os.PathLike[str] | Store, key: str) -> Effect | None:
     found = look_up(opened, claim)
     outcome = None if found.outcome is None else orjson.loads(found.outcome.data)
     answered = () if found.state == "free" else tuple(uses(opened, key, claim))
+    there = "" if found.shut is None else str(elsewhere(claim.run, found.shut, opened))
     return Effect(
-        key, claim.run, found.step, claim.tool, found.state, outcome, answered, opened, seen, found
-    )
+        key, claim.run, found.step, claim.tool, found.state, outcome, answered, there, opened, seen,
+        found,
+    )  # fmt: skip
 
 
 def keep_claims(store: Store, run: str) -> list[str]:
@@ -770,6 +795,8 @@ def keep_claims(store: Store, run: str) -> list[str]:
         if claim is None or claim.run != run or claim.state:
             continue
         found = look_up(store, claim)
+        if found.shut is not None:  # its own store knows: a call here asks a person
+            continue
         if found.state == "flying":
             raise RunInUse(f"{key} is being made by run {run}")
         if _is_left_open(found):

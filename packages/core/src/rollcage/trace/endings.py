@@ -74,7 +74,7 @@ def check_open(run: Run, store: Store) -> None:
     check_whole(run)
     check_performed(run, store)
     if run.shut is not None:
-        raise _elsewhere(run.id, run.shut, store)
+        raise elsewhere(run.id, run.shut, store)
 
 
 def check_here(store: Store, run: str) -> None:
@@ -86,10 +86,11 @@ def check_here(store: Store, run: str) -> None:
     """
     last = _last_of(store, run)
     if last.get("event") in ("gone", "held"):
-        raise _elsewhere(run, last, store)
+        raise elsewhere(run, last, store)
 
 
-def _elsewhere(run: str, shut: dict[str, Any], store: Store) -> RunElsewhere:
+def elsewhere(run: str, shut: dict[str, Any], store: Store) -> RunElsewhere:
+    """Return the error that says where a run goes on, or may, by the last line of its log."""
     if shut["event"] == "gone":
         return RunElsewhere(f"run {run} was moved, and goes on in {shut['to']}")
     return RunElsewhere(
