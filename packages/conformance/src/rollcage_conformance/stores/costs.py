@@ -14,7 +14,9 @@ from rollcage_conformance.stores.base import FIRST, StoreBase, store_note
 
 __all__ = ["CostSuite"]
 
-FEW: Final = 20
+FEW: Final = 60
+"""More than a list asks for at first, so that it has as many rows beside `MANY`."""
+
 MANY: Final = 300
 OFTEN: Final = 5  # warm-up calls, so that the store's caches are filled
 

@@ -350,7 +350,10 @@ class StepLine(_LogLine):
     time: Microseconds = _AT
     declared: bool = Field(False, description="the caller named its slot")
     during: bool = Field(False, description="something ran in its branch when it began")
-    again: StepNumber | None = Field(None, description="the step that it repeats, at its place")
+    again: StepNumber | None = Field(
+        None,
+        description="the step whose place it takes: it failed, waited, is unknown or was undone",
+    )
     epoch: int = Field(0, ge=0, description="how often its branch was undone before")
     rank: int | None = Field(
         None, ge=0, description="of a model's: how many calls of its key its branch made before"

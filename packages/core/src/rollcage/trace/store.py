@@ -24,8 +24,8 @@ acknowledged, every later intent is refused.
 
 **Lost acknowledgements.** A connection may break behind a commit. A log finds out by itself which
 of its lines are on record, because no two writers append equal bytes (the line `attempt` has a
-random id). A `swap` counts as done if the stored value equals `new`: include an id of your own in a
-value that other writers might swap in as well.
+random id). A `swap` whose answer was lost counts as done if the stored value equals `new`: include
+an id of your own in a value that other writers might swap in as well.
 """
 
 from __future__ import annotations
@@ -228,12 +228,15 @@ class Store(Protocol):
         ...
 
     def swap(self, kind: str, key: str, was: bytes | None, new: bytes | None) -> bool:
-        """Replace the value `was` by `new`, and tell whether the value is `new` afterwards.
+        """Replace the value `was` by `new`, and tell whether the stored value was `was`.
+
+        Another value stays, and the answer is False, even if it equals `new`. Only where the answer
+        was lost behind a commit may a store take a stored `new` for its own.
 
         Args:
             kind: a word: `names`, `once`, `orders`. Any swap of an order rings the bell.
             key: any text of 1 to 1,024 bytes.
-            was: the value that the caller has seen; None: no value. Another stored value stays.
+            was: the value that the caller has seen; None: no value.
             new: the new value; None: no value.
         """
         ...

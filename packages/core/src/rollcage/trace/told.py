@@ -74,7 +74,11 @@ class StepEvent:
     )
 
     def get(self, field: str) -> str | int | bool | None:
-        """Return a plain field of the event as in the trace, such as `world`; None without one."""
+        """Return a plain field of the line that this event was made from; None without one.
+
+        `started` has the fields of the step's line, such as `world`; `settled` has them only if the
+        outcome stands in that line.
+        """
         value = self._written.get(field)
         return value if isinstance(value, (str, int)) else None
 
