@@ -273,7 +273,14 @@ def inserted(program: Program, op: Op, place: int, *, own_turn: bool) -> tuple[P
 
 # --- the laws ------------------------------------------------------------------------------------
 
+AGAIN_IN_A_LATER_TURN: Program = (
+    ((0, Op("write", 0)), (1, Op("pure", 0, "fail"))),
+    ((0, Op("pure", 0, "fail")), (1, Op("read", 0))),
+    ((0, Op("write", 0)), (1, Op("read", 0))),
+)
 
+
+@example(AGAIN_IN_A_LATER_TURN, False)  # a failed call is made again by the next turn
 @given(ended(), st.booleans())
 def test_1_the_same_turns_again_all_hit(program: Program, at_once: bool) -> None:
     with lab() as store:

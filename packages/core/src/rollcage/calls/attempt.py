@@ -309,10 +309,14 @@ class Attempt:
             return self._named.setdefault((branch, name), Turn())
 
     def number(self, turn: Turn) -> int:
-        """Number a turn that has no number: anew, or as the one recorded turn that it follows."""
+        """Number a turn that has no number: anew, or as the one recorded turn that it follows.
+
+        A turn of this attempt is none of those: a failed call of it was made again by this turn.
+        """
+        earlier = self.run.last_turns
         if turn.follows and len(turn.follows) == 1:
             (recorded,) = turn.follows
-            if self.users.get(recorded) is turn:
+            if earlier and recorded <= earlier[-1] and self.users.get(recorded) is turn:
                 turn.n = recorded
                 return recorded
         self.run.turns += 1
