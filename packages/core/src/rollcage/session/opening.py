@@ -81,6 +81,7 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
     """Find and read the run of a session, and write the attempt's first line.
 
     Raises:
+        SessionError: the name of the session quotes a known secret.
         RunInUse: another process is writing the run.
         RunNotFound: a required run does not exist.
         StoreError: the run can't be read or written.
@@ -88,6 +89,7 @@ def open_run(session: Session, folds: dict[str, list[Fold]]) -> Opened:
     store, replay, options = session.store, session.replay, session.options
     for opening in session.hooks.opening:
         opening(session)
+    _check_name(session)
     session.described = session.gate.describe(session)
     key = job_key(session.name, session.input, session.seal)
     seen = store.get("names", key)
@@ -232,6 +234,19 @@ def _encoded(session: Session) -> Any:
     for conceal in session.hooks.conceal:
         line = conceal(line)
     return line["input"]
+
+
+def _check_name(session: Session) -> None:
+    """Refuse a name that quotes a secret of the session, or of a session around it.
+
+    Names are written and told as they are: a job is found by its name.
+    """
+    for conceal in session.hooks.conceal:
+        if conceal({"event": "run", "name": session.name})["name"] != session.name:
+            raise SessionError(
+                "the name of this session quotes a secret, and names are written as they are: name "
+                "the session after what it does"
+            )
 
 
 def _check_age(session: Session, run: str) -> None:
