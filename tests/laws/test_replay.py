@@ -280,6 +280,12 @@ AGAIN_IN_A_LATER_TURN: Program = (
 )
 
 
+READ_IN_TWO_TURNS: Program = (
+    ((0, Op("write", 0)), (1, Op("read", 0)), (2, Op("write", 0))),
+    ((0, Op("write", 0)), (1, Op("read", 0))),
+)
+
+
 @example(AGAIN_IN_A_LATER_TURN, False)  # a failed call is made again by the next turn
 @given(ended(), st.booleans())
 def test_1_the_same_turns_again_all_hit(program: Program, at_once: bool) -> None:
@@ -355,6 +361,7 @@ def test_5_after_a_new_write_nothing_of_a_later_turn_holds(
         )
 
 
+@example(READ_IN_TWO_TURNS, 1, True)  # in a turn of its own, amid a batch
 @given(programs, st.integers(0, 20), st.booleans())
 def test_6_a_new_read_changes_nothing_else(program: Program, place: int, own_turn: bool) -> None:
     read = Op("fresh_read", 9)

@@ -419,7 +419,7 @@ class Branch:
             if step.slot == slot and not (
                 is_regrouped and self._is_regrouped(step, turn, surely=True)
             ):
-                return step
+                return first if self._is_amid(first, step) else step
             if is_regrouped or (step.effect != "branch" and turn.has_moved(step.slot, slot)):
                 first = first or step
         return first
@@ -439,6 +439,16 @@ class Branch:
             if holds and step.turn not in self._users:
                 return step
         return late
+
+    def _is_amid(self, first: Step | None, step: Step) -> bool:
+        """Tell whether the branch is amid the batch beside which a read was recorded.
+
+        Another read, which holds behind that batch only, is not asked for yet.
+        """
+        pos = self.pos
+        if first is None or not self.batch or first.start > pos or step.start <= pos:
+            return False
+        return self.left_at is None and self.is_to_come(pos)
 
     def _is_regrouped(self, step: Step, turn: Turn, *, surely: bool = False) -> bool:
         """Tell whether a step was recorded in another turn, although the turn asks for its key.
