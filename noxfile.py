@@ -235,9 +235,9 @@ def peers(session: nox.Session) -> None:
 
 @nox.session
 def examples(session: nox.Session) -> None:
-    """Run the examples alone (a part of `cross`)."""
+    """Run all examples alone (most are a part of `cross`)."""
     session.install(*editable(session, *EVERYTHING), *groups("test", "examples"), *CONSTRAINTS)
-    session.run(*PYTEST, "tests/test_examples.py", *session.posargs)
+    session.run(*PYTEST, "-m", "", "tests/test_examples.py", *session.posargs)
 
 
 @nox.session
@@ -315,7 +315,7 @@ def hostile(session: nox.Session) -> None:
 
 @nox.session
 def chaos(session: nox.Session) -> None:
-    """Make runs fail, kill them or interfere with them (a part of `cross`).
+    """Make runs fail, kill them or interfere with them (a few in `checks`).
 
     One of them: `-- rollback`, `-- crash`, `-- conflicts`.
     """

@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
+pytestmark = pytest.mark.nightly
+
 
 def chaos(*arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-W", "error", "-m", "tests.chaos", *arguments, "--json"]
@@ -25,7 +27,7 @@ def chaos(*arguments: str) -> dict[str, Any]:
 
 
 def test_runs_that_fail_somewhere_are_taken_back() -> None:
-    figures = chaos("rollback", "--runs", "12", "--at-once", "4", "--seed", "77")
+    figures = chaos("rollback", "--runs", "20", "--at-once", "4", "--seed", "77")
     done = figures["resumed, all done"] + figures["found out, all done"]
     assert figures["injected"] == figures["restored"] + done
     assert figures["restored"] > figures["restored, by undo_run"] > 0
@@ -34,12 +36,11 @@ def test_runs_that_fail_somewhere_are_taken_back() -> None:
 
 
 def test_runs_that_are_killed_anywhere_are_recovered() -> None:
-    figures = chaos("crash", "--runs", "4", "--seed", "5")
+    figures = chaos("crash", "--runs", "12", "--seed", "5")
     assert figures["recoveries"]["kills"] > 0
     assert figures["lost"] == figures["ran twice"] == figures["left unlisted"] == 0
 
 
-@pytest.mark.nightly
 def test_what_somebody_else_changed_is_not_taken_back() -> None:
     figures = chaos("conflicts", "--runs", "1", "--seed", "4")
     assert 0 < figures["somebody interferes"] == figures["refused, unchanged, told"]

@@ -131,6 +131,7 @@ class RollcageMiddleware(AgentMiddleware):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("module", "body", "said"),
     [

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path.parent for path in ROOT.glob("examples/*/main.py"))
 # They import frameworks in many processes, each for five seconds and more.
-LONG = {"crewai_agent", "retrieval_agent", "undo_agent"}
+LONG = {"crewai_agent", "langchain_agent", "retrieval_agent", "tested_agent", "undo_agent"}
 Run = Callable[..., "CompletedProcess[str]"]
 
 
