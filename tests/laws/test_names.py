@@ -40,8 +40,11 @@ class Reader:
             case "run":
                 self.seed = event.get("seed", "")
             case "step":
-                self.steps.pop(event.get("again", 0), None)
-                self.named(event)
+                before = self.steps.pop(event.get("again", 0), None)
+                if before is None:
+                    self.named(event)
+                else:  # it takes the place of that step, wherever it runs
+                    assert event["fingerprint"] == before["fingerprint"]
                 self.steps[event["step"]] = event
         if event.get("outcome") is not None:
             text = line.decode().partition('"outcome":')[2]
