@@ -272,7 +272,7 @@ def test_in_an_input(tmp_path: Path, stages: list[Secrets]) -> None:
 def test_a_run_is_not_named_by_a_secret(tmp_path: Path) -> None:
     """A session inside, in a store of its own, knows the secrets of the session around it."""
     with Session("job", store=tmp_path / "one"):
-        login(SECRET)
+        login(SecretStr(SECRET))
         with (
             pytest.raises(SessionError, match="quotes a secret") as caught,
             Session(f"for {SECRET}", store=tmp_path / "two"),
