@@ -12,9 +12,7 @@ from tests.laws.lab import Lab
 from tests.laws.places import KINDS, runs_on
 from tests.laws.victim import PROGRAM, Mortal, Victims
 
-TRIALS = (
-    int(os.environ.get("ROLLCAGE_FAULTS", "4")) // 2
-)  # on each kind of store; most die twice or more
+TRIALS = int(os.environ.get("ROLLCAGE_FAULTS", "4")) // 2  # on each kind of store
 KILLS = 4  # of each run at most, before it may go on to its end; most have two or more
 
 

@@ -33,6 +33,7 @@ from rollcage.trace.listing import list_runs, newest_run, run_info
 from rollcage.trace.store import drop
 from rollcage_fork import Fork
 from rollcage_stores.copies import _end, copy_run, copy_runs, move_run
+from rollcage_stores.prune import prune_run
 from rollcage_stores.seals import export_key
 
 done: list[str] = []
@@ -236,6 +237,37 @@ def test_an_effect_is_known_where_its_run_goes_on(
     with Session("b", store=elsewhere):
         assert copied_pay("7") == "paid 7"
     assert done == ["7"]
+
+
+@pytest.mark.parametrize("skeleton", [False, True])
+def test_an_effect_whose_run_was_moved_and_pruned_is_asked_about(
+    stores: tuple[Store, Store], *, skeleton: bool
+) -> None:
+    one, two = stores
+    with Session("a", store=one) as session:
+        copied_fee("7")
+    move_run(one, two, session.run_id)
+    prune_run(one, session.run_id, keep_skeleton=skeleton)
+    with pytest.raises(UnknownOutcome, match="whose log is gone"), Session("b", store=one):
+        copied_fee("7")
+    assert done == ["7"]
+
+
+def test_an_effect_that_was_resolved_in_a_copy_is_free_once_it_is_taken_back(
+    stores: tuple[Store, Store],
+) -> None:
+    one, two = stores
+    with Session("a", store=one) as session:
+        copied_fee("7")
+    copy_run(one, two, session.run_id)
+    found = once_of(two, "fee/7")
+    assert found is not None
+    found.resolve(happened=True)
+    move_run(one, two, session.run_id)
+    assert undo_run(two, session.run_id).complete
+    with Session("b", store=two):
+        copied_fee("7")
+    assert done == ["7", "-7", "7"]
 
 
 def test_an_effect_that_was_taken_back_stays_so_wherever_its_run_goes_on(

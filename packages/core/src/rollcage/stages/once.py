@@ -203,7 +203,9 @@ def _read(store: Store, claim: Claim) -> tuple[Standing | None, str]:
         return Standing("unknown"), ""
     run = fold_log(lines, where, {})
     standing = judge(run, claim)
-    if run.shut is not None and run.shut["event"] != "pruned" and not _is_taken_back(standing):
+    if run.shut is not None and not _is_taken_back(standing):
+        if run.shut["event"] == "pruned":  # without a state in the claim: it went on elsewhere
+            return Standing("unknown"), run.attempt
         n, found = (0, None) if standing is None else (standing.step, standing.found)
         return Standing("unknown", n, None, found, shut=run.shut), run.attempt
     return None if standing is None else standing._replace(end=lines[-1]), run.attempt
