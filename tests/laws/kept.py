@@ -21,6 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import orjson
 from rollcage import (
@@ -38,7 +39,7 @@ from rollcage import (
     undo_run,
 )
 from rollcage.stages.queue import ApprovalQueue, QueueApprover
-from rollcage.trace import writer
+from rollcage.trace import threads, writer
 from rollcage_fork import Fork
 
 from tests.laws.lab import Attempt, Lab, folder
@@ -80,6 +81,23 @@ class Waiting(ThreadPoolExecutor):
         future = super().submit(*args, **more)
         wait([future], 20)
         return future
+
+
+class Held(writer._Writer):
+    """Writes what was handed over when it is told to, in the thread that tells it."""
+
+    def __init__(self) -> None:
+        self.jobs = self  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
+        self._held: list[writer._Job] = []
+
+    def put(self, job: writer._Job) -> None:
+        self._held.append(job)
+        if job[2] is not None and not isinstance(job[2], asyncio.Future):
+            self.drain()  # a thread waits
+
+    def drain(self) -> None:
+        held, self._held = self._held, []
+        writer._serve_all(held)
 
 
 class Steady(asyncio.SelectorEventLoop):
@@ -271,10 +289,16 @@ def _node_text(node: Node) -> str:
 
 @contextmanager
 def _undisturbed() -> Iterator[Path]:
-    """Make a folder; keep the garbage, which ends forgotten calls whenever it is collected."""
+    """Make a folder; hold lines; keep garbage, which ends forgotten calls when it is collected."""
     gc.disable()
     try:
-        with folder() as root, warnings.catch_warnings(action="ignore"):
+        with (
+            mock.patch.object(writer, "_Writer", Held),
+            mock.patch.dict(writer._writers, clear=True),
+            mock.patch.object(threads, "ThreadPoolExecutor", Waiting),
+            folder() as root,
+            warnings.catch_warnings(action="ignore"),
+        ):
             yield root
     finally:
         gc.enable()
