@@ -12,13 +12,13 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from rollcage import Diverged, StepNotUnknown, UndoIncomplete, UnknownOutcome, lift_order
 from rollcage.errors import ReplayedError
 
 from tests.laws.lab import ATTEMPTS, Attempt, Lab, folder
 from tests.laws.law import accounts, chances, fewer, offline, order, resumed
-from tests.laws.programs import LEAVES, Program, programs, seeds
+from tests.laws.programs import LEAVES, Block, Op, Program, Turn, programs, seeds
 from tests.laws.test_orders import ALL, Giving
 from tests.laws.test_undo import check_record, resolve_all, undo
 from tests.laws.timeline import Moment
@@ -104,7 +104,17 @@ def ended(lab: Cancels, attempt: Attempt) -> None:
         assert isinstance(error, expected), error
 
 
+CUT_BESIDE_A_WRITE: Program = (
+    Block((
+        Block((Op("stream", 1), Op("plain", 1), Op("model", 0, "fail"))),
+        Turn((Op("plain", 0, "fail"), Op("stream", 1), Op("model", 0)), "turn"),
+        Turn((Op("thread", 1), Op("pure", 1)), "turn"),
+    )),
+)  # fmt: skip
+
+
 @fewer(2)
+@example(CUT_BESIDE_A_WRITE, 107)  # its failure was the answer for ever
 @given(programs(tools=[*LEAVES, "stream", "thread"], blocks=ALL), seeds)
 def test_a_program_whose_tasks_are_cancelled_goes_on(program: Program, seed: int) -> None:
     chance = chances(seed)

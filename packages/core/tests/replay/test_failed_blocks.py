@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import Diverged, Session, open_store, tool
+from rollcage import Contract, Diverged, Options, Session, compensate, open_store, tool
 
 performed: list[str] = []
 Made = Callable[[Session], Awaitable[None]]
@@ -231,3 +231,56 @@ async def test_no_record_tells_a_sibling_from_what_was_done_for_the_failure(
         assert await attempt(store, job) == "Diverged"
         assert performed == []
     assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("order", [("add", "fail"), ("fail", "add")])
+@pytest.mark.parametrize("effect", ["pure", "read", "model"])
+def test_what_failed_in_a_block_taken_back_runs_again(
+    tmp_path: Path, effect: str, order: tuple[str, str]
+) -> None:
+    """Calls that are made again beside it have not acted upon its failure."""
+    ran: list[str] = []
+
+    @tool(effect="write", name="failed.add", undo=lambda args, result: [compensate(take)])
+    def add() -> None:
+        ran.append("add")
+
+    @tool(effect="write", name="failed.take")
+    def take() -> None:
+        ran.append("take")
+
+    def fail() -> str:
+        ran.append("fail")
+        if ran.count("fail") < 4:
+            raise ConnectionRefusedError
+        return "at last"
+
+    kind: Any = "model" if effect == "model" else "tool"
+    contract = Contract(
+        name="failed.fail", parameters={}, effect="pure" if effect == "pure" else "read"
+    )
+
+    def job(session: Session, order: tuple[str, str]) -> None:
+        failed: list[ConnectionError] = []
+        with session.transaction():
+            with session.turn() as turn:
+                for name in order:
+                    with turn.slot(["add", "fail"].index(name)):
+                        if name == "add":
+                            add()
+                            continue
+                        try:
+                            session.run_call(contract, {}, fail, kind=kind)
+                        except ConnectionError as error:
+                            failed.append(error)
+            for error in failed:
+                raise error
+
+    for _ in range(3):
+        session = Session("job", store=tmp_path, options=Options(tools=[take]))
+        with pytest.raises(ConnectionError), session:
+            job(session, order)
+        order = order[::-1]
+    with Session("job", store=tmp_path) as session:
+        job(session, order)
+    assert (ran.count("fail"), ran.count("add"), ran.count("take")) == (4, 4, 3)

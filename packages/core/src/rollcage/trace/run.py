@@ -363,6 +363,7 @@ class Run:
         self.backed: dict[int, str] = {}
         self.rolled: dict[str, list[int]] = {}
         self.epochs: defaultdict[str, int] = defaultdict(int)
+        self._undone_at: dict[str, int] = {}
         self.unclear: dict[str, list[int]] = {}
         self.spent: Counter[int] = Counter()
         self._left: set[int] = set()  # left behind, but open to their own turn
@@ -525,6 +526,7 @@ class Run:
         vacated = [self.steps[n] for n in event.get("places", ())]
         for branch in {step.branch for step in (*gone, *vacated)}:
             self.epochs[branch] += 1
+            self._undone_at[branch] = self.last
         for step in vacated:
             self._vacate(step)
         if self._homes:
@@ -1035,7 +1037,10 @@ class Run:
                 if other is not step
             )
         since = step.ended or step.n
+        undone_at = self._last_undone(step.branch) if self.epochs else 0
         for other in reversed(among):
+            if other.n > undone_at >= step.n:  # made anew: what the failure led to was undone
+                continue
             if other.n > since:
                 if other.turn != step.turn and other.until >= step.pos:
                     return False
@@ -1087,13 +1092,18 @@ class Run:
 
     def epoch(self, branch: str) -> int:
         """Return how often a branch, or a branch around it, was undone."""
-        if not self.epochs:
-            return 0
-        count = self.epochs.get(branch, 0)
+        return sum(self.epochs.get(each, 0) for each in self._around(branch)) if self.epochs else 0
+
+    def _last_undone(self, branch: str) -> int:
+        """Return the step behind which a branch, or one around it, was undone last; 0 for none."""
+        return max(self._undone_at.get(each, 0) for each in self._around(branch))
+
+    def _around(self, branch: str) -> Iterator[str]:
+        """Yield a branch and the branches around it."""
+        yield branch
         while (owner := self.owner(branch)) is not None:
             branch = owner.branch
-            count += self.epochs.get(branch, 0)
-        return count
+            yield branch
 
     @property
     def source(self) -> str:
