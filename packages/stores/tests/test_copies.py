@@ -304,6 +304,25 @@ def test_a_move_brings_the_claim_of_an_effect_that_was_made_anew(
     assert done == ["7", "7"]
 
 
+def test_a_move_that_is_repeated_leaves_what_was_done_since(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+
+    def pays(store: Store) -> str:
+        with contextlib.suppress(ZeroDivisionError), Session("a", store=store) as session:
+            copied_fee("7")
+            raise ZeroDivisionError
+        return session.run_id
+
+    run = pays(one)
+    assert move_run(one, two, run)
+    assert undo_run(two, run).complete
+    assert pays(two) == run
+    assert not move_run(one, two, run)
+    with Session("b", store=two):
+        copied_fee("7")
+    assert done == ["7", "-7", "7"]
+
+
 @pytest.mark.parametrize("give", [stop_run, pause_run])
 def test_an_order_is_given_where_the_run_goes_on(
     stores: tuple[Store, Store], give: Callable[[Store, str], object]

@@ -152,7 +152,6 @@ def move_run(source: Where, target: Where, run: str, *, by: str = "") -> bool:
         last: Event = orjson.loads(lines[-1])
         if last["event"] == "gone" and last["to"] == other.url:  # a move was killed, or is done
             _copy(one, other, run, lines[:-1])
-            _hand_over(one, other, run)
             return _claim(one, other, run, by)
         if last["event"] == "held":
             raise RunElsewhere(
@@ -163,7 +162,6 @@ def move_run(source: Where, target: Where, run: str, *, by: str = "") -> bool:
         if last["event"] == "pruned":
             return True
         if _end(one, other, run, by):
-            _hand_over(one, other, run)
             return _claim(one, other, run, by)
     raise RunInUse(f"run {run} is being written: move it when its writer has ended")
 
@@ -275,12 +273,13 @@ def _end(source: Store, target: Store, run: str, by: str) -> bool:
 
 
 def _claim(source: Store, target: Store, run: str, by: str) -> bool:
-    """Let sessions continue a copy whose original was ended for it."""
+    """Hand over a copy whose original was ended for it, and let sessions continue it."""
     log = Chain(target.open(run))
     try:
         events = log.read()
         if events[-1]["event"] != "held":
-            return False
+            return False  # what is said of it there is newer than what was said here
+        _hand_over(source, target, run)
         time_ = time.time_ns() // 1000
         log.append({"event": "claimed", "from": source.url, "by": by, "time": time_})
         log.wait()
