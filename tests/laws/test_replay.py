@@ -284,6 +284,10 @@ READ_IN_TWO_TURNS: Program = (
     ((0, Op("write", 0)), (1, Op("read", 0)), (2, Op("write", 0))),
     ((0, Op("write", 0)), (1, Op("read", 0))),
 )
+READS_IN_TWO_TURNS: Program = (
+    ((0, Op("write", 0)), (1, Op("read", 0)), (2, Op("read", 0))),
+    ((0, Op("write", 0)), (1, Op("read", 0))),
+)
 
 
 @example(AGAIN_IN_A_LATER_TURN, False)  # a failed call is made again by the next turn
@@ -362,6 +366,7 @@ def test_5_after_a_new_write_nothing_of_a_later_turn_holds(
 
 
 @example(READ_IN_TWO_TURNS, 1, True)  # in a turn of its own, amid a batch
+@example(READS_IN_TWO_TURNS, 1, True)  # behind the batch, and amid the turn
 @given(programs, st.integers(0, 20), st.booleans())
 def test_6_a_new_read_changes_nothing_else(program: Program, place: int, own_turn: bool) -> None:
     read = Op("fresh_read", 9)
@@ -399,6 +404,7 @@ MODEL_AND_READ: Program = (
     ((0, Op("write", 0)), (1, Op("read", 0))),
     ((0, Op("model", 0)), (1, Op("read", 0))),
 )
+MODEL_AND_READ_TWICE: Program = (((0, Op("model", 0)), (1, Op("read", 0))),) * 2
 READ_BEHIND: Program = (FOUR_WRITES[0][:2], ((0, Op("write", 0)),), ((0, Op("read", 0)),))
 ONE_FOUR_TWO: Program = (((0, Op("write", 0)),), FOUR_WRITES[0], FOUR_WRITES[0][:2])
 FOUR_TWO_READ: Program = (FOUR_WRITES[0], FOUR_WRITES[0][:2], ((0, Op("read", 0)),))
@@ -419,6 +425,7 @@ READ_BETWEEN: Program = (((0, Op("write", 0)), (1, Op("read", 0)), (2, Op("write
 @example(ONE_FOUR_TWO, 4, 0, 1, "fresh_write", False, "regrouped")  # a batch is left for the next
 @example(FOUR_TWO_READ, 4, 0, 1, "read", False, "regrouped")  # new ones answer by their slots
 @example(SINGLE_WRITES, 0, 1, 45, "write", False, "regrouped")  # a turn goes on behind others
+@example(MODEL_AND_READ_TWICE, 0, 0, 0, "fresh_write", True, "as it was")  # and so do two
 @given(
     programs,
     st.integers(0, 20),

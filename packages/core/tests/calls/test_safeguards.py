@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -96,6 +97,36 @@ def test_a_model_failure_behind_a_healed_read_runs_again(session: Any) -> None:
     with session() as opened:
         assert agent(opened) == "answer"
     assert ran == ["look", "look", "ask", "ask", "ask"]
+
+
+@pytest.mark.parametrize("kind", ["tool", "model"])
+def test_a_failure_behind_a_healed_write_runs_again(session: Any, kind: Any) -> None:
+    """The write that is made again did not come after the failure."""
+
+    @tool(effect="write", raises=(ValueError,))
+    def flaky() -> None:
+        ran.append("flaky")
+        if len(ran) == 1:
+            raise ValueError("not yet")
+
+    def ask() -> str:
+        ran.append("ask")
+        if ran.count("ask") < 4:
+            raise ConnectionRefusedError("rate limit")
+        return "answer"
+
+    def agent(opened: Session) -> Any:
+        with contextlib.suppress(ValueError):
+            flaky()
+        contract = MODEL if kind == "model" else dataclasses.replace(MODEL, effect="pure")
+        return opened.run_call(contract, {}, ask, kind=kind)
+
+    for _ in range(3):
+        with pytest.raises(ConnectionError), session() as opened:
+            agent(opened)
+    with session() as opened:
+        assert agent(opened) == "answer"
+    assert ran == ["flaky", "ask", "flaky", "ask", "ask", "ask"]
 
 
 def test_siblings_stay_when_a_failure_runs_again(session: Any) -> None:

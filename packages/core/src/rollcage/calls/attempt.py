@@ -355,6 +355,8 @@ class Attempt:
             mark, slot, number = again.fingerprint, again.slot, again.turn
             declared = again.declared
         else:
+            if not (turn.n or turn.follows):
+                branch.unrecorded = turn
             number, declared = turn.n or self.number(turn), place.slot is not None
             key_bytes, world, rank = bytes.fromhex(key), branch.world(), branch.rank(key, turn)
             mark = fingerprint(key_bytes, world, rank, slot).hex()

@@ -110,6 +110,7 @@ class Branch:
             recorded: then recorded siblings may still come.
         exited: whether the block has been left; the branch is joined once nothing runs in it.
         ok: whether the block was left without an error.
+        unrecorded: the last turn of new calls only, when it began.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class Branch:
         self._folded_turn: Turn | None = None  # whose batch was folded when all of it was used up
         self.batch: list[Step] = []
         self.turn: Turn | None = None
+        self.unrecorded: Turn | None = None
         self.open_turn: Turn | None = None
         self.running = self.preparing = 0
         self.left_at: int | None = None
@@ -419,7 +421,7 @@ class Branch:
             if step.slot == slot and not (
                 is_regrouped and self._is_regrouped(step, turn, surely=True)
             ):
-                return first if self._is_amid(first, step) else step
+                return first if self._is_amid(first, step, turn) else step
             if is_regrouped or (step.effect != "branch" and turn.has_moved(step.slot, slot)):
                 first = first or step
         return first
@@ -440,11 +442,14 @@ class Branch:
                 return step
         return late
 
-    def _is_amid(self, first: Step | None, step: Step) -> bool:
-        """Tell whether the branch is amid the batch beside which a read was recorded.
+    def _is_amid(self, first: Step | None, step: Step, turn: Turn) -> bool:
+        """Tell whether the branch is amid the recorded turn of a read, which others have joined.
 
-        Another read, which holds behind that batch only, is not asked for yet.
+        So it is where a batch beside that read is not used up: another read, which holds behind
+        the batch only, is not asked for yet. So it may be behind a turn that is not recorded.
         """
+        if first is not None and self.unrecorded not in (None, turn):
+            return True
         pos = self.pos
         if first is None or not self.batch or first.start > pos or step.start <= pos:
             return False

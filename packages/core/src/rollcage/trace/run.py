@@ -142,6 +142,7 @@ class Step:
         given: whether this attempt was given the outcome.
         gone: why the step no longer holds: `again`, `left`, `moved` or `undone`; empty if it holds.
         replacement: the step that ran the call again.
+        first: of a step that ran a call again, the step that ran it first; else 0.
         back: how well an undo took the step back; empty if no undo tried.
         rolled: whether the effect was taken back with the transaction around it.
         borrowed: whether the step belongs to the run from which this run was forked.
@@ -177,7 +178,7 @@ class Step:
     # Class attributes: few steps have these, and the others spend no room on them.
     declared = answered = simulated = rolled = borrowed = loose = claimed = accepted = False
     compensates = passed = moved_on = False
-    rank = epoch = retries = doubt = replacement = beside = ended = 0
+    rank = epoch = retries = doubt = replacement = first = beside = ended = 0
     agent = version = back = kind = ""
     after: Sequence[int] = ()
     beyond: Sequence[list[int]] = ()
@@ -606,7 +607,7 @@ class Run:
         if step.turn > self.turns:
             self.turns = step.turn
         elif self.last_turns and step.turn <= self.last_turns[-1] and "again" not in event:
-            is_behind = bool(branch) and branch[-1].turn > step.turn
+            is_behind = bool(branch) and (branch[-1].late or (branch[-1].turn,))[0] > step.turn
             late = (self.turns, n, len(self.last_turns)) if is_behind else ()
             step.late = self._late.setdefault((step.branch, step.turn), late)
         self.steps[n] = self.named[step.fingerprint] = step
@@ -629,6 +630,7 @@ class Run:
         if again is not None:
             before = self.steps[again]
             before.replacement, step.late = step.n, before.late
+            step.first = before.first or again
             key = None if before.marks is None else before.marks.get(KEY)
             if key is not None and step.epoch == before.epoch:
                 step.marks = {**(step.marks or {}), KEY: key}
@@ -1042,6 +1044,8 @@ class Run:
             if other.n > undone_at >= step.n:  # made anew: what the failure led to was undone
                 continue
             if other.n > since:
+                if other.first and other.first < step.n:  # it came before
+                    continue
                 if other.turn != step.turn and other.until >= step.pos:
                     return False
             elif other.effect in CHANGES:  # a read is on record at its end, behind later steps
