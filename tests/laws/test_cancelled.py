@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import random
 from collections.abc import Coroutine
 from typing import Any
@@ -70,7 +71,12 @@ class Cancels(Lab):
                 raise TimeoutError
             await task
 
-        return await super().together([patient(call) for call in calls])
+        try:
+            await super().together([patient(call) for call in calls])
+        finally:
+            for call in calls:
+                if inspect.getcoroutinestate(call) == inspect.CORO_CREATED:
+                    call.close()  # its task was cancelled before it began
 
 
 def cancelled(lab: Cancels, program: Program, chance: random.Random, **how: Any) -> Attempt:

@@ -75,7 +75,7 @@ def edited(
 
 
 def edited_anywhere(program: Program, chance: random.Random) -> Program:
-    """Return the program with an edit as of `edited`, or in one of several branches."""
+    """Return the program with an edit as of `edited`, in a branch, or from one into another."""
     places = [n for n, node in enumerate(program) if isinstance(node, Branches)]
     if not places or chance.random() < 0.3:
         return edited(program, chance, EDITS)
@@ -84,8 +84,12 @@ def edited_anywhere(program: Program, chance: random.Random) -> Program:
     branches = nodes[at]
     assert isinstance(branches, Branches)
     lines = [*branches.lines]
-    line = chance.randrange(len(lines))
-    lines[line] = edited(lines[line], chance, EDITS)
+    line, other = chance.randrange(len(lines)), chance.randrange(len(lines))
+    if lines[line] and line != other and chance.random() < 0.3:
+        lines[other] = (lines[line][0], *lines[other])
+        lines[line] = lines[line][1:]
+    else:
+        lines[line] = edited(lines[line], chance, EDITS)
     nodes[at] = dataclasses.replace(branches, lines=tuple(lines))
     return tuple(nodes)
 

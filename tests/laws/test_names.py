@@ -13,11 +13,11 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from tests.laws.lab import Lab, folder
 from tests.laws.law import LAW, chances, fewer, order, resumed
-from tests.laws.programs import Program, programs, seeds
+from tests.laws.programs import Branches, Op, Program, Turn, programs, seeds
 
 pytestmark = pytest.mark.law
 
@@ -95,7 +95,22 @@ def test_steps_of_any_program_are_named_as_the_format_says(program: Program, see
         Reader(lab.timeline.lines(lab.newest()))
 
 
+WRITE, INNER = Op("write"), Op("outer", inner=(Op("write"), Op("write")))
+A_NEW_BLOCK_BESIDE: Program = (
+    Branches(
+        (
+            (WRITE, WRITE, Op("outer", inner=(WRITE,))),
+            (Turn((WRITE, Op("read")), "slots"), INNER, INNER),
+            (WRITE,),
+        ),
+        ("b0", "b1", "b2"),
+        "turn",
+    ),
+)
+
+
 @fewer(2)
+@example(A_NEW_BLOCK_BESIDE, 1)  # its write was taken for a change of the program
 @given(programs(does=["work", "fail"], blocks=["outer", "scope", "turn", "branches"]), seeds)
 def test_also_where_it_was_cut(program: Program, seed: int) -> None:
     chance = chances(seed)

@@ -132,6 +132,36 @@ async def test_a_write_in_a_block_ahead_of_a_new_one_is_not_made_again(tmp_path:
     assert performed == ["b"]
 
 
+async def test_a_new_block_beside_recorded_ones_is_no_later_one(tmp_path: Path) -> None:
+    """The recorded blocks of the turn were opened, and one has yet to ask for its calls."""
+    fails = True
+
+    async def first(session: Session) -> None:
+        with session.branch("first"):
+            await put("a")
+
+    async def second(session: Session) -> None:
+        with session.branch("second"):
+            await asyncio.sleep(0)
+            await put("b")
+
+    async def third(session: Session) -> None:
+        if fails:
+            raise KeyError
+        with session.branch("third"):
+            await put("c")
+
+    async def job(session: Session) -> None:
+        with session.turn():
+            await together(first(session), second(session), third(session))
+
+    ended = [await attempt(tmp_path, job)]
+    fails = False
+    ended += [await attempt(tmp_path, job) for _ in range(2)]
+    assert ended == ["KeyError", "", ""]
+    assert performed == ["a", "b", "c"]
+
+
 async def test_a_block_rolled_back_beside_a_later_read_is_made_anew(tmp_path: Path) -> None:
     """The read is of the same message, and came only in the second attempt."""
     failing = "outer"

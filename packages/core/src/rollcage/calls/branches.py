@@ -41,9 +41,9 @@ def open_block(
     outer = attempt.branch(place.branch)
     before = list(after)
     turn, slot = attempt.turn_of(place, outer)
-    begun_by = outer.turn if outer.batch or outer.running else None
     look = outer.look(key, "branch", turn, place.slot)
     outer.move(look, turn)
+    begun_by = outer.turn if outer.batch or outer.running else None
     step = look.step
     if step is not None and is_being_undone(attempt, step.n):
         step = None

@@ -112,6 +112,8 @@ def _concurrent(
     def concurrent(mine: Level, its: Level, step: Step) -> bool:
         block, sibling = mine.step, its.step
         assert sibling is not None
+        if _is_passed_by(attempt, step, sibling):
+            return False
         if mine.kind == "leaf":
             if call is not None and not _may_ask(call, sibling, joins=joins, waits=waits):
                 return False
@@ -222,6 +224,23 @@ def rolled_around(attempt: Attempt, call: Call) -> Branch | None:
         if level.branch in attempt.run.rolled:
             return attempt.branches.get(level.branch)
     return None
+
+
+def _is_passed_by(attempt: Attempt, step: Step, sibling: Step) -> bool:
+    """Tell whether a block around a step was left without an error, and did not ask for the step.
+
+    Args:
+        attempt: the attempt.
+        step: the recorded step.
+        sibling: the step itself, or the outermost call or block around it that counts.
+    """
+    at = step
+    while at is not sibling and (block := attempt.run.owner(at.branch)) is not None:
+        walk = attempt.branches.get(block.inner)
+        if walk is not None and walk.exited and walk.ok and at.n <= block.ended:
+            return True
+        at = block
+    return False
 
 
 def _is_beside(sibling: Step, slot: int | None, waits: Step | None) -> bool:
