@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from rollcage import Halt, Options, Session, SessionHalted, UnknownOutcome, open_store, tool
 
 from tests.laws.lab import folder
+from tests.laws.law import LAW
 
 pytestmark = pytest.mark.law
 
@@ -290,6 +291,7 @@ READS_IN_TWO_TURNS: Program = (
 )
 
 
+@LAW
 @example(AGAIN_IN_A_LATER_TURN, False)  # a failed call is made again by the next turn
 @given(ended(), st.booleans())
 def test_1_the_same_turns_again_all_hit(program: Program, at_once: bool) -> None:
@@ -300,6 +302,7 @@ def test_1_the_same_turns_again_all_hit(program: Program, at_once: bool) -> None
     assert again.ran == []
 
 
+@LAW
 @given(ended(), st.booleans())
 def test_2_a_parallel_run_hits_call_by_call(program: Program, at_once: bool) -> None:
     with lab() as store:
@@ -309,6 +312,7 @@ def test_2_a_parallel_run_hits_call_by_call(program: Program, at_once: bool) -> 
     assert again.ran == []
 
 
+@LAW
 @given(programs, seeds, st.booleans())
 def test_3_a_sequential_run_hits_in_turns(program: Program, seed: int, at_once: bool) -> None:
     with lab() as store:
@@ -318,6 +322,7 @@ def test_3_a_sequential_run_hits_in_turns(program: Program, seed: int, at_once: 
     assert again.ran == []
 
 
+@LAW
 @given(ended(), seeds, st.booleans())
 def test_4_the_calls_of_a_turn_come_in_any_order(
     program: Program, seed: int, at_once: bool
@@ -338,6 +343,7 @@ def test_4_the_calls_of_a_turn_come_in_any_order(
     assert again.ran == []
 
 
+@LAW
 @given(programs, st.integers(0, 20), st.booleans())
 def test_5_after_a_new_write_nothing_of_a_later_turn_holds(
     program: Program, place: int, own_turn: bool
@@ -365,6 +371,7 @@ def test_5_after_a_new_write_nothing_of_a_later_turn_holds(
         )
 
 
+@LAW
 @example(READ_IN_TWO_TURNS, 1, True)  # in a turn of its own, amid a batch
 @example(READS_IN_TWO_TURNS, 1, True)  # behind the batch, and amid the turn
 @given(programs, st.integers(0, 20), st.booleans())
@@ -412,6 +419,7 @@ SINGLE_WRITES: Program = (((0, Op("write", 0)),),) * 3
 READ_BETWEEN: Program = (((0, Op("write", 0)), (1, Op("read", 0)), (2, Op("write", 0))),)
 
 
+@LAW
 @example(READ_AFTER_TWO, 4, 0, 0, "read", False, "singly")  # a new read has no slot of its own
 @example(READ_AFTER_FIVE, 4, 0, 2965987, "read", False, "regrouped")  # nor has one of another turn
 @example(TWO_READS, 4, 0, 1, "fresh_write", False, "regrouped")  # a new write goes before them
@@ -475,6 +483,7 @@ def test_7_a_resumed_run_is_itself_a_full_source(
     assert not any(kind == "halted" for kind, _ in in_order(mixed.outcomes))
 
 
+@LAW
 @given(programs, seeds, st.booleans(), st.sampled_from(["as it was", "singly", "regrouped"]))
 def test_the_world_is_the_same_however_a_run_was_grouped(
     program: Program, seed: int, at_once: bool, form: str
