@@ -179,14 +179,13 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def typecheck(session: nox.Session) -> None:
-    """Check types of what is installed with strict mypy, and with pyright what users' code is like.
+    """Check types of what is installed, and of what users' code is like, with strict mypy.
 
-    The session `types` has both look at everything.
+    The session `types` looks at everything, with pyright too.
     """
     session.install(*editable(session, *EVERYTHING), *groups(*GROUPS), *CONSTRAINTS)
     sources = [f"{folder}/src" for folder in SIBLINGS.values() if Path(folder, "src").is_dir()]
     session.run("mypy", *sources, "tests/typing", "examples")
-    session.run("pyright", "tests/typing", "examples")
 
 
 @nox.session
@@ -360,7 +359,7 @@ def faults(session: nox.Session) -> None:
     tests.append("packages/mcp/tests/test_kills.py")
     tests += [f"{PACKAGES[each][0]}/tests/test_mcp_kills.py" for each in ("autogen", "crewai")]
     often = {"ROLLCAGE_FAULTS": os.environ.get("ROLLCAGE_FAULTS", "200")}
-    session.run("pytest", *tests, *session.posargs, env=often)
+    session.run("pytest", "-m", "", *tests, *session.posargs, env=often)
 
 
 @nox.session

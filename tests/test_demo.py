@@ -162,6 +162,7 @@ if "undo" in sys.orig_argv:
 """
 
 
+@pytest.mark.nightly
 def test_the_demo_claims_only_verified_undos(tmp_path: Path) -> None:
     """Somebody changes a file between the agent and the undo."""
     (tmp_path / "sitecustomize.py").write_text(MEDDLER)

@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 LAB = Path(__file__).parents[3] / "packages" / "mcp" / "tests" / "lab"
 JOBS = max(int(os.environ.get("ROLLCAGE_FAULTS", "0")) * 3 // 10, 2)  # `nox -s faults`: 60
 
 
+@pytest.mark.nightly
 def test_a_crew_that_is_killed_writes_each_line_once(tmp_path: Path) -> None:
     """Each job is killed up to three times, on a folder or on SQLite; then it is ended."""
     program = str(Path(__file__).with_name("killed_mcp.py"))

@@ -178,7 +178,7 @@ def test_a_fork_of_a_pruned_run_goes_on(store: Store) -> None:
         pass
 
 
-@pytest.mark.parametrize("skeleton", [False, True])
+@pytest.mark.parametrize("skeleton", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_prune_that_is_killed_anywhere_is_brought_to_its_end(
     store: Store, *, skeleton: bool
 ) -> None:
