@@ -20,6 +20,7 @@ from rollcage import (
     Verdict,
     tool,
 )
+from rollcage.calls.memory import restart
 from rollcage.contract.contract import Contract
 from rollcage.trace.folder import Folder
 
@@ -399,3 +400,33 @@ def test_lines_of_sessions_without_a_framework_say_nothing_more(tmp_path: Path) 
         write("b")
     events = [orjson.loads(line)["event"] for line in Folder(tmp_path).read(session.run_id)]
     assert events == ["run", "attempt", "ended"]
+
+
+def test_a_block_that_a_framework_starts_over_is_not_past(tmp_path: Path) -> None:
+    def first(session: Session) -> None:
+        with session.branch("first"):
+            write("a")
+
+    with pytest.raises(PowerCutError), Session("job", store=tmp_path) as session:
+        with session.turn() as turn, turn.slot(0):
+            first(session)
+        raise PowerCutError
+    with Session("job", store=tmp_path) as session, session.turn() as turn:
+        with turn.slot(0):
+            first(session)
+        attempt = session.place_here().attempt
+        restart(attempt, [step for step in attempt.run.steps.values() if step.effect == "write"])
+        with turn.slot(1), session.branch("second"):
+            write("b")
+        with turn.slot(0):
+            first(session)
+    assert world == ["a", "b"]
+    with (
+        pytest.raises(Diverged),
+        Session("job", store=tmp_path, replay="continue") as session,
+        session.turn() as turn,
+    ):
+        with turn.slot(0), session.branch("first"):
+            pass
+        with turn.slot(2), session.branch("third"):
+            write("c")

@@ -237,7 +237,8 @@ def _is_passed_by(attempt: Attempt, step: Step, sibling: Step) -> bool:
     at = step
     while at is not sibling and (block := attempt.run.owner(at.branch)) is not None:
         walk = attempt.branches.get(block.inner)
-        if walk is not None and walk.exited and walk.ok and at.n <= block.ended:
+        is_left = walk is not None and walk.exited and walk.ok
+        if is_left and block.taken and at.n <= block.ended:  # else it is started over
             return True
         at = block
     return False
