@@ -303,8 +303,8 @@ def test_what_failed_in_a_block_taken_back_runs_again(
                             session.run_call(contract, {}, fail, kind=kind)
                         except ConnectionError as error:
                             failed.append(error)
-            for error in failed:
-                raise error
+            for each in failed:
+                raise each
 
     for _ in range(3):
         session = Session("job", store=tmp_path, options=Options(tools=[take]))

@@ -26,6 +26,7 @@ from rollcage.errors import (
     StoreInvalid,
     TraceCorrupt,
 )
+from rollcage.stages.once import look_up
 from rollcage.trace.chain import HASH, Chain, attest, attested_head, chained, held_to, verify
 from rollcage.trace.claims import Claim
 from rollcage.trace.listing import RunInfo, all_runs, run_info
@@ -304,7 +305,7 @@ def _point(source: Store, target: Store, info: RunInfo) -> None:
 
 
 def _copy_claims(source: Store, target: Store, run: str) -> None:
-    """Copy the claims of a run, over the claims that an earlier copy has left."""
+    """Copy the claims of a run, over those that an earlier copy or a free effect has left."""
     for key in keys_of(source, "once"):
         data = source.get("once", key)
         if data is None or (claim := Claim.read(key, data)).run != run:
@@ -312,8 +313,10 @@ def _copy_claims(source: Store, target: Store, run: str) -> None:
         while True:
             there = target.get("once", key)
             known = claim if there is None else Claim.read(key, there)
+            if known.run != run and look_up(target, known).state != "free":
+                break
             new = known.merged(claim) if known.token == claim.token else claim
-            if known.run != run or target.swap("once", key, there, new.data()):
+            if target.swap("once", key, there, new.data()):
                 break
 
 
