@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,19 +118,23 @@ class Story:
 
     def copies(self, here: int, run: str, further: int) -> None:
         there = (here + further) % STORES
-        copy_run(self.stores[here], self.stores[there], run)
-        self.comes(here, there, run)
+        with self.comes(here, there, run):
+            copy_run(self.stores[here], self.stores[there], run)
 
     def moves(self, here: int, run: str, further: int) -> None:
         there = (here + further) % STORES
-        is_moved = move_run(self.stores[here], self.stores[there], run)
-        self.comes(here, there, run)
-        if is_moved and run in self.lives:
-            self.lives[run] = there
+        with self.comes(here, there, run):
+            if move_run(self.stores[here], self.stores[there], run) and run in self.lives:
+                self.lives[run] = there
 
-    def comes(self, here: int, there: int, run: str) -> None:
-        for each in self.effects:
-            if each.run == run and here in each.known:
+    @contextlib.contextmanager
+    def comes(self, here: int, there: int, run: str) -> Iterator[None]:
+        """A run comes into a store, which then knows its effects, unless it knows others."""
+        coming = [each for each in self.effects if each.run == run and here in each.known]
+        others = [once_of(self.stores[there], f"pay/{each.key}") for each in coming]
+        yield
+        for each, other in zip(coming, others, strict=True):
+            if other is None or other.run == run or other.state == "free":
                 each.known.add(there)
 
     def prunes(self, here: int, run: str, skeleton: bool) -> None:

@@ -323,6 +323,23 @@ def test_a_move_that_is_repeated_leaves_what_was_done_since(stores: tuple[Store,
     assert done == ["7", "-7", "7"]
 
 
+def test_two_effects_of_one_key_do_not_come_together(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+    runs = []
+    for store, name in ((one, "a"), (two, "b")):
+        with Session(name, store=store) as session:
+            copied_fee("7")
+        runs.append(session.run_id)
+    with pytest.raises(RunConflict, match="has made fee/7, and so has run"):
+        move_run(one, two, runs[0])
+    assert run_info(one, runs[0]).last == "ended"  # it goes on where it was
+    assert undo_run(two, runs[1]).complete
+    assert move_run(one, two, runs[0])
+    with Session("c", store=two):
+        copied_fee("7")
+    assert done == ["7", "7", "-7"]
+
+
 @pytest.mark.parametrize("give", [stop_run, pause_run])
 def test_an_order_is_given_where_the_run_goes_on(
     stores: tuple[Store, Store], give: Callable[[Store, str], object]

@@ -43,7 +43,7 @@
     └── StoreError                    the store or a trace in it
         ├── RunNotFound               no such run                               (run_not_found)
         │   └── RunPruned             its trace was removed, a stub stays           (run_pruned)
-        ├── RunConflict               another run has its id in that store        (run_conflict)
+        ├── RunConflict               another run has its id, or key, there       (run_conflict)
         ├── RunElsewhere              the run goes on in another store, or may   (run_elsewhere)
         ├── RunInUse                  another process or session writes it      (run_in_use)
         ├── OrderRefused              the run's state does not allow this order (order_refused)
@@ -568,7 +568,7 @@ class RunPruned(RunNotFound):
 
 
 class RunConflict(StoreError):
-    """A run can't be copied into a store: another run has its id there, or its trace differs."""
+    """A run can't come into a store: another run has its id there, or the key of its effect."""
 
     code = "run_conflict"
 

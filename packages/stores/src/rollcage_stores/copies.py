@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
 import orjson
@@ -144,7 +144,9 @@ def move_run(source: Where, target: Where, run: str, *, by: str = "") -> bool:
 
     Raises:
         RunElsewhere: the source has a mere copy, or the run was moved to a third store.
-        RunNotFound, RunInUse, RunConflict, TraceCorrupt, StoreError: as `copy_run`.
+        RunConflict: as `copy_run`; or an effect of another run stands in the target under the key
+            of an effect of this run.
+        RunNotFound, RunInUse, TraceCorrupt, StoreError: as `copy_run`.
     """
     one, other = _both(source, target)
     _check_apart(one, other)
@@ -162,6 +164,7 @@ def move_run(source: Where, target: Where, run: str, *, by: str = "") -> bool:
         copy_run(one, other, run)
         if last["event"] == "pruned":
             return True
+        _check_claims(one, other, run)
         if _end(one, other, run, by):
             return _claim(one, other, run, by)
     raise RunInUse(f"run {run} is being written: move it when its writer has ended")
@@ -304,12 +307,36 @@ def _point(source: Store, target: Store, info: RunInfo) -> None:
     target.swap("names", info.job, seen, info.run.encode())
 
 
+def _claims_of(store: Store, run: str) -> Iterator[tuple[str, Claim]]:
+    """Yield the claims of a run's effects, with their keys."""
+    for key in keys_of(store, "once"):
+        data = store.get("once", key)
+        if data is not None and (claim := Claim.read(key, data)).run == run:
+            yield key, claim
+
+
+def _check_claims(source: Store, target: Store, run: str) -> None:
+    """Refuse a run under a key of which another run's effect stands in the target, or may.
+
+    Once that effect is taken back, the key would be free there, though this run's effect stands.
+    """
+    for key, claim in _claims_of(source, run):
+        there = target.get("once", key)
+        known = claim if there is None else Claim.read(key, there)
+        if (
+            known.run != run
+            and look_up(target, known).state != "free"
+            and look_up(source, claim).state != "free"
+        ):
+            raise RunConflict(
+                f"run {run} has made {key}, and so has run {known.run} in {target.url}: undo the "
+                f"effect of one of them, or move into another store"
+            )
+
+
 def _copy_claims(source: Store, target: Store, run: str) -> None:
     """Copy the claims of a run, over those that an earlier copy or a free effect has left."""
-    for key in keys_of(source, "once"):
-        data = source.get("once", key)
-        if data is None or (claim := Claim.read(key, data)).run != run:
-            continue
+    for key, claim in _claims_of(source, run):
         while True:
             there = target.get("once", key)
             known = claim if there is None else Claim.read(key, there)
