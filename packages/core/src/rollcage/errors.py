@@ -17,6 +17,7 @@
     ├── PackageMissing                it needs a package that is not installed  (package_missing)
     ├── ApprovalInvalid               the request can't be decided like this    (approval_invalid)
     ├── ReplayedError                 a recorded exception of a type that the reader does not know
+    │   └── ReplayedCancellation      a recorded call was cancelled       (replayed_cancellation)
     ├── GovernanceError               the registry of tools refuses this        (governance_refused)
     │   └── FacadeMissing             the store has no facade of this name      (facade_missing)
     ├── SessionError                  the session can't be used like this       (session_misused)
@@ -91,6 +92,7 @@ __all__ = [
     "PolicyProblem",
     "RegistryCorrupt",
     "ReplayMiss",
+    "ReplayedCancellation",
     "ReplayedError",
     "RollcageError",
     "RunAbandoned",
@@ -231,6 +233,12 @@ class ReplayedError(RollcageError):
         super().__init__(f"{type_name}: {message}")
         self.type_name = type_name
         self.message = message
+
+
+class ReplayedCancellation(ReplayedError, TimeoutError):
+    """A recorded call was cancelled. As a rule a time limit did that, so it is caught like one."""
+
+    code = "replayed_cancellation"
 
 
 class DetectorMissing(RollcageError):

@@ -323,3 +323,43 @@ async def test_an_async_stream_that_is_cancelled_is_cut_off(store: Store, events
         with pytest.raises(asyncio.CancelledError):
             await task
     assert outcomes(events(session.run_id)) == ["error"]
+
+
+# --- time limits ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["tool", "model"])
+async def test_a_program_whose_time_limit_ended_a_read_goes_the_same_way(
+    store: Store, kind: Literal["tool", "model"]
+) -> None:
+    ran: list[str] = []
+    contract = Contract(name="slow", parameters={}, effect="read")
+
+    async def slow() -> str:
+        ran.append("slow")
+        await asyncio.Event().wait()
+        return "never"
+
+    @tool(effect="write")
+    async def put(what: str) -> None:
+        ran.append(what)
+
+    async def job(session: Session) -> None:
+        async with session:
+            try:
+                call = session.arun_call(contract, {}, slow, kind=kind)
+                said = await asyncio.wait_for(call, 60)
+            except TimeoutError:
+                said = "instead"
+            await put(said)
+            await put("next")
+
+    with pytest.raises(ZeroDivisionError):
+        async with Session("job", store=store) as session:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(session.arun_call(contract, {}, slow, kind=kind), 0.01)
+            await put("instead")
+            raise ZeroDivisionError
+    await job(Session("job", store=store))
+    await job(Session("job", store=store, replay="offline"))
+    assert ran == ["slow", "instead", "next"]

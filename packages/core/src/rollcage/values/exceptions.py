@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from rollcage.errors import ReplayedError, RollcageError
+from rollcage.errors import ReplayedCancellation, ReplayedError, RollcageError
 from rollcage.values.codec import encode_result
 from rollcage.values.decoding import Strange, decode, decode_result
 from rollcage.values.hiding import Seal, hidden
@@ -23,6 +23,7 @@ __all__ = ["decode_exception", "describe_error", "encode_exception"]
 
 LONG: Final = 64 * 1024  # bytes from which a text is cut: it stands in the line of each replay
 _KEPT: Final = 16 * 1024  # bytes of its beginning, and of its end
+_CANCELLED: Final = "asyncio.exceptions.CancelledError"
 _BUILTIN_ERRORS: Final = {
     name: each
     for name, each in vars(builtins).items()
@@ -148,7 +149,7 @@ def decode_exception(
 
     Declared are `known`, the exceptions among the registered `types`, and the subclasses of these
     that the program has defined. Any other becomes a `ReplayedError` with the name of its type and
-    its message.
+    its message; a cancellation is a `TimeoutError` as well.
 
     Raises:
         ValueError: the data are not an exception (the trace is hostile input).
@@ -164,7 +165,8 @@ def decode_exception(
     except Strange:  # it holds a value of a class that is not declared here
         error = None
     if error is None:
-        error = ReplayedError(name, message)
+        kind = ReplayedCancellation if name == _CANCELLED else ReplayedError
+        error = kind(name, message)
     for note in notes:
         error.add_note(str(note))
     return error
