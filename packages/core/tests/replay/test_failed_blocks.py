@@ -59,8 +59,11 @@ def lines(store: Path) -> list[Any]:
     return [{name: line[name] for name in line if name not in own} for line in found]
 
 
+@pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("kind", ["branch", "transaction"])
-async def test_a_gathered_block_goes_on_beside_a_write(tmp_path: Path, kind: str) -> None:
+async def test_a_gathered_block_goes_on_beside_a_write(
+    tmp_path: Path, kind: str, is_first: bool
+) -> None:
     fails = True
 
     async def member(session: Session) -> None:
@@ -71,7 +74,8 @@ async def test_a_gathered_block_goes_on_beside_a_write(tmp_path: Path, kind: str
             await put("b")
 
     async def job(session: Session) -> None:
-        await together(put("a"), member(session))
+        members = [put("a"), member(session)]
+        await together(*(reversed(members) if is_first else members))
         await put("c")
 
     ended = [await attempt(tmp_path, job)]

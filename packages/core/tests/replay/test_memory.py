@@ -430,3 +430,24 @@ def test_a_block_that_a_framework_starts_over_is_not_past(tmp_path: Path) -> Non
             pass
         with turn.slot(2), session.branch("third"):
             write("c")
+
+
+def test_equal_questions_are_counted_where_work_is_started_over(tmp_path: Path) -> None:
+    asked = itertools.count(1)
+
+    def ask(session: Session) -> Any:
+        return session.run_call(MODEL, {}, lambda: f"answer {next(asked)}", kind="model")
+
+    with pytest.raises(PowerCutError), Session("job", store=tmp_path) as session:
+        write("a")
+        assert [ask(session), ask(session)] == ["answer 1", "answer 2"]
+        raise PowerCutError
+    with Session("job", store=tmp_path) as session:
+        write("a")
+        said = [ask(session)]
+        attempt = session.place_here().attempt
+        restart(attempt, [attempt.run.steps[1]])
+        write("a")
+        said.append(ask(session))
+    assert said == ["answer 1", "answer 2"]
+    assert world == ["a"]

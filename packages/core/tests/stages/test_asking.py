@@ -261,21 +261,26 @@ class Pauses(BaseException):
     """What a framework stops by, to ask outside of the process."""
 
 
+class PausesAsErrorError(Exception):
+    """What another framework stops by: it is an error as any other, if nobody says so."""
+
+
+@pytest.mark.parametrize("kind", [Pauses, PausesAsErrorError])
 @pytest.mark.parametrize("is_entered", [False, True])
 @pytest.mark.parametrize("first", [None, "stage"])
 def test_what_a_framework_pauses_by_goes_through(
-    tmp_path: Path, first: str | None, is_entered: bool
+    tmp_path: Path, first: str | None, is_entered: bool, kind: type[BaseException]
 ) -> None:
     def pauses(_: ApprovalRequest) -> Any:
-        raise Pauses
+        raise kind
 
     given: Any = None if first is None else Approvals(Answers(), pauses=(KeyError,))
     session = Session("job", store=tmp_path, gate=[asks], approver=given)
     if not is_entered:
-        session.ask(pauses, pauses=(Pauses,))
-    with pytest.raises(Pauses), session:
+        session.ask(pauses, pauses=(kind,))
+    with pytest.raises(kind), session:
         if is_entered:
-            session.ask(pauses, pauses=(Pauses,))
+            session.ask(pauses, pauses=(kind,))
         send("a")
     yes = Answers(Approval(True, by="ann"))
     with Session("job", store=tmp_path, gate=[asks], approver=yes) as again:

@@ -451,6 +451,27 @@ def test_a_lost_read_inside_leaves_the_write_unclear_not_unknown(tmp_path: Path)
     assert outcomes[0].get("unclear") is True
 
 
+def test_what_was_refused_after_a_guarded_read_is_clean(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    @tool(effect="read")
+    def look() -> None:
+        ran.append("look")
+
+    @tool
+    def send() -> None:
+        look()
+        ran.append("send")
+        if ran.count("send") == 1:
+            raise ConnectionRefusedError
+
+    with pytest.raises(ConnectionRefusedError), Session("job", store=tmp_path):
+        send()
+    with Session("job", store=tmp_path):  # without anybody to be asked
+        send()
+    assert ran.count("send") == 2
+
+
 def test_what_was_refused_after_a_guarded_effect_is_not_clean(tmp_path: Path) -> None:
     with pytest.raises(UnknownOutcome), Session("job", store=tmp_path):
         with pytest.raises(Blocked):

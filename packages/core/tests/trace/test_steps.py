@@ -212,3 +212,9 @@ def test_a_fork_of_a_fork_knows_the_home_of_each_step() -> None:
     assert [run.home(step) for step in run.steps.values()] == ["r", "second", "third"]
     assert (run.id, run.source, run.attempts) == ("third", "second", 1)
     assert [step.borrowed for step in run.steps.values()] == [True, True, False]
+
+
+@pytest.mark.parametrize("known", [{}, {"memory": ["a"], "colour": "red"}])
+def test_a_step_that_moves_in_a_memory_keeps_its_other_marks(known: dict[str, Any]) -> None:
+    moved = {"event": "moved", "step": 1, "memory": ["b"]}
+    assert run_of(line(**known), moved).steps[1].marks == {**known, "memory": ["b"]}

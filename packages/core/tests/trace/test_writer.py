@@ -445,3 +445,26 @@ async def test_a_log_that_failed_takes_no_more(fails: str) -> None:
     with pytest.raises(TraceUnwritable, match=fails):
         await asyncio.to_thread(log.close)
     assert noted.asked == [*asked, "close"]
+
+
+@pytest.mark.parametrize("fails", ["append", "wait"])
+async def test_a_log_that_fails_is_told_to_whoever_waits(store: Folder, fails: str) -> None:
+    log = await asyncio.to_thread(store.open, "r1")
+    await asyncio.to_thread(log.read)
+
+    class Full:
+        """A log whose disk is full."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name == fails:
+                raise TraceUnwritable("no space left")
+            return getattr(log, name)
+
+    for _ in range(2):  # the thread goes on
+        full = Queued(Full())  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        full.append(b"{}")
+        with pytest.raises(TraceUnwritable, match="no space left"):
+            await full.settled()
+        with pytest.raises(TraceUnwritable, match="no space left"):
+            full.append(b"{}")
+    log.close()

@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from pydantic import SecretStr
 from rollcage import (
@@ -17,6 +18,7 @@ from rollcage import (
     UnknownOutcome,
     aundo_run,
     compensate,
+    open_store,
     plan_undo,
     tool,
     undo_run,
@@ -330,3 +332,6 @@ def test_an_undo_elsewhere_tells_nothing_that_quotes(
     assert SECRET not in repr(report)
     assert ("withheld" in step.reason) == (how != "result")
     assert users == {}
+    if how == "result":
+        last = [line for line in open_store(tmp_path).read(run) if b'"event":"outcome"' in line][-1]
+        assert orjson.loads(last)["outcome"]["value"].startswith("withheld")

@@ -430,6 +430,24 @@ def test_a_rule_that_denies_stops_it_before_anything_is_changed(store: Store, di
     assert content(disk) == {"a": "a", "b": "b"}
 
 
+def test_a_step_is_named_once_however_many_of_its_calls_are_denied(store: Store) -> None:
+    @tool(effect="write", name="test_undo.part")
+    def part(n: int) -> None:
+        raise AssertionError(n)
+
+    @tool(effect="write", undo=lambda: [compensate(part, n=1), compensate(part, n=2)])
+    def both() -> None:
+        pass
+
+    def no_part(step: Any) -> Verdict | None:
+        return Verdict.deny(f"not part {step.args['n']}") if step.name == "test_undo.part" else None
+
+    with Session("job", store=store, gate=[no_part]) as session:
+        both()
+        (step,) = session.undo().steps
+    assert (step.status, step.reason) == ("failed", "a rule denies test_undo.part: not part 1")
+
+
 def test_a_tool_that_is_not_here_is_named_before_anything_is_changed(
     store: Store, disk: Path
 ) -> None:
