@@ -59,11 +59,8 @@ def lines(store: Path) -> list[Any]:
     return [{name: line[name] for name in line if name not in own} for line in found]
 
 
-@pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("kind", ["branch", "transaction"])
-async def test_a_gathered_block_goes_on_beside_a_write(
-    tmp_path: Path, kind: str, is_first: bool
-) -> None:
+async def test_a_gathered_block_goes_on_beside_a_write(tmp_path: Path, kind: str) -> None:
     fails = True
 
     async def member(session: Session) -> None:
@@ -74,8 +71,7 @@ async def test_a_gathered_block_goes_on_beside_a_write(
             await put("b")
 
     async def job(session: Session) -> None:
-        members = [put("a"), member(session)]
-        await together(*(reversed(members) if is_first else members))
+        await together(put("a"), member(session))
         await put("c")
 
     ended = [await attempt(tmp_path, job)]
@@ -84,6 +80,35 @@ async def test_a_gathered_block_goes_on_beside_a_write(
     assert ended == ["KeyError", "", ""]
     assert performed == ["a", "b", "c"]
     assert await attempt(tmp_path, job, "offline") == ""
+
+
+@pytest.mark.parametrize("kind", ["branch", "transaction"])
+async def test_a_block_of_reads_beside_a_write_is_found_behind_it(
+    tmp_path: Path, kind: str
+) -> None:
+    """It was open while the write began, so it may come after it as well."""
+
+    async def reads(session: Session) -> None:
+        with block_of(session, kind):
+            await asyncio.sleep(0.01)
+            await look("r")
+
+    async def puts(session: Session) -> None:
+        with session.turn():  # of its own
+            await put("a")
+
+    async def first(session: Session) -> None:
+        await together(reads(session), puts(session))
+
+    async def second(session: Session) -> None:
+        await puts(session)
+        await reads(session)
+
+    assert [await attempt(tmp_path, each) for each in (first, second)] == ["", ""]
+    assert await attempt(tmp_path, second, "offline") == ""
+    steps = [line["name"] for line in lines(tmp_path) if line["event"] == "step"]
+    assert len(steps) == 3  # the block, its read, and the write
+    assert performed == ["a"]
 
 
 async def test_of_two_blocks_of_one_name_each_keeps_its_own(tmp_path: Path) -> None:

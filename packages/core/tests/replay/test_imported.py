@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from rollcage import NotReplayable, ReplayMiss, Session, SessionError, list_runs, open_store, tool
+from rollcage import NotReplayable, ReplayMiss, Session, list_runs, open_store, tool
 from rollcage.trace.chain import chained
 from rollcage.trace.store import drop
 
@@ -81,14 +81,3 @@ def test_a_write_whose_result_is_lost_is_not_made_again(tmp_path: Path) -> None:
     with pytest.raises(NotReplayable, match="it is not known"), session:
         looks(1)
     assert ran == []
-
-
-def test_a_run_that_can_not_go_on_here_leaves_no_open_log(tmp_path: Path) -> None:
-    run = recorded(tmp_path, "write", imported=True)
-    with (
-        pytest.raises(SessionError, match="nobody knows which of its writes") as caught,
-        Session("job", store=tmp_path, source=run, replay="off"),
-    ):
-        pass
-    assert not any(map(open_store(tmp_path).is_live, [each.run for each in list_runs(tmp_path)]))
-    assert caught.value.__traceback__ is not None  # whoever holds the error holds no log
