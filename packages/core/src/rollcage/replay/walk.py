@@ -110,7 +110,7 @@ class Branch:
             recorded: then recorded siblings may still come.
         exited: whether the block has been left; the branch is joined once nothing runs in it.
         ok: whether the block was left without an error.
-        unrecorded: the last turn of new calls only, when it began.
+        unrecorded: the last turn whose first call here was a new one.
     """
 
     def __init__(
@@ -443,10 +443,10 @@ class Branch:
         return late
 
     def _is_amid(self, first: Step | None, step: Step, turn: Turn) -> bool:
-        """Tell whether the branch is amid the recorded turn of a read, which others have joined.
+        """Tell whether the branch is amid the turn in which a read was recorded.
 
-        So it is where a batch beside that read is not used up: another read, which holds behind
-        the batch only, is not asked for yet. So it may be behind a turn that is not recorded.
+        It is, until the batch beside that read is used up: another read, which holds behind the
+        batch only, is not asked for yet. It may be, behind a turn that is not recorded.
         """
         if first is not None and self.unrecorded not in (None, turn):
             return True
