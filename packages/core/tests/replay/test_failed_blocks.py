@@ -295,7 +295,7 @@ async def test_no_record_tells_a_sibling_from_what_was_done_for_the_failure(
 @pytest.mark.parametrize("order", [("add", "fail"), ("fail", "add")])
 @pytest.mark.parametrize("effect", ["pure", "read", "model"])
 def test_what_failed_in_a_block_taken_back_runs_again(
-    tmp_path: Path, effect: str, order: tuple[str, str]
+    tmp_path: Path, effect: str, order: tuple[str, ...]
 ) -> None:
     """Calls that are made again beside it have not acted upon its failure."""
     ran: list[str] = []
@@ -319,7 +319,7 @@ def test_what_failed_in_a_block_taken_back_runs_again(
         name="failed.fail", parameters={}, effect="pure" if effect == "pure" else "read"
     )
 
-    def job(session: Session, order: tuple[str, str]) -> None:
+    def job(session: Session, order: tuple[str, ...]) -> None:
         failed: list[ConnectionError] = []
         with session.transaction():
             with session.turn() as turn:

@@ -461,7 +461,8 @@ async def test_a_log_that_fails_is_told_to_whoever_waits(store: Folder, fails: s
             return getattr(log, name)
 
     for _ in range(2):  # the thread goes on
-        full = Queued(Full())
+        log_of: Any = Full()
+        full = Queued(log_of)
         full.append(b"{}")
         with pytest.raises(TraceUnwritable, match="no space left"):
             await full.settled()
