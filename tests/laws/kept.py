@@ -87,7 +87,7 @@ class Held(writer._Writer):
     """Writes what was handed over when it is told to, in the thread that tells it."""
 
     def __init__(self) -> None:
-        self.jobs = self  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
+        self.jobs: Any = self  # it is its own queue
         self._held: list[writer._Job] = []
 
     def put(self, job: writer._Job) -> None:
