@@ -18,7 +18,7 @@ from tests.simulation.places import places
 from tests.simulation.universe import replay
 
 ROOT = Path(__file__).resolve().parents[1]
-SEEDS = 10  # in each place; `nox -s simulate` tries thousands
+SEEDS = 5  # in each place; `nox -s simulate` tries thousands
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ from rollcage.stages.queue import ApprovalQueue, QueueApprover
 from rollcage_fork import Fork
 
 from tests.laws.lab import ATTEMPTS, Attempt, Lab, folder
-from tests.laws.law import LAW, accounts, chances, comparable, fewer, offline, order
+from tests.laws.law import accounts, chances, comparable, fewer, offline, order
 from tests.laws.programs import LEAVES, Program, programs, seeds, sequential
 from tests.laws.test_forks import what_if
 from tests.laws.test_undo import kept, resolve_all, undo
@@ -211,7 +211,7 @@ def killed(program: Program, seed: int) -> None:
             offline(lab, program, attempt, chance)
 
 
-@LAW
+@fewer(2)
 @given(programs(blocks=["outer", "scope", "turn"]), seeds)
 def test_calls_in_turns_and_in_bodies(program: Program, seed: int) -> None:
     killed(program, seed)

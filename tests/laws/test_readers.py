@@ -12,7 +12,7 @@ from rollcage.trace.run import fold_lines
 from rollcage_views import Run, read_run
 
 from tests.laws.lab import Lab, folder
-from tests.laws.law import LAW, chances, fewer, order, resumed
+from tests.laws.law import chances, fewer, order, resumed
 from tests.laws.programs import LEAVES, Program, programs, seeds
 from tests.laws.test_undo import undo
 from tests.laws.timeline import Line
@@ -101,7 +101,7 @@ def recorded(program: Program, seed: int, **more: Any) -> None:
             every_cut(lab, chance)
 
 
-@LAW
+@fewer(2)
 @given(programs(blocks=["outer", "scope", "turn", "branches", "inner"]), seeds)
 def test_any_program_that_is_cut_and_resumed(program: Program, seed: int) -> None:
     recorded(program, seed)

@@ -31,7 +31,7 @@ from rollcage_views.html import write_run
 from rollcage_views.policies import denial_of
 
 from tests.laws.lab import Lab, folder
-from tests.laws.law import LAW, chances, fewer, order, resumed
+from tests.laws.law import chances, fewer, order, resumed
 from tests.laws.programs import LEAVES, Program, programs, seeds
 from tests.laws.test_undo import undo
 from tests.laws.timeline import Line
@@ -173,7 +173,7 @@ def recorded(program: Program, seed: int, *, undoes: bool = False) -> None:
         views(lab, chance)
 
 
-@LAW
+@fewer(2)
 @given(programs(blocks=["outer", "scope", "turn", "branches", "inner"]), seeds)
 def test_any_program_that_is_cut_and_resumed(program: Program, seed: int) -> None:
     recorded(program, seed)

@@ -44,7 +44,9 @@ print(found.status, flush=True)
 EXPECTED = sorted(["first", "beside", "end", *(f"{x}{n}" for x in "ab" for n in range(6))])
 
 
-@pytest.mark.parametrize("url", ["{}/store", "sqlite:///{}/runs.db"])
+@pytest.mark.parametrize(
+    "url", ["{}/store", pytest.param("sqlite:///{}/runs.db", marks=pytest.mark.nightly)]
+)
 def test_nothing_is_lost_or_done_twice(url: str, tmp_path: Path) -> None:
     chance = random.Random(url)  # noqa: S311 - reproducible moments
     script, world = tmp_path / "worker.py", tmp_path / "world"
