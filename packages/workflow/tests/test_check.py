@@ -98,7 +98,7 @@ FOUND = [
     (22, "unknown_tool", "is not an agent"),
     (23, "wrong_type", "an array is taken"),
     (23, "bad_retry", "put retry: on its steps"),
-    (24, "bad_jump", "t does not come after a"),
+    (24, "bad_jump", "neither of t and a comes after the other"),
     (25, "unknown_step", "there is no step 'feetch'"),
     (26, "wrong_type", "a condition is true or false"),
     (27, "bad_timeout", "put it into a race with a member {wait: {seconds: …}}"),
@@ -357,9 +357,10 @@ BEHIND: dict[str, Any] = {"p": ROLLS, "w": send_to("a", after=["p"])}
         ({"w": send_to("a"), "p": {**ROLLS, "after": ["w"]}}, True),
         ({"w": send_to("a"), "p": ROLLS}, True),
         ({"w": send_to("a", after=["p"]), "p": ROLLS}, False),
-        ({"w": send_to("a"), "t": TEAM}, True),
-        ({"w": send_to("a"), "t": {**TEAM, "on_failure": "keep"}}, False),
-        ({"e": {"each": {"over": "=[1]", "steps": BEHIND}}}, True),
+        ({"w": send_to("a"), "t": TEAM}, False),  # it undoes its team
+        ({"t": {"team": {"members": {"p": ROLLS, "w": send_to("a")}}}}, True),
+        ({"e": {"each": {"over": "=[1]", "steps": BEHIND}}}, False),  # it undoes its pass
+        ({"e": {"each": {"over": "=[1]", "steps": BEHIND}, "on_failure": "rollback"}}, True),
     ],
 )
 def test_a_rollback_concerns_all_that_may_be_done_by_then(

@@ -126,9 +126,9 @@ def _texts_of(box: Box) -> Iterator[tuple[str, str]]:
         yield f"{_KINDS.get(box.kind, '')}{box.says.replace('=', '', 1)}", "says"
     if box.when:
         yield f"if {box.when.removeprefix('=')}", "when"
-    if box.back is not None:
-        when = box.back.when.removeprefix("=")
-        yield f"↩ {box.back.to} if {when}, at most {box.back.most} times", "when"
+    if box.jump is not None:
+        sign = "↪" if box.jump.most is None else "↩"
+        yield f"{sign} {box.jump.to} if {box.jump}", "when"
 
 
 def _cut(text: str) -> str:

@@ -1,13 +1,14 @@
 """Approvals in a plan, in the store's queue: `rollcage approve ID` decides about them.
 
 A request is bound to its execution, its step, the plan and the inputs: with another plan or another
-question, it is another request. After an undo of the step, it is another request as well.
+question, it is another request. After an undo of the step, or a rejection, it is another request as
+well. A request that is open when its execution ends is removed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
@@ -15,13 +16,15 @@ from rollcage import ApprovalQueue, Store
 from rollcage.gate import ApprovalRequest, Terms, Verdict, not_entitled
 from rollcage.stages.queue import Decision
 from rollcage.trace import jcs
+from rollcage.trace.store import drop
 
-from rollcage_workflow.errors import StepFailed
+from rollcage_workflow.holds import prefix_of
 from rollcage_workflow.plan import Wait
 from rollcage_workflow.records import APPROVAL
 
-__all__ = ["Approvals"]
+__all__ = ["Approvals", "answer_of", "close"]
 
+KIND: Final = "asked"  # of documents: the requests of an execution
 _ID: Final = 16  # hex digits, as in a call's request
 
 
@@ -37,6 +40,8 @@ class Approvals:
         inputs: the digest of each input, by name.
         requested_by: the person for whom it runs, who can't approve.
         clock: the time now (Unix, ns).
+        settled: the requests that were answered before the execution failed last: a rejection among
+            them was the answer to an earlier request, and people are asked again.
     """
 
     store: Store
@@ -46,9 +51,10 @@ class Approvals:
     inputs: Mapping[str, str]
     requested_by: str
     clock: Callable[[], int]
+    settled: Collection[str] = ()
 
     def request(
-        self, step: str, question: str, wait: Wait, *, run: str, epoch: int
+        self, step: str, question: str, wait: Wait, *, run: str, epoch: int, number: int
     ) -> ApprovalRequest:
         """Return the request of a step, without asking.
 
@@ -58,9 +64,11 @@ class Approvals:
             wait: how long, and who may decide.
             run: the run's id.
             epoch: how often the step was undone: earlier approvals do not count.
+            number: how often the question was rejected before.
         """
         bound: list[Any] = ["rollcage workflow approval", self.execution, step, question]
         bound += [self.digest, epoch, dict(sorted(self.inputs.items()))]
+        bound += [number] if number else []
         identity = sha256(jcs(bound)).hexdigest()
         args = {"question": question, "plan": self.plan, "execution": self.execution, "step": step}
         now = self.clock() // 1000
@@ -82,13 +90,25 @@ class Approvals:
     def ask(self, request: ApprovalRequest, wait: Wait) -> tuple[ApprovalRequest, Decision | None]:
         """Put a request into the queue, if it is not there; return it, and its decision.
 
+        A decision by a person who may not decide is removed: the queue refuses it, so somebody has
+        put it there by other means.
+
         Raises:
             ApprovalCorrupt: the stored request was changed.
             StoreError: the queue can't be read.
         """
-        approvers = frozenset(wait.approvers) or None
-        ApprovalQueue(self.store).ask(request, Terms(self.requested_by, approvers=approvers))
-        return self.look(request)
+        queue, terms = ApprovalQueue(self.store), self._terms(wait)
+        self.store.swap(KIND, f"{prefix_of(self.execution)}.{request.id}", None, b"1")
+        queue.ask(request, terms)
+        asked, decision = self.look(request)
+        if decision is not None and not_entitled(decision.answer.by, terms) is not None:
+            queue.drop(request.id)
+            queue.ask(asked, terms)
+            return asked, None
+        return asked, decision
+
+    def _terms(self, wait: Wait) -> Terms:
+        return Terms(self.requested_by, approvers=frozenset(wait.approvers) or None)
 
     def look(self, request: ApprovalRequest) -> tuple[ApprovalRequest, Decision | None]:
         """Return the request and its decision like `ask`, without asking."""
@@ -100,28 +120,40 @@ class Approvals:
         """Return whether the request is undecided and may still be decided."""
         return decision is None and self.clock() // 1000 < request.expires
 
-    def settle(
-        self, request: ApprovalRequest, decision: Decision | None, wait: Wait
-    ) -> dict[str, Any]:
-        """Return the decision.
-
-        Raises:
-            StepFailed: the request was rejected, or decided too late, or by a person who may not
-                decide.
-        """
-        if decision is None or decision.at >= request.expires:
-            raise StepFailed(f"nobody approved {request.id} in time")
-        answer = decision.answer
-        if answer.decision == "rejected":
-            why = f": {answer.reason}" if answer.reason else ""
-            raise StepFailed(f"{answer.by or 'somebody'} rejected {request.id}{why}")
-        allowed = frozenset(wait.approvers) if wait.approvers else None
-        refusal = not_entitled(answer.by, Terms(self.requested_by, approvers=allowed))
-        if refusal is not None:
-            raise StepFailed(f"{request.id}: {refusal.reason}")
-        value = answer.response.value if answer.response is not None else answer.args
-        return {"by": answer.by, "reason": answer.reason, "value": value}
-
     def over(self, request: ApprovalRequest) -> None:
         """Remove a request from the queue: its decision is on record."""
-        ApprovalQueue(self.store).drop(request.id)
+        _remove(self.store, f"{prefix_of(self.execution)}.{request.id}")
+
+
+def answer_of(request: ApprovalRequest, decision: Decision | None) -> dict[str, Any]:
+    """Return what is put on record of a request that is no longer open: `by`, `reason`, `value`.
+
+    A rejection has no value, but `rejected`: what happened.
+    """
+    if decision is None or decision.at >= request.expires:
+        message = f"nobody approved {request.id} in time"
+        return {"by": "", "reason": "", "rejected": message}
+    answer = decision.answer
+    found: dict[str, Any] = {"by": answer.by, "reason": answer.reason}
+    if answer.decision == "rejected":
+        why = f": {answer.reason}" if answer.reason else ""
+        return found | {"rejected": f"{answer.by or 'somebody'} rejected {request.id}{why}"}
+    return found | {"value": answer.args if answer.response is None else answer.response.value}
+
+
+def close(store: Store, execution: str) -> None:
+    """Remove the open requests of an execution that has ended.
+
+    Raises:
+        StoreError: the change can't be stored.
+    """
+    after = prefix = f"{prefix_of(execution)}."
+    while keys := [key for key in store.keys(KIND, after) if key.startswith(prefix)]:
+        after = keys[-1]
+        for key in keys:
+            _remove(store, key)
+
+
+def _remove(store: Store, key: str) -> None:
+    ApprovalQueue(store).drop(key.rpartition(".")[2])
+    drop(store, KIND, key)

@@ -104,11 +104,13 @@ class Steps:
         mode: Literal["all", "race", "quorum"] | None = None,
         quorum: int | None = None,
         max_concurrent: int | None = None,
+        time_limit: float | None = None,
         **options: Unpack[StepOptions],
     ) -> Self:
         """Run steps concurrently; see `Team`."""
         inner = {"members": members.data()}
-        inner |= _given(mode=mode, quorum=quorum, max_concurrent=max_concurrent)
+        inner |= _given(mode=mode, quorum=quorum, max_concurrent=max_concurrent,
+                        time_limit=time_limit)  # fmt: skip
         return self._add(name, {"team": inner}, options)
 
     def workflow(
@@ -133,13 +135,15 @@ class Steps:
         approval: str | None = None,
         approvers: Sequence[str] | None = None,
         expires: float | None = None,
+        on_rejected: Literal["fail", "ask_again"] | None = None,
         seconds: float | None = None,
         until: str | None = None,
         **options: Unpack[StepOptions],
     ) -> Self:
         """Wait for a signal, an approval or a time; see `Wait`."""
         inner = _given(signal=signal, accepts=accepts, approval=approval, approvers=approvers,
-                       expires=expires, seconds=seconds, until=until)  # fmt: skip
+                       expires=expires, on_rejected=on_rejected, seconds=seconds,
+                       until=until)  # fmt: skip
         return self._add(name, {"wait": inner}, options)
 
     def data(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from rollcage_workflow.plan import OnFailure, Retry
 
-__all__ = ["is_worth", "notes_of", "on_failure", "say", "type_name"]
+__all__ = ["is_worth", "notes_of", "on_failure", "say", "settle", "type_name"]
 
 
 _ON_FAILURE: Final = "on_failure: "
@@ -24,6 +24,12 @@ def say(error: BaseException, action: OnFailure | None) -> None:
     """
     if action is not None and on_failure(error) is None:
         error.add_note(f"{_ON_FAILURE}{action}")
+
+
+def settle(error: BaseException) -> None:
+    """Remove the note on the effect of an error: it has taken effect."""
+    notes = getattr(error, "__notes__", [])
+    notes[:] = [note for note in notes if not note.startswith(_ON_FAILURE)]
 
 
 def on_failure(error: BaseException) -> str | None:

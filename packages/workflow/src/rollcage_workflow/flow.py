@@ -117,11 +117,12 @@ class Flow:
 
 
 class Done(NamedTuple):
-    """A step that ended: its result, its branches, and its error if that is kept."""
+    """A step that ended: its result, its branches, its error if that is kept, whether it jumps."""
 
     value: Any
     after: Branches
     error: Exception | None = None
+    jumps: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ class BlockPlace:
         path: for messages: `mails[3].`.
         in_row: whether they run one after the other, in the open branch.
         round: for a repeated row, the prefix of their names: `3/`.
+        jumped: the steps before that have jumped ahead.
     """
 
     variables: Variables
@@ -145,6 +147,7 @@ class BlockPlace:
     path: str = ""
     in_row: bool = False
     round: str = ""
+    jumped: frozenset[str] = frozenset()
 
     def call_id(self, name: str) -> str:
         """Return the id of a step's call; empty if its branch is named after the step."""

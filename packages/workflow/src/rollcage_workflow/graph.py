@@ -14,7 +14,8 @@ from rollcage_workflow.plan import Jump, Plan, PlanStep
 
 __all__ = [
     "Checked", "Graph", "Loop", "Node", "Unit", "ancestors", "between", "blocks_in", "cycle",
-    "loops_of", "names_of",
+    "loops_of", "names_of", "nodes_of",
+    "signals_of",
 ]  # fmt: skip
 
 
@@ -30,6 +31,8 @@ class Node:
         body: the function of the tool.
         inner: the steps inside it.
         plan: the plan of a workflow step.
+        skips: the steps that a jump ahead skips.
+        skipped_by: the steps whose jump skips this one.
     """
 
     name: str
@@ -39,6 +42,8 @@ class Node:
     body: Callable[..., Any] | None = None
     inner: Graph | None = None
     plan: Checked | None = None
+    skips: frozenset[str] = frozenset()
+    skipped_by: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,6 +106,15 @@ def names_of(unit: Unit) -> Collection[str]:
     return unit.names if isinstance(unit, Loop) else (unit.name,)
 
 
+def nodes_of(units: Iterable[Unit]) -> Iterator[Node]:
+    """Yield the steps of a block, including the steps of its loops."""
+    for unit in units:
+        if isinstance(unit, Loop):
+            yield from nodes_of(unit.units)
+        else:
+            yield unit
+
+
 def _ordered(units: tuple[Unit, ...]) -> tuple[Unit, ...]:
     """Return units, each after its dependencies; otherwise in the given order."""
     owner = {name: at for at, unit in enumerate(units) for name in names_of(unit)}
@@ -149,6 +163,7 @@ class Graph:
         at: the place of the block: the plan's name, and the place in the plan.
         is_row: whether each step comes after the one before it, not counting values.
         opens: see `opens_of`.
+        undoes: whether the failure of one of the steps undoes the block.
         result: the template of the block's result, if there is one.
     """
 
@@ -157,13 +172,15 @@ class Graph:
     at: str
     is_row: bool
     opens: Mapping[str, Collection[str]]
+    undoes: bool = False
     result: Any = None
 
     @classmethod
     def of(cls, units: tuple[Unit, ...], last: str, at: str) -> Graph:
         """Return the graph of a block's units."""
         units = _ordered(units)
-        return cls(units, last, at, _is_row(units), opens_of(units))
+        undoes = any(node.step.undoes_its_block for node in nodes_of(units))
+        return cls(units, last, at, _is_row(units), opens_of(units), undoes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -233,9 +250,9 @@ def loops_of(nodes: Mapping[str, Node]) -> tuple[Unit, ...]:
     """Return the units of a block's steps; its loops are disjoint or nested."""
     above = ancestors({name: node.before for name, node in nodes.items()})
     spans = {
-        name: between(node.step.next.to, name, above)
+        name: span
         for name, node in nodes.items()
-        if node.step.next is not None
+        if node.step.next is not None and (span := between(node.step.next.to, name, above))
     }
     return _units(nodes, list(nodes), spans)
 
@@ -262,6 +279,18 @@ def _units(
                      opens_of(units))
             )  # fmt: skip
     return tuple(found)
+
+
+def signals_of(graph: Graph) -> dict[str, list[Mapping[str, Any]]]:
+    """Return by name of a signal what its waits accept: a JSON Schema each."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for block in blocks_in(graph):
+        for node in nodes_of(block.units):
+            wait = node.step.wait
+            if wait is not None and wait.signal is not None:
+                accepted = found.setdefault(wait.signal, [])
+                accepted += [wait.accepts or {}] * ((wait.accepts or {}) not in accepted)
+    return found
 
 
 def blocks_in(graph: Graph) -> Iterator[Graph]:

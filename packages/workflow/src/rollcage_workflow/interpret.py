@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from rollcage import Halt, Session, SessionHalted
 from rollcage_workflow.approvals import Approvals
 from rollcage_workflow.errors import ExpressionFailed, StepFailed
 from rollcage_workflow.expressions import fill, is_true
-from rollcage_workflow.failures import is_worth, notes_of, say, type_name
+from rollcage_workflow.failures import is_worth, notes_of, on_failure, say, settle, type_name
 from rollcage_workflow.flow import (
     NO_FAILURES,
     BlockPlace,
@@ -41,8 +41,8 @@ from rollcage_workflow.flow import (
 )
 from rollcage_workflow.graph import Checked, Graph, Loop, Node, Unit, names_of
 from rollcage_workflow.kinds import KINDS
-from rollcage_workflow.plan import PlanStep, Retry
-from rollcage_workflow.records import GIVEN, NOW, nothing, utc
+from rollcage_workflow.plan import OnFailure, PlanStep, Retry
+from rollcage_workflow.records import GIVEN, NOW, UNTOLD, nothing, utc
 from rollcage_workflow.signals import Signals
 from rollcage_workflow.timing import within
 
@@ -144,9 +144,39 @@ class Interpreter:
 
     async def steps(self, graph: Graph, place: BlockPlace) -> dict[str, Any]:
         """Run the steps of a block; return their results, by name."""
-        if self.is_row(graph):
-            return values_of(await self._row(graph, dataclasses.replace(place, in_row=True)))
-        return values_of(await self._units(graph, place))
+        async with self.undoing(f"{UNTOLD}{place.round}", where=graph.undoes):
+            if self.is_row(graph):
+                return values_of(await self._row(graph, dataclasses.replace(place, in_row=True)))
+            return values_of(await self._units(graph, place))
+
+    @contextlib.asynccontextmanager
+    async def undoing(
+        self, name: str, *, where: bool, otherwise: OnFailure | None = None, always: bool = False
+    ) -> AsyncGenerator[None]:
+        """Undo the calls of a block in which a step fails, if the failed step says so.
+
+        Args:
+            name: the name of the transaction.
+            where: whether there may be something to undo; otherwise no transaction is opened.
+            otherwise: the effect if the failed step says nothing.
+            always: undo, whatever the failed step says.
+        """
+        if not where:
+            yield
+            return
+        kept: Exception | None = None
+        async with self.session.transaction(name):
+            try:
+                yield
+            except NO_FAILURES:
+                raise
+            except Exception as error:
+                if always or (on_failure(error) or otherwise) == "rollback":
+                    settle(error)
+                    raise
+                kept = error
+        if kept is not None:
+            raise kept
 
     def is_row(self, graph: Graph) -> bool:
         """Return whether the steps of a block run one after the other, in the open branch."""
@@ -162,10 +192,14 @@ class Interpreter:
             if isinstance(unit, Node):
                 done[unit.name] = found = await self.step(unit, here)
                 seen[unit.name] = found.value
+                if found.jumps:
+                    here = dataclasses.replace(here, jumped=here.jumped | {unit.name})
             else:
                 of_loop = await self._loop(unit, here)
                 done |= of_loop
                 seen |= values_of(of_loop)
+                jumped = {name for name, each in of_loop.items() if each.jumps}
+                here = dataclasses.replace(here, jumped=here.jumped | jumped)
         return done
 
     async def _units(self, block: Graph | Loop, place: BlockPlace) -> dict[str, Done]:
@@ -200,7 +234,8 @@ class Interpreter:
             before = {name: await _of(waiting[name]) for name in unit.before if name in waiting}
             place.flow.check()
             after = _nearest((b for each in before.values() for b in each.after), place)
-            here = place.with_(values_of(before), after=after)
+            jumped = place.jumped.union(name for name, each in before.items() if each.jumps)
+            here = place.with_(values_of(before), after=after, jumped=jumped)
             if isinstance(unit, Loop):
                 found = await self._loop(unit, here)
             else:
@@ -218,7 +253,8 @@ class Interpreter:
     async def _loop(self, loop: Loop, place: BlockPlace) -> dict[str, Done]:
         """Run the steps of a jump, as often as the jump is taken."""
         last: Any = None
-        for number in range(1, loop.jump.most + 2):
+        most = loop.jump.most or 0  # a jump back has a bound
+        for number in range(1, most + 2):
             suffix = place.suffix if number == 1 else f"{place.suffix}.{number}"
             here = place.with_({"last": last}, suffix=suffix)
             found = await (self._row if place.in_row else self._units)(loop, here)
@@ -227,11 +263,11 @@ class Interpreter:
                 return found  # whether the step jumped was decided before
             last = jumps.value
             seen = {**place.variables, **values_of(found), "last": last}
-            if number > loop.jump.most or not is_true(loop.jump.when, seen):
-                if number > loop.jump.most and is_true(loop.jump.when, seen):
+            if number > most or not is_true(loop.jump.when, seen):
+                if number > most and is_true(loop.jump.when, seen):
                     raise StepFailed(
                         f"{place.path}{loop.last}: would go back to {loop.first} once more, and "
-                        f"has done so {loop.jump.most} times, the most that is allowed"
+                        f"has done so {most} times, the most that is allowed"
                     )
                 return found
             place = dataclasses.replace(place, after=_nearest(jumps.after, place))
@@ -245,6 +281,9 @@ class Interpreter:
         if path in self._given:
             return await self._give(node, place)
         try:
+            if node.skipped_by & place.jumped:
+                self._on_step(path, "skipped")
+                return Done(None, place.after)
             if step.when is not None and not is_true(step.when, place.variables):
                 self._on_step(path, "skipped")
                 return Done(None, place.after)
@@ -270,12 +309,19 @@ class Interpreter:
             self._failed(step, path, error)
             raise
         self._on_step(path, "completed" if done.error is None else "failed")
-        if step.on_failure != "keep":
+        return self._jumping(node, place, done if step.on_failure != "keep" else _kept(done))
+
+    def _jumping(self, node: Node, place: BlockPlace, done: Done) -> Done:
+        """Find out whether a step jumps ahead."""
+        jump = node.step.next
+        if not node.skips or jump is None:
             return done
-        if done.error is None:
-            return Done({"ok": True, "value": done.value}, done.after)
-        fields = {"type": type_name(done.error), "message": str(done.error)}
-        return Done({"ok": False, "error": fields}, done.after)
+        try:
+            seen = {**place.variables, node.name: done.value, "last": done.value}
+            return done._replace(jumps=is_true(jump.when, seen))
+        except ExpressionFailed as error:
+            self._failed(node.step, f"{place.path}{node.name}{place.suffix}", error)
+            raise
 
     async def _give(self, node: Node, place: BlockPlace) -> Done:
         """Record a step whose result is given, in its place."""
@@ -290,13 +336,14 @@ class Interpreter:
                 await self.session.arun_call(GIVEN, fields, nothing)
             after = (branch,)
         self._on_step(node.name, "given")
-        return Done(value, after)
+        return self._jumping(node, place, Done(value, after))
 
     def _failed(self, step: PlanStep, path: str, error: Exception) -> None:
         self._on_step(path, "failed")
         if not any(note.startswith("in step ") for note in notes_of(error)):
             error.add_note(f"in step {path} of the plan")
-        say(error, step.on_failure)
+        if not step.undoes_itself:
+            say(error, step.on_failure)
 
     async def _attempts(self, node: Node, retry: Retry, place: BlockPlace) -> Done:
         """Run a step as often as it may be retried; if its error is kept, return the last error."""
@@ -340,10 +387,9 @@ class Interpreter:
         with around as branch:
             after = place.after if branch is None else (branch,)
             try:
-                if step.timeout is None:
-                    value = await KINDS[step.kind].run(self, node, place)
-                else:
-                    value = await self._timed(node, place, step.timeout)
+                inside = f"{UNTOLD}{node.name}{mark}"
+                async with self.undoing(inside, where=step.undoes_itself, always=True):
+                    value = await self._within_its_time(node, place)
             except NO_FAILURES:
                 raise
             except Exception as error:
@@ -354,7 +400,10 @@ class Interpreter:
                 return Done(None, after, error)
             return Done(value, after)
 
-    async def _timed(self, node: Node, place: BlockPlace, limit: float) -> Any:
+    async def _within_its_time(self, node: Node, place: BlockPlace) -> Any:
+        limit = node.step.timeout
+        if limit is None:
+            return await KINDS[node.step.kind].run(self, node, place)
         timeout: asyncio.Timeout | None = None
         try:
             async with within(self.session, limit) as timeout:
@@ -364,6 +413,14 @@ class Interpreter:
                 raise
             message = f"{place.path}{node.name}: took longer than {limit:g} s"
             raise StepFailed(message) from None
+
+
+def _kept(done: Done) -> Done:
+    """Return a step whose error is kept, with its result."""
+    if done.error is None:
+        return Done({"ok": True, "value": done.value}, done.after)
+    fields = {"type": type_name(done.error), "message": str(done.error)}
+    return Done({"ok": False, "error": fields}, done.after)
 
 
 async def _of(future: asyncio.Future[Done]) -> Done:

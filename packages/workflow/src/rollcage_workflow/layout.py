@@ -97,11 +97,11 @@ def _block(boxes: Sequence[Box]) -> Layout:
     _untangle(rows)
     width, height = _set_places(rows)
     lines = [line for row in rows for cell in row for line in _lines_below(cell)]
-    backs = [each for each in cells.values() if each.box is not None and each.box.back is not None]
+    backs = [each for each in cells.values() if each.box is not None and each.box.jump is not None]
     for number, cell in enumerate(backs, 1):
         assert cell.box is not None
-        assert cell.box.back is not None
-        target = cells.get(cell.box.back.to)
+        assert cell.box.jump is not None
+        target = cells.get(cell.box.jump.to)
         if target is not None:
             lines.append(_way_back(cell, target, width + number * _BESIDE))
     places: list[NodePlace] = []
@@ -127,7 +127,7 @@ def _cell(box: Box) -> _Cell:
 
 def _lines_of(box: Box) -> int:
     """Return how many lines a step has: its name, its state, and its caption."""
-    return 2 + bool(box.says) + bool(box.when) + (box.back is not None)
+    return 2 + bool(box.says) + bool(box.when) + (box.jump is not None)
 
 
 def _head(lines: int) -> int:
@@ -240,7 +240,7 @@ def _lines_below(cell: _Cell) -> Iterable[Line]:
 
 
 def _way_back(cell: _Cell, target: _Cell, x: int) -> Line:
-    """Return the line of a jump: beside the block, up to an earlier step."""
+    """Return the line of a jump: beside the block, up or down to another step."""
     start = cell.x + cell.size[0], cell.y + cell.size[1] // 2
     end = target.x + target.size[0], target.y + target.size[1] // 2 - 8
     return Line((start, (x, start[1]), (x, end[1]), end), back=True)

@@ -18,6 +18,7 @@ import orjson
 from rollcage import Store, run_info
 from rollcage.trace.store import drop, every_key
 
+from rollcage_workflow.approvals import close
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.expressions import is_finite
 from rollcage_workflow.holds import Holds, prefix_of
@@ -239,6 +240,7 @@ class Commands:
         holds = Holds(self.store, id)
         holds.put("cancelled", by=by, reason=reason, rollback=rollback)
         now = self._held(found, holds)
+        close(self.store, id)
         if rollback and now.run:
             key = f"{prefix_of(id)}.cancel.{uuid.uuid4().hex}"
             self._put(_new(key, "cancel", id, by=by, reason=reason))

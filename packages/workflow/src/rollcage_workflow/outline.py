@@ -14,10 +14,10 @@ import pydantic
 from rollcage import Store
 
 from rollcage_workflow.errors import WorkflowError
-from rollcage_workflow.graph import Checked, Graph, Loop, Node, Unit
+from rollcage_workflow.graph import Checked, Graph, Node, nodes_of
 from rollcage_workflow.plan import PlanStep
 
-__all__ = ["KIND", "Back", "Box", "Outline", "keep_outline", "kept_outline", "outline_of"]
+__all__ = ["KIND", "Box", "JumpLine", "Outline", "keep_outline", "kept_outline", "outline_of"]
 
 KIND: Final = "plans"  # of documents
 _LONGEST: Final = 200  # characters of a step's caption
@@ -32,18 +32,22 @@ class _Part(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
 
-class Back(_Part):
-    """A jump to an earlier step.
+class JumpLine(_Part):
+    """A jump to another step.
 
     Attributes:
         to: the step.
         when: the condition.
-        most: how many times, at the most.
+        most: how many times, at the most; None: ahead, past the steps in between.
     """
 
     to: Said
     when: Said
-    most: int
+    most: int | None = None
+
+    def __str__(self) -> str:
+        when = self.when.removeprefix("=")
+        return f"{when}, at most {self.most} times" if self.most else when
 
 
 class Box(_Part):
@@ -55,7 +59,7 @@ class Box(_Part):
         says: its call, its wait, or its list.
         before: the steps of its block before it.
         when: its condition; empty without one.
-        back: its jump.
+        jump: where it may jump.
         inner: the steps inside it.
     """
 
@@ -64,7 +68,7 @@ class Box(_Part):
     says: Said = ""
     before: tuple[Said, ...] = ()
     when: Said = ""
-    back: Back | None = None
+    jump: JumpLine | None = None
     inner: tuple[Box, ...] = ()
 
 
@@ -148,7 +152,7 @@ def kept_outline(store: Store, digest: str) -> Outline | None:
 
 
 def _boxes(graph: Graph) -> tuple[Box, ...]:
-    nodes = {node.name: node for node in _nodes(graph.units)}
+    nodes = {node.name: node for node in nodes_of(graph.units)}
     done: dict[str, Box] = {}
     waiting = [*nodes.values()]
     while waiting:
@@ -159,26 +163,18 @@ def _boxes(graph: Graph) -> tuple[Box, ...]:
     return tuple(done.values())
 
 
-def _nodes(units: tuple[Unit, ...]) -> Iterator[Node]:
-    for unit in units:
-        if isinstance(unit, Loop):
-            yield from _nodes(unit.units)
-        else:
-            yield unit
-
-
 def _box(node: Node) -> Box:
     step, jump = node.step, node.step.next
-    back = None
+    line = None
     if jump is not None:
-        back = Back(to=jump.to, when=jump.when[:_LONGEST], most=jump.most)
+        line = JumpLine(to=jump.to, when=jump.when[:_LONGEST], most=jump.most)
     return Box(
         name=node.name,
         kind=step.kind,
         says=_caption(step)[:_LONGEST],
         before=node.before,
         when=(step.when or "")[:_LONGEST],
-        back=back,
+        jump=line,
         inner=() if node.inner is None else _boxes(node.inner),
     )
 
@@ -203,7 +199,7 @@ def _hidden(boxes: tuple[Box, ...]) -> tuple[Box, ...]:
             update={
                 "says": box.says if box.kind in _NAMES else "",
                 "when": "…" if box.when else "",
-                "back": None if box.back is None else box.back.model_copy(update={"when": "…"}),
+                "jump": None if box.jump is None else box.jump.model_copy(update={"when": "…"}),
                 "inner": _hidden(box.inner),
             }
         )

@@ -60,9 +60,8 @@ def _block(boxes: tuple[Box, ...], around: str, states: States, deep: int = 1) -
         for before in box.before:
             message = f'|"{_text(box.when)}"|' if box.when else ""
             yield f"{margin}{around}{_id(before)} -->{message} {name}"
-        if box.back is not None:
-            message = f"{_text(box.back.when)}, at most {box.back.most} times"
-            yield f'{margin}{name} -.->|"{message}"| {around}{_id(box.back.to)}'
+        if box.jump is not None:
+            yield f'{margin}{name} -.->|"{_text(str(box.jump))}"| {around}{_id(box.jump.to)}'
 
 
 def _id(name: str) -> str:

@@ -28,9 +28,15 @@ __all__ = [
 KINDS: Final = ("call", "agent", "team", "each", "repeat", "workflow", "wait", "value")
 """The kinds of steps: exactly one of these fields is set."""
 
+SINGLE: Final = frozenset({"call", "wait", "value"})
+"""The kinds of steps without calls inside."""
+
 OnFailure = Literal["stop", "rollback", "keep"]
-"""The effect of a failed step: `stop` ends the execution, `rollback` also undoes it, `keep`
-continues.
+"""The effect of a failed step.
+
+`stop` ends what is around it: at last the execution. `rollback` undoes first: a step with calls
+inside (`agent`, `each`, `repeat`, `team`, `workflow`) undoes these, any other step undoes the block
+that it stands in. `keep` continues.
 """
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -83,18 +89,18 @@ class Retry(_Part):
 
 
 class Jump(_Part):
-    """A jump to an earlier step; all steps in between are repeated.
+    """A jump to another step: back, and all steps in between are repeated; or ahead, past them.
 
     Attributes:
         to: the step.
         when: the condition; in it, and in the repeated steps, `last` is the result
-            of the step that jumps.
-        most: how many times, at the most.
+            of the step that jumps. Skipped steps have the result null.
+        most: how many times, at the most; required for a jump back.
     """
 
     to: str
     when: str
-    most: int = pydantic.Field(ge=1, le=10_000)
+    most: int | None = pydantic.Field(default=None, ge=1, le=10_000)
 
 
 class Block(_Part):
@@ -146,12 +152,19 @@ class Team(_Part):
             results of the first so many to succeed, by name.
         quorum: how many, for `quorum`.
         max_concurrent: how many run at once.
+        time_limit: seconds that it may take, from when it was first reached, waits included.
+            Members that have not ended by then are undone. With `all`, their results are null; a
+            race or a quorum that is not decided by then fails.
     """
 
     members: dict[StepId, PlanStep] = pydantic.Field(min_length=1)
     mode: Literal["all", "race", "quorum"] = "all"
     quorum: int | None = pydantic.Field(default=None, ge=1)
     max_concurrent: int = pydantic.Field(default=16, ge=1, le=10_000)
+    time_limit: Seconds | None = None
+
+
+_OF_APPROVALS: Final = frozenset({"approvers", "expires", "on_rejected"})
 
 
 class Wait(_Part):
@@ -167,6 +180,8 @@ class Wait(_Part):
             execution
             runs.
         expires: how long an approval can be given (seconds).
+        on_rejected: the effect of a rejection, or of no answer in time: the step fails, or people
+            are asked again. An execution that is run once more asks again in either case.
     """
 
     signal: str | None = pydantic.Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
@@ -176,6 +191,7 @@ class Wait(_Part):
     approval: str | None = pydantic.Field(default=None, min_length=1, max_length=2000)
     approvers: tuple[str, ...] = ()
     expires: Seconds = 7 * 86400.0
+    on_rejected: Literal["fail", "ask_again"] = "fail"
 
     @pydantic.field_validator("approvers", mode="before")
     @classmethod
@@ -187,8 +203,8 @@ class Wait(_Part):
         given = (self.signal, self.seconds, self.until, self.approval)
         if sum(each is not None for each in given) != 1:
             raise ValueError("a wait is for one of: signal, seconds, until, approval")
-        if self.approval is None and {"approvers", "expires"} & self.model_fields_set:
-            raise ValueError("approvers: and expires: are for an approval")
+        if self.approval is None and _OF_APPROVALS & self.model_fields_set:
+            raise ValueError("approvers:, expires: and on_rejected: are for an approval")
         if self.accepts is not None and self.signal is None:
             raise ValueError("accepts: is for a signal")
         return self
@@ -214,7 +230,7 @@ class PlanStep(_Part):
             `{"ok": true, "value": ...}` or `{"ok": false, "error": {"type": ..., "message": ...}}`.
         retry: its retries.
         timeout: seconds that an attempt may take.
-        next: a jump to an earlier step, on a condition.
+        next: a jump to another step, on a condition.
     """
 
     call: str | None = None
@@ -256,6 +272,16 @@ class PlanStep(_Part):
         """Which of `KINDS` it is."""
         return next(kind for kind in KINDS if kind in self.model_fields_set)
 
+    @property
+    def undoes_itself(self) -> bool:
+        """Whether its failure undoes the calls inside it."""
+        return self.on_failure == "rollback" and self.kind not in SINGLE
+
+    @property
+    def undoes_its_block(self) -> bool:
+        """Whether its failure undoes the block that it stands in."""
+        return self.on_failure == "rollback" and self.kind in SINGLE
+
     def blocks(self) -> Iterator[tuple[tuple[str, ...], Mapping[str, PlanStep]]]:
         """Yield the steps inside it, with their place in it."""
         if self.team is not None:
@@ -276,7 +302,8 @@ class Plan(_Part):
             given.
         steps: by name. A step comes after the steps whose results it uses.
         output: a template: the result of an execution; by default the last step's.
-        on_failure: the effect of a failed step without a setting of its own.
+        on_failure: the effect of a failed step without a setting of its own; `rollback` undoes all
+            steps of the plan, also if it runs as a step of another plan.
         time_limit: seconds that all of it may take, from its first attempt on, waits included.
     """
 
@@ -292,6 +319,13 @@ class Plan(_Part):
     def digest(self) -> str:
         """SHA-256 (hex) of the plan as data (RFC 8785)."""
         return hashlib.sha256(jcs(self.data())).hexdigest()
+
+    @property
+    def undoes(self) -> bool:
+        """Whether a failure may undo all steps of the plan."""
+        return self.on_failure == "rollback" or any(
+            step.undoes_its_block for step in self.steps.values()
+        )
 
     def data(self) -> dict[str, Any]:
         """Return the plan as JSON, without default values."""

@@ -21,7 +21,7 @@ from rollcage import (
     open_store,
 )
 
-from rollcage_workflow.approvals import Approvals
+from rollcage_workflow.approvals import Approvals, close
 from rollcage_workflow.check import Tools, Workflows, check
 from rollcage_workflow.errors import (
     ExecutionFailed,
@@ -32,7 +32,7 @@ from rollcage_workflow.files import Document
 from rollcage_workflow.flow import Waits
 from rollcage_workflow.forking import before_fork, fork_of
 from rollcage_workflow.governed import governed
-from rollcage_workflow.graph import Checked, blocks_in
+from rollcage_workflow.graph import Checked, blocks_in, signals_of
 from rollcage_workflow.holds import Hold, Holds
 from rollcage_workflow.inputs import check_same_inputs, digests_of, given_inputs
 from rollcage_workflow.interpret import Interpreter
@@ -276,6 +276,7 @@ class _Attempt:
         now, before = execution(self.store, self.id), self.before
         if now.is_over and (now.status, now.attempts) != (before.status, before.attempts):
             raise _Over
+        self.before = now
 
     async def _failed(self, error: Exception) -> None:
         """Undo the attempt's effects, if requested."""
@@ -311,7 +312,16 @@ class _Attempt:
             self.clock,
             self.patience,
             self.on_step,
-            Approvals(self.store, self.id, plan.name, plan.digest, digests, by, self.clock),
+            Approvals(
+                self.store,
+                self.id,
+                plan.name,
+                plan.digest,
+                digests,
+                by,
+                self.clock,
+                self.before.answered,
+            ),  # fmt: skip
             self.ends,
             self.rows,
             self.given,
@@ -319,6 +329,7 @@ class _Attempt:
         fields: dict[str, Any] = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
         fields["digests"] = digests
         fields["rows"] = self.rows
+        fields["signals"] = signals_of(self.checked.graph)
         fields["attempt"] = session.attempt.run.attempts  # so that each one is on record
         if self.start:
             fields |= {"start": self.start, "given": self.given}
@@ -328,6 +339,8 @@ class _Attempt:
     async def _ended(self, **fields: Any) -> None:
         fields["attempt"] = self.session.attempt.run.attempts
         await self.session.arun_call(ENDED, fields, nothing)
+        if not self.is_fork:
+            await asyncio.to_thread(close, self.store, self.id)
 
 
 _OWN: Final = ("fork", "options", "stages")

@@ -17,8 +17,8 @@ from rollcage_workflow.expressions import Expression, ExpressionInvalid, express
 from rollcage_workflow.validator import validator_of
 
 __all__ = [
-    "ANY", "Shape", "invalid", "misfit", "nearest", "of_template", "of_type", "part", "table",
-    "types", "unusable",
+    "ANY", "Shape", "invalid", "misfit", "nearest", "nullable", "of_template", "of_type", "part",
+    "table", "types", "unusable",
 ]  # fmt: skip
 
 Schema = Mapping[str, Any]
@@ -213,6 +213,11 @@ def _but_null(shape: Shape) -> Shape:
             if len(left) == 1:
                 return left[0].resolved()
     return shape
+
+
+def nullable(shape: Shape) -> Shape:
+    """Return a shape that may also be null."""
+    return Shape({"anyOf": [shape.schema, {"type": "null"}]}, shape.root)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

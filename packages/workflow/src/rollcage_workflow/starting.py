@@ -7,7 +7,7 @@ from typing import Any
 
 from rollcage_workflow.errors import InputsInvalid
 from rollcage_workflow.expressions import plain
-from rollcage_workflow.graph import Checked, Node, Unit, ancestors
+from rollcage_workflow.graph import Checked, Node, ancestors, nodes_of
 from rollcage_workflow.schemas import invalid, nearest, of_type
 from rollcage_workflow.state import Execution
 
@@ -30,7 +30,7 @@ def given_results(checked: Checked, start: str, given: Mapping[str, Any]) -> dic
                 "results are given, but no step to start at: pass start=, or --from"
             )
         return {}
-    nodes = _nodes(checked.graph.units)
+    nodes = {node.name: node for node in nodes_of(checked.graph.units)}
     if start not in nodes:
         raise InputsInvalid(
             f"the plan {checked.plan.name!r} has no step {start!r}{nearest(start, nodes)}"
@@ -85,10 +85,3 @@ def _misfit(node: Node, value: Any) -> str | None:
     if node.contract is None or node.step.on_failure == "keep" or skipped:
         return None
     return invalid(value, of_type(node.contract.returns))
-
-
-def _nodes(units: tuple[Unit, ...]) -> dict[str, Node]:
-    found: dict[str, Node] = {}
-    for unit in units:
-        found |= {unit.name: unit} if isinstance(unit, Node) else _nodes(unit.units)
-    return found

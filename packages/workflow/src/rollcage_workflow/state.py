@@ -15,7 +15,7 @@ from rollcage.trace.store import store_option
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.holds import Hold, Holds, job_name
-from rollcage_workflow.records import ENDED, INPUT, PLAN
+from rollcage_workflow.records import APPROVAL, ENDED, INPUT, PLAN
 from rollcage_workflow.step_states import StepState, is_undone, step_states
 
 __all__ = ["Execution", "Status", "StepState", "as_of", "execution", "executions"]
@@ -51,6 +51,9 @@ class Execution:
         rows: by block of the plan, whether its steps are calls one after the other.
         start: the step that it started at; empty for the first.
         given: the results of the steps before that.
+        signals: by name of a signal, what its waits accept: a JSON Schema each; None if that is not
+            known.
+        answered: the requests for approval that were answered before it failed last.
         output: the output of a completed one.
         error: the error of a failed one: `step`, `type` and `message`.
         rolls_back: whether a failed one is to be undone.
@@ -71,6 +74,8 @@ class Execution:
     rows: Mapping[str, bool] = dataclasses.field(default_factory=dict[str, bool])
     start: str = ""
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    signals: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
+    answered: tuple[str, ...] = ()
     output: Any = None
     error: Any = None
     rolls_back: bool = False
@@ -159,7 +164,7 @@ def _readable(store: Store, name: str) -> Execution:
 # --- reading --------------------------------------------------------------------------------------
 
 _OF_CALLS: Final = (b'{"event":"step",', b'{"event":"outcome",')  # the beginning of most lines
-_OWN: Final = (f'"name":"{PLAN.name}"'.encode(), f'"name":"{ENDED.name}"'.encode())
+_OWN: Final = tuple(f'"name":"{each.name}"'.encode() for each in (PLAN, ENDED, APPROVAL))
 _SECRET: Final = re.compile(r'<secret [0-9a-f]{32}>|"\$rollcage":"(?:secret|redacted)"')
 
 
@@ -175,6 +180,7 @@ class _Outline:
         end: that attempt's record of its end; empty without one.
         over: the line that ended an attempt after that; None: it was cut off, or is live.
         attempts: how many attempts at the plan there were.
+        answered: see `Execution`.
         to: the step to which the run was undone after the end; 0: all of it; None: it was not.
         began: the time of the first line (Unix, µs).
         last: the time of the last line that has one.
@@ -190,6 +196,8 @@ class _Outline:
         self.over: dict[str, Any] | None = None
         self.attempts = self.began = self.last = 0
         self.to: int | None = None
+        self.answered: tuple[str, ...] = ()
+        self._asked: set[str] = set()
         self._undo: dict[str, Any] | None = None
         self._before: dict[str, Any] | None = None
         for number, line in self._about_the_whole(lines):
@@ -215,11 +223,14 @@ class _Outline:
         elif kind == "attempt":
             self._before, self._undo = self.over, None
             self.attempts, self.over = self.attempts + 1, None
+        elif kind == "step" and event["name"] == APPROVAL.name:
+            self._asked.add(event["args"]["approval"])
         elif kind == "step" and not event["branch"]:
             if event["name"] == PLAN.name:
                 self.plan, self.end, self.to = event["args"], {}, None
             elif event["name"] == ENDED.name:
                 self.end = event["args"]
+                self.answered = tuple(sorted(self._asked))
         elif kind in ("undoing", "undone") and event["why"] == "undo":
             if self._undo is None:  # not an attempt at the plan
                 self.attempts, self.over = self.attempts - 1, self._before
@@ -257,6 +268,8 @@ def _state_of(store: Store, found: _Outline, hold: Hold | None, *, is_live: bool
         rows=plan.get("rows") or {},
         start=str(plan.get("start", "")),
         given=plan.get("given") or {},
+        signals=plan.get("signals"),
+        answered=found.answered,
         output=end.get("output"),
         error=end.get("error"),
         rolls_back=bool(end.get("rollback")),

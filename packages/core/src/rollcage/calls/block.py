@@ -66,6 +66,13 @@ class BranchHandle:
         run = self.place.attempt.run
         return self.branch.name in run.rolled or self.branch.name in run.epochs
 
+    @property
+    def had_ended(self) -> bool:
+        """Tell whether an earlier attempt left the block without an error."""
+        opening = self.branch.opening
+        assert opening is not None
+        return self.branch.was == "whole" and opening.status == "ok" and not self.was_undone
+
     def call(self, tool: Callable[..., T], /, **arguments: Any) -> T:
         """Call a tool in this branch; see `Session.call`."""
         with at(self.place):

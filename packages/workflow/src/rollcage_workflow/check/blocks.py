@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from rollcage_workflow.errors import PlanInvalid
 from rollcage_workflow.expressions import (
     ExpressionInvalid,
     bare,
@@ -15,9 +14,9 @@ from rollcage_workflow.expressions import (
     templates,
 )
 from rollcage_workflow.files import Path, written
-from rollcage_workflow.graph import Checked, Graph, Node, ancestors, between, cycle, loops_of
+from rollcage_workflow.graph import Graph, Node, ancestors, between, cycle, loops_of
 from rollcage_workflow.kinds import KINDS
-from rollcage_workflow.plan import Block, Each, Plan, PlanStep
+from rollcage_workflow.plan import Block, Each, PlanStep
 from rollcage_workflow.schemas import ANY, Shape, nearest, table
 
 if TYPE_CHECKING:
@@ -51,56 +50,37 @@ def block(
     nodes: dict[str, Node] = {}
     optional = around.optional
     above = ancestors(before)
-    spans = [
-        between(step.next.to, name, above)
-        for name, step in steps.items()
-        if step.next is not None and step.next.to in steps
-    ]
-    repeated: frozenset[str] = frozenset().union(*spans)
-    rolling = {name for name, step in steps.items() if _rolls_back(checking, step)}
+    jumps = {name: step.next.to for name, step in steps.items()
+             if step.next is not None and step.next.to in steps}  # fmt: skip
+    repeated = frozenset[str]().union(*(between(to, name, above) for name, to in jumps.items()))
+    skips = {name: between(name, to, above) - {name, to} for name, to in jumps.items()}
+    for name, skipped in skips.items():
+        for each in skipped:
+            before[each] = tuple(dict.fromkeys((*before[each], name)))
+    rolling = {name for name, step in steps.items() if step.undoes_its_block}
     for name in order:
         seen = around.with_({each: results.get(each, ANY) for each in wanted[name]})
         if name in repeated:
             seen = seen.with_({"last": ANY})
-        undone = sorted(rolling if spans else rolling - above[name])
+        undone = sorted(rolling if repeated else rolling - above[name])
         if undone and not around.undone:
             seen = dataclasses.replace(seen, undone=f"{undone[0]} rolls back")
         seen = seen.with_(
             {each: results[each] for each in sorted(above[name]) if each in results},
             optional=optional,
         )
-        nodes[name], results[name] = step(checking, name, steps[name], before[name],
-                                               (*path, name), seen)  # fmt: skip
-        if steps[name].when is not None:
+        node, results[name] = step(checking, name, steps[name], before[name],
+                                   (*path, name), seen)  # fmt: skip
+        skipped_by = frozenset(each for each, skipped in skips.items() if name in skipped)
+        nodes[name] = dataclasses.replace(
+            node, skips=skips.get(name, frozenset()), skipped_by=skipped_by
+        )
+        if steps[name].when is not None or skipped_by:
             optional |= {name}
     ordered = {name: nodes[name] for name in steps if name in nodes}
-    units = loops_of(ordered) if _jumps(checking, steps, before, path) else (*ordered.values(),)
+    is_fine = _jumps(checking, steps, before, path) and repeated
+    units = loops_of(ordered) if is_fine else (*ordered.values(),)
     return Graph.of(units, [*steps][-1], f"{checking.name}: {written(path)}"), results
-
-
-def _rolls_back(checking: Checking, step: PlanStep, above: tuple[str, ...] = ()) -> bool:
-    """Return whether a failure of a step, or inside it, undoes earlier steps."""
-    if step.on_failure is not None:
-        return step.on_failure == "rollback"
-    inner = [each for _, steps in step.blocks() for each in steps.values()]
-    named = step.workflow
-    if named is not None and named in checking.workflows and named not in above:
-        above = (*above, named)
-        plan = _plan_of(checking, checking.workflows[named])
-        if plan is not None:
-            if "on_failure" in plan.model_fields_set and plan.on_failure == "rollback":
-                return True
-            inner += plan.steps.values()
-    return any(_rolls_back(checking, each, above) for each in inner)
-
-
-def _plan_of(checking: Checking, known: Plan | Checked | str) -> Plan | None:
-    if isinstance(known, Checked):
-        return known.plan
-    try:
-        return checking.of_plan_in(None).read(known)
-    except PlanInvalid:
-        return None
 
 
 def _before(
@@ -146,7 +126,7 @@ def _jumps(
     before: Mapping[str, Sequence[str]],
     path: Path,
 ) -> bool:
-    """Return whether there are jumps, and all of them are possible."""
+    """Return whether all jumps are possible."""
     spans: dict[str, frozenset[str]] = {}
     above = ancestors(before)
     fine = True
@@ -159,9 +139,18 @@ def _jumps(
             checking.find(at, "unknown_step", message)
             fine = False
             continue
+        if name in above[to]:
+            fine = _ahead(checking, steps, name, above, (*path, name, "next")) and fine
+            continue
         span = between(to, name, above)
         if not span:
-            checking.find(at, "bad_jump", f"{name} does not come after {to}: a jump goes back")
+            message = f"neither of {name} and {to} comes after the other: a jump leads along a path"
+            checking.find(at, "bad_jump", message)
+            fine = False
+            continue
+        if step.next.most is None:
+            message = "is missing; a jump back needs a bound"
+            checking.find((*at[:-1], "most"), "unbounded_jump", message)
             fine = False
             continue
         for other, known in spans.items():
@@ -170,7 +159,33 @@ def _jumps(
                 checking.find(at, "bad_jump", message)
                 fine = False
         spans[name] = span
-    return fine and bool(spans)
+    return fine
+
+
+def _ahead(
+    checking: Checking,
+    steps: Mapping[str, PlanStep],
+    name: str,
+    above: Mapping[str, frozenset[str]],
+    path: Path,
+) -> bool:
+    """Return whether a jump ahead is possible."""
+    jump = steps[name].next
+    assert jump is not None
+    skipped = sorted(between(name, jump.to, above) - {name, jump.to})
+    jumping = [each for each in skipped if steps[each].next is not None]
+    if not skipped:
+        message = f"no step stands between {name} and {jump.to}, so there is nothing to skip"
+        checking.find((*path, "to"), "bad_jump", message)
+    elif jumping:
+        message = f"it skips {jumping[0]}, which jumps, too: put that jump on another step"
+        checking.find((*path, "to"), "bad_jump", message)
+    elif jump.most is not None:
+        message = f"{name} jumps ahead, which happens once: most: is for a jump back"
+        checking.find((*path, "most"), "bad_jump", message)
+    else:
+        return True
+    return False
 
 
 def _retried(checking: Checking, node: Node, path: Path) -> None:
@@ -209,7 +224,7 @@ def step(
         _reachable(checking, step.when, (*path, "when"))
         looked_at = names_in([bare(step.when)])
         around = dataclasses.replace(around, guarded=around.guarded | looked_at)
-    if step.on_failure == "rollback" and not around.undone:
+    if step.undoes_itself and not around.undone:
         around = dataclasses.replace(around, undone=f"{name} rolls back")
     if step.timeout is not None:
         around = dataclasses.replace(around, timed=True)

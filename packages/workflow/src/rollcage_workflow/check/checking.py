@@ -111,7 +111,8 @@ class Checking:
                 timed=plan.time_limit is not None,
             )
             graph, results = self.block(plan.steps, ("steps",), around)
-            graph = dataclasses.replace(graph, result=plan.output)
+            # whoever runs the plan undoes it, as a whole
+            graph = dataclasses.replace(graph, result=plan.output, undoes=False)
             self.template(plan.output, ("output",), around.with_(results))
         if self.findings or plan is None or graph is None:
             raise PlanInvalid(sorted(self.findings, key=lambda each: each.line))
@@ -144,9 +145,7 @@ class Checking:
             near = nearest(name, _FIELDS) if len(path) > 1 else nearest(name, Plan.model_fields)
             self.find(path, "unknown_field", f"there is no such field{near}")
         elif kind == "missing":
-            code = "unbounded_jump" if path[-2:] == ("next", "most") else "missing_field"
-            why = "; a jump needs a bound" if code == "unbounded_jump" else ""
-            self.find(path, code, f"is missing{why}")
+            self.find(path, "missing_field", "is missing")
         else:
             self.find(path, "invalid", message.removeprefix("Value error, "))
 

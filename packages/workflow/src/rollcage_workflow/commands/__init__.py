@@ -33,7 +33,7 @@ from rollcage_workflow.commands.steering import add_commands
 from rollcage_workflow.commands.waiting import commands_for
 from rollcage_workflow.errors import PlanInvalid
 from rollcage_workflow.example import PLAN, TOOLS
-from rollcage_workflow.graph import Checked
+from rollcage_workflow.graph import Checked, blocks_in, nodes_of
 from rollcage_workflow.orders import Commands
 from rollcage_workflow.outline import Outline, kept_outline, outline_of
 from rollcage_workflow.picture import picture as picture_of
@@ -108,10 +108,20 @@ def check(
             for finding in error.findings:
                 _print_finding(visible(str(finding)))
         raise typer.Exit(DIFFERENT) from None
+    skips = [
+        {"step": f"{block.at}.{node.name}", "to": node.step.next.to, "skips": sorted(node.skips)}
+        for block in blocks_in(checked.graph)
+        for node in nodes_of(block.units)
+        if node.skips and node.step.next is not None
+    ]
     if as_json:
-        print_json({"findings": [], "name": checked.plan.name, "digest": checked.plan.digest})
-    else:
-        console().print(f"{visible(checked.plan.name)}: nothing wrong")
+        fields = {"name": checked.plan.name, "digest": checked.plan.digest, "jumps": skips}
+        print_json({"findings": [], **fields})
+        return
+    for each in skips:
+        text = f"{each['step']} may go on at {each['to']}, without {', '.join(each['skips'])}"
+        _print_finding(visible(text))
+    console().print(f"{visible(checked.plan.name)}: nothing wrong")
 
 
 @workflow.command()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
+import functools
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
+from rollcage_workflow.approvals import answer_of
 from rollcage_workflow.errors import ExpressionFailed, StepFailed
 from rollcage_workflow.expressions import fill
 from rollcage_workflow.flow import Waits, breakable
@@ -14,6 +18,8 @@ from rollcage_workflow.records import APPROVAL, SIGNAL, utc
 from rollcage_workflow.schemas import Shape, invalid, unusable
 
 if TYPE_CHECKING:
+    from rollcage.gate import ApprovalRequest
+
     from rollcage_workflow.check.checking import Around, Checking
     from rollcage_workflow.files import Path
     from rollcage_workflow.flow import BlockPlace
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "run"]
 
+_HERE: Final = contextlib.nullcontext()
 _DECIDED: Final = {
     "type": "object",
     "properties": {"by": {"type": "string"}, "reason": {"type": "string"}, "value": {}},
@@ -76,7 +83,7 @@ async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
 
 async def _signal(interpreter: Interpreter, wait: Wait, step: str) -> Any:
     name = str(wait.signal)
-    there = await asyncio.to_thread(interpreter.signals.take, name, step)
+    there = await asyncio.to_thread(interpreter.signals.take, name, step, wait.accepts)
     waits = Waits([f"waits for the signal {name}"])
     if there is None and interpreter.session.copier is None:
         raise waits  # nothing is recorded: a wait in a race may be undone, and begin again
@@ -89,21 +96,42 @@ async def _signal(interpreter: Interpreter, wait: Wait, step: str) -> Any:
     sent = await interpreter.session.arun_call(SIGNAL, {"name": name, "step": step}, taken)
     why = None if wait.accepts is None else invalid(sent["data"], Shape.of(wait.accepts))
     if why is not None:
-        raise StepFailed(f"the signal {name} brought data that the plan does not accept: {why}")
+        message = f"the signal {name} was taken under another plan; this one does not accept it"
+        raise StepFailed(f"{message}: {why}")
     return sent["data"]
 
 
 async def _approval(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
-    wait, approvals = node.step.wait, interpreter.approvals
+    wait, session = node.step.wait, interpreter.session
     assert wait is not None
-    session = interpreter.session
     question = fill(wait.approval, place.variables)
     if not isinstance(question, str):
         raise ExpressionFailed(f"{wait.approval} gives no text to ask with")
     step = f"{place.path}{node.name}{place.suffix}"
     epoch = session.attempt.run.epoch(session.place_here().branch)
-    request = approvals.request(step, question, wait, run=session.run_id, epoch=epoch)
-    decided = False
+    ask = functools.partial(interpreter.approvals.request, step, question, wait,
+                            run=session.run_id, epoch=epoch)  # fmt: skip
+    for number in itertools.count():
+        request = ask(number=number)
+        call_id = place.call_id(node.name)
+        with session.place(call_id=f"{call_id}~{number + 1}") if call_id and number else _HERE:
+            answer = await _asked(interpreter, wait, request, question)
+        if "rejected" not in answer:
+            return answer
+        if wait.on_rejected == "fail" and request.id not in interpreter.approvals.settled:
+            raise StepFailed(answer["rejected"])
+    raise AssertionError("unreachable")
+
+
+async def _asked(
+    interpreter: Interpreter, wait: Wait, request: ApprovalRequest, question: str
+) -> dict[str, Any]:
+    """Return the answer of people to a request.
+
+    Raises:
+        Waits: there is none yet.
+    """
+    session, approvals, decided = interpreter.session, interpreter.approvals, False
 
     def settled(**_: object) -> dict[str, Any]:
         nonlocal decided
@@ -115,12 +143,13 @@ async def _approval(interpreter: Interpreter, node: Node, place: BlockPlace) -> 
             message = f"waits for approval as {asked.id}: rollcage approve {asked.id}"
             raise Waits([message], asked.expires / 1e6, [asked.id])
         decided = not is_fork
-        return approvals.settle(asked, decision, wait)
+        return answer_of(asked, decision)
 
     try:
-        return await session.arun_call(
+        answer: dict[str, Any] = await session.arun_call(
             APPROVAL, {"approval": request.id, "question": question}, settled
         )
+        return answer
     finally:
         if decided:
             await asyncio.to_thread(approvals.over, request)

@@ -10,12 +10,12 @@ from rollcage import Contract
 
 from rollcage_workflow.errors import PlanInvalid
 from rollcage_workflow.expressions import fill
-from rollcage_workflow.failures import say
+from rollcage_workflow.failures import settle
 from rollcage_workflow.flow import NO_FAILURES
 from rollcage_workflow.graph import Checked, Graph, Node
 from rollcage_workflow.inputs import given_inputs
 from rollcage_workflow.kinds.tools import check_effects
-from rollcage_workflow.records import container
+from rollcage_workflow.records import UNTOLD, container
 from rollcage_workflow.schemas import ANY, Shape, misfit, nearest
 
 if TYPE_CHECKING:
@@ -88,20 +88,21 @@ def _contracts_in(graph: Graph) -> Iterable[Contract]:
 
 
 async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
-    """See `Kind.run`. The other plan's `on_failure` counts for failures in it."""
+    """See `Kind.run`. The other plan's `on_failure` is about the steps of that plan."""
     checked = node.plan
     assert checked is not None
     inputs = given_inputs(checked, fill(node.step.inputs, place.variables))
     path = f"{place.path}{node.name}."
 
     async def body(**_: object) -> Any:
+        plan = checked.plan
         try:
-            return await interpreter.plan(checked, inputs, place.flow, path)
+            async with interpreter.undoing(UNTOLD, where=plan.undoes, otherwise=plan.on_failure):
+                return await interpreter.plan(checked, inputs, place.flow, path)
         except NO_FAILURES:
             raise
         except Exception as error:
-            if "on_failure" in checked.plan.model_fields_set:
-                say(error, checked.plan.on_failure)
+            settle(error)  # the outer plan has its own rule for this step
             raise
 
     named = {"plan": checked.plan.name, "inputs": inputs}
