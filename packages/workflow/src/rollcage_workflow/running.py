@@ -321,7 +321,7 @@ class _Attempt:
                 by,
                 self.clock,
                 self.before.answered,
-            ),  # fmt: skip
+            ),
             self.ends,
             self.rows,
             self.given,
