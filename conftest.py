@@ -39,12 +39,12 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to the night what suites repeat of adapters that takes long.
 
-    Sync calls in a running event loop are tried with the reference adapter. A turn of a crew takes
-    ten times that of another agent.
+    Sync calls in a running event loop are tried with the reference adapter, and async calls with
+    that and AutoGen's. A turn of a crew or a graph takes many times that of another agent.
     """
     for item in items:
         if item.path.match("integrations/*/tests/test_conformance.py"):
-            slow = "async" if "crewai" in item.path.parts else "sync-in-async"
+            slow = "sync-in-async" if "autogen" in item.path.parts else "async"
             if slow in item.name.partition("[")[2]:
                 item.add_marker(pytest.mark.nightly)
 

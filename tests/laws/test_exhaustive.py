@@ -89,7 +89,9 @@ def every_kill(program: Program) -> None:
                 assert back.timeline.effects == effects
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(1, PARTS))]
+)
 def test_every_small_program_killed_and_undone_anywhere(part: int) -> None:
     for program in every()[part::PARTS]:
         every_kill(program)

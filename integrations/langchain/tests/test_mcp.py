@@ -113,6 +113,7 @@ async def test_a_resumed_agent_goes_on_with_the_server_that_it_needs(
     assert servers.notes.read_text().count("start") == starts + 1  # for the one new call
 
 
+@pytest.mark.nightly
 def test_a_graph_that_is_killed_before_its_checkpoint_writes_once(
     tmp_path: Path, servers: Servers
 ) -> None:
