@@ -134,8 +134,47 @@ STARTED: dict[str, Any] = {
         "d": put("d", after=["c", "beside"]),
     },
 }
+UNDONE: dict[str, Any] = {
+    "name": "undone",
+    "steps": {
+        "x": {"call": "put", "args": {"what": "='x' + inputs.part"}},
+        "y": {"call": "put", "args": {"what": "='y' + inputs.part"}, "after": ["x"]},
+        "bad": {"call": "look", "args": {"fails": True}, "after": ["y"]},
+    },
+    "inputs": {"part": {"type": "string", "default": ""}},
+    "on_failure": "rollback",
+}
+SCOPED: dict[str, Any] = {
+    "name": "scoped",
+    "steps": {
+        "a": {"call": "put", "args": {"what": "a"}},
+        "saga": {"workflow": "undone", "on_failure": "keep", "after": ["a"]},
+        "passes": {
+            "each": {
+                "over": "=['1', '2']",
+                "steps": {
+                    "s": {
+                        "workflow": "undone",
+                        "inputs": {"part": "=item"},
+                        "on_failure": "keep",
+                    },
+                    "k": {"call": "put", "args": {"what": "='k' + item"}, "after": ["s"]},
+                },
+            },
+        },
+        "look": {
+            "call": "look",
+            "args": {"what": "l"},
+            "next": {"to": "end", "when": "=last[0] == 'l0'"},
+            "after": ["saga"],
+        },
+        "skipped": {"call": "put", "args": {"what": "never"}, "after": ["look"]},
+        "end": {"call": "put", "args": {"what": "end"}, "after": ["skipped", "passes"]},
+    },
+}
 HOW: dict[str, dict[str, Any]] = {
     "started behind a step": {"start": "c", "given": {"a": ["x"], "b": "given"}},
+    "scoped": {"workflows": {"undone": UNDONE}},
 }
 
 RACE: dict[str, Any] = {
@@ -224,7 +263,9 @@ async def through(world: World, plan: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    "plan", [BRANCHING, LOOPING, TEAM, FAILING, QUEUED, STARTED], ids=lambda plan: plan["name"]
+    "plan",
+    [BRANCHING, LOOPING, TEAM, FAILING, QUEUED, STARTED, SCOPED],
+    ids=lambda plan: plan["name"],
 )
 async def test_it_goes_on_to_the_same_end(plan: dict[str, Any], tmp_path: Path) -> None:
     chance = random.Random(plan["name"])  # noqa: S311 - reproducible
