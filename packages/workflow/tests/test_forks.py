@@ -201,6 +201,28 @@ def test_a_time_limit_counts_from_the_fork_on(tmp_path: Path) -> None:
     assert (forked.status, forked.output) == ("completed", 7)
 
 
+def test_the_time_of_a_team_counts_from_the_fork_on(tmp_path: Path) -> None:
+    members = {
+        "count": {"call": "pieces", "args": {"shop": "a"}},
+        "slow": {"wait": {"signal": "go"}},
+    }
+    plan: dict[str, Any] = {
+        "team": {"team": {"members": members, "time_limit": 60}},
+        "told": {"call": "mail", "args": {"text": "=string(team.count)"}},
+    }
+    assert attempt(tmp_path, plan).status == "waiting"
+    origin = attempt(tmp_path, plan, later=61)
+    assert (origin.status, done) == ("completed", ["mail 3"])
+    counted = next(
+        event["step"]
+        for event in parse(open_store(tmp_path).read(origin.run), origin.run)
+        if event.get("name") == "pieces"
+    )
+    forked = attempt(tmp_path, plan, fork=instead(origin.run, counted, 7), later=3600)
+    assert (forked.status, forked.waits) == ("waiting", "waits for the signal go")
+    assert done == ["mail 3"]
+
+
 def test_a_run_that_is_no_attempt_is_refused(tmp_path: Path) -> None:
     origin = attempt(tmp_path, ORDER)
     with pytest.raises(WorkflowError, match=f"run {origin.run} is not an attempt at the execution"):

@@ -91,18 +91,9 @@ def _keeps_what_failed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(interpret.Interpreter, "undoing", nothing)
 
 
-def _never_late(patch: pytest.MonkeyPatch) -> None:
-    """A team's time is never up."""
-
-    async def run_clock(self: Any) -> None:
-        self._others.ended()
-
-    patch.setattr(team._Race, "run_clock", run_clock)
-
-
 MISTAKES = [
     _takes_any_signal, _leaves_requests, _undoes_who_waits, _starts_its_clock_anew,
-    _keeps_what_failed, _never_late,
+    _keeps_what_failed,
 ]  # fmt: skip
 
 

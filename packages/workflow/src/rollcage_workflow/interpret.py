@@ -102,10 +102,7 @@ class Interpreter:
         limit = checked.plan.time_limit
         if limit is None:
             return await self.block(checked.graph, place)
-        began = await self.reached("")
-        if self.session.copier is not None:  # recorded steps took their time earlier
-            began = self.now()
-        ends = began + limit
+        ends = await self.ends_at("", limit)
         timeout = asyncio.timeout(ends - self.now())
         try:
             async with timeout:
@@ -132,6 +129,13 @@ class Interpreter:
 
         reached = await self.session.arun_call(NOW, {"step": step}, now)
         return dt.datetime.fromisoformat(reached).timestamp()
+
+    async def ends_at(self, step: str, limit: float) -> float:
+        """Return when the time of a step, or of a plan, is up (Unix, seconds)."""
+        began = await self.reached(step)
+        if self.session.copier is not None:  # recorded steps took their time before the fork
+            began = self.now()
+        return began + limit
 
     # --- blocks ----------------------------------------------------------------------------------
 

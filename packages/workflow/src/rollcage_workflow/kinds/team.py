@@ -84,7 +84,7 @@ async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
                 return await _all(interpreter, team, members, place, path)
             until = None
             if team.time_limit is not None:
-                until = await interpreter.reached(path) + team.time_limit
+                until = await interpreter.ends_at(path, team.time_limit)
             found = await _first(interpreter, team, members, place, path, until)
         if team.mode != "race":
             return found
