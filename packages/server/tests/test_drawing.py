@@ -121,7 +121,7 @@ async def test_an_outline_that_would_act_on_a_page_is_text(drawn: World) -> None
     digest = execution(store, "one").digest
     boxes = [
         {"name": text, "kind": text, "says": text, "when": text,
-         "back": {"to": text, "when": text, "most": 1}, "inner": [{"name": text, "kind": text}]}
+         "jump": {"to": text, "when": text, "most": 1}, "inner": [{"name": text, "kind": text}]}
         for text in HOSTILE
     ]  # fmt: skip
     drop(store, "plans", digest)

@@ -263,3 +263,17 @@ def test_it_is_kept_once_and_an_older_one_stays(world: World) -> None:
     store.swap("plans", checked.plan.digest, None, b"{}")
     keep_outline(store, checked)
     assert store.get("plans", checked.plan.digest) == b"{}"
+
+
+def test_a_jump_ahead_is_drawn_and_one_that_was_kept_earlier_is_read(world: World) -> None:
+    plan = steps(
+        first={"call": "look", "next": {"to": "end", "when": "=size(last) > 1"}},
+        over=put("over", after=["first"]),
+        end=put("end", after=["over"]),
+    )
+    outline = outline_of(check(plan, world.tools))
+    assert '-.->|"size(last) #gt; 1"| end_' in picture(outline, None)
+    assert any(line.back for line in layout_of(outline).lines)
+    older = {"name": "a", "kind": "call", "back": {"to": "a", "when": "=true", "most": 2}}
+    read = Outline.model_validate({"name": "plan", "boxes": [older]})
+    assert str(read.boxes[0].jump) == "true, at most 2 times"

@@ -68,7 +68,10 @@ class Box(_Part):
     says: Said = ""
     before: tuple[Said, ...] = ()
     when: Said = ""
-    jump: JumpLine | None = None
+    # the second name is that of outlines which were kept before jumps could lead ahead
+    jump: JumpLine | None = pydantic.Field(
+        default=None, validation_alias=pydantic.AliasChoices("jump", "back")
+    )
     inner: tuple[Box, ...] = ()
 
 
