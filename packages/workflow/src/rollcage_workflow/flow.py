@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Coroutine, Generator, Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from rollcage import Halt, SessionHalted
+from rollcage import Halt, SessionHalted, Stage
+
+if TYPE_CHECKING:
+    from rollcage.replay.call import Call
 
 __all__ = [
     "NO_FAILURES",
     "BlockPlace",
     "Branches",
+    "CutOff",
+    "CutOffs",
     "Done",
     "Flow",
     "Lost",
@@ -22,6 +28,8 @@ __all__ = [
     "Waits",
     "breakable",
     "cancelling",
+    "cut_off",
+    "ending",
     "raise_first",
     "raise_halts",
     "values_of",
@@ -72,6 +80,12 @@ class NotReached(Halt):
     code = "not_reached"
 
 
+class CutOff(Halt):
+    """The attempt was cancelled from outside: no step has failed, and the next one continues."""
+
+    code = "cut_off"
+
+
 class Lost(Exception):
     """Another member of the team was first."""
 
@@ -90,6 +104,7 @@ class Flow:
         calls: running calls that change nothing, and may be interrupted.
         sleeps: running waits for a time.
         is_race: whether steps in this flow, or in an enclosing one, may be interrupted.
+        timeout: the time limit of its steps.
     """
 
     around: Flow | None = None
@@ -97,6 +112,7 @@ class Flow:
     is_race: bool = False
     calls: set[asyncio.Task[Any]] = dataclasses.field(default_factory=set["asyncio.Task[Any]"])
     sleeps: set[asyncio.Task[Any]] = dataclasses.field(default_factory=set["asyncio.Task[Any]"])
+    timeout: asyncio.Timeout | None = None
 
     def __post_init__(self) -> None:
         self.is_race = self.is_race or (self.around is not None and self.around.is_race)
@@ -109,11 +125,16 @@ class Flow:
 
     def check(self) -> None:
         """Refuse a new step if the flow, or an enclosing one, is over."""
-        flow: Flow | None = self
-        while flow is not None:
-            if flow.over:
-                raise NotReached
-            flow = flow.around
+        if any(each.over for each in _around(self)):
+            raise NotReached
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the plan itself ends what runs here: others were first, or the time is up."""
+        return any(
+            each.over or (each.timeout is not None and each.timeout.expired())
+            for each in _around(self)
+        )
 
 
 class Done(NamedTuple):
@@ -201,6 +222,53 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+_ENDING: Final[ContextVar[Flow | None]] = ContextVar("rollcage_workflow_ending", default=None)
+
+
+@contextlib.contextmanager
+def ending(flow: Flow) -> Generator[Flow]:
+    """Run steps that the plan itself may cancel, as a race or a time limit does."""
+    token = _ENDING.set(flow)
+    try:
+        yield flow
+    finally:
+        _ENDING.reset(token)
+
+
+@contextlib.contextmanager
+def cut_off() -> Generator[None]:
+    """Raise a cancellation that does not come from the plan as `CutOff`.
+
+    It is no failure: nothing is undone for it, and it is no outcome of a call.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        flow = _ENDING.get()
+        if flow is not None and flow.is_ending:
+            raise
+        raise CutOff("the attempt was cancelled; the next one continues") from None
+
+
+class CutOffs(Stage):
+    """Leaves calls without an outcome if their attempt is cancelled, as if it had been killed.
+
+    A write that is cut off has an unknown outcome, as ever.
+    """
+
+    def around(self, call: Call, body: Callable[[], Any]) -> Callable[[], Any]:
+        """See `Stage.around`."""
+        if not call.is_async or call.effect == "write":
+            return body
+
+        async def inside() -> Any:
+            with cut_off():
+                value = body()
+                return await value if hasattr(value, "__await__") else value
+
+        return inside
+
+
 @contextlib.contextmanager
 def cancelling(tasks: Iterable[asyncio.Task[Any]]) -> Generator[None]:
     """Cancel the tasks when the waiting task is cancelled."""
@@ -214,7 +282,7 @@ def cancelling(tasks: Iterable[asyncio.Task[Any]]) -> Generator[None]:
 
 def raise_halts(ended: Iterable[object]) -> None:
     """Raise an error that ends the whole attempt: a halt, a cancellation."""
-    for kind in (SessionHalted, Halt, asyncio.CancelledError):
+    for kind in (CutOff, SessionHalted, Halt, asyncio.CancelledError):
         for each in ended:
             if isinstance(each, kind) and not isinstance(each, Waits | NotReached):
                 raise each

@@ -36,6 +36,8 @@ from rollcage_workflow.flow import (
     NotReached,
     Waits,
     breakable,
+    cut_off,
+    ending,
     raise_first,
     values_of,
 )
@@ -106,7 +108,8 @@ class Interpreter:
         timeout = asyncio.timeout(ends - self.now())
         try:
             async with timeout:
-                return await self.block(checked.graph, place)
+                with ending(Flow(place.flow, timeout=timeout)) as inner:
+                    return await self.block(checked.graph, dataclasses.replace(place, flow=inner))
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -171,7 +174,8 @@ class Interpreter:
         kept: Exception | None = None
         async with self.session.transaction(name):
             try:
-                yield
+                with cut_off():
+                    yield
             except NO_FAILURES:
                 raise
             except Exception as error:
@@ -391,7 +395,7 @@ class Interpreter:
         with around as branch:
             after = place.after if branch is None else (branch,)
             try:
-                inside = f"{UNTOLD}{node.name}{mark}"
+                inside = f"{UNTOLD}{place.round}{node.name}{place.suffix}{mark}"
                 async with self.undoing(inside, where=step.undoes_itself, always=True):
                     value = await self._within_its_time(node, place)
             except NO_FAILURES:
@@ -411,7 +415,9 @@ class Interpreter:
         timeout: asyncio.Timeout | None = None
         try:
             async with within(self.session, limit) as timeout:
-                return await KINDS[node.step.kind].run(self, node, place)
+                with ending(Flow(place.flow, timeout=timeout)) as flow:
+                    here = dataclasses.replace(place, flow=flow)
+                    return await KINDS[node.step.kind].run(self, node, here)
         except TimeoutError:
             if timeout is None or not timeout.expired():
                 raise

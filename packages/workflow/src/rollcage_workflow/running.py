@@ -29,7 +29,7 @@ from rollcage_workflow.errors import (
 )
 from rollcage_workflow.failures import on_failure, type_name
 from rollcage_workflow.files import Document
-from rollcage_workflow.flow import Waits
+from rollcage_workflow.flow import CutOff, CutOffs, Waits
 from rollcage_workflow.forking import before_fork, fork_of
 from rollcage_workflow.governed import governed
 from rollcage_workflow.graph import Checked, blocks_in, signals_of
@@ -230,7 +230,7 @@ class _Attempt:
                 tools=_tools(checked, options),
             ),
             **{name: each for name, each in options.items() if name not in _OWN},
-            **_stages(options),
+            stages=[*_stages(options)["stages"], CutOffs()],
         )
 
     async def run(self) -> Execution:
@@ -244,6 +244,8 @@ class _Attempt:
                 except Waits as waits:
                     session.pause(str(waits))
                     self.waits(waits)
+                except CutOff:
+                    raise asyncio.CancelledError from None
                 except (Halt, SessionHalted):
                     raise
                 except Exception as error:

@@ -113,9 +113,9 @@ class Generator:
         parts: list[Expected] = []
         for _ in range(self.chance.randint(3, 5) if depth == 0 else self.chance.randint(1, 3)):
             if self.people and self.chance.random() < 0.15:
-                more, part = self._ahead(suffix)
+                more, leave = self._ahead(suffix)
                 steps |= more
-                parts += part
+                parts += leave
                 continue
             name, step, part = self._step(depth, suffix)
             before = [each for each in steps if self.chance.random() < 0.4]
@@ -178,7 +178,7 @@ class Generator:
             return {"signal": self.chance.choice(["form", "go"]), "accepts": ACCEPTS}
         if kind == "seconds":
             return {"seconds": self.chance.choice([1, 3600, 30 * 3600, 3 * DAY])}
-        asks = {"approval": "go on?", "on_rejected": "ask_again"}
+        asks: dict[str, Any] = {"approval": "go on?", "on_rejected": "ask_again"}
         if self.chance.random() < 0.5:
             asks["expires"] = self.chance.choice([3600, 2 * DAY])
         if self.chance.random() < 0.5:

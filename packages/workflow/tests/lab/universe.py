@@ -8,11 +8,12 @@ plans are replaced while their executions wait; schedules start more of them.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,10 +21,10 @@ from unittest import mock
 from cuts import cut_log
 from parts import requests_in
 from random_plans import DAY, Expected, Generator, is_right
-from rollcage import Approval, ApprovalQueue, open_store
+from rollcage import Approval, ApprovalQueue, list_runs, open_store
 from rollcage.errors import ApprovalInvalid
 from rollcage.trace.folder import Folder
-from rollcage_workflow import Execution, check, execution, executions
+from rollcage_workflow import Execution, check, execution, executions, running
 from rollcage_workflow.engine import worker as working
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.signals import Signals
@@ -88,7 +89,7 @@ class Universe:
         self.jobs = [Job(f"plan{seed}x{n}", seed * 10 + n) for n in range(jobs)]
         self.now = _BEGIN
         self.story: list[str] = []
-        self.kills = self.refusals = 0
+        self.kills = self.cuts = self.refusals = 0
         self._lines: dict[str, int] = {}
         self._swaps: list[tuple[dict[str, int], str, str, bytes | None]] = []
 
@@ -112,14 +113,27 @@ class Universe:
         if not due:
             return False
         key = self.chance.choice(due)
-        with self._dying(self.chance.random() < 0.5 if dies else False):
+        how = self.chance.choice(["", "dies", "dies", "is cut off"]) if dies else ""
+        with self._dying(how == "dies"):
             try:
-                outcome = await crew.worker.take(key)
+                take = crew.worker.take(key)
+                outcome = await (self._cut_off(take) if how == "is cut off" else take)
                 self.note(f"took {key[-12:]}: {outcome or 'open'}")
             except Died:
                 self.note("died")
+            except asyncio.CancelledError:
+                self.cuts += 1
+                self.note("was cut off")
         self.look()
         return True
+
+    async def _cut_off(self, take: Coroutine[Any, Any, str]) -> str:
+        """Have a worker end in the middle of an attempt."""
+        task = asyncio.create_task(take)
+        for _ in range(self.chance.randint(1, 300)):
+            await asyncio.sleep(0)
+        task.cancel()
+        return await task
 
     @contextlib.contextmanager
     def _dying(self, dies: bool) -> Iterator[None]:
@@ -127,7 +141,7 @@ class Universe:
         if not dies:
             yield
             return
-        swap, run = Folder.swap, working.run
+        swap, run = Folder.swap, running.run
         swaps: list[tuple[Counter[str], str, str, bytes | None, bytes | None]] = []
 
         def swapped(
@@ -256,13 +270,8 @@ class Universe:
                 assert found.waits, "it waits, and does not say for what"
 
     def _deeds(self, job: Job) -> Any:
-        runs = {info.run for info in self.store_runs(job)}
+        runs = {info.run for info in list_runs(self.store) if info.name == job.name}
         return [deed for deed in self.world.deeds if deed.run in runs]
-
-    def store_runs(self, job: Job) -> Any:
-        from rollcage import list_runs
-
-        return [info for info in list_runs(self.store) if info.name == job.name]
 
     def standing(self, job: Job) -> Counter[str]:
         """What stands of an execution, by label."""
@@ -288,7 +297,7 @@ class Universe:
                 self.start(waiting.pop())
             elif what == "signal":
                 name = self.chance.choice(["go", "go", "form", "gone"])
-                data = self.chance.choice([{"yes": True}, {"yes": True}, {"yes": 1}, None, []])
+                data: Any = self.chance.choice([*[{"yes": True}] * 2, {"yes": 1}, None, []])
                 self.signal(job, name, data, self.chance.choice(["", "", "once"]))
             elif what == "decide":
                 self.decide(right=False)
@@ -308,6 +317,7 @@ class Universe:
         for job in self.jobs:
             with contextlib.suppress(WorkflowError):
                 self.crew().commands.resume(job.name, by="ann")
+        open_: list[Job] = []
         for _ in range(_ROUNDS):
             while await self.work(dies=False):
                 pass

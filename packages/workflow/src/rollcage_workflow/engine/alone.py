@@ -65,7 +65,10 @@ async def _serve(
         await _wait(stop, every, flying)
     worker.end("the worker ends")
     if flying:
-        await asyncio.wait(flying.values(), timeout=grace)
+        _, late = await asyncio.wait(flying.values(), timeout=grace)
+        for task in late:  # one by one, and not all tasks at once: each attempt ends as a whole
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
 
 def _due(board: Board, worker: Worker, known: frozenset[str], room: int) -> list[str]:

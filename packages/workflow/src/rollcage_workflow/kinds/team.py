@@ -17,6 +17,8 @@ from rollcage_workflow.flow import (
     Waits,
     breakable,
     cancelling,
+    cut_off,
+    ending,
     raise_first,
     raise_halts,
 )
@@ -250,13 +252,15 @@ class _Race:
             Waits: the member waits, and nothing is decided; its effects stay.
         """
         try:
-            async with self._room, self._interpreter.session.transaction(name) as block:
-                value = await self._value(name, block)
-                if self._is_decided or (self.is_late and not block.had_ended):
-                    raise Lost
-                self.found[name] = value
-                if self._is_decided:
-                    self._end()
+            with ending(self._flow):
+                async with self._room, self._interpreter.session.transaction(name) as block:
+                    with cut_off():
+                        value = await self._value(name, block)
+                    if self._is_decided or (self.is_late and not block.had_ended):
+                        raise Lost
+                    self.found[name] = value
+                    if self._is_decided:
+                        self._end()
         except NO_FAILURES:
             raise
         except Exception as error:  # noqa: BLE001 - it counts if too few members are left
