@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from rollcage import Session, TraceCorrupt, tool
-from rollcage.trace.chain import parse
+from rollcage import Session, TraceCorrupt, recorded_events, tool
+from rollcage.trace.chain import chained, parse
 from rollcage.trace.folder import Folder
 from rollcage.trace.run import fold_lines
 
@@ -75,7 +75,7 @@ BAD_STEPS: list[Event] = [
     *(step(**{name: bad}) for name in ("rank", "epoch") for bad in (-1, 1.0, "1", True, None)),
     *(step(**{name: 1}) for name in ("version", "agent", "call_id", "framework", "approval")),
     *(step(once=bad) for bad in (5, ["mine"], ["mine", "k", "t", "x"], ["mine", 3], ["r", "k"],
-                                 [5, "k"], [5, 5], ("mine", "k"), [])),
+                                 [5, "k"], [5, 5], [])),
     block(after=[99]), block(beyond=[[1, 99]]), block(beyond=[[2, 1]]), block(after=5),
     block(outcome={"status": "ok", "value": "zz"}),
     step(outcome={"status": "other"}), step(outcome={}),
@@ -121,11 +121,20 @@ GOOD_LINES: list[Event] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("event", [*BAD_STEPS, *BAD_LINES], ids=str)
+@pytest.mark.parametrize("event", [*BAD_STEPS, *BAD_LINES, step(once=("mine", "k"))], ids=str)
 def test_a_line_that_does_not_fit(log: list[Event], event: Event) -> None:
     events = following(log, event)
     with pytest.raises(TraceCorrupt, match="the line does not fit a run: ") as damage:
         folded(events)
+    assert damage.value.line == len(events)
+
+
+@pytest.mark.parametrize("event", [*BAD_STEPS, *BAD_LINES], ids=str)
+def test_observers_hear_of_a_misfit_as_damage(log: list[Event], event: Event) -> None:
+    events = following(log, event)
+    lines = chained({k: v for k, v in each.items() if k != "hash"} for each in events)
+    with pytest.raises(TraceCorrupt, match="the line does not fit a run: ") as damage:
+        list(recorded_events(lines, "it"))
     assert damage.value.line == len(events)
 
 

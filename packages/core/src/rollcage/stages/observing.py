@@ -15,9 +15,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from rollcage.calls.stage import Stage
-from rollcage.errors import TraceCorrupt
 from rollcage.trace.chain import checked
-from rollcage.trace.run import Run
+from rollcage.trace.lines import BAD, check_line
+from rollcage.trace.run import Run, misfit
 from rollcage.trace.told import Instrument, Observer, RunEvent, StepEvent
 
 if TYPE_CHECKING:
@@ -504,27 +504,27 @@ def recorded_events(
     opened: RunEvent | None = None
     for number, line in enumerate(checked(lines, where), 1):
         try:
+            check_line(run, line)
             run.apply(line)
             steps = list(told.of(line))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise TraceCorrupt(
-                where, number, f"the line does not fit a run: {type(error).__name__}: {error}"
-            ) from None
-        if line["event"] != "attempt":
-            yield from steps
-        else:
-            yield from (dataclasses.replace(each, attempt=_of(opened)) for each in steps)
-            opened = RunEvent(
-                "opened", run.id, run.name, cast("Any", run_mode(run)), run.id, run.source or None,
-                line["time"], attempt=run.attempt,
-            )  # fmt: skip
-            yield opened
-        if line["event"] == "ended" and opened is not None:
-            ended_by = line.get("error", {}).get("type", "")
-            yield dataclasses.replace(
-                opened, what="closed", time=line["time"], status=line["status"], error=ended_by
-            )
-            opened = None
+            turned: RunEvent | None = None
+            if line["event"] == "attempt":
+                steps = [dataclasses.replace(each, attempt=_of(opened)) for each in steps]
+                opened = turned = RunEvent(
+                    "opened", run.id, run.name, cast("Any", run_mode(run)), run.id,
+                    run.source or None, line["time"], attempt=run.attempt,
+                )  # fmt: skip
+            elif line["event"] == "ended" and opened is not None:
+                ended_by = line.get("error", {}).get("type", "")
+                turned = dataclasses.replace(
+                    opened, what="closed", time=line["time"], status=line["status"], error=ended_by
+                )
+                opened = None
+        except BAD as error:
+            raise misfit(where, number, error) from None
+        yield from steps
+        if turned is not None:
+            yield turned
 
 
 def _of(opened: RunEvent | None) -> str:
