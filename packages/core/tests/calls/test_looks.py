@@ -386,6 +386,20 @@ def test_a_read_that_a_rule_denies_stays_denied(tmp_path: Path, decision: Any) -
     assert told == []
 
 
+def test_a_rule_counts_the_calls_before_a_look(tmp_path: Path) -> None:
+    seen: list[tuple[str, str, int]] = []
+
+    def rule(step: Any) -> Verdict:
+        seen.append((step.contract.name, step.args["name"], step.run.calls))
+        return Verdict.allow()
+
+    with Session("job", store=tmp_path, gate=[rule]):
+        new("a")
+        new("b")
+        book("c")
+    assert next(each for each in seen if each[0] == "look") == ("look", "c", 3)
+
+
 def test_a_read_is_not_refused_where_unguarded_tools_are(tmp_path: Path) -> None:
     options = Options(unguarded="refuse")
     with Session("job", store=tmp_path, gate=[lambda _: Verdict.allow()], options=options) as job:

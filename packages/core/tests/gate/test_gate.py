@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Guard, Options, Session, Stage, compensate, open_store, tool
+from rollcage import Clock, Guard, Options, Session, Stage, compensate, open_store, tool
 from rollcage.calls.gate import Entry
 from rollcage.errors import Blocked, SessionError, UnguardedCallWarning
 from rollcage.gate.verdict import StepView, Verdict
@@ -209,6 +209,41 @@ def test_a_rule_of_a_nested_session_counts_the_calls_of_that_session(tmp_path: P
                 write(5)
         assert list(dict.fromkeys(seen)) == [("inner", 0, 0), ("inner", 1, 1)]
         assert seen[-1] == ("inner", 0, 0)
+
+
+def test_a_rule_counts_the_calls_of_runs_inside(tmp_path: Path) -> None:
+    """Its own session's, and those that the run inside of it has made so far."""
+    seen: list[Any] = []
+
+    def rule(view: StepView) -> None:
+        assert view.run is not None
+        seen.append((view.args["n"], view.run.calls))
+
+    with Session("job", store=tmp_path):
+        write(1)
+        read(2)
+        with Session("inner", store=tmp_path, gate=[rule]):
+            write(3)
+            with Session("own", store=tmp_path / "own"):
+                write(4)
+                read(5)
+    assert dict(seen) == {3: 0, 4: 1, 5: 2}
+
+
+def test_a_rule_sees_how_long_the_session_is_open(tmp_path: Path) -> None:
+    now = [5 * 10**9]
+    seen: list[float] = []
+
+    def rule(view: StepView) -> None:
+        assert view.run is not None
+        seen.append(view.run.elapsed)
+
+    clock = Clock(monotonic=lambda: now[0])
+    with Session("job", store=tmp_path, gate=[rule], options=Options(clock=clock)):
+        write(1)
+        now[0] += 2_500_000_000
+        write(2)
+    assert dict.fromkeys(seen) == {0.0: None, 2.5: None}
 
 
 class Marks(Stage):

@@ -204,6 +204,16 @@ def test_runs_of_one_process_are_listed_in_their_order(tmp_path: Path) -> None:
         assert [ends.run for ends in store.runs(limit=20)] == ids[::-1] or job == "back"
 
 
+def test_an_id_is_given_once() -> None:
+    """Although neither the time nor chance tells two of them apart."""
+    clock = Clock(wall=lambda: NOW, random=bytes)
+    first = clock.run_id()
+    other = dataclasses.replace(clock)  # of another process
+    ids = [first, clock.run_id(), other.run_id(first)]
+    assert len({*ids[:2]}) == len({first, ids[2]}) == 2
+    assert ids[1] > first < ids[2]
+
+
 def test_a_clock_that_is_far_ahead_elsewhere_moves_no_other_job(tmp_path: Path) -> None:
     store, ahead = Folder(tmp_path), Clock(wall=lambda: NOW + 1000 * HOUR)
     here = Options(clock=Clock(wall=lambda: NOW))

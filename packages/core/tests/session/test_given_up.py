@@ -182,3 +182,26 @@ def test_what_halts_at_the_end_is_the_end(tmp_path: Path, enters: Enter) -> None
     assert str(halted.value) == "not yet"
     last = orjson.loads(Folder(tmp_path).read(session.run_id)[-1])
     assert (last["status"], last["error"]["message"]) == ("halted", "not yet")
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_run_that_was_not_begun_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copies: bool
+) -> None:
+    """Another session of the job has begun meanwhile; whoever has the error keeps no lock."""
+    store = Folder(tmp_path)
+    with Session("source", store=store) as source:
+        look()
+    swap = Folder.swap
+
+    def loses(self: Folder, kind: str, *given: Any) -> bool:
+        return kind != "names" and swap(self, kind, *given)
+
+    monkeypatch.setattr(Folder, "swap", loses)
+    session = Session("job", store=store, source=source.run_id if copies else None)
+    with pytest.raises(RunInUse, match="another session of 'job' has begun") as refused, session:
+        pass
+    runs = [ends.run for ends in store.runs()]
+    assert len(runs) == 2
+    assert not any(map(store.is_live, runs))
+    del refused

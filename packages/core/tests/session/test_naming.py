@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,21 @@ def test_a_program_that_runs_other_peoples_scripts_gives_no_name(
     monkeypatch.setattr(main, "__file__", pytest.__file__, raising=False)
     with pytest.raises(SessionError, match="is not a script of yours"):
         Session()
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("", "agent"), ("jobs.nightly", "jobs.nightly"), ("jobs.__main__", "jobs")],
+)
+def test_what_runs_here_gives_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, name: str
+) -> None:
+    (tmp_path / "agent.py").write_text(BODY)
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__file__", str(tmp_path / "agent.py"), raising=False)
+    spec = ModuleSpec(module, None) if module else None
+    monkeypatch.setattr(main, "__spec__", spec, raising=False)
+    assert Session().name == name
 
 
 def test_an_empty_name_is_none() -> None:

@@ -267,6 +267,21 @@ def test_a_call_of_the_outer_session_that_is_made_inside_stops_with_either(
     assert (outer.halted is None) == stays
 
 
+def test_a_run_inside_answers_although_it_is_halted(tmp_path: Path) -> None:
+    """From the record; nothing new runs in it, as the session around it was halted."""
+    with Session("inner", store=tmp_path / "own"):
+        assert put(1) == 1
+    with (
+        pytest.raises(Halt, match="over"),
+        Session("outer", store=tmp_path / "store") as outer,
+        Session("inner", store=tmp_path / "own", replay="continue") as inner,
+    ):
+        outer.halt(Halt("over"))
+        assert (put(1), inner.stats.hits) == (1, 1)
+        with pytest.raises(SessionHalted, match="the session around this one was halted: over"):
+            put(2)
+
+
 @tool(name="nested.drop", effect="write")
 def drop(n: int) -> None: ...
 

@@ -29,6 +29,7 @@ from rollcage import (
     StepEvent,
     StepNotUnknown,
     UnknownOutcome,
+    Verdict,
     abandon_run,
     aundo_run,
     compensate,
@@ -41,6 +42,8 @@ from rollcage.errors import PlanChanged, RunInUse, RunNotFound, StoreError
 from rollcage.stages import once
 from rollcage.stages.once import keep_claims, key_of, once_of
 from rollcage.trace import claims
+from rollcage.trace.chain import Chain
+from rollcage.trace.claims import Claim
 from rollcage.trace.folder import Folder
 
 
@@ -1000,10 +1003,13 @@ def test_each_argument_that_differs_is_told(tmp_path: Path) -> None:
 
     with Session("one", store=tmp_path):
         pay(7, "y" * 70)
-    with Session("two", store=tmp_path), pytest.raises(Blocked) as refused:
-        other(7, note="z")
-    there = f'note: "{"y" * 59}… there, "z" here; to: nothing there, "ann" here'
-    assert there in str(refused.value)
+        pay(8, "y" * 58)
+    with Session("two", store=tmp_path):
+        for n, told in ((7, f'"{"y" * 59}…'), (8, f'"{"y" * 58}"')):  # up to 60 characters
+            with pytest.raises(Blocked) as refused:
+                other(n, note="z")
+            there = f'note: {told} there, "z" here; to: nothing there, "ann" here'
+            assert there in str(refused.value)
 
 
 def test_keys_of_a_thousand_bytes_are_hashed() -> None:
@@ -1053,6 +1059,29 @@ def test_a_waiting_call_is_woken(
         for each in threads:
             each.join(30)
     assert given == ["7: 5, no. 1"] * 2
+
+
+async def test_a_waiting_task_is_woken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(once, "_PAUSES", (1000.0, 1000.0))
+    async with Session("one", store=tmp_path) as session:
+        calls = asyncio.gather(*(session.acall(arefund, payment=7) for _ in range(2)))
+        assert await asyncio.wait_for(calls, 30) == ["async 7"] * 2
+    assert world.refunds == [7]
+
+
+def test_an_approved_effect_is_claimed_once_approved(tmp_path: Path) -> None:
+    """While somebody thinks, another run may make it; and it is made once."""
+    states: list[Any] = []
+
+    def approver(_: Any) -> Approval:
+        states.append(once_of(tmp_path, "refund/7"))
+        return Approval(True, by="ann")
+
+    for name in ("one", "two"):
+        with Session(name, store=tmp_path, gate=[lambda _: Verdict.ask("?")], approver=approver):
+            assert refund(7) == "7: 5, no. 1"
+    assert states[0] is None
+    assert world.refunds == [7]
 
 
 def test_a_part_of_the_call_waits_for_nothing(tmp_path: Path) -> None:
@@ -1253,6 +1282,43 @@ def test_a_transaction_that_was_left_behind_keeps_its_key(tmp_path: Path) -> Non
     assert world.refunds == [7, 0]
 
 
+# --- of a run that goes on elsewhere -------------------------------------------------------------
+
+
+def move_on(root: Path, run: str) -> None:
+    """Close the log of a run as a move into another store does."""
+    log = Chain(Folder(root).open(run))
+    log.read()
+    more = {"status": "ok", "ended": 7, "attempts": 1}
+    log.append({"event": "gone", "to": "/elsewhere", "id": "0" * 16, "time": 7, **more})
+    log.close()
+
+
+def test_what_was_taken_back_is_free_elsewhere(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as first:
+        refund(7)
+    undo_run(tmp_path, first.run_id)
+    move_on(tmp_path, first.run_id)
+    assert claim_of(tmp_path, "refund/7").state == "free"
+    with Session("two", store=tmp_path):
+        assert refund(7) == "7: 5, no. 2"
+    assert (world.refunds, world.gone) == ([7], [7])
+
+
+def test_whether_an_effect_stands_is_known_elsewhere(tmp_path: Path) -> None:
+    with Session("one", store=tmp_path) as first:
+        refund(7)
+    move_on(tmp_path, first.run_id)
+    effect = claim_of(tmp_path, "refund/7")
+    assert (effect.state, effect.elsewhere[-10:]) == ("unknown", "/elsewhere")
+    with (
+        pytest.raises(UnknownOutcome, match="in the store of that run alone: .* in /elsewhere"),
+        Session("two", store=tmp_path),
+    ):
+        refund(7)
+    assert world.refunds == [7]
+
+
 # --- what answered another run stays -------------------------------------------------------------
 
 
@@ -1418,6 +1484,18 @@ def test_an_effect_that_answered_many_runs_stays(
         undo_run(tmp_path, run)
     (step,) = undo_run(tmp_path, first).steps
     assert step.reason == "refund/7 answered more than 1 other runs, and stays"
+
+
+@pytest.mark.parametrize("full", [(True, False), (False, True), (False, False)])
+def test_copies_of_a_claim_know_all_marks(full: tuple[bool, bool]) -> None:
+    """Of a run that both name, the own mark stays."""
+    claim = Claim("r", "a", "t", "refund", "f" * 64)
+    one = claim._replace(told=(("x", "1"), ("y", "1")), more=full[0])
+    other = claim._replace(told=(("y", "2"), ("z", "2")), more=full[1])
+    merged = one.merged(other)
+    assert merged.more == any(full)
+    added = () if merged.more else (("z", "2"),)
+    assert merged == one._replace(more=any(full), told=(*one.told, *added))
 
 
 def test_a_fork_that_borrows_an_answer_is_not_asked(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_in_ids_of_calls(tmp_path: Path) -> None:
     """Observers are told none; the same id is the same, also in a framework's history."""
     told: list[Any] = []
     run = ""
-    for history in ((), (SECRET, SECRET)):
+    for history in ((), (), (SECRET, SECRET)):  # made; made again; seen
         with job(tmp_path, replay="continue", observers=[told.append]) as session:
             enter(SECRET)
             session.seen({f"a {SECRET}": history})
@@ -183,6 +183,20 @@ def test_in_ids_of_calls(tmp_path: Path) -> None:
     assert ran == ["enter", "a", "a", "b"]
     assert SECRET not in repr(told)
     assert not [line for line in open_store(tmp_path).read(run) if b'"moved"' in line]
+
+
+@pytest.mark.parametrize("secret", ["error", "status", "ok"])
+def test_a_secret_that_is_a_word_of_the_log(tmp_path: Path, secret: str) -> None:
+    """The log stays one: how a call ended is no content."""
+    for hits in (0, 4):
+        with job(tmp_path, replay="continue") as session:
+            enter(secret)
+            write("a")
+            with pytest.raises(ValueError, match="no b"):
+                fails("b")
+            write("c")
+            assert session.stats.hits == hits
+    assert ran == ["enter", "a", "c"]
 
 
 @tool(name="secrets.unwrite", idempotent=True)

@@ -23,6 +23,7 @@ from rollcage import (
     undo_run,
 )
 from rollcage.errors import RollcageError, RunElsewhere, RunPruned
+from rollcage.stages.orders import order_of
 from rollcage.trace import check_events
 from rollcage.trace.chain import chained
 from rollcage.trace.store import drop
@@ -97,6 +98,7 @@ def test_of_a_copy_or_a_moved_run(
     before = (tmp_path / "logs" / f"{run}.jsonl").read_bytes()
     with pytest.raises(RunElsewhere, match=said):
         (WRITES | ORDERS)[use](tmp_path, run)
+    assert order_of(tmp_path, run) is None
     assert (tmp_path / "logs" / f"{run}.jsonl").read_bytes() == before
     replay(tmp_path, run)
 

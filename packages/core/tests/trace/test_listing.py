@@ -176,3 +176,17 @@ def test_a_run_whose_first_line_is_damaged_is_listed(tmp_path: Path, first: byte
     assert list_runs(tmp_path) == [expected]
     assert run_info(tmp_path, session.run_id) == expected
     assert list_runs(tmp_path, status="damaged", name="") == [expected]
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_an_abandoned_run_tells_its_attempts(tmp_path: Path, attempts: int) -> None:
+    """From its last line."""
+    for _ in range(attempts):
+        with contextlib.suppress(KeyError), Session("job", store=tmp_path):
+            write(1)
+            raise KeyError
+    (before,) = list_runs(tmp_path)
+    abandon_run(tmp_path, before.run)
+    assert (before.attempts, run_info(tmp_path, before.run).attempts) == (attempts, attempts)
+    last = orjson.loads(Folder(tmp_path).ends(before.run).last)
+    assert last.get("attempts", 1) == attempts

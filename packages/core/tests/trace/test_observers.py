@@ -407,6 +407,38 @@ def test_sessions_inside_of_others_are_told(tmp_path: Path) -> None:
     assert len([e for e in both.told if isinstance(e, RunEvent)]) == 2
 
 
+def test_a_session_inside_hears_of_its_own_calls(tmp_path: Path) -> None:
+    """Not of those that the session around it makes meanwhile, here and there, now or again."""
+    for replay in ("auto", "continue"):
+        inner = Kept()
+        mode: Any = replay
+        with Session("job", store=tmp_path, replay=mode) as outer:
+            theirs = outer.tool(put)
+            with Session("inner", store=tmp_path, observers=[inner]):
+                put("a", 1)
+                theirs("b", 2)
+                outer.tool(get)("b")
+        assert {n for _, n, _ in inner.steps} == {2}
+        assert {n for n, _ in inner.bodies} == ({2} if replay == "auto" else set())
+
+
+def test_a_session_that_outlives_the_one_around_it(tmp_path: Path) -> None:
+    """Its end is told when it is left, with what ended it."""
+    inner = Kept()
+    around = Session("job", store=tmp_path)
+    around.__enter__()
+    session = Session("inner", store=tmp_path, observers=[inner])
+    session.__enter__()
+    put("a", 1)
+    around.__exit__(None, None, None)
+    assert [each.what for each in inner.told] == ["opened", "started", "settled"]
+    error = KeyError("k")
+    session.__exit__(KeyError, error, None)
+    closed = inner.told[-1]
+    assert isinstance(closed, RunEvent)
+    assert (closed.what, closed.error) == ("closed", "KeyError")
+
+
 def test_the_end_is_told_although_it_is_not_on_record(tmp_path: Path) -> None:
     live = Kept()
     session = Session("job", store=tmp_path, observers=[live])

@@ -76,6 +76,9 @@ def test_a_package_brings_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert root(open_store("mine:///srv/a")) == "/srv/a"
+    with monkeypatch.context() as searched:  # once: the search reads many files
+        searched.setattr("importlib.metadata.entry_points", lambda **_: [])
+        assert root(open_store("mine:///srv/b")) == "/srv/b"
     with pytest.raises(StoreInvalid, match=r"brought \(brought:opens_nothing\).*not a Store"):
         open_store("bad://a")
     with pytest.raises(StoreInvalid, match=r"brought \(brought:x\), which can't be loaded"):

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 import pytest
-from rollcage.trace.run import Run, Step
+from rollcage.trace.run import KEY, Run, Step
 
 EFFECTS: Final = ("write", "read", "pure", "model", "scope", "branch")
 ENDS: Final = ("waits", "begun", "ok", "null", "error", "unclear", "found out")
@@ -218,3 +218,10 @@ def test_a_fork_of_a_fork_knows_the_home_of_each_step() -> None:
 def test_a_step_that_moves_in_a_memory_keeps_its_other_marks(known: dict[str, Any]) -> None:
     moved = {"event": "moved", "step": 1, "memory": ["b"]}
     assert run_of(line(**known), moved).steps[1].marks == {**known, "memory": ["b"]}
+
+
+@pytest.mark.parametrize("known", [{}, {"colour": "red"}])
+def test_a_step_made_again_keeps_its_given_key(known: dict[str, Any]) -> None:
+    run = run_of(line(1, **{KEY: "theirs"}), line(2, again=1, **known))
+    assert run.steps[2].marks == {**known, KEY: "theirs"}
+    assert run.idempotency_key(run.steps[2]) == "theirs"

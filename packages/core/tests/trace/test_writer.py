@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.errors import Fenced, TraceUnwritable
+from rollcage.errors import Fenced, Forked, TraceUnwritable
 from rollcage.trace.chain import Chain
 from rollcage.trace.folder import Folder
 from rollcage.trace.writer import Queued
@@ -288,7 +288,11 @@ def test_a_loop_that_was_closed_leaves_its_lines(store: Folder, held: Held) -> N
 
 def python(code: str, *given: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, given)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *map(str, given)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
@@ -353,6 +357,20 @@ chain.close()
     assert (done.returncode, done.stderr) == (0, "")
     assert numbers(store, "r1") == [1]
     assert numbers(store, "r2") == [0, 1, 2]
+
+
+async def test_a_childs_copy_of_a_log_writes_nothing(store: Folder) -> None:
+    mine = queued(store)
+    await mine.settled()
+    there = mine.log
+    assert isinstance(there, Queued)
+    there.forked()
+    said = f"is written by process {os.getppid()}, and this is a forked child of it"
+    with pytest.raises(Forked, match=said):
+        mine.append({"n": 1})
+    with pytest.raises(Forked, match=said):
+        await there.settled()
+    assert numbers(store) == []
 
 
 class Noted:
@@ -469,3 +487,13 @@ async def test_a_log_that_fails_is_told_to_whoever_waits(store: Folder, fails: s
         with pytest.raises(TraceUnwritable, match="no space left"):
             full.append(b"{}")
     log.close()
+
+
+def test_the_thread_keeps_no_process_alive() -> None:
+    class Other(Noted):
+        """A log of a kind that has no thread yet."""
+
+    before = {*threading.enumerate()}
+    Queued(Other())
+    (thread,) = {*threading.enumerate()} - before
+    assert (thread.name, thread.daemon) == ("rollcage-writer", True)

@@ -14,11 +14,14 @@ from rollcage import (
     Session,
     SessionError,
     SessionHalted,
+    StepView,
     Store,
     TraceUnwritable,
     UndoIncomplete,
     UnknownOutcome,
+    Verdict,
     compensate,
+    list_runs,
     open_store,
     resolve_step,
     tool,
@@ -293,6 +296,60 @@ def test_what_can_not_be_taken_back_halts_and_nothing_is_touched(store: Store, d
             work(session)
         put(disk, "b")
     assert content(disk) == {"b": "b"}
+
+
+def test_a_rule_keeps_a_block_as_it_is(store: Store, disk: Path) -> None:
+    def keep_a(step: StepView) -> Verdict | None:
+        denied = step.name == "restore_file" and step.args["path"].endswith("a")
+        return Verdict.deny("a stays") if denied else None
+
+    session = Session("job", store=store, gate=[keep_a])
+    with pytest.raises(UndoIncomplete) as halted, session, session.transaction():
+        put(disk, "a", "b")
+        raise Broken
+    for said in (
+        f"a block stays as it is in run {session.run_id}",
+        f"step 2 (put_file) of run {session.run_id}: failed: a rule denies restore_file: a stays",
+        f"rollcage resolve {session.run_id} 2{store_option(store)} --undone",
+    ):
+        assert said in str(halted.value)
+    assert content(disk) == {"a": "a", "b": "b"}
+
+
+def test_a_state_that_changes_meanwhile_keeps_a_block_open(store: Store) -> None:
+    """What could not be taken back is not said to be; a person says it, and the block ends."""
+    shelf = {"a": 0, "b": 0}
+
+    @tool(name="test_transaction.put_back", idempotent=True)
+    def put_back(name: str, n: int) -> None:
+        shelf[name] = n
+        shelf["a"] += 90 * (name == "b")  # as somebody else might
+
+    @tool(
+        name="test_transaction.shelve",
+        observe=lambda args: {args["name"]: shelf[args["name"]]},
+        undo=lambda args, before: [compensate(put_back, name=args["name"], n=before[args["name"]])],
+    )
+    def shelve(name: str) -> None:
+        shelf[name] = 1
+
+    def work() -> str:
+        with Session("job", store=store) as session, session.transaction():
+            shelve("a")
+            shelve("b")
+            raise Broken
+        return session.run_id
+
+    with pytest.raises(UndoIncomplete, match="not everything was taken back") as halted:
+        work()
+    assert shelf == {"a": 91, "b": 0}
+    run = list_runs(store)[0].run
+    assert f"rollcage resolve {run} 2" in str(halted.value)
+    assert not [each for each in events(store, run) if each["event"] == "rolled"]
+    resolve_step(store, run, 2, undone=True)
+    with pytest.raises(Broken):
+        work()
+    assert shelf == {"a": 91, "b": 0}
 
 
 def test_a_body_does_not_go_on_behind_a_block_whose_undo_could_not_be_written(

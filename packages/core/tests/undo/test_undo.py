@@ -260,6 +260,26 @@ def test_large_states_are_kept_beside_the_log(store: Store, disk: Path) -> None:
     assert (disk / "a").read_text() == large
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_large_state_that_is_lost_is_named(store: Store, disk: Path, damaged: bool) -> None:
+    (disk / "a").write_text("old" * 40_000)
+    with Session("job", store=store) as session:
+        files.put_file(path=str(disk / "a"), text="new")
+    digests = {
+        value["sha256"]
+        for each in events(store, session.run_id)
+        for value in (each.get("before") or {}).values()
+    }
+    (digest,) = digests
+    data = store.get("blobs", digest)
+    assert data is not None
+    assert store.swap("blobs", digest, data, data + b" " if damaged else None)
+    said = f"can't be undone here: the large value {digest}, which an undo needs, is gone"
+    with pytest.raises(SessionError, match=said):
+        undo_run(store, session.run_id)
+    assert (disk / "a").read_text() == "new"
+
+
 # --- conflicts -----------------------------------------------------------------------------------
 
 

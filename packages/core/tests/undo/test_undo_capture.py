@@ -20,6 +20,7 @@ from rollcage import (
     UnknownOutcome,
     Verdict,
     compensate,
+    current_step,
     tool,
 )
 
@@ -173,6 +174,40 @@ def test_a_plan_that_needs_the_result_is_completed_when_that_is_there(
     assert finished["plan"] == [
         {"name": "remove_row", "version": "", "args": {"path": path, "row": 1}}
     ]
+
+
+def test_a_body_and_a_late_plan_know_what_was_before(store: Store) -> None:
+    shelf = {"place": "old"}
+    known: list[Any] = []
+
+    @tool(effect="write", name="test_undo_capture.empty", idempotent=True)
+    def empty(what: str) -> None:
+        shelf["place"] = what
+
+    def plans(before: dict[str, Any], result: str) -> list[Compensation]:
+        assert result == "new"
+        return [compensate(empty, what=before["place"])]
+
+    @tool(name="test_undo_capture.fill", observe=lambda args: dict(shelf), undo=plans)
+    def fill(what: str) -> str:
+        step = current_step()
+        assert step is not None
+        known.append(step.before)
+        shelf["place"] = what
+        return what
+
+    @tool(effect="write", name="test_undo_capture.plain")
+    def plain() -> None:
+        step = current_step()
+        assert step is not None
+        known.append(step.before)
+
+    with Session("job", store=store) as session:
+        fill("new")
+        plain()
+        assert known == [{"place": "old"}, None]
+        session.undo()
+    assert shelf == {"place": "old"}
 
 
 def test_a_failure_says_what_it_changed(

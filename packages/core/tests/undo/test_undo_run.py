@@ -1,6 +1,7 @@
 """Undo of a run that is not live: in this process or another, after its end or a crash."""
 
 import asyncio
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -406,6 +407,36 @@ def test_of_a_branch_and_what_came_after_it(store: Store, disk: Path) -> None:
     assert undone("right/inner") == [*"abcd"]
 
 
+@pytest.mark.parametrize("asks", ["before", "inside", "behind"])
+def test_answers_go_with_a_branch_that_they_saw(store: Store, disk: Path, asks: str) -> None:
+    questions: list[str] = []
+
+    def model(text: str) -> str:
+        questions.append(text)
+        return text
+
+    def ask(session: Session) -> None:
+        session.run_call(Contract.of(model), {"text": "?"}, model, kind="model")
+
+    def work(session: Session) -> None:
+        if asks == "before":
+            ask(session)
+        with session.branch("b"):
+            put(disk, "a")
+            if asks == "inside":
+                ask(session)
+        if asks == "behind":
+            ask(session)
+
+    with Session("job", store=store) as session:
+        work(session)
+    assert undo_run(store, session.run_id, branch="b").complete
+    with Session("job", store=store) as session:
+        work(session)
+    assert len(questions) == (1 if asks == "before" else 2)
+    assert content(disk) == {"a": "a"}
+
+
 def test_of_an_empty_branch_goes_nothing(store: Store, disk: Path) -> None:
     with Session("job", store=store) as session:
         put(disk, "a")
@@ -462,7 +493,10 @@ def test_each_way_to_ask_for_it_takes_the_same_requests(
         assert orders == ([] if known else [1])
 
 
-def test_a_block_in_a_finished_call_goes_with_all_of_that_call(store: Store, disk: Path) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_block_in_a_finished_call_goes_with_all_of_that_call(
+    store: Store, disk: Path, fails: bool
+) -> None:
     def undo(args: dict[str, Any]) -> Any:
         return [compensate(away, path=args["path"])]
 
@@ -481,14 +515,17 @@ def test_a_block_in_a_finished_call_goes_with_all_of_that_call(store: Store, dis
         with place.session.branch("inside"):
             put(disk, "y")
         (disk / "z").write_text("z")
+        if fails:
+            raise OSError("the disk is full")
 
     def work() -> None:
         put(disk, "a")
-        outer(path=str(disk))
+        with contextlib.suppress(OSError):
+            outer(path=str(disk))
 
     with Session("job", store=store) as session:
         work()
-    report = undo_run(store, session.run_id, branch="inside")
+    report = undo_run(store, session.run_id, branch="inside", in_doubt="restore")
     assert [each.name for each in report.steps] == ["outer"]
     assert content(disk) == {"a": "a"}
     with Session("job", store=store):

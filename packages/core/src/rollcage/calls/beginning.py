@@ -243,7 +243,6 @@ def _judge(attempt: Attempt, call: Call) -> None:
     if not attempt.live:  # the record counts, and needs no approval
         call.today, recorded = verdict, find_match(attempt, call)
         if recorded.kind == "hit" or recorded.refusal is not None:
-            call.verdict = None
             return
     call.verdict = verdict
     if verdict.decision == "deny":

@@ -664,7 +664,7 @@ class _Undo:
         stays = {n for n in numbers if run.steps[n].acts} - done - look.clean
         stays -= {n for n, owner in look.covered.items() if owner in done}
         half = [n for n in sorted(stays) if run.backed.get(n) == "failed" and _begun(run, n)]
-        if (half and self.why != "undo") or (stays and not self.forgive):
+        if stays and not self.forgive:
             raise attempt.halt(
                 UndoIncomplete(
                     f"not everything was taken back in run {run.id}:\n{report}\nTo go on, "
