@@ -45,6 +45,18 @@ def test_a_dry_copy_ends_before_a_write_also_resumed(tmp_path: Path) -> None:
     assert world.state == {"a": 1, "b": 10}
 
 
+def test_a_dry_copy_of_nothing_writes_nothing(tmp_path: Path) -> None:
+    """Of a run that was left before its first step."""
+    with Session("job", store=tmp_path) as empty:
+        pass
+    with (
+        pytest.raises(ForkEnded, match="put"),
+        Session("job", store=tmp_path, stages=[Copy(empty.run_id)]),
+    ):
+        put("a", 1)
+    assert (world.ran, world.state) == ([], {})
+
+
 def test_a_live_copy_takes_back_its_own(tmp_path: Path) -> None:
     run = recorded(tmp_path)
     with Session(

@@ -18,6 +18,7 @@ from rollcage.errors import (
     ApprovalRequired,
     Blocked,
     Diverged,
+    Halt,
     SessionError,
     SessionHalted,
     StoreError,
@@ -666,6 +667,25 @@ def test_a_framework_may_ask_by_an_exception_and_come_back(tmp_path: Path) -> No
     assert len(set(asked)) == 1
     assert len(lines(tmp_path, session.run_id, "requested")) == 1
     assert lines(tmp_path, session.run_id, "ended")[-1]["status"] == "ok"
+
+
+def test_a_call_is_not_asked_for_again_once_halted(tmp_path: Path) -> None:
+    """It waits for the next attempt; the last line of this one says nothing else."""
+
+    def halts(request: ApprovalRequest) -> Approval:
+        asked.append(request.id)
+        over = Halt("over")
+        session.halt(over)
+        raise over
+
+    session = guarded(tmp_path, halts)
+    with pytest.raises(Halt, match="over"), session:
+        send("a")
+    (ended,) = lines(tmp_path, session.run_id, "ended")
+    assert "restarted" not in ended
+    with guarded(tmp_path, yes, replay="continue"):
+        assert send("a") == "sent a"
+    assert (len(set(asked)), ran) == (1, ["a"])
 
 
 def test_a_call_that_a_framework_takes_away_keeps_its_place_beside_others(tmp_path: Path) -> None:

@@ -1312,7 +1312,7 @@ def test_whether_an_effect_stands_is_known_elsewhere(tmp_path: Path) -> None:
     effect = claim_of(tmp_path, "refund/7")
     assert (effect.state, effect.elsewhere[-10:]) == ("unknown", "/elsewhere")
     with (
-        pytest.raises(UnknownOutcome, match="in the store of that run alone: .* in /elsewhere"),
+        pytest.raises(UnknownOutcome, match=r"in the store of that run alone: .* in /elsewhere"),
         Session("two", store=tmp_path),
     ):
         refund(7)

@@ -673,6 +673,30 @@ def test_an_order_tells_when_it_was_given(tmp_path: Path) -> None:
         assert lift_order(tmp_path, session.run_id) is False
 
 
+async def test_a_read_looks_once_where_nothing_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log may have no way to tell of orders without I/O."""
+    looks: list[int] = []
+    bell = Folder.bell
+
+    def looked(self: Folder) -> int:
+        looks.append(bell(self))
+        return looks[-1]
+
+    monkeypatch.setattr(FolderLog, "hear", lambda _: None)
+    session = Session("job", store=tmp_path)
+    with pytest.raises(RunStopped):
+        async with session:
+            monkeypatch.setattr(Folder, "bell", looked)
+            for n in (1, 2):
+                await asyncio.wait_for(session.acall(read, n=n), 20)
+            seen = len(looks)
+            stop_run(tmp_path, session.run_id)
+            await asyncio.wait_for(session.acall(read, n=3), 20)
+    assert (ran, seen) == ([1, 2], 2)
+
+
 async def test_tasks_go_on_behind_a_pause_in_the_order_in_which_they_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,9 @@ import jsonschema
 import orjson
 import pydantic
 import pytest
-from rollcage import Session, Store, tool
-from rollcage.trace import FORMAT, event_adapter, json_schema
+from rollcage import Session, Store, TraceCorrupt, tool
+from rollcage.trace import FORMAT, check_events, event_adapter, json_schema
+from rollcage.trace.chain import chained
 from rollcage.trace.log_models import OutcomeLine, StepLine
 from rollcage.trace.run import _KNOWN as KNOWN
 
@@ -60,6 +61,25 @@ def test_a_value_of_any_depth_is_whole(
     assert [line["event"] for line in lines] == ["run", "attempt", "step", "outcome", "ended"]
     for line in lines:
         validator.validate(line)
+
+
+@pytest.mark.parametrize("more", [{"replayed": [["x"]]}, {"replayed": {}}, {"slot": []}])
+def test_a_deep_line_is_checked_as_well(store: Store, events: Events, more: dict[str, Any]) -> None:
+    deep: Any = 0
+    for _ in range(250):
+        deep = [deep]
+
+    @tool(effect="write", name="schema.deeply")
+    def put(x: object) -> None: ...
+
+    with Session("deep", store=store) as session:
+        put(deep)
+    plain = [{k: v for k, v in each.items() if k != "hash"} for each in events(session.run_id)]
+    lines = [{**each, **more} if each["event"] == "step" else each for each in plain]
+    with pytest.raises(TraceCorrupt, match=next(iter(more))) as damage:
+        check_events(b"".join(chained(lines)), "it")
+    assert damage.value.line == 3
+    check_events(b"".join(chained(plain)), "it")
 
 
 def test_it_refuses_what_is_no_line(store: Store, events: Events, validator: Any) -> None:
