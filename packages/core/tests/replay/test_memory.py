@@ -432,6 +432,34 @@ def test_a_block_that_a_framework_starts_over_is_not_past(tmp_path: Path) -> Non
             write("c")
 
 
+def test_a_block_started_over_ends_when_left(tmp_path: Path) -> None:
+    """It is open again, so none of its writes ends it."""
+
+    def first(session: Session, *texts: str) -> None:
+        with session.branch("first"):
+            for each in texts:
+                write(each)
+
+    with pytest.raises(PowerCutError), Session("job", store=tmp_path) as session:
+        with session.turn() as turn, turn.slot(0):
+            first(session, "a")
+        raise PowerCutError
+    with Session("job", store=tmp_path) as session, session.turn() as turn:
+        with turn.slot(0):
+            first(session, "a")
+        attempt = session.place_here().attempt
+        restart(attempt, [step for step in attempt.run.steps.values() if step.effect == "write"])
+        with turn.slot(0):
+            first(session, "a", "b", "c")
+    assert world == ["a", "b", "c"]
+    ended = [
+        event["step"]
+        for event in map(orjson.loads, Folder(tmp_path).read(session.run_id))
+        if event["event"] == "outcome"
+    ]
+    assert ended == [2, 1, 3, 4, 1]
+
+
 def test_equal_questions_are_counted_where_work_is_started_over(tmp_path: Path) -> None:
     asked = itertools.count(1)
 

@@ -259,6 +259,29 @@ def test_a_branch_inside_of_a_tool_keeps_the_step_in_sight(store: Store, events:
         assert (session.stats.hits, session.stats.misses) == (4, 1)
 
 
+def test_a_read_is_on_record_before_its_blocks(store: Store, events: Events) -> None:
+    @tool(effect="read")
+    def look(at: str) -> str:
+        return at
+
+    @tool(effect="read")
+    def survey() -> list[str]:
+        found = []
+        for each in ("left", "right"):
+            with session.branch(each):
+                found.append(look(each))
+        return found
+
+    with Session("job", store=store) as session:
+        assert survey() == ["left", "right"]
+    steps = [each for each in events(session.run_id) if each["event"] == "step"]
+    assert [each["name"] for each in steps] == ["survey", "left", "look", "right", "look"]
+    assert [each["step"] for each in steps] == [1, 2, 3, 4, 5]
+    with Session("job", store=store, replay="continue") as session:
+        assert survey() == ["left", "right"]
+        assert (session.stats.hits, session.stats.misses) == (1, 0)
+
+
 def test_named_arguments_beside_positional_ones_are_arguments_of_their_own(
     store: Store, events: Events
 ) -> None:
