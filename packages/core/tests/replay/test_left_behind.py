@@ -1,11 +1,15 @@
 """What `on_divergence="warn"` leaves behind is still there: it can be undone as anything else."""
 
+import asyncio
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from cuts import cut_log
 from rollcage import (
     Session,
     Store,
@@ -360,6 +364,37 @@ def test_a_sibling_of_a_new_effect_is_answered(store: Store, asked: str) -> None
     assert there == []
 
 
+@tool(name="accepted.stream", undo=lambda args: [compensate("accepted.take", **args)])
+def stream(thing: str) -> Iterator[str]:
+    yield thing
+    there.append(thing)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_only_siblings_are_answered_beside_a_new_effect(store: Store, together: bool) -> None:
+    """Another message that asks for an effect left behind makes it anew."""
+
+    def recorded(session: Session) -> None:
+        with session.turn() as turn:
+            for slot, each in enumerate("ab"):
+                with turn.slot(slot):
+                    put(each)
+
+    crashed(store, recorded)
+    with Session("job", store=store, on_divergence="warn") as session, session.turn() as turn:
+        with turn.slot(2):
+            runs = session.call(stream, thing="c")
+            assert next(runs) == "c"
+        with turn.slot(0):
+            put("a")
+        with contextlib.ExitStack() as other:
+            message = turn if together else other.enter_context(session.turn())
+            with message.slot(1):
+                put("b")
+        assert list(runs) == []
+    assert there == (["a", "b", "c"] if together else ["a", "b", "b", "c"])
+
+
 def test_an_effect_behind_the_place_answers_no_more(store: Store) -> None:
     def job(session: Session, *things: str) -> None:
         with session.turn():
@@ -370,3 +405,40 @@ def test_an_effect_behind_the_place_answers_no_more(store: Store) -> None:
     crashed(store, lambda session: job(session, "a"))
     crashed(store, lambda session: job(session, "x"), on_divergence="warn")
     assert there == ["a", "c", "x", "c"]
+
+
+async def test_what_a_body_does_anew_leaves_nothing_around_it(store: Store, tmp_path: Path) -> None:
+    """The call was at work beside others, which are on record, when the process died."""
+    goes_on = asyncio.Event()
+    ran: list[str] = []
+
+    @tool(effect="read", name="accepted.look")
+    async def look() -> None: ...
+
+    @tool(effect="write", name="accepted.write")
+    async def write(thing: str) -> None:
+        ran.append(thing)
+
+    @tool(effect="scope", name="accepted.agent")
+    async def agent() -> None:
+        await look()
+        await goes_on.wait()
+        await write("inside")
+
+    async with Session("job", store=store) as session:
+        task = asyncio.create_task(session.acall(agent))
+        while session.stats.misses < 2:  # noqa: ASYNC110 - until it is on record
+            await asyncio.sleep(0)
+        await write("beside")
+        await write("beside, too")
+        goes_on.set()
+        await task
+    lines = [orjson.loads(line) for line in store.read(session.run_id)]
+    at = next(n for n, line in enumerate(lines) if line.get("args") == {"thing": "inside"})
+    cut_log(tmp_path / "store" / "logs" / f"{session.run_id}.jsonl", at)
+    ran.clear()
+    async with Session("job", store=store) as session:
+        await agent()
+        await write("beside")
+        await write("beside, too")
+    assert (ran, session.stats.hits) == (["inside"], 3)

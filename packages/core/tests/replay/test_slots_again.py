@@ -88,6 +88,19 @@ def test_a_failure_again_beside_both(
     assert sorted(done) == ["one", "three", "two"]
 
 
+def test_one_message_asks_what_two_had_asked(store: Store) -> None:
+    """Slots of another message mean nothing, and none of its calls is made again."""
+    first = Session("job", store=store)
+    with broken_off(first):
+        given = issue(first, [(0, "one")]) | {1: issue(first, [(0, "two")])[0]}
+        counted = count()
+    with Session("job", store=store) as second:
+        assert issue(second, [(0, "one"), (1, "two")]) == given
+        with second.turn() as turn, turn.slot(2):
+            assert count() == counted
+        assert (second.stats.hits, second.stats.misses) == (3, 0)
+
+
 def test_identical_calls_keep_their_slots(store: Store) -> None:
     first = Session("job", store=store)
     with broken_off(first):
