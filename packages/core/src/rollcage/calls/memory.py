@@ -48,7 +48,7 @@ def see(attempt: Attempt, step: Step, turn: Turn | None = None) -> bool:
         Whether the step stands at the current position of its branch.
     """
     branch = attempt.branch(step.branch)
-    if step.effect in CHANGES and not _reach(branch, step):
+    if step.effect in CHANGES and not _is_at(branch, step):
         return False
     if step.outcome is None:
         return False
@@ -69,16 +69,13 @@ def enter(attempt: Attempt, step: Step, turn: Turn) -> Branch | None:
         The branch of the block, to be left by the caller; None if the block does not stand at the
             current position of its branch.
     """
-    if step.changes and not _reach(attempt.branch(step.branch), step):
+    if step.changes and not _is_at(attempt.branch(step.branch), step):
         return None
     return reenter(attempt, step, turn)
 
 
-def _reach(branch: Branch, step: Step) -> bool:
-    """Tell whether a branch stands at a step's position, or at the end of the batch before."""
-    is_over = branch.batch and not branch.running and not branch.is_to_come(branch.pos)
-    if step.pos != branch.pos and is_over:
-        branch.fold()
+def _is_at(branch: Branch, step: Step) -> bool:
+    """Tell whether a branch stands at a step's position, on the recorded path."""
     return step.pos == branch.pos and branch.left_at is None
 
 
