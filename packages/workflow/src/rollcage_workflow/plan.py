@@ -261,6 +261,8 @@ class PlanStep(_Part):
         if len(given) != 1:
             found = f"this has {' and '.join(given)}" if given else "this has none of them"
             raise ValueError(f"a step has one of {', '.join(KINDS)}; {found}")
+        if given[0] != "value" and getattr(self, given[0]) is None:
+            raise ValueError(f"{given[0]}: is null")
         if self.args and given[0] not in ("call", "agent"):
             raise ValueError(f"args: is for call and agent, not for {given[0]}")
         if self.inputs and given[0] != "workflow":

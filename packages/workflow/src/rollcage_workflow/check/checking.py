@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Final
-
-import pydantic
+from typing import Any
 
 from rollcage_workflow.check import blocks
+from rollcage_workflow.check.form import Form
 from rollcage_workflow.errors import PlanFinding, PlanInvalid
 from rollcage_workflow.expressions import (
     Expression,
@@ -19,8 +18,9 @@ from rollcage_workflow.expressions import (
 )
 from rollcage_workflow.files import Document, Path, read_file
 from rollcage_workflow.graph import Checked, Graph
-from rollcage_workflow.plan import Block, Each, Plan, PlanStep, Repeat, Team, Wait
+from rollcage_workflow.plan import Block, Plan, PlanStep
 from rollcage_workflow.schemas import (
+    ANY,
     Shape,
     invalid,
     misfit,
@@ -35,11 +35,6 @@ __all__ = ["Around", "Checking", "Workflows"]
 
 Workflows = Mapping[str, "Plan | Checked | str"]
 """The plans that `workflow:` steps name; each may be the path of a file."""
-
-_MODELS: Final = (Plan, PlanStep, Team, Each, Repeat, Block, Wait)
-_FIELDS: Final = frozenset().union(*(model.model_fields for model in _MODELS)) | {
-    *("attempts", "wait", "factor", "on", "to", "when", "most")
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,10 +74,15 @@ class Checking:
         self.above = above
         self.name = ""  # the plan's name
         self.findings: list[PlanFinding] = []
+        self.form = Form()
         self.document = Document("<plan>", {}, {})
 
     def find(self, path: Path, code: str, reason: str) -> None:
-        """Note a problem."""
+        """Note a problem, unless it is only a consequence of a problem of the plan's form."""
+        if not self.form.explains(path, code):
+            self._note(self.form.at(path), code, reason)
+
+    def _note(self, path: Path, code: str, reason: str) -> None:
         found = self.document.finding(path, code, reason)
         if found not in self.findings:
             self.findings.append(found)
@@ -97,7 +97,15 @@ class Checking:
         try:
             return self._plan(given)
         except RecursionError:
-            raise PlanInvalid([self.document.finding((), "invalid", "nested too deep")]) from None
+            self._note((), "invalid", "nested too deep")
+            raise self._invalid() from None
+
+    def _invalid(self) -> PlanInvalid:
+        """Return the error with the findings: of the plan's file, then of other ones."""
+        here = self.document.where
+        return PlanInvalid(
+            sorted(self.findings, key=lambda each: (each.file != here, each.file, each.line))
+        )
 
     def _plan(self, given: Plan | Document | str | Mapping[str, Any]) -> Checked:
         plan = self.read(given)
@@ -106,7 +114,7 @@ class Checking:
             self.name = plan.name
             inputs = {name: self._input(plan, name) for name in plan.inputs}
             around = Around(
-                {"inputs": table(inputs)},
+                {"inputs": ANY if self.form.is_mended(("inputs",)) else table(inputs)},
                 undone="the plan rolls back" if plan.on_failure == "rollback" else "",
                 timed=plan.time_limit is not None,
             )
@@ -115,13 +123,13 @@ class Checking:
             graph = dataclasses.replace(graph, result=plan.output, undoes=False)
             self.template(plan.output, ("output",), around.with_(results))
         if self.findings or plan is None or graph is None:
-            raise PlanInvalid(sorted(self.findings, key=lambda each: each.line))
+            raise self._invalid()
         return Checked(plan, graph, self.document.where, self.tools)
 
     # --- form ------------------------------------------------------------------------------------
 
     def read(self, given: Plan | Document | str | Mapping[str, Any]) -> Plan | None:
-        """Read a plan; None, with the findings, if it does not have the form of one."""
+        """Read a plan, mended if it does not have the form of one; None if it can't be mended."""
         if isinstance(given, Plan):
             self.document = Document(f"<{given.name}>", given.data(), {})
             return given
@@ -131,23 +139,10 @@ class Checking:
             self.document = Document("<plan>", given, {})
         else:
             self.document = read_file(given)
-        try:
-            return Plan.model_validate(self.document.data)
-        except pydantic.ValidationError as error:
-            for each in error.errors(include_url=False, include_input=False):
-                self._form(each["loc"], each["type"], each["msg"])
-            return None
-
-    def _form(self, loc: Path, kind: str, message: str) -> None:
-        path = tuple(part for part in loc if part != "[key]")
-        if kind == "extra_forbidden":
-            name = str(path[-1])
-            near = nearest(name, _FIELDS) if len(path) > 1 else nearest(name, Plan.model_fields)
-            self.find(path, "unknown_field", f"there is no such field{near}")
-        elif kind == "missing":
-            self.find(path, "missing_field", "is missing")
-        else:
-            self.find(path, "invalid", message.removeprefix("Value error, "))
+        self.form = Form.of(self.document.data)
+        for path, code, reason in self.form.findings:
+            self._note(path, code, reason)
+        return self.form.plan
 
     def _input(self, plan: Plan, name: str) -> Shape:
         shape = Shape.of(plan.inputs[name])
@@ -155,7 +150,8 @@ class Checking:
         why = unusable(plan.inputs[name])
         if why is not None:
             self.find(path, "invalid", why)
-        elif "default" in shape.schema:
+            return ANY
+        if "default" in shape.schema:
             why = invalid(shape.schema["default"], shape)
             if why is not None:
                 self.find((*path, "default"), "wrong_type", why)
@@ -199,7 +195,7 @@ class Checking:
             self.find(path, "bad_expression", str(error))
             return None
         variables = around.variables
-        for name in sorted(found.names - variables.keys()):
+        for name in sorted(found.names - variables.keys() - self.form.unnamed):
             message = f"no earlier step is called {name!r}{nearest(name, variables)}"
             self.find(path, "unknown_name", message)
         for chain in found.members:

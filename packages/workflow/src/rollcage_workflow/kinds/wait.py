@@ -15,7 +15,7 @@ from rollcage_workflow.expressions import fill
 from rollcage_workflow.flow import Waits, breakable
 from rollcage_workflow.plan import Wait
 from rollcage_workflow.records import APPROVAL, SIGNAL, utc
-from rollcage_workflow.schemas import Shape, invalid, unusable
+from rollcage_workflow.schemas import ANY, Shape, invalid, unusable
 
 if TYPE_CHECKING:
     from rollcage.gate import ApprovalRequest
@@ -48,6 +48,7 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
         why = unusable(wait.accepts)
         if why is not None:
             checking.find((*path, "wait", "accepts"), "invalid", why)
+            return node, ANY
     if wait.approval is not None:
         checking.template(wait.approval, (*path, "wait", "approval"), around)
         return node, Shape.of(_DECIDED)
