@@ -280,6 +280,11 @@ PLANTED: list[tuple[dict[str, Any], list[str]]] = [
     ({"value": "=nothing"}, ["unknown_name .value"]),
     ({"value": ["=p.nme", "=p.boss.nme"]}, ["unknown_field .value[0]", "unknown_field .value[1]"]),
     ({"value": "=1 +"}, ["bad_expression .value"]),
+    ({"value": "=p.tags.sum()"}, ["unknown_function .value"]),
+    ({"value": "=size(inputs.week)"}, ["wrong_type .value"]),
+    ({"value": "=p.tags[0].size"}, ["unknown_field .value"]),
+    ({"value": "=[p].map(x, x.nme)"}, ["unknown_field .value"]),
+    ({"value": "=skipped.name"}, ["may_be_skipped .value"]),
     ({"value": 1, "when": "=false"}, ["unreachable .when"]),
     ({"call": "send", "args": {"to": "a"}, "timeout": 3}, ["unsafe_timeout "]),
     ({"workflow": "fien"}, ["unknown_step .workflow"]),
@@ -345,7 +350,8 @@ class Growing:
 @st.composite
 def plans(draw: Any) -> tuple[dict[str, Any], list[str]]:
     growing = Growing(draw)
-    steps = {**PERSON, **growing.steps("steps", 0)}
+    skipped = {"call": "person", "when": "=inputs.week > 3"}
+    steps = {**PERSON, "skipped": skipped, **growing.steps("steps", 0)}
     data: dict[str, Any] = {"name": "law", "inputs": {"week": {"type": "integer"}}, "steps": steps}
     for more, wrong in (
         ({"output": "=no_such"}, "unknown_name output"),

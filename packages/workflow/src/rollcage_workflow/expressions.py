@@ -16,6 +16,21 @@ import pydantic_core
 
 from rollcage_workflow.errors import ExpressionFailed
 from rollcage_workflow.files import Path
+from rollcage_workflow.syntax import (
+    Chained,
+    Field,
+    Key,
+    Link,
+    Literal,
+    Loop,
+    Name,
+    Node,
+    Unreadable,
+    parts_of,
+    tree_of,
+    variables_in,
+    without_texts,
+)
 
 if TYPE_CHECKING:
     import cel  # half a second to import, most of it for its command line: only expressions need it
@@ -36,16 +51,13 @@ _MOST_MATCHED: Final = 200_000_000  # characters times states of a pattern: seco
 _COMPILES: Final = 20_000  # the cost of compiling a pattern, which each match does
 _MOST_STATES: Final = 250_000  # of a pattern that the engine accepts
 
-_TEXTS: Final = re.compile(r"""[rRbB]{0,2}(\"(\\.|[^\"\\])*\"|'(\\.|[^'\\])*')""")
-_MACRO: Final = re.compile(r"\.\s*(?:map|filter|all|exists|exists_one)\s*\(\s*([A-Za-z_]\w*)\s*,")
-_MEMBERS: Final = re.compile(r"(?<![\w.\]])([A-Za-z_]\w*)((?:\s*\.\s*[A-Za-z_]\w*+(?!\s*\())+)")
 _MATCHES: Final = re.compile(r"\bmatches\s*\(")
 _LITERAL: Final = re.compile(r"\bmatches\s*\(\s*''\s*\)")
 _REPEATED: Final = re.compile(r"\{\s*(\d{1,9})\s*(?:,\s*(\d{0,9})\s*)?\}")
-_PATH: Final = re.compile(r"\s*[A-Za-z_]\w*(\s*\.\s*[A-Za-z_]\w*)*\s*")
-_TYPES: Final = frozenset(
+TYPES: Final = frozenset(
     {"int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"}
 )
+"""The names of CEL's types, which are values."""
 
 
 class ExpressionInvalid(Exception):
@@ -57,36 +69,33 @@ class Expression:
 
     Attributes:
         source: its text, without the `=`.
+        tree: its syntax.
         names: the variables that it uses.
-        members: the chains of fields that it uses: `("fetch", "orders", "total")`.
-        path: the chain or name, if the expression is only that.
+        path: the name and the fields and elements taken from it, if it is only that:
+            `("fetch", "orders", 0, "total")`.
     """
 
     def __init__(self, source: str) -> None:
         if len(source) > _MOST_CHARACTERS:
             raise ExpressionInvalid(f"longer than {_MOST_CHARACTERS} characters")
-        bare = _TEXTS.sub("''", source)
+        bare = without_texts(source)
         if sum(bare.count(each) for each in "([{") > _MOST_BRACKETS:
             raise ExpressionInvalid(f"more than {_MOST_BRACKETS} brackets")
         import cel
 
         try:
             self._program: cel.Program = cel.compile(source)
+            self.tree = tree_of(source)
+        except Unreadable as error:
+            raise ExpressionInvalid(f"no expression: {error}") from None
         except ValueError as error:
             raise ExpressionInvalid(_syntax(str(error))) from None
         self.source = source
-        macros = [*_MACRO.finditer(bare)]
-        bound = {found[1] for found in macros}
-        self.names = frozenset(self._program.variables()) - bound - _TYPES
-        self.members = tuple(
-            (found[1], *(part.strip() for part in found[2].split(".")[1:]))
-            for found in _MEMBERS.finditer(bare)
-            if found[1] in self.names
-        )
-        parts = tuple(part.strip() for part in source.split("."))
-        self.path = parts if _PATH.fullmatch(source) and parts[0] in self.names else None
-        self._loops, self._deep = len(macros), _depth(bare, macros)
-        self._joins = bare.count("+") + bare.count(",") - len(macros)
+        self.names = variables_in(self.tree) - TYPES
+        path = _path(self.tree)
+        self.path = path if path is not None and path[0] in self.names else None
+        self._loops, self._deep = _loops(self.tree)
+        self._joins = bare.count("+") + bare.count(",") - self._loops
         self._matches = len(_MATCHES.findall(bare))
         self._is_literal = self._matches == len(_LITERAL.findall(bare))
 
@@ -106,7 +115,9 @@ class Expression:
         if size.widest.bit_length() > _MOST_BITS:
             # CEL would continue with a float, which is another number.
             if self.path is not None and self._is_there(given):
-                return plain(functools.reduce(lambda held, part: held[part], self.path, given))
+                return plain(
+                    functools.reduce(lambda held, part: held[part], self.path, cast("Any", given))
+                )
             raise ExpressionFailed(
                 f"={self.source}: an integer of {size.widest.bit_length()} bits is too large to "
                 f"compute with: pass it on alone, or let the tool return it as text"
@@ -126,9 +137,13 @@ class Expression:
     def _is_there(self, given: Any) -> bool:
         """Return whether its chain of fields leads to a value."""
         for part in self.path or ():
-            if not isinstance(given, dict) or part not in given:
+            if isinstance(part, int):
+                is_there = isinstance(given, list) and part < len(given)
+            else:
+                is_there = isinstance(given, dict) and part in given
+            if not is_there:
                 return False
-            given = cast("dict[str, Any]", given)[part]
+            given = given[part]
         return True
 
     def _is_too_much(self, size: _Size) -> bool:
@@ -171,18 +186,35 @@ def _syntax(message: str) -> str:
     return f"no expression: {message.splitlines()[0][:200] if message else 'it is empty'}"
 
 
-def _depth(bare: str, macros: Iterable[re.Match[str]]) -> int:
-    """Return the maximal nesting of macros."""
-    begins = {bare.index("(", found.start()) for found in macros}
-    stack: list[bool] = []
-    deepest = 0
-    for at, each in enumerate(bare):
-        if each == "(":
-            stack.append(at in begins)
-            deepest = max(deepest, sum(stack))
-        elif each == ")" and stack:
-            stack.pop()
-    return deepest
+def _path(tree: Node) -> tuple[str | int, ...] | None:
+    """Return the chain of fields and elements that a tree is, if it is nothing else."""
+    if isinstance(tree, Name):
+        return (tree.name,)
+    if not isinstance(tree, Chained) or not isinstance(tree.of, Name):
+        return None
+    found: list[str | int] = [tree.of.name]
+    for link in tree.links:
+        if isinstance(link, Field) and not link.is_test:
+            found.append(link.name)
+        elif (
+            isinstance(link, Key)
+            and isinstance(link.key, Literal)
+            and (type(link.key.value) in (str, int))
+        ):
+            found.append(link.key.value)
+        else:
+            return None
+    return tuple(found)
+
+
+def _loops(part: Node | Link) -> tuple[int, int]:
+    """Return how many macros there are, and their maximal nesting."""
+    inside = [_loops(each) for each in parts_of(part)]
+    is_loop = isinstance(part, Loop)
+    return (
+        sum(count for count, _ in inside) + is_loop,
+        max((deep for _, deep in inside), default=0) + is_loop,
+    )
 
 
 class _Size(NamedTuple):

@@ -13,11 +13,10 @@ import jsonschema
 import jsonschema.exceptions
 import pydantic
 
-from rollcage_workflow.expressions import Expression, ExpressionInvalid, expression
 from rollcage_workflow.validator import validator_of
 
 __all__ = [
-    "ANY", "Shape", "invalid", "misfit", "nearest", "nullable", "of_template", "of_type", "part",
+    "ANY", "Shape", "element", "invalid", "misfit", "nearest", "nullable", "of_type", "part",
     "table", "types", "unusable",
 ]  # fmt: skip
 
@@ -56,6 +55,9 @@ class Shape(NamedTuple):
 
 ANY: Final = Shape({}, {})
 _UNUSABLE: Final = "its schema can't be used"
+_OPEN: Final = ("anyOf", "oneOf", "allOf", "patternProperties", "if", "dependentSchemas")
+"""What may describe further fields."""
+
 _ALL: Final = frozenset({"null", "boolean", "string", "integer", "number", "array", "object"})
 
 
@@ -182,26 +184,74 @@ def _either(some: Iterable[str]) -> str:
     return " or ".join(f"{'an' if each[0] in 'aio' else 'a'} {each}" for each in names)
 
 
-def part(shape: Shape, path: Iterable[str]) -> tuple[Shape, str | None]:
-    """Return the shape at a chain of fields, and the problem of the chain, if any."""
-    for name in path:
+def part(shape: Shape, path: Iterable[str | int | None]) -> tuple[Shape, str | None]:
+    """Return the shape at a chain of fields and elements, and the problem of the chain, if any.
+
+    Args:
+        shape: where the chain begins.
+        path: names of fields and numbers of elements; None for one that is computed.
+    """
+    for key in path:
         shape = _but_null(shape.resolved())
-        value = shape.schema.get("const")
-        if isinstance(value, Mapping) and name in value:
-            shape = Shape.of({"const": value[name]})
-            continue
-        fields = _properties(shape) or (value if isinstance(value, Mapping) else {})
-        if name in fields:
-            shape = shape.inside(fields[name])
-            continue
-        if types(shape) and "object" not in types(shape):
-            return ANY, f"it is {_either(types(shape))}, which has no field {name!r}"
-        closed = fields and not shape.schema.get("additionalProperties")
-        if closed and not any(word in shape.schema for word in ("anyOf", "oneOf", "allOf")):
-            return ANY, f"it has no field {name!r}{nearest(name, fields)}"
-        more = shape.schema.get("additionalProperties")
-        shape = shape.inside(more) if isinstance(more, Mapping) else ANY
+        if isinstance(key, str):
+            shape, why = _field(shape, key)
+        else:
+            shape, why = element(shape, key) if key is not None else _any_part(shape)
+        if why is not None:
+            return ANY, why
     return shape, None
+
+
+def _field(shape: Shape, name: str) -> tuple[Shape, str | None]:
+    value = shape.schema.get("const")
+    if isinstance(value, Mapping) and name in value:
+        return Shape.of({"const": value[name]}), None
+    fields = _properties(shape) or (value if isinstance(value, Mapping) else {})
+    if name in fields:
+        return shape.inside(fields[name]), None
+    if types(shape) and "object" not in types(shape):
+        return ANY, f"it is {_either(types(shape))}, which has no field {name!r}"
+    more = shape.schema.get("additionalProperties")
+    if fields and not more and not any(word in shape.schema for word in _OPEN):
+        return ANY, f"it has no field {name!r}{nearest(name, fields)}"
+    return (shape.inside(more) if isinstance(more, Mapping) else ANY), None
+
+
+def element(shape: Shape, number: int | None = None) -> tuple[Shape, str | None]:
+    """Return the shape of an element of a list, or of any; and the problem, if any."""
+    shape = _but_null(shape.resolved())
+    if types(shape) and "array" not in types(shape):
+        at = "elements" if number is None else f"element {number}"
+        return ANY, f"it is {_either(types(shape))}, which has no {at}"
+    value, first = shape.schema.get("const"), shape.schema.get("prefixItems")
+    if isinstance(value, list | tuple):
+        if number is None:
+            return ANY, None
+        if number >= len(value):
+            return ANY, f"it has no element {number}: there are {len(value)}"
+        return Shape.of({"const": value[number]}), None
+    if isinstance(first, list) and first:
+        if number is None:
+            return ANY, None
+        if number < len(first):
+            return shape.inside(first[number]), None
+    items, most = shape.schema.get("items"), shape.schema.get("maxItems")
+    if number is not None and isinstance(most, int) and number >= most:
+        return ANY, f"it has no element {number}: there are at most {most}"
+    return shape.inside(items), None
+
+
+def _any_part(shape: Shape) -> tuple[Shape, str | None]:
+    """Return the shape at a key that is computed."""
+    allowed = types(shape)
+    if allowed and not allowed & {"array", "object"}:
+        return ANY, f"it is {_either(allowed)}, which has neither fields nor elements"
+    if allowed == {"array"}:
+        return element(shape)
+    more = shape.schema.get("additionalProperties")
+    if allowed == {"object"} and not _properties(shape) and isinstance(more, Mapping):
+        return shape.inside(more), None
+    return ANY, None
 
 
 def _but_null(shape: Shape) -> Shape:
@@ -227,39 +277,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; there are {', '.join(names[:12])}" if names else "; there are none"
-
-
-def of_template(template: Any, variables: Mapping[str, Shape]) -> Shape:
-    """Return the shape of a template's value."""
-    if isinstance(template, str) and template.startswith("="):
-        if template.startswith("=="):
-            return Shape.of({"const": template[1:]})
-        try:
-            return _of_expression(expression(template[1:]), variables)
-        except ExpressionInvalid:
-            return ANY
-    if isinstance(template, Mapping):
-        fields = {str(name): of_template(each, variables) for name, each in template.items()}
-        if all("const" in shape.schema for shape in fields.values()):
-            return Shape.of({"const": {name: s.schema["const"] for name, s in fields.items()}})
-        return table(fields)
-    if isinstance(template, list | tuple):
-        items = [of_template(each, variables) for each in template]
-        if all("const" in shape.schema for shape in items):
-            return Shape.of({"const": [shape.schema["const"] for shape in items]})
-        return Shape.of({"type": "array"})
-    return Shape.of({"const": template})
-
-
-def _of_expression(found: Expression, variables: Mapping[str, Shape]) -> Shape:
-    if found.path is not None and found.path[0] in variables:
-        return part(variables[found.path[0]], found.path[1:])[0]
-    if not found.names:  # a constant
-        try:
-            return Shape.of({"const": found({})})
-        except Exception:  # noqa: BLE001 - it is reported when it is evaluated
-            return ANY
-    return ANY
 
 
 def table(fields: Mapping[str, Shape]) -> Shape:

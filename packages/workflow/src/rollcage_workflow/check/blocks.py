@@ -14,7 +14,15 @@ from rollcage_workflow.expressions import (
     templates,
 )
 from rollcage_workflow.files import Path, written
-from rollcage_workflow.graph import Graph, Node, ancestors, between, cycle, loops_of
+from rollcage_workflow.graph import (
+    Graph,
+    Node,
+    ancestors,
+    between,
+    cycle,
+    loops_of,
+    nodes_of,
+)
 from rollcage_workflow.kinds import KINDS
 from rollcage_workflow.plan import Block, Each, PlanStep
 from rollcage_workflow.schemas import ANY, Shape, nearest, table
@@ -22,7 +30,7 @@ from rollcage_workflow.schemas import ANY, Shape, nearest, table
 if TYPE_CHECKING:
     from rollcage_workflow.check.checking import Around, Checking
 
-__all__ = ["block", "inner"]
+__all__ = ["block", "inner", "skippable"]
 
 _MOST_CIRCLES: Final = 20
 """So many circles are reported one by one; after that, each circular step is cut free at once."""
@@ -48,7 +56,6 @@ def block(
     order = _order(checking, before, path)
     results: dict[str, Shape] = {}
     nodes: dict[str, Node] = {}
-    optional = around.optional
     above = ancestors(before)
     jumps = {name: step.next.to for name, step in steps.items()
              if step.next is not None and step.next.to in steps}  # fmt: skip
@@ -65,18 +72,19 @@ def block(
         undone = sorted(rolling if repeated else rolling - above[name])
         if undone and not around.undone:
             seen = dataclasses.replace(seen, undone=f"{undone[0]} rolls back")
+        skipped_by = frozenset(each for each, skipped in skips.items() if name in skipped)
         seen = seen.with_(
             {each: results[each] for each in sorted(above[name]) if each in results},
-            optional=optional,
+            optional=around.optional.union(
+                each for each, node in nodes.items() if _is_skippable(node, skipped_by)
+            ),
         )
         node, results[name] = step(checking, name, steps[name], before[name],
                                    (*path, name), seen)  # fmt: skip
-        skipped_by = frozenset(each for each, skipped in skips.items() if name in skipped)
         nodes[name] = dataclasses.replace(
             node, skips=skips.get(name, frozenset()), skipped_by=skipped_by
         )
-        if steps[name].when is not None or skipped_by:
-            optional |= {name}
+        _jump(checking, nodes[name], results[name], (*path, name), seen)
     ordered = {name: nodes[name] for name in steps if name in nodes}
     is_fine = _jumps(checking, steps, before, path) and repeated
     units = loops_of(ordered) if is_fine else (*ordered.values(),)
@@ -237,10 +245,30 @@ def step(
     elif step.on_failure == "keep":
         shape = table({"ok": Shape.of({"type": "boolean"}), "value": shape, "error": ANY})
         shape = Shape.of({**shape.schema, "required": ["ok"]})
-    if step.next is not None:
-        seen = around.with_({name: shape, "last": shape})
-        checking.expression(step.next.when, (*path, "next", "when"), seen, boolean=True)
     return node, shape
+
+
+def _jump(checking: Checking, node: Node, shape: Shape, path: Path, around: Around) -> None:
+    """Check the condition of a step's jump: it sees the step's own result."""
+    step = node.step
+    if step.next is None:
+        return
+    own = {node.name: shape, "last": shape}
+    is_null = step.when is not None and not node.skips  # a skipped step does not jump ahead
+    if step.when is not None and node.skips:
+        around = dataclasses.replace(around, guarded=around.guarded | names_in([bare(step.when)]))
+    seen = around.with_(own, optional=around.optional | own.keys() if is_null else around.optional)
+    checking.expression(step.next.when, (*path, "next", "when"), seen, boolean=True)
+
+
+def skippable(graph: Graph) -> frozenset[str]:
+    """Return the steps of a block whose results may be null, because they are skipped."""
+    return frozenset(node.name for node in nodes_of(graph.units) if _is_skippable(node))
+
+
+def _is_skippable(node: Node, together: frozenset[str] = frozenset()) -> bool:
+    """Return whether a step may be skipped, except by the jumps of certain steps."""
+    return node.step.when is not None or bool(node.skipped_by - together)
 
 
 def _reachable(checking: Checking, source: str, path: Path) -> None:
@@ -257,7 +285,7 @@ def inner(
 ) -> tuple[Graph, Shape]:
     """Check the steps of a block with a result; `until`: the condition that ends it."""
     graph, results = block(checking, of.steps, (*path, "steps"), around)
-    seen = around.with_(results)
+    seen = around.with_(results, optional=around.optional | skippable(graph))
     if of.result is not None:
         shape = checking.template(of.result, (*path, "result"), seen)
     else:

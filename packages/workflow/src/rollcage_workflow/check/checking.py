@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollcage_workflow.check import blocks
-from rollcage_workflow.check.form import Form
+from rollcage_workflow.check.form import Mending
 from rollcage_workflow.errors import PlanFinding, PlanInvalid
 from rollcage_workflow.expressions import (
     Expression,
@@ -19,14 +19,13 @@ from rollcage_workflow.expressions import (
 from rollcage_workflow.files import Document, Path, read_file
 from rollcage_workflow.graph import Checked, Graph
 from rollcage_workflow.plan import Block, Plan, PlanStep
+from rollcage_workflow.reading import Reading, of_template
 from rollcage_workflow.schemas import (
     ANY,
     Shape,
     invalid,
     misfit,
     nearest,
-    of_template,
-    part,
     table,
     unusable,
 )
@@ -74,7 +73,7 @@ class Checking:
         self.above = above
         self.name = ""  # the plan's name
         self.findings: list[PlanFinding] = []
-        self.form = Form()
+        self.form = Mending()
         self.document = Document("<plan>", {}, {})
 
     def find(self, path: Path, code: str, reason: str) -> None:
@@ -121,7 +120,8 @@ class Checking:
             graph, results = self.block(plan.steps, ("steps",), around)
             # whoever runs the plan undoes it, as a whole
             graph = dataclasses.replace(graph, result=plan.output, undoes=False)
-            self.template(plan.output, ("output",), around.with_(results))
+            seen = around.with_(results, optional=blocks.skippable(graph))
+            self.template(plan.output, ("output",), seen)
         if self.findings or plan is None or graph is None:
             raise self._invalid()
         return Checked(plan, graph, self.document.where, self.tools)
@@ -139,7 +139,7 @@ class Checking:
             self.document = Document("<plan>", given, {})
         else:
             self.document = read_file(given)
-        self.form = Form.of(self.document.data)
+        self.form = Mending.of(self.document.data)
         for path, code, reason in self.form.findings:
             self._note(path, code, reason)
         return self.form.plan
@@ -183,9 +183,23 @@ class Checking:
         return of_template(template, around.variables)
 
     def expression(
-        self, source: str, path: Path, around: Around, *, boolean: bool = False
+        self,
+        source: str,
+        path: Path,
+        around: Around,
+        *,
+        boolean: bool = False,
+        takes_null: bool = True,
     ) -> Expression | None:
-        """Return an expression; note its problems."""
+        """Return an expression; note its problems.
+
+        Args:
+            source: its text, with the `=`.
+            path: its place.
+            around: what it sees.
+            boolean: whether it is a condition.
+            takes_null: whether its value may be null.
+        """
         if not source.startswith("=") or source.startswith("=="):
             self.find(path, "invalid", "an expression begins with =")
             return None
@@ -195,17 +209,20 @@ class Checking:
             self.find(path, "bad_expression", str(error))
             return None
         variables = around.variables
-        for name in sorted(found.names - variables.keys() - self.form.unnamed):
+        reading = Reading(
+            found,
+            variables,
+            around.optional - around.guarded,
+            takes_null=takes_null and not boolean,
+        )
+        missing = found.names - variables.keys() - self.form.unnamed - reading.no_variables
+        for name in sorted(missing):
             message = f"no earlier step is called {name!r}{nearest(name, variables)}"
             self.find(path, "unknown_name", message)
-        for chain in found.members:
-            if chain[0] in variables:
-                why = part(variables[chain[0]], chain[1:])[1]
-                if why is not None:
-                    code = "unknown_input" if chain[0] == "inputs" else "unknown_field"
-                    self.find(path, code, f"{'.'.join(chain)}: {why}")
+        for problem in reading.problems:
+            self.find(path, *problem)
         if boolean and found.names <= variables.keys():
-            why = misfit(of_template(source, variables), Shape.of({"type": "boolean"}))
+            why = misfit(reading.shape, Shape.of({"type": "boolean"}))
             if why is not None:
                 self.find(path, "wrong_type", f"a condition is true or false: {why}")
         return found

@@ -28,7 +28,7 @@ from rollcage_workflow.plan import (
 )
 from rollcage_workflow.schemas import nearest
 
-__all__ = ["Form"]
+__all__ = ["Mending"]
 
 _MOST_ROUNDS: Final = 200
 _PARTS: Final[Mapping[str, type[pydantic.BaseModel]]] = {
@@ -65,7 +65,7 @@ _NEUTRAL: Final[Mapping[tuple[type[pydantic.BaseModel], str], Any]] = {
 
 
 @dataclasses.dataclass
-class Form:
+class Mending:
     """The form of a plan, and what was mended.
 
     Attributes:
@@ -86,7 +86,7 @@ class Form:
     _stripped: set[Path] = dataclasses.field(default_factory=set)  # tables that lost a field
 
     @classmethod
-    def of(cls, data: Any) -> Form:
+    def of(cls, data: Any) -> Mending:
         """Return the form of a plan's data."""
         form = cls()
         try:

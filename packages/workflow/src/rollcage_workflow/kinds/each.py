@@ -9,8 +9,9 @@ from rollcage_workflow.errors import ExpressionFailed
 from rollcage_workflow.expressions import fill
 from rollcage_workflow.kinds.members import Member, side_by_side
 from rollcage_workflow.plan import Each
+from rollcage_workflow.reading import of_template
 from rollcage_workflow.records import container
-from rollcage_workflow.schemas import ANY, Shape, misfit, of_template, types
+from rollcage_workflow.schemas import ANY, Shape, misfit, types
 
 if TYPE_CHECKING:
     from rollcage_workflow.check.checking import Around, Checking
@@ -27,7 +28,7 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
     each = node.step.each
     assert each is not None
     at = (*path, "each")
-    found = checking.expression(each.over, (*at, "over"), around)
+    found = checking.expression(each.over, (*at, "over"), around, takes_null=False)
     shape = ANY if found is None else of_template(f"={found.source}", around.variables)
     if "array" not in types(shape):
         why = misfit(shape, Shape.of({"type": "array"}))

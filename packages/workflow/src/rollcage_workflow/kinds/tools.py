@@ -12,13 +12,13 @@ from rollcage.session.adapters import plain_body
 
 from rollcage_workflow.errors import StepFailed
 from rollcage_workflow.expressions import ExpressionInvalid, expression, fill, plain
+from rollcage_workflow.files import Path, written
 from rollcage_workflow.flow import breakable
 from rollcage_workflow.schemas import ANY, Shape, misfit, nearest, of_type, types
 from rollcage_workflow.tools import contract_of
 
 if TYPE_CHECKING:
     from rollcage_workflow.check.checking import Around, Checking
-    from rollcage_workflow.files import Path
     from rollcage_workflow.flow import BlockPlace
     from rollcage_workflow.graph import Node
     from rollcage_workflow.interpret import Interpreter
@@ -88,13 +88,13 @@ def _check_null(
     if found is None or found[0] in around.guarded:
         return
     allowed = types(given)
-    if found[0] in around.optional:
+    if found[0] in around.optional and len(found) == 1:
         code, message = "may_be_skipped", f"{found[0]} may be skipped"
     elif "null" in allowed and allowed != types(ANY):
-        code, message = "may_be_null", f"{'.'.join(found)} may be null"
+        code, message = "may_be_null", f"{written(found)} may be null"
     else:
         return
-    asks = found[0] if code == "may_be_skipped" else ".".join(found)
+    asks = found[0] if code == "may_be_skipped" else written(found)
     message = f"{message}, and {tool} takes no null here: add when: ={asks} != null"
     checking.find(path, code, message)
 
@@ -114,8 +114,8 @@ def check_effects(checking: Checking, contract: Contract, path: Path, around: Ar
         checking.find(path, "unsafe_timeout", message)
 
 
-def _path_of(template: Any) -> tuple[str, ...] | None:
-    """Return the chain of fields of a template that is nothing else."""
+def _path_of(template: Any) -> Path | None:
+    """Return the chain of fields and elements of a template that is nothing else."""
     if isinstance(template, str) and template.startswith("=") and not template.startswith("=="):
         try:
             return expression(template[1:]).path

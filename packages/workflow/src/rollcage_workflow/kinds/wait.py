@@ -43,7 +43,7 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
     wait = node.step.wait
     assert wait is not None
     if wait.until is not None:
-        checking.expression(wait.until, (*path, "wait", "until"), around)
+        checking.expression(wait.until, (*path, "wait", "until"), around, takes_null=False)
     if wait.accepts is not None:
         why = unusable(wait.accepts)
         if why is not None:
