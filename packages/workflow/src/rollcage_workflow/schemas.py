@@ -13,6 +13,7 @@ import jsonschema
 import jsonschema.exceptions
 import pydantic
 
+from rollcage_workflow.returned import describable, schema_of
 from rollcage_workflow.validator import validator_of
 
 __all__ = [
@@ -61,15 +62,18 @@ _OPEN: Final = ("anyOf", "oneOf", "allOf", "patternProperties", "if", "dependent
 _ALL: Final = frozenset({"null", "boolean", "string", "integer", "number", "array", "object"})
 
 
-def of_type(declared: Any) -> Shape:
-    """Return the shape of a tool's return type; `ANY` without one."""
+def of_type(declared: Any) -> tuple[Shape, str | None]:
+    """Return the shape of a tool's return type, `ANY` without one; and why it can't be known."""
     if declared is None:
-        return ANY
+        return ANY, None
     try:
-        adapter = pydantic.TypeAdapter(declared)
-        return Shape.of(adapter.json_schema(mode="serialization"))
-    except (pydantic.PydanticUserError, TypeError):
-        return ANY
+        return Shape.of(schema_of(declared)), None
+    except (pydantic.PydanticUserError, NameError, TypeError):
+        pass  # a part of it has none
+    try:
+        return Shape.of(schema_of(describable(declared))), None
+    except (pydantic.PydanticUserError, NameError, TypeError) as error:
+        return ANY, str(error).splitlines()[0]
 
 
 def types(shape: Shape) -> frozenset[str]:

@@ -84,4 +84,4 @@ def _misfit(node: Node, value: Any) -> str | None:
     skipped = value is None and node.step.when is not None
     if node.contract is None or node.step.on_failure == "keep" or skipped:
         return None
-    return invalid(value, of_type(node.contract.returns))
+    return invalid(value, of_type(node.contract.returns)[0])

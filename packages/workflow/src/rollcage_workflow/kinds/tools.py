@@ -48,7 +48,13 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
     check_effects(checking, contract, path, around)
     body = plain_body(tool)
     node = dataclasses.replace(node, contract=contract, body=body)
-    return node, of_type(contract.returns)
+    shape, why = of_type(contract.returns)
+    if why is not None:
+        message = (
+            f"nothing is known of what {contract.name} returns, {contract.returns!r:.80}: {why}"
+        )
+        checking.find((*path, kind), "unknown_result", message)
+    return node, shape
 
 
 def _check_arguments(
