@@ -1,5 +1,6 @@
 """What the check knows of expressions: their functions, fields, elements, and nulls."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -7,13 +8,15 @@ from typing import Any
 import cel
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollcage import tool
 from rollcage_workflow import PlanInvalid, check
 from rollcage_workflow.errors import ExpressionFailed
-from rollcage_workflow.expressions import ExpressionInvalid, expression, fill
-from rollcage_workflow.reading import FUNCTIONS
+from rollcage_workflow.expressions import ExpressionInvalid, expression, fill, plain
+from rollcage_workflow.functions import FUNCTIONS
+from rollcage_workflow.reading import Reading
+from rollcage_workflow.schemas import ANY, Shape, invalid, of_type
 from rollcage_workflow.syntax import MACROS, Called, Loop, Name, parts_of, tree_of, without_texts
 
 
@@ -242,6 +245,31 @@ def test_an_expression_may_test_for_null_itself(source: str) -> None:
     fill(f"={source}", {"maybe": None, "order": {"total": 3}})  # and it has a value
 
 
+ASKS = st.sampled_from(
+    ["maybe == null", "null != maybe", "maybe.total > 1", "maybe != null", "a", "b", "true"]
+)
+
+
+def asked(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    sign = st.sampled_from(["&&", "||"])
+    return (
+        st.builds("({} {} {})".format, inner, sign, inner)
+        | st.builds("({} {} {} {} {})".format, inner, sign, inner, sign, inner)
+        | st.builds("({} ? {} : {})".format, inner, inner, inner)
+        | st.builds("!({})".format, inner)
+    )
+
+
+@settings(max_examples=5 * settings().max_examples)
+@given(st.recursive(ASKS, asked, max_leaves=10))
+def test_what_is_not_found_never_fails_on_null(source: str) -> None:
+    found = expression(source)
+    reading = Reading(found, dict.fromkeys(("maybe", "a", "b"), ANY), frozenset({"maybe"}))
+    if not reading.problems:
+        for a, b in itertools.product((True, False), repeat=2):
+            assert isinstance(found({"maybe": None, "a": a, "b": b}), bool)
+
+
 SKIPS: dict[str, Any] = {
     "jump": {"call": "first", "next": {"to": "there", "when": "=jump.total > 3"}},
     "one": {"call": "first", "after": ["jump"]},
@@ -294,6 +322,68 @@ def test_a_skipped_result_is_found_in_the_output() -> None:
 )  # fmt: skip
 def test_what_is_tested_or_skipped_together_is_not_found(steps: dict[str, Any]) -> None:
     assert told(steps) == []
+
+
+# --- what is known holds -------------------------------------------------------------------------
+
+ORDER = Order(
+    total=3, note="it", lines=[Line(price=1.5, tags={"a": 1})], pair=(1, "b"), any={"x": [1]}
+)
+HELD: dict[str, tuple[Any, Shape]] = {
+    "o": (plain(ORDER), of_type(Order)[0]),
+    "l": (plain([ORDER, ORDER]), of_type(list[Order])[0]),
+    "e": (plain(ORDER), of_type(Line | Order)[0]),
+    "n": (3, Shape.of({"type": "integer"})),
+    "s": ("it", Shape.of({"type": ["string", "null"]})),
+    "m": ({"a": {"b": 1}}, of_type(dict[str, dict[str, int]])[0]),
+    "c": ({"a": [1, "x"]}, Shape.of({"const": {"a": [1, "x"]}})),
+    "z": (None, Shape.of({"type": "null"})),
+    "_": ([1, {"a": 2}], ANY),
+}
+FIELDS = ["total", "note", "lines", "pair", "any", "price", "tags", "a", "b", "x"]
+ATOMS = st.sampled_from(
+    [*HELD, "1", "0", "'a'", "'it'", "1.5", "true", "null", "[1, 2]", "{'a': o}"]
+)
+
+
+def taken(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    field = st.sampled_from(FIELDS)
+    function = st.sampled_from(sorted(FUNCTIONS))
+    sign = st.sampled_from(["+", "-", "*", "==", "!=", "<", " in "])
+    macro = st.sampled_from(["map", "filter", "all", "exists", "exists_one"])
+    return (
+        st.builds("({}).{}".format, inner, field)
+        | st.builds("{}.{}".format, st.sampled_from([*HELD]), field)
+        | st.builds("{}[{}]".format, st.sampled_from(["l", "o.lines", "o.pair", "_"]), inner)
+        | st.builds("({})['{}']".format, inner, field)
+        | st.builds("({})[0]".format, inner)
+        | st.builds("has(({}).{})".format, inner, field)
+        | st.builds("{}({})".format, function, inner)
+        | st.builds("({}).{}()".format, inner, function)
+        | st.builds("({}).{}({})".format, inner, function, inner)
+        | st.builds("({}).{}(v, {})".format, inner, macro, inner.map(lambda each: f"({each}) == v"))
+        | st.builds("({}).map(v, {})".format, inner, inner)
+        | st.builds("({}).map(v, v.{})".format, inner, field)
+        | st.builds("(({}) {} ({}))".format, inner, sign, inner)
+        | st.builds("[{}, {}]".format, inner, inner)
+        | st.builds("(true ? {} : {})".format, inner, inner)
+    )
+
+
+@settings(max_examples=10 * settings().max_examples)
+@given(st.recursive(ATOMS, taken, max_leaves=6))
+def test_an_expression_with_a_value_has_no_problem_and_the_value_its_shape(source: str) -> None:
+    """Where each part is evaluated, a problem is no guess: there would be no value."""
+    try:
+        found = expression(source)
+        value = found({name: value for name, (value, _) in HELD.items()})
+    except (ExpressionInvalid, ExpressionFailed, ValueError):
+        return
+    reading = Reading(found, {name: shape for name, (_, shape) in HELD.items()})
+    words = ("?", "filter", "all", "exists", "has")  # false for a field that is nowhere
+    is_whole = not any(word in source for word in words)
+    assert not (is_whole and reading.problems)
+    assert invalid(value, reading.shape) is None
 
 
 # --- the library ---------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from rollcage_workflow.expressions import Expression, ExpressionInvalid, expression
+from rollcage_workflow.functions import FUNCTIONS, Function
+from rollcage_workflow.nulls import taken_from
 from rollcage_workflow.schemas import ANY, Shape, element, misfit, part, table, types
 from rollcage_workflow.syntax import (
     MACROS,
@@ -24,62 +26,10 @@ from rollcage_workflow.syntax import (
     Name,
     Node,
     Row,
-    parts_of,
-    variables_in,
 )
 
-__all__ = ["FUNCTIONS", "Problem", "Reading", "of_template"]
+__all__ = ["Problem", "Reading", "of_template"]
 
-
-class Function(NamedTuple):
-    """A function of expressions.
-
-    Attributes:
-        forms: how it is called, for messages.
-        takes: the JSON types of its first value, or of the one that it is a method of; none if
-            that is no JSON, but a time or a duration.
-        gives: the JSON type of its value; none if that is not known, or no JSON.
-        takes_more: how many arguments a method takes; a function that is none takes one.
-        is_method: whether it is called as a method.
-        is_function: whether it is called with its value as an argument.
-    """
-
-    forms: str
-    takes: tuple[str, ...]
-    gives: str = ""
-    takes_more: int = 0
-    is_method: bool = False
-    is_function: bool = True
-
-
-def _method(form: str, takes: tuple[str, ...], gives: str, takes_more: int = 0) -> Function:
-    return Function(form, takes, gives, takes_more, is_method=True, is_function=False)
-
-
-_ANYTHING: Final = ("array", "boolean", "null", "number", "object", "string")
-_TIMED: Final = ("Hours", "Minutes", "Seconds", "Milliseconds")
-_DATED: Final = ("FullYear", "Month", "Date", "DayOfMonth", "DayOfWeek", "DayOfYear")
-FUNCTIONS: Final[Mapping[str, Function]] = {
-    "size": Function("size(x) or x.size()", ("array", "object", "string"), "integer", 0, True),
-    **{
-        name: _method(f"x.{name}(text)", ("string",), "boolean", 1)
-        for name in ("contains", "startsWith", "endsWith", "matches")
-    },
-    "int": Function("int(x)", ("number", "string"), "integer"),
-    "uint": Function("uint(x)", ("number", "string"), "integer"),
-    "double": Function("double(x)", ("number", "string"), "number"),
-    "string": Function("string(x)", ("number", "string"), "string"),
-    "bytes": Function("bytes(x)", ("string",)),
-    "timestamp": Function("timestamp(x)", ("string",)),
-    "duration": Function("duration(x)", ("string",)),
-    "type": Function("type(x)", _ANYTHING),
-    "dyn": Function("dyn(x)", _ANYTHING),
-    **{
-        f"get{name}": _method(f"timestamp(x).get{name}()", (), "integer")
-        for name in (*_DATED, *_TIMED)
-    },
-}
-"""All functions of expressions, by name; macros are in `syntax.MACROS`, beside `has`."""
 
 _LIBRARIES: Final = frozenset(
     {"math", "strings", "lists", "sets", "base64", "optional", "regex", "cel", "json"}
@@ -88,6 +38,9 @@ _LIBRARIES: Final = frozenset(
 
 _SHORT: Final = [name for name in FUNCTIONS if not name.startswith("get")]
 _THERE: Final = f"; there are {', '.join(_SHORT)}, has, {', '.join(sorted(MACROS))}"
+_Bound = Mapping[str, Shape]
+"""The variables of macros around a part of an expression."""
+
 _COMPARING: Final = frozenset({"<", "<=", ">", ">=", "==", "!=", "in", "&&", "||", "!"})
 _BOOLEAN: Final = Shape.of({"type": "boolean"})
 
@@ -119,11 +72,14 @@ class Reading:
         self.problems: dict[Problem, None] = {}  # in their order, each once
         self.no_variables: set[str] = set()
         self._variables = variables
-        self._optional = optional
-        whole = _Place({}, frozenset())
-        self.shape = self._read(found.tree, whole)
-        if isinstance(found.tree, Name) and not takes_null:
-            self._may_be_skipped(found.tree, whole)
+        self.shape = self._read(found.tree, {})
+        whole = frozenset[str]() if takes_null or found.path is None else {found.path[0]}
+        for name in sorted((taken_from(found.tree) | whole) & optional):
+            self._find(
+                "may_be_skipped",
+                f"{name} may be skipped, and is null then, which can't be used here: "
+                f"add when: ={name} != null, or write {name} == null ? … : …",
+            )
         if not found.names and "const" not in self.shape.schema:  # a constant
             try:
                 self.shape = Shape.of({"const": found({})})
@@ -133,46 +89,45 @@ class Reading:
     def _find(self, code: str, reason: str) -> None:
         self.problems[Problem(code, reason)] = None
 
-    def _read(self, node: Node, place: _Place) -> Shape:
+    def _read(self, node: Node, bound: _Bound) -> Shape:
         """Return the shape of a value; note the problems inside."""
         match node:
             case Literal():
                 return Shape.of({"const": node.value}) if node.is_known else ANY
             case Name():
-                return place.bound.get(node.name, self._variables.get(node.name, ANY))
+                return bound.get(node.name, self._variables.get(node.name, ANY))
             case Called():
-                return self._function(node, place)
+                return self._function(node, bound)
             case Chained():
-                return self._chain(node, place)
+                return self._chain(node, bound)
             case Choice():
-                return self._choice(node, place)
+                return self._choice(node, bound)
             case Row():
-                return self._row(node, place)
+                return self._row(node, bound)
             case _:
                 for key, value in node.entries:
-                    self._read(key, place)
-                    self._read(value, place)
+                    self._read(key, bound)
+                    self._read(value, bound)
                 return Shape.of({"type": "object"})
 
     # --- chains ----------------------------------------------------------------------------------
 
-    def _chain(self, node: Chained, place: _Place) -> Shape:
-        shape, at = self._read(node.of, place), "(…)"
+    def _chain(self, node: Chained, bound: _Bound) -> Shape:
+        shape, at = self._read(node.of, bound), "(…)"
         if isinstance(node.of, Name):
             at = node.of.name
-            if self._is_of_library(node.of, node.links[0], place):
+            if self._is_of_library(node.of, node.links[0], bound):
                 return ANY
-            self._may_be_skipped(node.of, place)
         is_input = at == "inputs"
         for link in node.links:
             if isinstance(link, Called):
-                shape, at = self._method(shape, link, place), f"{at}.{link.name}(…)"
+                shape, at = self._method(shape, link, bound), f"{at}.{link.name}(…)"
             elif isinstance(link, Loop):
-                shape, at = self._loop(shape, link, place), f"{at}.{link.name}(…)"
+                shape, at = self._loop(shape, link, bound), f"{at}.{link.name}(…)"
             else:
                 key, written = _key(link)
                 if isinstance(link, Key):
-                    self._read(link.key, place)
+                    self._read(link.key, bound)
                 shape, why = part(shape, (key,))
                 at += written
                 if why is not None:
@@ -180,30 +135,21 @@ class Reading:
         last = node.links[-1]
         return _BOOLEAN if isinstance(last, Field) and last.is_test else shape
 
-    def _is_of_library(self, name: Name, link: Link, place: _Place) -> bool:
+    def _is_of_library(self, name: Name, link: Link, bound: _Bound) -> bool:
         """Return whether a chain begins with a function of another implementation of CEL."""
-        known = self._variables.keys() | place.bound.keys()
+        known = self._variables.keys() | bound.keys()
         if name.name not in _LIBRARIES - known or not isinstance(link, Called):
             return False
         for each in link.args:
-            self._read(each, place)
+            self._read(each, bound)
         self.no_variables.add(name.name)
         self._find("unknown_function", f"there is no function '{name.name}.{link.name}'{_THERE}")
         return True
 
-    def _may_be_skipped(self, name: Name, place: _Place) -> None:
-        """Refuse what is taken from null."""
-        if name.name in self._optional - place.known - place.bound.keys():
-            self._find(
-                "may_be_skipped",
-                f"{name.name} may be skipped, and is null then, which can't be used here: "
-                f"add when: ={name.name} != null, or write {name.name} == null ? … : …",
-            )
-
     # --- functions -------------------------------------------------------------------------------
 
-    def _function(self, node: Called, place: _Place) -> Shape:
-        shapes = [self._read(each, place) for each in node.args]
+    def _function(self, node: Called, bound: _Bound) -> Shape:
+        shapes = [self._read(each, bound) for each in node.args]
         known = FUNCTIONS.get(node.name)
         if known is None:
             self._unknown(node)
@@ -211,14 +157,12 @@ class Reading:
         if not known.is_function or len(shapes) != 1:
             self._find("unknown_function", f"{node.name} is called as {known.forms}")
             return ANY
-        if isinstance(node.args[0], Name) and "null" not in known.takes:
-            self._may_be_skipped(node.args[0], place)
         if node.name == "dyn":
             return shapes[0]
         return self._value(node.name, known, shapes[0])
 
-    def _method(self, shape: Shape, link: Called, place: _Place) -> Shape:
-        shapes = [self._read(each, place) for each in link.args]
+    def _method(self, shape: Shape, link: Called, bound: _Bound) -> Shape:
+        shapes = [self._read(each, bound) for each in link.args]
         known = FUNCTIONS.get(link.name)
         if known is None:
             self._unknown(link)
@@ -252,7 +196,7 @@ class Reading:
             if why is not None:
                 self._find("wrong_type", f"{name}() can't take this: {why}")
 
-    def _loop(self, shape: Shape, loop: Loop, place: _Place) -> Shape:
+    def _loop(self, shape: Shape, loop: Loop, bound: _Bound) -> Shape:
         allowed = types(shape)
         self._fits(loop.name, ("array", "object"), shape)
         each = ANY
@@ -260,7 +204,7 @@ class Reading:
             each = element(shape)[0]
         elif allowed - {"null"} == {"object"}:
             each = Shape.of({"type": "string"})
-        inside = place.with_(loop.variable, each)
+        inside = {**bound, loop.variable: each}
         found = [self._read(one, inside) for one in loop.parts][-1]
         if loop.name in ("map", "filter"):
             return _list_of(found if loop.name == "map" else each)
@@ -268,24 +212,16 @@ class Reading:
 
     # --- operators -------------------------------------------------------------------------------
 
-    def _choice(self, node: Choice, place: _Place) -> Shape:
+    def _choice(self, node: Choice, bound: _Bound) -> Shape:
         shapes: list[Shape] = []
         for condition, value in node.cases:
-            self._read(condition, place)
-            shapes.append(self._read(value, place.knowing(_tested(condition, is_true=True))))
-            place = place.knowing(_tested(condition, is_true=False))
-        shapes.append(self._read(node.otherwise, place))
-        return _one_of(shapes)
+            self._read(condition, bound)
+            shapes.append(self._read(value, bound))
+        return _one_of([*shapes, self._read(node.otherwise, bound)])
 
-    def _row(self, node: Row, place: _Place) -> Shape:
-        sign = node.signs[0] if node.signs else "[]"
-        shapes: list[Shape] = []
-        for each in node.parts:
-            known = frozenset[str]()
-            if sign in ("&&", "||"):  # the parts are in no order: an error beside false is false
-                others = (other for other in node.parts if other is not each)
-                known = known.union(*(_tested(other, is_true=sign == "&&") for other in others))
-            shapes.append(self._read(each, place.knowing(known)))
+    def _row(self, node: Row, bound: _Bound) -> Shape:
+        sign = node.signs[0]
+        shapes = [self._read(each, bound) for each in node.parts]
         if sign in _COMPARING:
             return _BOOLEAN
         if sign == "[]":
@@ -298,24 +234,6 @@ class Reading:
         return ANY
 
 
-class _Place(NamedTuple):
-    """What holds at a place of an expression.
-
-    Attributes:
-        bound: the variables of macros around it.
-        known: variables that are not null there.
-    """
-
-    bound: Mapping[str, Shape]
-    known: frozenset[str]
-
-    def with_(self, name: str, shape: Shape) -> _Place:
-        return self._replace(bound={**self.bound, name: shape})
-
-    def knowing(self, known: frozenset[str]) -> _Place:
-        return self._replace(known=self.known | known)
-
-
 def _key(link: Field | Key) -> tuple[str | int | None, str]:
     """Return a field's name or an element's number, None if it is computed; and as written."""
     if isinstance(link, Field):
@@ -324,37 +242,6 @@ def _key(link: Field | Key) -> tuple[str | int | None, str]:
     if isinstance(value, str):
         return value, f".{value}" if value.isidentifier() else f"[{value!r}]"
     return (value, f"[{value}]") if type(value) is int else (None, "[…]")
-
-
-def _tested(node: Node, *, is_true: bool) -> frozenset[str]:
-    """Return the variables that are not null where a condition is true, or false.
-
-    A condition that asks about a variable in an unknown way is trusted.
-    """
-    if isinstance(node, Row):
-        if node.signs[0] == "!":
-            return _tested(node.parts[0], is_true=is_true ^ (len(node.signs) % 2 == 1))
-        if node.signs[0] in ("&&", "||"):
-            found = [_tested(each, is_true=is_true) for each in node.parts]
-            if is_true == (node.signs[0] == "&&"):
-                return frozenset[str]().union(*found)
-            return found[0].intersection(*found)
-        if len(node.parts) == 2 and node.signs[0] in ("==", "!="):
-            names = [each.name for each in node.parts if isinstance(each, Name)]
-            if Literal(None) in node.parts and names:
-                return frozenset(names) if is_true == (node.signs[0] == "!=") else frozenset()
-    return _asked(node)
-
-
-def _asked(node: Node | Link) -> frozenset[str]:
-    """Return the variables that are used as they are: nothing is taken from them."""
-    if isinstance(node, Name):
-        return frozenset({node.name})
-    parts = [*parts_of(node)]
-    if isinstance(node, Chained) and isinstance(node.of, Name):
-        parts = parts[1:]
-    found = frozenset[str]().union(*map(_asked, parts))
-    return found & variables_in(node)
 
 
 def _list_of(item: Shape) -> Shape:
