@@ -199,6 +199,12 @@ def test_what_only_follows_from_a_mistake_is_not_found(
     assert [re.sub("steps[.]?", "", each, count=1) for each in said] == expected
 
 
+def test_types_are_named_as_in_a_plan() -> None:
+    steps = {"a": 1, "b": {"value": 1, "after": 3}, "c": {"call": "fetch", "args": 3}}
+    said = [each.reason for each in found({"name": "plan", "steps": steps})]
+    assert said == ["has to be a table", "has to be a list", "has to be a table"]
+
+
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [

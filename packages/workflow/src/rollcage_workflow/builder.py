@@ -199,7 +199,7 @@ class PlanBuilder(Steps):
         checking = Checking({}, {}, ())
         plan = checking.read({**self._fields, "steps": self.data()})
         if plan is None or checking.findings:
-            raise PlanInvalid(checking.findings)
+            raise PlanInvalid([*checking.findings])
         return plan
 
 

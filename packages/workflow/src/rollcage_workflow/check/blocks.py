@@ -64,6 +64,7 @@ def block(
     for name, skipped in skips.items():
         for each in skipped:
             before[each] = tuple(dict.fromkeys((*before[each], name)))
+    optional, jumped = around.optional, dict[str, frozenset[str]]()
     rolling = {name for name, step in steps.items() if step.undoes_its_block}
     for name in order:
         seen = around.with_({each: results.get(each, ANY) for each in wanted[name]})
@@ -75,15 +76,17 @@ def block(
         skipped_by = frozenset(each for each, skipped in skips.items() if name in skipped)
         seen = seen.with_(
             {each: results[each] for each in sorted(above[name]) if each in results},
-            optional=around.optional.union(
-                each for each, node in nodes.items() if _is_skippable(node, skipped_by)
-            ),
+            optional=optional | {each for each, by in jumped.items() if by - skipped_by},
         )
         node, results[name] = step(checking, name, steps[name], before[name],
                                    (*path, name), seen)  # fmt: skip
         nodes[name] = dataclasses.replace(
             node, skips=skips.get(name, frozenset()), skipped_by=skipped_by
         )
+        if steps[name].when is not None:
+            optional |= {name}
+        elif skipped_by:
+            jumped[name] = skipped_by
         _jump(checking, nodes[name], results[name], (*path, name), seen)
     ordered = {name: nodes[name] for name in steps if name in nodes}
     is_fine = _jumps(checking, steps, before, path) and repeated
@@ -263,12 +266,9 @@ def _jump(checking: Checking, node: Node, shape: Shape, path: Path, around: Arou
 
 def skippable(graph: Graph) -> frozenset[str]:
     """Return the steps of a block whose results may be null, because they are skipped."""
-    return frozenset(node.name for node in nodes_of(graph.units) if _is_skippable(node))
-
-
-def _is_skippable(node: Node, together: frozenset[str] = frozenset()) -> bool:
-    """Return whether a step may be skipped, except by the jumps of certain steps."""
-    return node.step.when is not None or bool(node.skipped_by - together)
+    return frozenset(
+        node.name for node in nodes_of(graph.units) if node.step.when is not None or node.skipped_by
+    )
 
 
 def _reachable(checking: Checking, source: str, path: Path) -> None:

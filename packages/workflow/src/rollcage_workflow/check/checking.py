@@ -72,7 +72,7 @@ class Checking:
         self.workflows = workflows
         self.above = above
         self.name = ""  # the plan's name
-        self.findings: list[PlanFinding] = []
+        self.findings: dict[PlanFinding, None] = {}  # in their order, each once
         self.form = Mending()
         self.document = Document("<plan>", {}, {})
 
@@ -82,9 +82,7 @@ class Checking:
             self._note(self.form.at(path), code, reason)
 
     def _note(self, path: Path, code: str, reason: str) -> None:
-        found = self.document.finding(path, code, reason)
-        if found not in self.findings:
-            self.findings.append(found)
+        self.findings[self.document.finding(path, code, reason)] = None
 
     def of_plan_in(self, named: str | None = None) -> Checking:
         """Return the check of a named plan; a plan inside of itself is reported as a circle."""

@@ -42,6 +42,11 @@ _FIELDS: Final = frozenset(name for model in _MODELS for name in model.model_fie
 _LISTS: Final = frozenset({"after", "approvers", "on"})
 _WAITS: Final = ("until", "approval", "signal", "seconds")
 _BLOCKS: Final = ("each", "repeat", "team")
+_SAID: Final = {
+    "tuple_type": "has to be a list",
+    "dict_type": "has to be a table",
+    "model_type": "has to be a table",
+}
 _NEUTRAL: Final[Mapping[tuple[type[pydantic.BaseModel], str], Any]] = {
     (Plan, "name"): "plan",
     (Plan, "inputs"): {},
@@ -76,7 +81,7 @@ class Mending:
     """
 
     plan: Plan | None = None
-    findings: list[tuple[Path, str, str]] = dataclasses.field(default_factory=list)
+    findings: dict[tuple[Path, str, str], None] = dataclasses.field(default_factory=dict)
     opaque: set[Path] = dataclasses.field(default_factory=set)
     unnamed: set[str] = dataclasses.field(default_factory=set)
     _data: Any = None
@@ -139,14 +144,12 @@ class Mending:
         path, _ = self._named(loc)
         if self._lacks_all(path) if kind == "value_error" else path in self._guessed:
             return
-        code, reason = "invalid", message.removeprefix("Value error, ")
+        code, reason = "invalid", _SAID.get(kind, message.removeprefix("Value error, "))
         if kind == "extra_forbidden":
             code, reason = "unknown_field", f"there is no such field{_near(path)}"
         elif kind == "missing":
             code, reason = "missing_field", "is missing"
-        found = (self.at(path), code, reason)
-        if found not in self.findings:
-            self.findings.append(found)
+        self.findings[self.at(path), code, reason] = None
 
     def _lacks_all(self, path: Path) -> bool:
         """Return whether a step, or a wait, has no kind because the field for it was dropped."""

@@ -46,7 +46,7 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
             known.plan if isinstance(known, Checked) else known
         )
     except PlanInvalid as error:
-        checking.findings += [each for each in error.findings if each not in checking.findings]
+        checking.findings |= dict.fromkeys(error.findings)
         return node, ANY
     _check_inputs(checking, checked, given, path, named)
     for contract in _contracts_in(checked.graph):
