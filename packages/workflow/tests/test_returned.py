@@ -41,9 +41,8 @@ class Paid(Order):
     by: NotRequired[str]
 
 
+@pydantic.with_config(pydantic.ConfigDict(extra="forbid"))
 class Closed(TypedDict):
-    __pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[misc]  # as it says
-
     n: int
 
 
@@ -58,10 +57,7 @@ class Basket:
     lines: list[Line] = dataclasses.field(default_factory=list)
 
 
-class Unready(pydantic.BaseModel):
-    missing: Nowhere  # type: ignore[name-defined]  # noqa: F821 - on purpose
-
-
+Unready: Any = pydantic.create_model("Unready", missing=("Nowhere", ...))
 Lines = typing.NewType("Lines", list[Line])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import pydantic_core
@@ -137,13 +137,15 @@ class Expression:
     def _is_there(self, given: Any) -> bool:
         """Return whether its chain of fields leads to a value."""
         for part in self.path or ():
-            if isinstance(part, int):
-                is_there = isinstance(given, list) and part < len(given)
+            if isinstance(part, int) and isinstance(given, list):
+                inside = cast("Sequence[Any]", given)[part : part + 1]
+            elif isinstance(part, str) and isinstance(given, dict) and part in given:
+                inside = [cast("dict[str, Any]", given)[part]]
             else:
-                is_there = isinstance(given, dict) and part in given
-            if not is_there:
                 return False
-            given = given[part]
+            if not inside:
+                return False
+            (given,) = inside
         return True
 
     def _is_too_much(self, size: _Size) -> bool:
