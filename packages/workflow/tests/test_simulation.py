@@ -117,6 +117,7 @@ async def test_each_mistake_is_found(
     raise AssertionError(f"{mistake.__name__} was not found")
 
 
+@pytest.mark.nightly
 async def test_much_happens_in_a_universe(tmp_path: Path) -> None:
     """Workers die, and people are told that they are wrong."""
     found = [await played(seed, tmp_path / str(seed)) for seed in (1, 4)]
