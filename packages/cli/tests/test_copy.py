@@ -196,6 +196,18 @@ def test_schedules_come_with_a_whole_store(cli: Cli, store: Path) -> None:
     assert other.get("schedules", "nightly") == b"[2]"
 
 
+def test_how_far_a_schedule_was_started_is_no_conflict(cli: Cli, store: Path) -> None:
+    one, other = open_store(store), open_store("target")
+    one.swap("schedules", "nightly", None, b'{"cron":"0 3 * * *","progress":{"handled":1}}')
+    assert cli("copy", "--to", "target").code == 0
+    was = other.get("schedules", "nightly")
+    other.swap("schedules", "nightly", was, b'{"cron":"0 3 * * *","progress":{"handled":2}}')
+    assert cli("copy", "--to", "target").code == 0
+    assert b'"handled":2' in (other.get("schedules", "nightly") or b"")
+    other.swap("schedules", "nightly", other.get("schedules", "nightly"), b'{"cron":"0 4 * * *"}')
+    assert cli("copy", "--to", "target").code == 1
+
+
 @pytest.mark.damaged
 def test_what_can_not_be_copied_whole_is_left_out(cli: Cli, store: Path, edit: Any) -> None:
     damaged, fine = (work(store, text, name=text) for text in ("a", "c"))

@@ -166,8 +166,6 @@ def test_no_more_begin_in_a_time_than_a_limit_says(world: World, tmp_path: Path)
 def test_what_an_engine_can_not_do_is_told(world: World, tmp_path: Path) -> None:
     plan = steps("plan", a=put("a"))
     made = Engine(None, store=world.store, plans=[plan], tools=world.tools)
-    with pytest.raises(WorkflowError, match="schedules need an engine's database"):
-        made.schedule(Schedule("often", "plan", "* * * * *", by="carl"))
     with pytest.raises(WorkflowError, match="limits over all workers"):
         Engine(None, store=world.store, plans=[plan], tools=world.tools, limits={"plan": Limit(1)})
     with pytest.raises(WorkflowError, match="two plans are called 'plan'"):

@@ -126,10 +126,22 @@ def _kept(target: Store, kind: str, key: str, data: bytes) -> Beside:
         if kind == _RESULTS:
             drop(target, _COMMANDS, key)
         return Beside(kind, key, "copied")
-    if (there or target.get(kind, key)) == data:
+    there = there or target.get(kind, key)
+    if there is not None and _said(kind, there) == _said(kind, data):
         return Beside(kind, key, "already there")
     message = f"the document of {kind} {key} says something else in the other store"
     return Beside(kind, key, "conflict", RunConflict(message))
+
+
+def _said(kind: str, data: bytes) -> Any:
+    """Return what a document says: of a schedule, without how far each store's workers are."""
+    if kind != "schedules":
+        return data
+    try:
+        fields = orjson.loads(data)
+        return {name: each for name, each in fields.items() if name != "progress"}
+    except (ValueError, AttributeError):  # it is damaged
+        return data
 
 
 def _execution(document: Any) -> str:

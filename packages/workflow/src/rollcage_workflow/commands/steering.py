@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import time
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -22,11 +23,15 @@ from rollcage_workflow.commands.given import (
     given_results,
 )
 from rollcage_workflow.engine.reconcile import reconcile as reconcile_store
-from rollcage_workflow.engine.schedules import Schedule, Schedules
+from rollcage_workflow.engine.schedules import Entry, Progress, Schedule, Schedules
+from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.orders import Commands
 from rollcage_workflow.state import Execution
 
 __all__ = ["add_commands"]
+
+_SPANS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_SPAN: Final = re.compile(r"(\d{1,9})([smhd]?)")
 
 ByOption = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Who does this (by default, this user).")
@@ -151,31 +156,93 @@ def schedule(
     cron: Annotated[str, typer.Argument(metavar="CRON", help="When: '0 3 * * *'.")],
     given: InputOption = None,
     zone: Annotated[str, typer.Option(metavar="ZONE", help="Europe/Berlin; UTC by default.")] = "",
+    missed: Annotated[
+        str,
+        typer.Option(
+            metavar="newest|all|none",
+            help="Which times to start, if several have passed while no worker ran.",
+        ),
+    ] = "newest",
+    catchup: Annotated[
+        str,
+        typer.Option(metavar="SPAN", help="Start no time that is older: 90, 30m, 12h or 7d."),
+    ] = "1d",
+    overlap: Annotated[
+        str,
+        typer.Option(
+            metavar="skip|allow",
+            help="Whether to start a time while the execution before it is not over.",
+        ),
+    ] = "skip",
     by: ByOption = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Have workers start a plan repeatedly.
-
-    They need an engine's database: rollcage worker --engine.
-    """
+    """Have workers start a plan repeatedly."""
     inputs = given_inputs(given) if given else {}
-    Schedules(open_store(store)).put(Schedule(name, plan, cron, who(by), inputs, zone))
+    how: dict[str, Any] = {"missed": missed, "catchup": _span(catchup), "overlap": overlap}
+    made = Schedule(name, plan, cron, who(by), inputs, zone, **how)
+    Schedules(open_store(store)).put(made)
     console().print(f"{visible(name)} is scheduled: {visible(cron)} {visible(zone or 'UTC')}")
 
 
 def schedules(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
-    """List the schedules."""
-    own = open_store(store)
-    found = Schedules(own).all()
-    rows = [(each.name, each.plan, each.cron, each.zone or "UTC", each.by) for each in found]
-    titles = ("name", "plan", "cron", "zone", "by")
+    """List the schedules, with how many times were left out, and why the last one was.
+
+    Exits with 1 if the document of one is damaged.
+    """
+    own = Schedules(open_store(store))
+    entries: list[Entry] = []
+    damaged: dict[str, str] = {}
+    for name in own.names():
+        try:
+            entry = own.entry(name)
+        except WorkflowError as error:
+            damaged[name] = str(error)
+        else:
+            entries += [] if entry is None else [entry]
     if as_json:
-        print_json({"schedules": [dict(zip(titles, row, strict=True)) for row in rows]})
-        return
-    table = Table(*titles, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(Text(visible(text)) for text in row))
-    console().print(table if rows else "No schedules.")
+        print_json({"schedules": [_schedule_data(each) for each in entries], "damaged": damaged})
+    else:
+        titles = ("name", "plan", "cron", "zone", "by", "missed", "overlap", "left out")
+        table = Table(*titles, box=None, pad_edge=False)
+        for each in entries:
+            table.add_row(*(Text(visible(text)) for text in _schedule_row(each)))
+        console().print(table if entries else "No schedules.")
+        for each in entries:
+            if each.progress is not None and each.progress.why:
+                text = f"{each.schedule.name}: the last one was left out: {each.progress.why}"
+                console().print(Text(visible(text)), soft_wrap=True)
+        for message in damaged.values():
+            console(error=True).print(Text(visible(message)), soft_wrap=True)
+    if damaged:
+        raise typer.Exit(DIFFERENT)
+
+
+def _schedule_row(entry: Entry) -> tuple[str, ...]:
+    each, progress = entry.schedule, entry.progress
+    left_out = "0"
+    if progress is not None:
+        left_out = f"{progress.left_out}" + "+" * progress.is_more
+    zone = each.zone or "UTC"
+    return (each.name, each.plan, each.cron, zone, each.by, each.missed, each.overlap, left_out)
+
+
+def _schedule_data(entry: Entry) -> dict[str, Any]:
+    each, progress = entry.schedule, entry.progress or Progress(0)
+    return {
+        "name": each.name,
+        "plan": each.plan,
+        "cron": each.cron,
+        "zone": each.zone or "UTC",
+        "by": each.by,
+        "missed": each.missed,
+        "catchup": each.catchup,
+        "overlap": each.overlap,
+        "started": progress.started,
+        "left_out": progress.left_out,
+        "more": progress.is_more,
+        "why": progress.why,
+    }
 
 
 def unschedule(
@@ -196,6 +263,14 @@ def _print_state(found: Execution, more: str, *, as_json: bool) -> None:
     if found.status == "running":
         message += ": it ends at its next step"
     console().print(Text(visible(f"{message}; {more}" if more else message)), soft_wrap=True)
+
+
+def _span(text: str) -> float:
+    """Return a span in seconds."""
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise UsageError(f"--catchup {visible(text)}: give it as 90, 30m, 12h or 7d")
+    return int(found[1]) * _SPANS[found[2]]
 
 
 def _time(text: str) -> float:

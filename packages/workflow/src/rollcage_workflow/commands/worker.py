@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from rich.text import Text
 from rollcage_cli.errors import ToolsUnusable, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
 from rollcage_cli.output import console, visible
@@ -19,6 +20,7 @@ from rollcage_cli.tools import contracts_of, load_tools
 
 from rollcage_workflow.check import check
 from rollcage_workflow.engine import Engine, Limit
+from rollcage_workflow.engine.ticking import LeftOut
 from rollcage_workflow.graph import Checked
 from rollcage_workflow.plan import Plan
 
@@ -53,7 +55,7 @@ def worker(
             envvar="ROLLCAGE_ENGINE",
             metavar="URL",
             help="The scheduler's database: sqlite:///FILE or postgresql://HOST/DB. Without one, "
-            "there are no limits over all workers, and no schedules.",
+            "there are no limits over all workers.",
             show_default=False,
         ),
     ] = None,
@@ -97,7 +99,11 @@ def worker(
         signal.signal(each, lambda *_: stop.set())
     names = ", ".join(sorted(made.plans)) or "no plans"
     console(error=True).print(f"worker for {visible(names)}", soft_wrap=True)
-    made.serve(stop, grace=grace, once=once)
+    made.serve(stop, grace=grace, once=once, left_out=_print_left_out)
+
+
+def _print_left_out(found: LeftOut) -> None:
+    console(error=True).print(Text(visible(str(found))), soft_wrap=True)
 
 
 def load_plans(plans: Iterable[str], tools: list[str] | None) -> tuple[list[Checked], list[Any]]:

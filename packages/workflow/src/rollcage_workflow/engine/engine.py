@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from rollcage import Store, open_store
 
@@ -15,6 +17,7 @@ from rollcage_workflow.engine.alone import serve_alone
 from rollcage_workflow.engine.limits import Limit
 from rollcage_workflow.engine.reconcile import reconcile
 from rollcage_workflow.engine.schedules import Schedule, Schedules
+from rollcage_workflow.engine.ticking import LeftOut, Ticker
 from rollcage_workflow.engine.worker import Worker
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.files import Document
@@ -27,7 +30,12 @@ from rollcage_workflow.starting import given_results
 
 __all__ = ["Engine"]
 
+_log: Final = logging.getLogger("rollcage.workflow")
 AnyPlan = Plan | Checked | Document | str | Mapping[str, Any]
+
+
+def _log_it(found: LeftOut) -> None:
+    _log.warning("%s", found)
 
 
 class Engine:
@@ -113,15 +121,20 @@ class Engine:
 
     def schedule(self, schedule: Schedule) -> None:
         """Have a plan started repeatedly. See `Schedules.put`."""
-        if self.url is None:
-            raise WorkflowError("schedules need an engine's database: pass its URL")
         self.schedules.put(schedule)
 
     def reconcile(self) -> list[str]:
         """Continue all executions without the engine, or unknown to it. See `reconcile`."""
         return reconcile(self.store)
 
-    def serve(self, stop: threading.Event, *, grace: float = 30.0, once: bool = False) -> None:
+    def serve(
+        self,
+        stop: threading.Event,
+        *,
+        grace: float = 30.0,
+        once: bool = False,
+        left_out: Callable[[LeftOut], None] = _log_it,
+    ) -> None:
         """Be a worker, until `stop` is set; then attempts end at their next step.
 
         Args:
@@ -129,6 +142,8 @@ class Engine:
             grace: seconds for steps in flight to end. Later steps are cut off,
                 as if the process was killed.
             once: end when nothing is due. This works only without an engine's database.
+            left_out: called at the beginning, for each schedule of which times were left out while
+                no worker ran; by default, it is logged.
 
         Raises:
             WorkflowError: this process was started as a fork, or has an engine that
@@ -143,15 +158,19 @@ class Engine:
             patience=self._patience,
             session=self._session,
         )
+        ticker = Ticker(self.store, every=self._every)
         if self.url is None:
-            serve_alone(
-                worker,
-                stop,
-                concurrency=self._concurrency,
-                every=self._every,
-                grace=grace,
-                once=once,
-            )
+            if once:
+                ticker.once(left_out)
+            with contextlib.nullcontext() if once else ticker.serving(stop, left_out):
+                serve_alone(
+                    worker,
+                    stop,
+                    concurrency=self._concurrency,
+                    every=self._every,
+                    grace=grace,
+                    once=once,
+                )
             return
         if once:
             raise WorkflowError("once is for a worker without an engine's database")
@@ -162,13 +181,15 @@ class Engine:
                 f"an engine's database needs DBOS ({error}): "
                 f"pip install 'rollcage-workflow[engine]'"
             ) from None
-        Transact(
+        made = Transact(
             self.url,
             worker,
             concurrency=self._concurrency,
             limits=self._limits,
             every=self._every,
-        ).serve(stop, grace=grace)
+        )
+        with ticker.serving(stop, left_out):
+            made.serve(stop, grace=grace)
 
 
 def _by_name(

@@ -23,7 +23,6 @@ from rollcage.errors import StoreError
 
 from rollcage_workflow.engine.board import Board
 from rollcage_workflow.engine.limits import Limit
-from rollcage_workflow.engine.schedules import Schedule, Schedules
 from rollcage_workflow.engine.worker import Worker, is_live
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.orders import Command
@@ -69,12 +68,6 @@ async def _take(key: str) -> str:
     return await _serving.worker.take(key)
 
 
-@DBOS.workflow(name="rollcage.fire")
-def _fire(at: Any, schedule: Any) -> str:
-    assert _serving is not None
-    return _serving.fire(str(at), str(schedule))
-
-
 class Transact:
     """A worker whose commands are handed out by DBOS.
 
@@ -102,8 +95,6 @@ class Transact:
         self._limits = dict(limits)
         self._every = every
         self._board = Board(worker)
-        self._schedules = Schedules(worker.store)
-        self._applied: dict[str, Schedule] = {}
         self._executor = uuid.uuid4().hex
         self._suspects: dict[tuple[str, str | None], int] = {}
         self._swept = 0.0
@@ -134,7 +125,6 @@ class Transact:
                 "executor_id": self._executor,
                 "serializer": _Json(),
                 "log_level": "CRITICAL",
-                "scheduler_polling_interval_sec": max(self._every, 1.0),
             }
         )
         DBOS.listen_queues([_QUEUE, *(f"{_QUEUE}.{plan}" for plan in self._limits)])
@@ -162,7 +152,6 @@ class Transact:
             flying = self._take_over(self._unfinished())
             for command in self._board.look(without=flying):
                 self._enqueue(command)
-            self._apply_schedules()
             if time.monotonic() - self._swept > _KEPT / 10:
                 self._swept = time.monotonic()
                 self._forget()
@@ -230,40 +219,6 @@ class Transact:
     def _kept(self) -> float:
         """Return how long finished workflows are kept (seconds); a rate limit counts them, too."""
         return max([_KEPT, *(2 * limit.per for limit in self._limits.values())])
-
-    # --- schedules -------------------------------------------------------------------------------
-
-    def _apply_schedules(self) -> None:
-        wanted = {each.name: each for each in self._schedules.all()}
-        if wanted == self._applied:
-            return
-        there = {each["schedule_name"] for each in DBOS.list_schedules()}
-        for name in there - wanted.keys():
-            DBOS.delete_schedule(name)
-        changed = [each for name, each in wanted.items() if self._applied.get(name) != each]
-        DBOS.apply_schedules(
-            [
-                {
-                    "schedule_name": each.name,
-                    "workflow_fn": cast("Any", _fire),
-                    "schedule": each.cron,
-                    "cron_timezone": each.zone or None,
-                    "context": each.name,
-                }
-                for each in changed
-            ]
-        )
-        self._applied = wanted
-
-    def fire(self, at: str, name: str) -> str:
-        """Start the execution of a schedule's time, once for all workers."""
-        schedule = self._schedules.get(name)
-        if schedule is None:
-            return "gone"
-        time_ = dt.datetime.fromisoformat(at).astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        id_, by = f"{name}@{time_}", schedule.by
-        self.worker.commands.start(schedule.plan, schedule.inputs, id=id_, by=by)
-        return id_
 
 
 def _database(url: str) -> tuple[str, str]:
