@@ -182,7 +182,7 @@ async def test_a_failed_one_is_run_once_more_where_somebody_says_so(world: World
     await crew.work()
     assert crew.job().status == "failed"
     broken.clear()
-    with pytest.raises(WorkflowError, match="resume --again"):
+    with pytest.raises(WorkflowError, match="resume job --again"):
         crew.commands.resume("job", by="ann")
     crew.commands.resume("job", by="ann", again=True)
     await crew.work()

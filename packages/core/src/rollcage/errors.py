@@ -441,14 +441,16 @@ class NotReplayable(Halt):
 class Diverged(Halt):
     """The run is about to leave its recorded path with recorded effects still ahead.
 
-    `orphans` lists them as (run id, step).
+    `orphans` lists them as (run id, step); `ways` is the part of the message that names the ways
+    out.
     """
 
     code = "diverged"
 
-    def __init__(self, message: str, orphans: tuple[tuple[str, int], ...]) -> None:
+    def __init__(self, message: str, orphans: tuple[tuple[str, int], ...], ways: str = "") -> None:
         super().__init__(message)
         self.orphans = orphans
+        self.ways = ways
 
 
 class UndoIncomplete(Halt):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shlex
 import time
 import uuid
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from typing import Any, Final, Literal
 
 import orjson
 from rollcage import Store, run_info
-from rollcage.trace.store import drop, every_key
+from rollcage.trace.store import drop, every_key, store_option
 
 from rollcage_workflow.approvals import close
 from rollcage_workflow.errors import WorkflowError
@@ -347,12 +348,14 @@ class Commands:
 
     def _known(self, id: str, *, again: bool = False, rollback: bool = False) -> Execution:  # noqa: A002
         found = execution(self.store, id)
+        at = store_option(self.store)
         if not found.plan and self.started(id) is None:
-            raise WorkflowError(f"there is no execution {id!r}; see: rollcage workflow list")
+            raise WorkflowError(f"there is no execution {id!r}; see: rollcage workflow list{at}")
         if found.is_over and not (again and found.error):
             if rollback and found.status == "cancelled":
                 return found
-            more = "; to run it once more: resume --again" if found.error else ""
+            again_ = f"rollcage workflow resume {shlex.quote(id)} --again{at}"
+            more = f". To run it once more: again=True; or: {again_}" if found.error else ""
             raise WorkflowError(f"the execution {id!r} is over: it is {found.status}{more}")
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
@@ -17,12 +18,15 @@ from rollcage import (
     SessionHalted,
     Store,
     UndoIncomplete,
+    UndoReport,
     aundo_run,
     open_store,
 )
+from rollcage.trace.store import store_option
 
 from rollcage_workflow.approvals import Approvals, close
 from rollcage_workflow.check import Tools, Workflows, check
+from rollcage_workflow.diverging import name_ways_out
 from rollcage_workflow.errors import (
     ExecutionFailed,
     WorkflowError,
@@ -107,9 +111,9 @@ async def run(
         waits: called with the reasons if the attempt ended to wait.
         clock: the time now (Unix, ns).
         **session: further arguments of each attempt's `rollcage.Session`: `gate=`, `approver=`,
-            `observers=` and the like; `stages=` as a function that makes new ones. With
-            `fork=`, a `rollcage_fork.Fork`, it is a fork of the execution, which takes no signal
-            from it, asks no person, and undoes nothing of it.
+            `observers=`, `on_divergence=` and the like; `stages=` as a function that makes new
+            ones. With `fork=`, a `rollcage_fork.Fork`, it is a fork of the execution, which takes
+            no signal from it, asks no person, and undoes nothing of it.
 
     Returns:
         Its state: `completed`, `waiting`, or `paused` or `cancelled` by others; a fork's
@@ -152,8 +156,8 @@ async def run(
         at = f", in step {error['step']}" if error.get("step") else ""
         raise ExecutionFailed(
             f"the execution {id!r} failed before{at}: "
-            f"{error.get('type')}: {error.get('message')}. To run it once more: again=True, or "
-            f"rollcage workflow run --again"
+            f"{error.get('type')}: {error.get('message')}. To run it once more: again=True; or: "
+            f"rollcage workflow run PLAN {shlex.quote(id)} --again{store_option(own)}"
         )
     options = session
     if session.get("gate"):
@@ -256,6 +260,8 @@ class _Attempt:
                     raise
                 else:
                     await self._ended(status="completed", output=output)
+                finally:
+                    name_ways_out(session.halted, self.id, self.store)
         except (Halt, SessionHalted) as error:
             if isinstance(error, RunStopped) and await asyncio.to_thread(self._hold) is not None:
                 return await asyncio.to_thread(execution, self.store, self.id)
@@ -378,7 +384,22 @@ async def _roll_back(
     given |= _stages(options)
     report = await aundo_run(store, now.run, tools=_tools(checked, options), **given)
     if not report.complete:
-        raise UndoIncomplete(f"the execution {now.id!r} could not be rolled back: {report}")
+        message = f"the execution {now.id!r} could not be rolled back: {report}"
+        raise UndoIncomplete(f"{message}{_way_on(report, store)}")
+
+
+def _way_on(report: UndoReport, store: Store) -> str:
+    """Return how a rollback goes on that is stuck at some steps; empty if at none."""
+    done = ("verified", "compensated", "accepted")
+    stuck = [(each.run, each.step) for each in report.steps if each.status not in done][:3]
+    at = store_option(store)
+    named = "; ".join(f"rollcage resolve {run} {step}{at} --undone" for run, step in stuck)
+    if not named:
+        return ""
+    return (
+        f"\nTo go on, put the world right by hand, or accept it as it is, and say so: {named}; "
+        f"then the next run of it undoes the rest"
+    )
 
 
 def _error_fields(error: Exception) -> dict[str, str]:

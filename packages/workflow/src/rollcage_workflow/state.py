@@ -227,6 +227,8 @@ class _Outline:
             self._asked.add(event["args"]["approval"])
         elif kind == "step" and not event["branch"]:
             if event["name"] == PLAN.name:
+                if self._undo is not None:  # it finished a begun undo, and then went on
+                    self.attempts, self.over, self._undo = self.attempts + 1, None, None
                 self.plan, self.end, self.to = event["args"], {}, None
             elif event["name"] == ENDED.name:
                 self.end = event["args"]
@@ -306,7 +308,7 @@ def _waits(store: Store, found: _Outline, *, undone: bool) -> str:
     if found.status == "partial":
         return (
             f"the plan no longer has all the steps that are on record: put back the removed "
-            f"steps, or undo their effects: rollcage undo {found.run}"
+            f"steps, or undo their effects: rollcage undo {found.run}{store_option(store)}"
         )
     if found.status == "ok" and undone:
         return "undone"

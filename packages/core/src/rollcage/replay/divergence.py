@@ -189,12 +189,16 @@ def leaving(
     listed = ", ".join(f"{step.n} ({step.name})" for step in effects[:10])
     listed += f" and {len(effects) - 10} more" if len(effects) > 10 else ""
     if attempt.on_divergence == "halt":
+        ways = (
+            f"Put the program back; take them back with on_divergence='undo', or with: rollcage "
+            f"undo {run}{at}; or let what they did stand, and go on, with on_divergence='warn'. To "
+            f"see them: rollcage show {run}{at}; if this is another job, give it another name or "
+            f"another input="
+        )
         return Diverged(
-            f"{what}, while recorded effects of run {run} lie ahead: {listed}. Put the program "
-            f"back; take them back with on_divergence='undo', or with: rollcage undo {run}{at}; or "
-            f"let what they did stand, and go on, with on_divergence='warn'. To see them: rollcage "
-            f"show {run}{at}; if this is another job, give it another name or another input=",
+            f"{what}, while recorded effects of run {run} lie ahead: {listed}. {ways}",
             orphans,
+            ways,
         )
     for step in effects:
         if step.status == "unknown":

@@ -51,7 +51,10 @@ def miss(attempt: Attempt, call: Call) -> ReplayMiss:
 def explained(attempt: Attempt, call: Call, refusal: Diverged) -> Diverged:
     """Add the nearest recorded call to the error of a new call."""
     near = _near(attempt, call)
-    return Diverged(f"{refusal}. {near[0].upper()}{near[1:]}", refusal.orphans) if near else refusal
+    if not near:
+        return refusal
+    message = f"{refusal}. {near[0].upper()}{near[1:]}"
+    return Diverged(message, refusal.orphans, refusal.ways)
 
 
 def _near(attempt: Attempt, call: Call) -> str:

@@ -464,7 +464,7 @@ class _Undo:
             raise PlanChanged(
                 f"an undo of run {run.id} would do something else than what was seen: "
                 f"{'; '.join(found)}. {stays_undone(request.expected, undone).capitalize()}: look "
-                f"at it again, with plan_undo"
+                f"at it again, with plan_undo or aplan_undo"
             )
 
     def _cant_look(self, error: Exception) -> Exception:

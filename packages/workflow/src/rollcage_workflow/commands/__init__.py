@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import textwrap
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 from rollcage import Contract, open_store
+from rollcage.trace.store import store_option
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, print_json, visible
@@ -64,6 +66,15 @@ WorkflowOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+class Divergence(StrEnum):
+    """What happens to done writes that a changed plan leaves behind."""
+
+    HALT = "halt"
+    UNDO = "undo"
+    WARN = "warn"
+
 
 workflow = typer.Typer(
     name="workflow",
@@ -135,6 +146,13 @@ def run(
         typer.Option("--input", metavar="NAME=JSON", help="An input.", show_default=False),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Run a failed execution once more.")] = OFF,
+    on_divergence: Annotated[
+        Divergence,
+        typer.Option(
+            "--on-divergence",
+            help="If the plan was changed before done writes: take them back, or let them stand.",
+        ),
+    ] = Divergence.HALT,
     start: FromOption = "",
     results: GivenOption = None,
     store: StoreOption = DEFAULT_STORE,
@@ -145,7 +163,7 @@ def run(
     inputs = given_inputs(given) if given else None
 
     options: dict[str, Any] = {"id": id, "store": store, "again": again, "start": start}
-    options["given"] = given_results(results)
+    options |= {"given": given_results(results), "on_divergence": on_divergence.value}
     if as_json:
         found = asyncio.run(run_plan(checked, inputs, **options))
     else:
@@ -263,6 +281,7 @@ def _found(store: str, id: str) -> Execution:  # noqa: A002
     if started is None:
         raise UsageError(
             f"{visible(store)} has no execution {visible(id)!r}; see: rollcage workflow list"
+            f"{store_option(own)}"
         )
     return dataclasses.replace(found, plan=started.plan)  # no worker has taken it yet
 

@@ -9,6 +9,8 @@ import functools
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
+from rollcage.trace.store import store_option
+
 from rollcage_workflow.approvals import answer_of
 from rollcage_workflow.errors import ExpressionFailed, StepFailed
 from rollcage_workflow.expressions import fill
@@ -141,7 +143,8 @@ async def _asked(
         if approvals.is_open(asked, decision):  # nothing is recorded: see `_signal`
             if is_fork:
                 raise Waits([f"would ask: {question}"])
-            message = f"waits for approval as {asked.id}: rollcage approve {asked.id}"
+            at = store_option(approvals.store)
+            message = f"waits for approval as {asked.id}: rollcage approve {asked.id}{at}"
             raise Waits([message], asked.expires / 1e6, [asked.id])
         decided = not is_fork
         return answer_of(asked, decision)
