@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from rollcage import Store
-from rollcage.errors import StoreError, TraceCorrupt
+from rollcage.errors import StoreError, TraceCorrupt, TraceUnwritable
 
 from rollcage_workflow.engine.schedules import Progress, Schedule, Schedules
 from rollcage_workflow.engine.times import Times
@@ -85,6 +85,7 @@ class Ticker:
 
         Raises:
             StoreError: the schedules can't be read.
+            TraceUnwritable: a decision can't be stored.
         """
         self._is_behind = False
         found: list[LeftOut] = []
@@ -92,7 +93,8 @@ class Ticker:
             try:
                 found += self._look(name)
             except Exception as error:
-                if isinstance(error, StoreError) and not isinstance(error, TraceCorrupt):
+                is_away = isinstance(error, StoreError | TraceUnwritable)
+                if is_away and not isinstance(error, TraceCorrupt):
                     raise
                 self._warn(name, str(error) or type(error).__name__)
         return found
@@ -132,7 +134,7 @@ class Ticker:
         """Look once; return whether the store could be read."""
         try:
             found = self.look()
-        except StoreError as error:
+        except (StoreError, TraceUnwritable) as error:
             self._warn("", str(error))
             return False
         if told is not None:
