@@ -152,6 +152,7 @@ def test_each_time_is_started_once_or_left_out_as_said(
 
 @example(cron="30 2 * * *", zone="Europe/Berlin", day="2027-10-30", offset=0)
 @example(cron="30 2 * * *", zone="Europe/Berlin", day="2027-03-27", offset=0)
+@example(cron="*/20 * * * *", zone="Europe/Berlin", day="2027-03-27", offset=0)
 @example(cron="*/20 * * * *", zone="Australia/Lord_Howe", day="2027-04-03", offset=0)
 @given(
     cron=st.sampled_from(sorted(KINDS)),
