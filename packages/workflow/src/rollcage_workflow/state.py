@@ -223,16 +223,8 @@ class _Outline:
         elif kind == "attempt":
             self._before, self._undo = self.over, None
             self.attempts, self.over = self.attempts + 1, None
-        elif kind == "step" and event["name"] == APPROVAL.name:
-            self._asked.add(event["args"]["approval"])
-        elif kind == "step" and not event["branch"]:
-            if event["name"] == PLAN.name:
-                if self._undo is not None:  # it finished a begun undo, and then went on
-                    self.attempts, self.over, self._undo = self.attempts + 1, None, None
-                self.plan, self.end, self.to = event["args"], {}, None
-            elif event["name"] == ENDED.name:
-                self.end = event["args"]
-                self.answered = tuple(sorted(self._asked))
+        elif kind == "step":
+            self._take_step(event)
         elif kind in ("undoing", "undone") and event["why"] == "undo":
             if self._undo is None:  # not an attempt at the plan
                 self.attempts, self.over = self.attempts - 1, self._before
@@ -241,6 +233,19 @@ class _Outline:
                 self.to = event.get("to", 0)
         elif kind == "ended" and self._undo is None:
             self.over = event
+
+    def _take_step(self, event: dict[str, Any]) -> None:
+        if event["name"] == APPROVAL.name:
+            self._asked.add(event["args"]["approval"])
+        elif event["branch"]:
+            return
+        elif event["name"] == PLAN.name:
+            if self._undo is not None:  # it finished a begun undo, and then went on
+                self.attempts, self.over, self._undo = self.attempts + 1, None, None
+            self.plan, self.end, self.to = event["args"], {}, None
+        elif event["name"] == ENDED.name:
+            self.end = event["args"]
+            self.answered = tuple(sorted(self._asked))
 
     @property
     def status(self) -> str:
