@@ -473,7 +473,7 @@ def bench(session: nox.Session) -> None:
         there = Path(session.create_tmp()).resolve() / "fastmcp"
         variables["ROLLCAGE_BENCH_FASTMCP"] = environment(session, there, FASTMCP)
     session.run("python", "-m", "benchmarks", *session.posargs, env=variables)
-    alone = {"--stores", "--workflow", "--mcp", "--server"}
+    alone = {"--stores", "--workflow", "--workers", "--mcp", "--server"}
     if alone & set(session.posargs):
         return
     quick = [each for each in session.posargs if each == "--quick"]

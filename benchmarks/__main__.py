@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import mcp, server, stores, workflow
+from benchmarks import mcp, server, stores, workers, workflow
 from benchmarks.cases import Plan
 from benchmarks.report import as_data, table, targets
 from benchmarks.runner import Runner
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke run, under a minute")
     parser.add_argument("--stores", action="store_true", help="the stores beside each other, alone")
     parser.add_argument("--workflow", action="store_true", help="workflows beside others, alone")
+    parser.add_argument("--workers", action="store_true", help="workers beside DBOS, alone")
     parser.add_argument("--mcp", action="store_true", help="the MCP proxy beside others, alone")
     parser.add_argument("--server", action="store_true", help="pages and live viewers, alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it there too")
@@ -46,6 +47,9 @@ def main() -> None:
         return
     if asked.workflow:
         workflow.main(quick=asked.quick, to=asked.json)
+        return
+    if asked.workers:
+        workers.main(quick=asked.quick, to=asked.json)
         return
     if asked.server:
         server.main(quick=asked.quick, to=asked.json)

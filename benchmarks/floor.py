@@ -86,6 +86,10 @@ class Floor:
         os.write(self._descriptor, line)
         return value
 
+    def sync(self) -> None:
+        """Wait until what was written is on the disk."""
+        os.fsync(self._descriptor)
+
 
 def write(calls: int, folder: Path) -> dict[str, float]:
     """Measure the CPU (µs) and bytes of one write."""

