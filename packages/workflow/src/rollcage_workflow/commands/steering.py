@@ -186,7 +186,7 @@ def schedule(
 
 
 def schedules(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
-    """List the schedules, with how many times were left out, and why the last one was.
+    """List the schedules, and the times that were left out.
 
     Exits with 1 if the document of one is damaged.
     """
