@@ -7,41 +7,11 @@ from typing import Any
 
 import pydantic
 import pytest
+from checked_tools import TOOLS, fetch, helper, mark
 from rollcage import tool
 from rollcage_workflow import PlanInvalid, check, kinds, run
 from rollcage_workflow.errors import InputsInvalid
 from rollcage_workflow.plan import KINDS
-
-
-@tool(effect="read")
-def fetch(week: int) -> dict[str, int]:
-    raise AssertionError
-
-
-@tool(effect="write")
-def send(to: str, text: str = "") -> str:
-    raise AssertionError
-
-
-@tool(effect="write", undo=list, idempotent=True)
-def mark(what: str) -> int:
-    raise AssertionError
-
-
-@tool(effect="scope")
-def helper(task: str) -> str:
-    raise AssertionError
-
-
-class Person(pydantic.BaseModel):
-    name: str
-    tags: list[str] = []
-    boss: "Person | None" = None
-
-
-@tool(effect="read")
-def person() -> Person:
-    raise AssertionError
 
 
 @tool(effect="write", undo=list, name="send")
@@ -49,7 +19,6 @@ def undoable(to: str, text: str = "") -> str:
     raise AssertionError
 
 
-TOOLS: list[Any] = [fetch, send, mark, helper, person]
 MISTAKES = """\
 name: mistakes
 inputs:

@@ -7,49 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pydantic
 import pytest
+from checked_tools import TOOLS
 from hypothesis import given
 from hypothesis import strategies as st
-from rollcage import tool
 from rollcage_workflow import Plan, PlanInvalid, check
 from rollcage_workflow.errors import PlanFinding
 from rollcage_workflow.files import read_text
 from rollcage_workflow.graph import Checked
 
-
-class Person(pydantic.BaseModel):
-    name: str
-    tags: list[str] = []
-    boss: "Person | None" = None
-
-
-@tool(effect="read")
-def fetch(week: int) -> dict[str, int]:
-    raise AssertionError
-
-
-@tool(effect="write")
-def send(to: str, text: str = "") -> str:
-    raise AssertionError
-
-
-@tool(effect="write", undo=list, idempotent=True)
-def mark(what: str) -> int:
-    raise AssertionError
-
-
-@tool(effect="scope")
-def helper(task: str) -> str:
-    raise AssertionError
-
-
-@tool(effect="read")
-def person() -> Person:
-    raise AssertionError
-
-
-TOOLS: list[Any] = [fetch, send, mark, helper, person]
 PERSON = {"p": {"call": "person"}}
 MANY = """\
 name: many
