@@ -109,6 +109,38 @@ def test_a_worker_that_ends_undoes_nothing_and_fails_nothing(tmp_path: Path, kin
     assert [deed.sign for deed in world.deeds] == [1] * len(world.deeds)
 
 
+async def test_a_race_beside_what_was_cut_off_first_is_no_failure(world: World) -> None:
+    """The step beside it ends first, so that no other begins: that interrupts no call."""
+    slow, reads = Slow(), threading.Semaphore(0)
+
+    @tool(effect="read", name="second")
+    async def second() -> None:
+        if slow.is_slow:
+            reads.release()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                await asyncio.sleep(0.05)  # it ends later than the other one
+                raise
+
+    world.tools += [*slow.tools, second]
+    members = {"m": {"call": "second"}, "w": {"wait": {"signal": "go"}}}
+    plan = steps(
+        first={"call": "sleeps"},
+        race={"team": {"mode": "race", "members": members}},
+        end=put("end", after=["first", "race"]),
+    )
+    attempt = asyncio.create_task(world.attempt(plan))
+    await asyncio.to_thread(slow.began.wait)
+    await asyncio.to_thread(reads.acquire)
+    attempt.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attempt
+    slow.is_slow = False
+    assert (await world.attempt(plan)).status == "completed"
+    assert world.standing == {"end": 1}
+
+
 async def test_what_the_plan_itself_ends_is_a_failure(world: World) -> None:
     """A time limit, and a race that is decided, end calls as before."""
     slow = Slow()

@@ -105,6 +105,7 @@ class Flow:
         sleeps: running waits for a time.
         is_race: whether steps in this flow, or in an enclosing one, may be interrupted.
         timeout: the time limit of its steps.
+        is_cancelling: it is over, and its running calls were interrupted.
     """
 
     around: Flow | None = None
@@ -113,6 +114,7 @@ class Flow:
     calls: set[asyncio.Task[Any]] = dataclasses.field(default_factory=set["asyncio.Task[Any]"])
     sleeps: set[asyncio.Task[Any]] = dataclasses.field(default_factory=set["asyncio.Task[Any]"])
     timeout: asyncio.Timeout | None = None
+    is_cancelling: bool = False
 
     def __post_init__(self) -> None:
         self.is_race = self.is_race or (self.around is not None and self.around.is_race)
@@ -120,6 +122,7 @@ class Flow:
     def end(self, *, calls: bool = False) -> None:
         """Begin no other step; interrupt sleeps, and optionally calls that change nothing."""
         self.over = True
+        self.is_cancelling = self.is_cancelling or calls
         for task in [*self.sleeps, *(self.calls if calls else ())]:
             task.cancel()
 
@@ -132,7 +135,7 @@ class Flow:
     def is_ending(self) -> bool:
         """Whether the plan itself ends what runs here: others were first, or the time is up."""
         return any(
-            each.over or (each.timeout is not None and each.timeout.expired())
+            each.is_cancelling or (each.timeout is not None and each.timeout.expired())
             for each in _around(self)
         )
 
